@@ -1,0 +1,84 @@
+# One target per chore. Everything is installed into $(VENV); nothing is left elsewhere.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+EXPORTER = $(BIN)/gpu-bottleneck-exporter
+PYTEST_ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help run demo test test-scenarios test-torch lint bench generate build tools clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+
+run: $(VENV)/.installed  ## Serve this machine's GPUs if it has any, else the demo
+	@$(EXPORTER) check; if [ $$? -lt 2 ]; then exec $(EXPORTER) serve; else exec $(EXPORTER) demo; fi
+
+demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training loops
+	@exec $(EXPORTER) demo
+
+test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel
+	$(BIN)/python -m pytest -n 2 --ignore tests/scenarios --ignore tests/dataloader $(PYTEST_ARGS)
+
+test-scenarios: $(VENV)/.tested-wheel  ## Test the stall accounting on real processes, alone on the machine
+	$(BIN)/python -m pytest tests/scenarios $(PYTEST_ARGS)
+
+test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
+	$(BIN)/pip install -q torch==2.13.0
+	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)
+
+lint: $(VENV)/.developer  ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP servers
+	$(BIN)/python tests/bench/exporter_cost.py
+	$(BIN)/python tests/bench/feeders_cost.py
+	$(BIN)/python tests/bench/http_servers.py
+
+generate: $(VENV)/.developer  ## Rewrite what is generated: the metrics table, the golden exposition
+	$(BIN)/python -m gpu_bottleneck_exporter.collectors.reference exporter/README.md
+	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
+
+build: $(VENV)/.venv  ## Build wheel and sdist into dist/
+	$(BIN)/pip install -q build
+	rm -rf dist build
+	$(BIN)/python -m build -q
+
+clean:  ## Remove everything that was built or installed here
+	rm -rf $(VENV) dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+SOURCES = pyproject.toml $(shell find exporter -name '*.py' -o -name py.typed)
+
+# Debian's python3 comes without ensurepip.
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call apt,python3-venv)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.venv $(SOURCES)
+	$(BIN)/pip install -q .
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.venv pyproject.toml
+	$(BIN)/pip install -q -e '.[test,lint]'
+	@rm -f $(VENV)/.installed $(VENV)/.tested-wheel
+	@touch $@
+
+$(VENV)/.tested-wheel: $(VENV)/.venv $(SOURCES)
+	rm -rf build
+	$(BIN)/pip wheel -q --no-deps -w dist .
+	$(BIN)/pip install -q "$$(ls -t dist/*.whl | head -n 1)[test,lint]"
+	$(BIN)/pip install -q --force-reinstall --no-deps "$$(ls -t dist/*.whl | head -n 1)"
+	@rm -f $(VENV)/.installed $(VENV)/.developer
+	@touch $@
+
+tools:  ## Install the programs that the tests need (Debian, as root), or say which
+	@command -v promtool >/dev/null || $(call apt,prometheus)
+	@command -v cc >/dev/null || $(call apt,gcc libc6-dev)
+	@command -v chromium >/dev/null || $(call apt,chromium)
+
+apt = { if [ "$$(id -u)" = 0 ]; \
+	then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); \
+	else echo "missing: apt-get install $(1)"; fi; }

@@ -1,0 +1,48 @@
+"""Log lines: logfmt as Prometheus' own programs write it, or JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import datetime, timezone
+
+FORMATS = ("logfmt", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(level: str, layout: str) -> None:
+    """Send the package's log to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter(layout))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, layout: str) -> None:
+        super().__init__()
+        self._json = layout == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + self.formatException(record.exc_info)
+        time = datetime.fromtimestamp(record.created, tz=timezone.utc)
+        entries = {
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "source": record.name.rpartition(".")[2],
+            "msg": message,
+        }
+        if self._json:
+            return json.dumps(entries)
+        return " ".join(f"{key}={_quoted(value)}" for key, value in entries.items())
+
+
+def _quoted(value: str) -> str:
+    if value and value.isprintable() and not set(value) & set(' "='):
+        return value
+    # Escaped where it could break or colour the line.
+    return json.dumps(value, ensure_ascii=not value.isprintable())
