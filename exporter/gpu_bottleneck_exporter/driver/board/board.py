@@ -1,0 +1,197 @@
+"""Opening a board, and running work on its GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from gpu_bottleneck_exporter.driver.board.layout import (
+    CALL,
+    LANES,
+    LAYOUT_VERSION,
+    MAGIC,
+    MAX_EVENTS,
+    MAX_PROCESSES,
+    MAX_QUEUED_NS,
+    PROCESS_COMPUTE,
+    SLOT_NS,
+    SLOTS,
+    THROTTLE_REASONS,
+    Event,
+    Gpu,
+    Header,
+    throttled_ns,
+)
+from gpu_bottleneck_exporter.driver.board.work import Work
+
+TRAINING = Work()
+
+
+class BoardError(Exception):
+    """The board file is missing, of another layout, or full."""
+
+
+class Board:
+    """An open board file. Close it, or use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the board at `path`.
+
+        Raises BoardError when it is no board of this layout.
+        """
+        self.path = path
+        try:
+            with open(path, "r+b") as file:
+                self._memory = mmap.mmap(file.fileno(), 0)
+        except (OSError, ValueError) as error:
+            raise BoardError(f"cannot open the virtual board {path}: {error}") from error
+        if len(self._memory) < ctypes.sizeof(Header):
+            raise BoardError(f"{path} is not a virtual board")
+        self.header = Header.from_buffer(self._memory)
+        if self.header.magic != MAGIC or self.header.layout_version != LAYOUT_VERSION:
+            raise BoardError(f"{path} is not a virtual board of layout {LAYOUT_VERSION}")
+        self.gpus: tuple[VirtualGpu, ...] = tuple(
+            VirtualGpu(self, index) for index in range(self.header.gpu_count)
+        )
+
+    def __enter__(self) -> Board:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap. The file stays; `unlink` removes it."""
+        for gpu in self.gpus:
+            gpu.close()
+        self.gpus = ()
+        del self.header
+
+    def unlink(self) -> None:
+        """Remove the file; processes that have it mapped keep their view."""
+        self.path.unlink(missing_ok=True)
+
+    def record(self, index: int) -> Gpu:
+        """The shared record of GPU `index`."""
+        return Gpu.from_buffer(self._memory, ctypes.sizeof(Header) + index * ctypes.sizeof(Gpu))
+
+    def raise_xid(self, gpu: int, xid: int) -> None:
+        """Let GPU `gpu` report an XID to whoever waits for events."""
+        position = self.header.event_count
+        self.header.events[position % MAX_EVENTS] = Event(gpu=gpu, xid=xid)
+        self.header.event_count = position + 1
+
+
+class VirtualGpu:
+    """One GPU of a board: run work on it, hold it, break it."""
+
+    def __init__(self, board: Board, index: int) -> None:
+        self.index = index
+        self.record = board.record(index)
+        self._path = board.path
+        self._lock_fd = -1
+        self._lock_pid = -1
+
+    def close(self) -> None:
+        """Release the lock file and the view on the record."""
+        if self._lock_pid == os.getpid():
+            os.close(self._lock_fd)
+        self._lock_pid = -1
+        del self.record
+
+    def run(self, seconds: float, work: Work = TRAINING) -> None:
+        """Launch work and wait for its end."""
+        self.synchronize(self.launch(seconds, work))
+
+    def launch(self, seconds: float, work: Work = TRAINING) -> int:
+        """Queue `seconds` of work; returns the monotonic time in ns at which it will end.
+
+        Blocks, as a full launch queue does, while more than 8 s are queued.
+        """
+        duration = round(seconds * 1e9)
+        while self.record.free_at_ns + duration > time.monotonic_ns() + MAX_QUEUED_NS:
+            time.sleep(0.01)
+        with self._locked():
+            start = max(time.monotonic_ns(), self.record.free_at_ns)
+            self._book(start, start + duration, work)
+            end = int(start + duration)
+            self.record.free_at_ns = end
+        return end
+
+    @staticmethod
+    def synchronize(end_ns: int) -> None:
+        """Sleep until the monotonic time `end_ns`, as a blocking CUDA synchronize does."""
+        while (left := end_ns - time.monotonic_ns()) > 0:
+            time.sleep(left / 1e9)
+
+    def hold(self, pid: int, used_bytes: int, kind: int = PROCESS_COMPUTE) -> None:
+        """Let process `pid` own a context with `used_bytes` of device memory."""
+        with self._locked():
+            for entry in self.record.processes:
+                if entry.pid in (0, pid):
+                    entry.pid, entry.kind, entry.used_bytes = pid, kind, used_bytes
+                    return
+        raise BoardError(f"virtual GPU {self.index} holds {MAX_PROCESSES} processes already")
+
+    def release(self, pid: int) -> None:
+        """Drop the context of process `pid`."""
+        with self._locked():
+            for entry in self.record.processes:
+                if entry.pid == pid:
+                    entry.pid, entry.used_bytes = 0, 0
+
+    def throttle(self, reason: str, ratio: float) -> None:
+        """From now on spend `ratio` of the time throttled for `reason`."""
+        now = time.monotonic_ns()
+        position = THROTTLE_REASONS.index(reason)
+        with self._locked():
+            for other in range(len(THROTTLE_REASONS)):
+                self.record.throttle_base_ns[other] = throttled_ns(self.record, other, now)
+            self.record.throttle_since_ns = now
+            self.record.throttle_ppm[position] = round(ratio * 1e6)
+
+    def fail(self, call: str, result: int) -> None:
+        """Let NVML call `call` (a name of `CALLS`) return `result` from now on."""
+        self.record.call_result[CALL[call]] = result
+
+    def _book(self, start: int, end: int, work: Work) -> None:
+        rates = work.per_nanosecond()
+        for index in range(start // SLOT_NS, (end - 1) // SLOT_NS + 1):
+            overlap = min(end, (index + 1) * SLOT_NS) - max(start, index * SLOT_NS)
+            base = (index % SLOTS) * len(LANES)
+            slots = self.record.slots
+            row = slots[base : base + len(LANES)]
+            if row[0] != index:
+                row = [index] + [0] * (len(LANES) - 1)
+            for lane, rate in enumerate(rates, start=1):
+                amount = int(overlap * rate)
+                row[lane] += amount
+                self.record.submitted[lane] += amount
+            for lane, value in enumerate(row):
+                slots[base + lane] = value
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        # A file description is shared across fork and so is its flock: one per process.
+        if self._lock_pid != os.getpid():
+            self._lock_fd = os.open(f"{self._path}", os.O_RDWR | os.O_CLOEXEC)
+            self._lock_pid = os.getpid()
+        fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+        self.record.sequence |= 1
+        try:
+            yield
+        finally:
+            self.record.sequence += 1
+            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)

@@ -1,0 +1,202 @@
+"""The layout of a board file: fixed-size records that Python and C share."""
+
+from __future__ import annotations
+
+import ctypes
+
+MAGIC = 0x4452414F42555047  # "GPUBOARD"
+LAYOUT_VERSION = 1
+SLOT_NS = 10_000_000
+SLOTS = 2048
+"""Slots kept per GPU: 20 s, room for the 10 s sample ring and for queued work."""
+MAX_QUEUED_NS = 8_000_000_000
+MAX_GPUS = 24
+MAX_PROCESSES = 64
+MAX_EVENTS = 64
+
+LANES = (
+    "index",
+    "busy_ns",
+    "memory_ns",
+    "sm_active_ns",
+    "sm_occupancy_ns",
+    "tensor_ns",
+    "fp64_ns",
+    "fp32_ns",
+    "fp16_ns",
+    "int_ns",
+    "dram_ns",
+    "pcie_receive_bytes",
+    "pcie_transmit_bytes",
+    "nvlink_receive_bytes",
+    "nvlink_transmit_bytes",
+    "energy_uj",
+)
+"""What one slot accumulates; `index` is the slot's number, so that old slots read as zero."""
+LANE = {name: position for position, name in enumerate(LANES)}
+
+THROTTLE_REASONS = (
+    "power_cap",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "sync_boost",
+    "board_limit",
+    "reliability",
+    "app_clocks",
+)
+CLOCKS = ("graphics", "sm", "memory", "video")
+"""In the order of NVML's clock types."""
+
+CALLS = (
+    "DeviceGetHandleByIndex",
+    "DeviceGetUUID",
+    "DeviceGetName",
+    "DeviceGetPciInfo",
+    "DeviceGetArchitecture",
+    "DeviceGetSamples",
+    "DeviceGetUtilizationRates",
+    "DeviceGetFieldValues",
+    "DeviceGetTotalEnergyConsumption",
+    "DeviceGetPowerUsage",
+    "DeviceGetEnforcedPowerLimit",
+    "DeviceGetTemperature",
+    "DeviceGetMemoryTemperature",
+    "DeviceGetTemperatureThreshold",
+    "DeviceGetMarginTemperature",
+    "DeviceGetClockInfo",
+    "DeviceGetMaxClockInfo",
+    "DeviceGetCurrentClocksEventReasons",
+    "DeviceGetViolationStatus",
+    "DeviceGetMemoryInfo",
+    "DeviceGetTotalEccErrors",
+    "DeviceGetRemappedRows",
+    "DeviceGetPcieReplayCounter",
+    "DeviceGetCurrPcieLinkGeneration",
+    "DeviceGetCurrPcieLinkWidth",
+    "DeviceGetMaxPcieLinkGeneration",
+    "DeviceGetMaxPcieLinkWidth",
+    "DeviceGetComputeRunningProcesses",
+    "DeviceGetGraphicsRunningProcesses",
+    "DeviceGetMPSComputeRunningProcesses",
+    "DeviceGetMigMode",
+    "DeviceRegisterEvents",
+    "GpmSampleGet",
+    "GpmMetricsGet",
+)
+"""Calls whose result and latency can be set per GPU; named as NVML names them, versions dropped."""
+CALL = {name: position for position, name in enumerate(CALLS)}
+
+NVML_SUCCESS = 0
+NVML_ERROR_NOT_SUPPORTED = 3
+NVML_ERROR_GPU_IS_LOST = 15
+
+KIND_GPU = 0
+KIND_MIG = 1
+PROCESS_COMPUTE = 0
+PROCESS_GRAPHICS = 1
+
+
+class Process(ctypes.Structure):
+    """A process that holds a context; `pid` 0 is a free entry. Dead pids do not count."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+        ("used_bytes", ctypes.c_uint64),
+    ]
+
+
+class Event(ctypes.Structure):
+    """One XID: what NVML calls event type 8."""
+
+    _fields_ = [("gpu", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("xid", ctypes.c_uint64)]
+
+
+class Gpu(ctypes.Structure):
+    """One virtual GPU or MIG instance: identity, gauges, faults, and its slots."""
+
+    _fields_ = [
+        ("uuid", ctypes.c_char * 96),
+        ("name", ctypes.c_char * 96),
+        ("pci_bus_id", ctypes.c_char * 32),
+        ("kind", ctypes.c_uint32),
+        ("parent", ctypes.c_uint32),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("slices", ctypes.c_uint32),
+        ("mig_enabled", ctypes.c_uint32),
+        ("architecture", ctypes.c_uint32),
+        ("gpm_supported", ctypes.c_uint32),
+        # Faults
+        ("device_result", ctypes.c_int32),
+        ("hang", ctypes.c_uint32),
+        ("call_result", ctypes.c_int32 * len(CALLS)),
+        ("call_delay_us", ctypes.c_uint32 * len(CALLS)),
+        # The utilization ring
+        ("period_slots", ctypes.c_uint32),
+        ("ring_samples", ctypes.c_uint32),
+        ("ring_empty_when_idle", ctypes.c_uint32),
+        ("memory_always_zero", ctypes.c_uint32),
+        ("stuck_utilization", ctypes.c_uint32),
+        # Gauges, in NVML's units
+        ("power_limit_mw", ctypes.c_uint32),
+        ("idle_mw", ctypes.c_uint32),
+        ("temperature", ctypes.c_int32),
+        ("memory_temperature", ctypes.c_int32),
+        ("slowdown_temperature", ctypes.c_int32),
+        ("shutdown_temperature", ctypes.c_int32),
+        ("max_operating_temperature", ctypes.c_int32),
+        ("clock_mhz", ctypes.c_uint32 * len(CLOCKS)),
+        ("clock_max_mhz", ctypes.c_uint32 * len(CLOCKS)),
+        ("pcie_generation", ctypes.c_uint32),
+        ("pcie_width", ctypes.c_uint32),
+        ("pcie_generation_max", ctypes.c_uint32),
+        ("pcie_width_max", ctypes.c_uint32),
+        ("remapped_corrected", ctypes.c_uint32),
+        ("remapped_uncorrected", ctypes.c_uint32),
+        ("remap_pending", ctypes.c_uint32),
+        ("remap_failed", ctypes.c_uint32),
+        ("pcie_replays", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("event_reasons", ctypes.c_uint64),
+        ("ecc_corrected", ctypes.c_uint64),
+        ("ecc_uncorrected", ctypes.c_uint64),
+        ("memory_total", ctypes.c_uint64),
+        ("memory_reserved", ctypes.c_uint64),
+        # Throttling: `throttled_ns` says how these make a counter
+        ("throttle_since_ns", ctypes.c_uint64),
+        ("throttle_base_ns", ctypes.c_uint64 * len(THROTTLE_REASONS)),
+        ("throttle_ppm", ctypes.c_uint32 * len(THROTTLE_REASONS)),
+        ("processes", Process * MAX_PROCESSES),
+        # Work: `sequence` is odd while a writer is inside
+        ("sequence", ctypes.c_uint64),
+        ("free_at_ns", ctypes.c_uint64),
+        ("submitted", ctypes.c_uint64 * len(LANES)),
+        ("slots", ctypes.c_uint64 * (SLOTS * len(LANES))),
+    ]
+
+
+class Header(ctypes.Structure):
+    """The board as a whole: what NVML calls the system."""
+
+    _fields_ = [
+        ("magic", ctypes.c_uint64),
+        ("layout_version", ctypes.c_uint32),
+        ("gpu_count", ctypes.c_uint32),
+        ("created_ns", ctypes.c_uint64),
+        ("timestamp_offset_ns", ctypes.c_int64),
+        ("init_result", ctypes.c_int32),
+        ("cuda_version", ctypes.c_uint32),
+        ("driver_branch", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("driver_version", ctypes.c_char * 80),
+        ("event_count", ctypes.c_uint64),
+        ("events", Event * MAX_EVENTS),
+    ]
+
+
+def throttled_ns(record: Gpu, reason: int, now: int) -> int:
+    """Nanoseconds GPU `record` has been throttled for `THROTTLE_REASONS[reason]`."""
+    grown = (now - record.throttle_since_ns) * record.throttle_ppm[reason] // 1_000_000
+    return int(record.throttle_base_ns[reason] + grown)

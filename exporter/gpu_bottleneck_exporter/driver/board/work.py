@@ -1,0 +1,49 @@
+"""What a kernel does to a virtual GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a kernel does to the GPU while it runs.
+
+    Ratios are 0-1 of the time it runs, byte rates are bytes per second, `watts`
+    comes on top of the idle power.
+    """
+
+    memory: float = 0.4
+    sm_active: float = 0.85
+    sm_occupancy: float = 0.5
+    tensor: float = 0.3
+    fp64: float = 0.0
+    fp32: float = 0.1
+    fp16: float = 0.05
+    integer: float = 0.1
+    dram: float = 0.35
+    pcie_receive_bytes_per_second: float = 2e9
+    pcie_transmit_bytes_per_second: float = 1e8
+    nvlink_receive_bytes_per_second: float = 0.0
+    nvlink_transmit_bytes_per_second: float = 0.0
+    watts: float = 420.0
+
+    def per_nanosecond(self) -> tuple[float, ...]:
+        """Amounts added per nanosecond of run time, one for each of `LANES` but `index`."""
+        return (
+            1.0,
+            self.memory,
+            self.sm_active,
+            self.sm_occupancy,
+            self.tensor,
+            self.fp64,
+            self.fp32,
+            self.fp16,
+            self.integer,
+            self.dram,
+            self.pcie_receive_bytes_per_second / 1e9,
+            self.pcie_transmit_bytes_per_second / 1e9,
+            self.nvlink_receive_bytes_per_second / 1e9,
+            self.nvlink_transmit_bytes_per_second / 1e9,
+            self.watts / 1e3,
+        )

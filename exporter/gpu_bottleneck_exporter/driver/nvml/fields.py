@@ -1,0 +1,67 @@
+"""Reading NVML field values (nvmlDeviceGetFieldValues) into a reused array.
+
+Only the ids 199, 200 and 251-273 ever changed their meaning between driver
+branches (header history from 11.5 to 13.3); ask for those by branch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+
+import pynvml
+
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
+
+MEMORY_TEMPERATURE = 82
+POWER_AVERAGE = 185
+TEMPERATURE_LIMIT_SHUTDOWN = 193
+TEMPERATURE_LIMIT_SLOWDOWN = 194
+TEMPERATURE_LIMIT_GPU_MAX = 196
+
+_LAYOUT = struct.Struct("=IIqqII8s")
+_UNTOUCHED = 998
+"""No NVML code: marks entries that the driver left alone (seen with ECC off)."""
+
+_VALUES = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: struct.Struct("=d"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: struct.Struct("=I4x"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: struct.Struct("=Q"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: struct.Struct("=Q"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: struct.Struct("=q"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: struct.Struct("=i4x"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: struct.Struct("=H6x"),
+}
+
+
+class FieldReader:
+    """A fixed set of field ids of one GPU."""
+
+    def __init__(self, calls: Calls, handle: object, ids: Sequence[int]) -> None:
+        self._calls = calls
+        self._handle = handle
+        self._count = ctypes.c_int32(len(ids))
+        # NVML may touch one entry past the requested count.
+        entries = [_LAYOUT.pack(i, 0, 0, 0, 0, _UNTOUCHED, bytes(8)) for i in (*ids, 0)]
+        self._template = b"".join(entries)
+        self._buffer = ctypes.create_string_buffer(len(self._template))
+
+    def read(self) -> dict[int, float]:
+        """Value by field id; a field that this GPU does not have is left out.
+
+        Raises Unsupported where the library has no field values, DeviceLost, or
+        DriverError.
+        """
+        ctypes.memmove(self._buffer, self._template, len(self._template))
+        code = self._calls.code("nvmlDeviceGetFieldValues", self._handle, self._count, self._buffer)
+        if code != pynvml.NVML_SUCCESS:
+            raise driver_error(code, "nvmlDeviceGetFieldValues")
+        values: dict[int, float] = {}
+        rows = memoryview(self._buffer)[: self._count.value * _LAYOUT.size]
+        for field, _, _, _, kind, result, raw in _LAYOUT.iter_unpack(rows):
+            if result == pynvml.NVML_ERROR_GPU_IS_LOST:
+                raise driver_error(result, "nvmlDeviceGetFieldValues")
+            if result == pynvml.NVML_SUCCESS and kind in _VALUES:
+                values[field] = _VALUES[kind].unpack(raw)[0]
+        return values

@@ -1,0 +1,120 @@
+"""GPU performance monitoring (nvmlGpm*): means between two samples, Hopper and later.
+
+The previous sample is kept and compared with the new one each time, so the means
+cover all time, whatever the tick. No root, no conflict with profilers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+import time
+
+import pynvml
+
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
+from gpu_bottleneck_exporter.driver.readings import Activity
+
+MINIMUM_INTERVAL_NS = 200_000_000
+"""Below 100 ms the driver's means are invalid."""
+
+_GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM = 1, 2, 3, 10
+_PIPES = {5: "tensor", 11: "fp64", 12: "fp32", 13: "fp16", 4: "int"}
+_RATES = {
+    20: "pcie_transmit",
+    21: "pcie_receive",
+    60: "nvlink_receive",
+    61: "nvlink_transmit",
+}
+_IDS = (_GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM, *_PIPES, *_RATES)
+_MIB = 1024 * 1024
+_VERSION = 1
+_HEAD = struct.Struct("=II2Q")
+_METRIC = struct.Struct("=IId24x")
+
+
+class GpmReader:
+    """The GPM samples of one GPU or MIG instance, owned by one thread."""
+
+    def __init__(self, calls: Calls, handle: object, gpu_instance: int | None = None) -> None:
+        """Read the GPU behind `handle`, or its MIG GPU instance `gpu_instance`.
+
+        Raises Unsupported where the GPU has no GPM.
+        """
+        self._calls = calls
+        self._handle = handle
+        self._instance = gpu_instance
+        support = calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle)
+        if not support.isSupportedDevice:
+            raise driver_error(pynvml.NVML_ERROR_NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")
+        self._old = calls.ask(pynvml.nvmlGpmSampleAlloc)
+        self._new = calls.ask(pynvml.nvmlGpmSampleAlloc)
+        self._old_at_ns: int | None = None
+        self._buffer = ctypes.create_string_buffer(_HEAD.size + len(_IDS) * _METRIC.size)
+
+    def close(self) -> None:
+        """Give the two samples back to the library."""
+        self._calls.ask(pynvml.nvmlGpmSampleFree, self._old)
+        self._calls.ask(pynvml.nvmlGpmSampleFree, self._new)
+
+    def read(self) -> Activity | None:
+        """Means since the last reading; None until there are two samples far enough apart.
+
+        Raises Unsupported, DeviceLost or DriverError.
+        """
+        now = time.monotonic_ns()
+        if self._old_at_ns is None:
+            self._sample(self._old)
+            self._old_at_ns = now
+            return None
+        interval = now - self._old_at_ns
+        if interval < MINIMUM_INTERVAL_NS:
+            return None
+        self._sample(self._new)
+        values = self._compare()
+        self._old, self._new = self._new, self._old
+        self._old_at_ns = now
+        return _activity(values, interval)
+
+    def _sample(self, sample: object) -> None:
+        if self._instance is None:
+            self._calls.ask(pynvml.nvmlGpmSampleGet, self._handle, sample)
+        else:
+            self._calls.ask(pynvml.nvmlGpmMigSampleGet, self._handle, self._instance, sample)
+
+    def _compare(self) -> dict[int, float]:
+        addresses = [
+            ctypes.cast(sample, ctypes.c_void_p).value for sample in (self._old, self._new)
+        ]
+        _HEAD.pack_into(self._buffer, 0, _VERSION, len(_IDS), *addresses)
+        for position, metric in enumerate(_IDS):
+            offset = _HEAD.size + position * _METRIC.size
+            _METRIC.pack_into(self._buffer, offset, metric, pynvml.NVML_ERROR_UNKNOWN, math.nan)
+        code = self._calls.code("nvmlGpmMetricsGet", self._buffer)
+        if code != pynvml.NVML_SUCCESS:
+            raise driver_error(code, "nvmlGpmMetricsGet")
+        metrics = memoryview(self._buffer)[_HEAD.size :]
+        return {
+            metric: value
+            for metric, result, value in _METRIC.iter_unpack(metrics)
+            if result == pynvml.NVML_SUCCESS and math.isfinite(value)
+        }
+
+
+def _activity(values: dict[int, float], interval_ns: int) -> Activity:
+    ratio = {metric: min(max(value / 100, 0.0), 1.0) for metric, value in values.items()}
+    seconds = interval_ns / 1e9
+    return Activity(
+        interval_ns=interval_ns,
+        graphics=ratio.get(_GRAPHICS),
+        sm_active=ratio.get(_SM_ACTIVE),
+        sm_occupancy=ratio.get(_SM_OCCUPANCY),
+        dram_active=ratio.get(_DRAM),
+        pipes={name: ratio[metric] for metric, name in _PIPES.items() if metric in ratio},
+        traffic_bytes={
+            name: values[metric] * _MIB * seconds
+            for metric, name in _RATES.items()
+            if metric in values
+        },
+    )

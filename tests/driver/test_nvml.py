@@ -1,0 +1,298 @@
+"""What only NVML does: branches, missing symbols, error codes, odd clocks, hangs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+
+import pynvml
+import pytest
+
+from gpu_bottleneck_exporter.driver.board import A100, CALL, H100
+from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
+from gpu_bottleneck_exporter.driver.protocol import (
+    AccessLost,
+    DeviceLost,
+    DriverError,
+    DriverMissing,
+    DriverUnusable,
+    Unsupported,
+)
+from gpu_bottleneck_exporter.driver.readings import RingState
+from support.drivers import Libraries, first
+
+from .conftest import MakeBoard
+
+FINER = {"sw_thermal", "hw_thermal", "hw_power_brake"}
+
+
+@pytest.mark.parametrize(
+    ("branch", "ids"),
+    [
+        (575, {251, 252, 253}),
+        (580, {251, 252, 253}),
+        (590, {269, 270, 271}),
+        (595, {269, 270, 271}),
+    ],
+)
+def test_finer_throttle_causes_are_asked_for_by_branch(branch: int, ids: set[int]) -> None:
+    assert {field for field, reason in field_ids(branch).items() if reason in FINER} == ids
+
+
+def test_before_575_all_thermal_throttling_is_one_counter(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board(gpus=[A100], driver_version="570.86.15")
+    board.gpus[0].throttle("sw_thermal", 0.5)
+    spent = first(libraries.open(board)).throttle().spent_ns
+    assert "hw_thermal" not in spent
+    assert "hw_power_brake" not in spent
+    assert "sw_thermal" in spent
+
+
+def test_a_throttle_counter_that_runs_backwards_is_dropped(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    # Power-smoothing settings answer where throttle time is expected: as with the
+    # constants of a newer binding on driver 580.
+    board = make_board(driver_version="580.95.05")
+    driver = libraries.open(board)
+    driver._branch = 595
+    device = first(driver)
+    for _ in range(3):
+        spent = device.throttle().spent_ns
+    assert "hw_thermal" not in spent
+    assert "power_cap" in spent
+
+
+def test_without_field_values_throttle_time_comes_from_violation_status(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    board.gpus[0].throttle("power_cap", 1.0)
+    board.gpus[0].fail("DeviceGetFieldValues", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    device = first(libraries.open(board))
+    time.sleep(0.05)
+    spent = device.throttle().spent_ns
+    assert spent["power_cap"] >= 50_000_000
+    assert spent["reliability"] == 0
+
+
+def test_hardware_slowdown_without_a_cause_leaves_the_causes_open() -> None:
+    assert {"hw_thermal", "hw_power_brake"}.isdisjoint(active_reasons(0x8))
+    assert active_reasons(0x8 | 0x80)["hw_power_brake"] is True
+    assert active_reasons(0)["hw_thermal"] is False
+
+
+@pytest.mark.parametrize("branch", [450, 470, 515, 530, 550])
+def test_an_old_library_gives_what_it_has(
+    make_board: MakeBoard, libraries: Libraries, branch: int
+) -> None:
+    board = make_board(gpus=[A100], driver_version=f"{branch}.10")
+    board.gpus[0].run(0.2)
+    device = first(libraries.open(board))
+    assert device.utilization().gpu.state is RingState.SAMPLES
+    assert device.thermal().sensors["gpu"] == 41
+    assert device.throttle().active["power_cap"] is False
+    memory = device.memory()
+    assert memory.total_bytes == A100.memory_bytes
+    assert (memory.reserved_bytes is None) == (branch < 510)
+    assert device.trouble is None
+    with pytest.raises(Unsupported):
+        device.activity()
+
+
+def test_processes_are_listed_by_libraries_old_and_new(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    for version in ("470.82.01", "535.54.03", "595.45.04"):
+        board = make_board(gpus=[A100], driver_version=version)
+        board.gpus[0].hold(os.getpid(), 2**20)
+        listed = first(libraries.open(board)).processes().processes
+        assert [process.pid for process in listed] == [os.getpid()]
+
+
+def test_timestamps_since_boot_are_as_good_as_since_the_epoch(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    board.header.timestamp_offset_ns = 0
+    device = first(libraries.open(board))
+    device.utilization()
+    time.sleep(0.5)
+    samples = device.utilization().gpu.samples
+    assert len(samples) >= 2
+    assert samples[-1].timestamp_us <= time.monotonic_ns() // 1000
+
+
+def test_a_clock_that_was_set_back_is_noticed(make_board: MakeBoard, libraries: Libraries) -> None:
+    board = make_board()
+    device = first(libraries.open(board))
+    time.sleep(0.2)
+    device.utilization()
+    board.header.timestamp_offset_ns -= 3600 * 10**9
+    assert device.utilization().gpu.state is RingState.NOTHING_NEWER
+    time.sleep(3.2)
+    assert device.utilization().gpu.samples
+    time.sleep(0.4)
+    assert device.utilization().gpu.samples
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, DriverMissing),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, DriverUnusable),
+        (pynvml.NVML_ERROR_UNKNOWN, AccessLost),
+        (pynvml.NVML_ERROR_MEMORY, DriverError),
+    ],
+)
+def test_failed_initialisation(
+    make_board: MakeBoard, libraries: Libraries, result: int, expected: type[DriverError]
+) -> None:
+    board = make_board()
+    board.header.init_result = result
+    with pytest.raises(expected) as caught:
+        libraries.open(board)
+    assert type(caught.value) is expected
+    assert str(result) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (pynvml.NVML_ERROR_GPU_IS_LOST, DeviceLost),
+        (pynvml.NVML_ERROR_RESET_REQUIRED, DeviceLost),
+        (pynvml.NVML_ERROR_UNKNOWN, AccessLost),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, DriverUnusable),
+    ],
+)
+def test_a_device_that_fails(
+    make_board: MakeBoard, libraries: Libraries, result: int, expected: type[DriverError]
+) -> None:
+    board = make_board()
+    device = first(libraries.open(board))
+    board.gpus[0].record.device_result = result
+    with pytest.raises(expected):
+        device.utilization()
+
+
+@pytest.mark.parametrize(
+    ("call", "reading", "part"),
+    [
+        ("DeviceGetEnforcedPowerLimit", "power", "limit_watts"),
+        ("DeviceGetTotalEnergyConsumption", "power", "energy_joules"),
+        ("DeviceGetPcieReplayCounter", "link", "replays"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("result", "troubled"),
+    [(pynvml.NVML_ERROR_NOT_SUPPORTED, False), (pynvml.NVML_ERROR_TIMEOUT, True)],
+)
+def test_one_broken_call_costs_its_own_part(  # noqa: PLR0913, PLR0917 - the cases of a table
+    make_board: MakeBoard,
+    libraries: Libraries,
+    call: str,
+    reading: str,
+    part: str,
+    result: int,
+    troubled: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    board = make_board()
+    board.gpus[0].fail(call, result)
+    device = first(libraries.open(board))
+    answer = getattr(device, reading)()
+    values = {name: getattr(answer, name) for name in answer.__slots__}
+    assert [name for name, value in values.items() if value is None] == [part]
+    assert (device.trouble is not None) == troubled
+    board.gpus[0].fail(call, 0)
+    if troubled:
+        assert getattr(getattr(device, reading)(), part) is not None
+        assert device.trouble is None
+
+
+def test_unsupported_calls_are_not_made_again(make_board: MakeBoard, libraries: Libraries) -> None:
+    board = make_board()
+    board.gpus[0].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    driver = libraries.open(board)
+    device = first(driver)
+    counts = []
+    for _ in range(3):
+        before = driver.calls
+        device.link()
+        counts.append(driver.calls - before)
+    assert counts == [5, 4, 4]
+
+
+def test_all_calls_broken_is_an_error_not_an_empty_reading(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    for call in CALL:
+        if call.startswith(("DeviceGetCurrPcie", "DeviceGetMaxPcie")):
+            board.gpus[0].fail(call, pynvml.NVML_ERROR_TIMEOUT)
+    board.gpus[0].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
+    device = first(libraries.open(board))
+    with pytest.raises(DriverError, match="TIMEOUT"):
+        device.link()
+
+
+def test_a_hung_gpu_does_not_hold_up_the_others(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    driver = libraries.open(board)
+    hung, well = driver.open(0)[0], driver.open(1)[0]
+    board.gpus[0].record.hang = 1
+    thread = threading.Thread(target=hung.power)
+    thread.start()
+    time.sleep(0.1)
+    assert well.power().watts is not None
+    assert thread.is_alive()
+    board.gpus[0].record.hang = 0
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_blocking_pcie_call_is_never_made(make_board: MakeBoard, libraries: Libraries) -> None:
+    driver = libraries.open(make_board())
+    device = first(driver)
+    for reading in ("utilization", "activity", "power", "link", "processes", "health"):
+        getattr(device, reading)()
+    count = pynvml.nvmlLib.fake_nvml_pcie_throughput_calls
+    count.restype = ctypes.c_uint
+    assert count() == 0
+
+
+def test_utilization_above_a_hundred_percent_is_capped(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    board.gpus[0].record.stuck_utilization = 250
+    device = first(libraries.open(board))
+    time.sleep(0.2)
+    assert {sample.percent for sample in device.utilization().gpu.samples} == {100}
+
+
+def test_without_events_waiting_is_unsupported(
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = make_board()
+
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", refuse)
+    driver = libraries.open(board)
+    with pytest.raises(Unsupported):
+        driver.wait_xid(0.01)
+
+
+def test_events_that_a_gpu_cannot_register_are_not_fatal(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    board.gpus[0].fail("DeviceRegisterEvents", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert first(libraries.open(board)).power().watts is not None

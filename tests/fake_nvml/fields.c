@@ -1,0 +1,211 @@
+/* Field values: many readings in one call, some under ids that moved between drivers. */
+#include "fake_nvml.h"
+
+#include <stdatomic.h>
+
+enum {
+  FIELD_POLICY_POWER = 74,
+  FIELD_POLICY_RELIABILITY = 79,
+  FIELD_POLICY_BASE_CLOCKS = 81,
+  FIELD_MEMORY_TEMPERATURE = 82,
+  FIELD_ENERGY = 83,
+  FIELD_PCIE_REPLAYS = 94,
+  FIELD_REMAPPED_CORRECTED = 142,
+  FIELD_REMAP_FAILED = 145,
+  FIELD_POWER_AVERAGE = 185,
+  FIELD_POWER_INSTANT = 186,
+  FIELD_POWER_LIMIT_MIN = 187,
+  FIELD_POWER_LIMIT_CURRENT = 190,
+  FIELD_LIMIT_SHUTDOWN = 193,
+  FIELD_LIMIT_GPU_MAX = 196,
+  FIELD_EVENT_TIMES_575 = 251,
+  FIELD_EVENT_TIMES_590 = 269,
+};
+
+/* FLICKERING: which of the three ids reads as an unsteady setting where it is no time. */
+enum { EVENT_TIMES = 3, FLICKERING = 1, POLICY_APP_CLOCKS = 10 };
+
+enum { INSTANT_SLOTS = 10 };
+
+struct field {
+  unsigned id, scope;
+  long long timestamp_us, latency_us;
+  unsigned value_type;
+  int result;
+  union value value;
+};
+
+static int put_uint(struct field *field, unsigned value)
+{
+  field->value_type = TYPE_UINT;
+  field->value.uint = value;
+  return NVML_SUCCESS;
+}
+
+static int put_ull(struct field *field, uint64_t value)
+{
+  field->value_type = TYPE_ULL;
+  field->value.ull = value;
+  return NVML_SUCCESS;
+}
+
+static int put_int(struct field *field, int value)
+{
+  field->value_type = TYPE_INT;
+  field->value.sint = value;
+  return NVML_SUCCESS;
+}
+
+static int policy_field(const struct target *target, struct field *field)
+{
+  unsigned policy = field->id - FIELD_POLICY_POWER;
+  if (field->id > FIELD_POLICY_RELIABILITY)
+    policy = POLICY_APP_CLOCKS + field->id - FIELD_POLICY_RELIABILITY - 1;
+  uint64_t nanoseconds = 0;
+  int result = policy_ns(target, policy, &nanoseconds);
+  return result == NVML_SUCCESS ? put_ull(field, nanoseconds) : result;
+}
+
+static int memory_temperature_field(const struct target *target, struct field *field)
+{
+  int result = target->gpu->call_result[CALL_DeviceGetMemoryTemperature];
+  if (result != NVML_SUCCESS)
+    return result;
+  return put_uint(field, (unsigned)target->gpu->memory_temperature);
+}
+
+static int energy_field(const struct target *target, struct field *field)
+{
+  int result = target->gpu->call_result[CALL_DeviceGetTotalEnergyConsumption];
+  return result == NVML_SUCCESS ? put_ull(field, energy_mj(target)) : result;
+}
+
+static int pcie_replays_field(const struct target *target, struct field *field)
+{
+  return put_uint(field, target->gpu->pcie_replays);
+}
+
+static int remapped_field(const struct target *target, struct field *field)
+{
+  const unsigned values[] = {target->gpu->remapped_corrected, target->gpu->remapped_uncorrected,
+                             target->gpu->remap_pending, target->gpu->remap_failed};
+  return put_uint(field, values[field->id - FIELD_REMAPPED_CORRECTED]);
+}
+
+/* Scope 0 is the GPU; there is no module or memory sensor here. */
+static int power_field(const struct target *target, struct field *field)
+{
+  if (target->gpu->architecture < ARCHITECTURE_AMPERE || field->scope != 0)
+    return NVML_NOT_SUPPORTED;
+  bool instant = field->id == FIELD_POWER_INSTANT;
+  return put_uint(field, power_mw(target, instant ? INSTANT_SLOTS : SLOTS_PER_SECOND));
+}
+
+/* The board knows one limit: it is maximum, default and current. */
+static int power_limit_field(const struct target *target, struct field *field)
+{
+  unsigned limit = target->gpu->power_limit_mw;
+  return put_uint(field, field->id == FIELD_POWER_LIMIT_MIN ? limit / 4 : limit);
+}
+
+/* Thresholds as distances from the hottest allowed operation. */
+static int temperature_limit_field(const struct target *target, struct field *field)
+{
+  const struct board_gpu *gpu = target->gpu;
+  if (gpu->architecture < ARCHITECTURE_ADA)
+    return NVML_NOT_SUPPORTED;
+  const int offsets[] = {gpu->max_operating_temperature - gpu->shutdown_temperature,
+                         gpu->max_operating_temperature - gpu->slowdown_temperature, 0, 0};
+  return put_int(field, offsets[field->id - FIELD_LIMIT_SHUTDOWN]);
+}
+
+static int event_time(const struct target *target, struct field *field, unsigned position)
+{
+  static const enum throttle reasons[EVENT_TIMES] = {
+      THROTTLE_sw_thermal, THROTTLE_hw_thermal, THROTTLE_hw_power_brake};
+  return put_ull(field, throttled_ns(target, reasons[position]));
+}
+
+/* A setting that somebody keeps changing: read as a counter it runs backwards. */
+static unsigned flickering(unsigned one, unsigned other)
+{
+  static atomic_uint reads;
+  return atomic_fetch_add(&reads, 1) % 2 == 0 ? one : other;
+}
+
+static int smoothing_state(struct field *field, unsigned position)
+{
+  static const unsigned settings[EVENT_TIMES] = {1, 0, 75};
+  return put_uint(field, position == FLICKERING ? flickering(0, 1) : settings[position]);
+}
+
+static int smoothing_override(struct field *field, unsigned position)
+{
+  static const unsigned settings[EVENT_TIMES] = {100, 0, 5};
+  return put_uint(field, position == FLICKERING ? flickering(50, 10) : settings[position]);
+}
+
+/* 251-253: throttled time only in the branches 575 to 589. */
+static int event_times_575_field(const struct target *target, struct field *field)
+{
+  unsigned branch = target->header->driver_branch;
+  unsigned position = field->id - FIELD_EVENT_TIMES_575;
+  if (branch < 570)
+    return NVML_NOT_SUPPORTED;
+  if (branch >= 575 && branch < 590)
+    return event_time(target, field, position);
+  return smoothing_state(field, position);
+}
+
+/* 269-271: throttled time since branch 590. */
+static int event_times_590_field(const struct target *target, struct field *field)
+{
+  unsigned branch = target->header->driver_branch;
+  unsigned position = field->id - FIELD_EVENT_TIMES_590;
+  if (branch < 575)
+    return NVML_NOT_SUPPORTED;
+  if (branch >= 590)
+    return event_time(target, field, position);
+  return smoothing_override(field, position);
+}
+
+static const struct {
+  unsigned first, last;
+  int (*read)(const struct target *target, struct field *field);
+} readers[] = {
+    {FIELD_POLICY_POWER, FIELD_POLICY_BASE_CLOCKS, policy_field},
+    {FIELD_MEMORY_TEMPERATURE, FIELD_MEMORY_TEMPERATURE, memory_temperature_field},
+    {FIELD_ENERGY, FIELD_ENERGY, energy_field},
+    {FIELD_PCIE_REPLAYS, FIELD_PCIE_REPLAYS, pcie_replays_field},
+    {FIELD_REMAPPED_CORRECTED, FIELD_REMAP_FAILED, remapped_field},
+    {FIELD_POWER_AVERAGE, FIELD_POWER_INSTANT, power_field},
+    {FIELD_POWER_LIMIT_MIN, FIELD_POWER_LIMIT_CURRENT, power_limit_field},
+    {FIELD_LIMIT_SHUTDOWN, FIELD_LIMIT_GPU_MAX, temperature_limit_field},
+    {FIELD_EVENT_TIMES_575, FIELD_EVENT_TIMES_575 + EVENT_TIMES - 1, event_times_575_field},
+    {FIELD_EVENT_TIMES_590, FIELD_EVENT_TIMES_590 + EVENT_TIMES - 1, event_times_590_field},
+};
+
+static int read_field(const struct target *target, struct field *field)
+{
+  for (unsigned i = 0; i < sizeof readers / sizeof readers[0]; i++)
+    if (field->id >= readers[i].first && field->id <= readers[i].last)
+      return readers[i].read(target, field);
+  return NVML_NOT_SUPPORTED;
+}
+
+API int nvmlDeviceGetFieldValues(struct device *device, int count, struct field *fields)
+{
+  if (count < 1 || fields == NULL)
+    return NVML_INVALID_ARGUMENT;
+  struct target target;
+  int result = guard(device, CALL_DeviceGetFieldValues, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  for (int i = 0; i < count; i++) {
+    fields[i].timestamp_us = (long long)timestamp_us(target.header, now_ns());
+    fields[i].latency_us = 0;
+    fields[i].value.ull = 0;
+    fields[i].result = read_field(&target, &fields[i]);
+  }
+  return NVML_SUCCESS;
+}

@@ -1,0 +1,192 @@
+/* GPU performance monitoring: two samples and what happened between them. */
+#include "fake_nvml.h"
+
+#if DRIVER_BRANCH >= 525
+
+#include <math.h>
+#include <stdlib.h>
+
+#define MINIMUM_SPACING_NS 100000000u
+#define CYCLES_PER_NS 1.98
+#define BYTES_PER_MIB 1048576.0
+
+enum { GPM_VERSION = 1, FIRST_COUNTER_BRANCH = 595 };
+
+/* NVML's opaque sample; `device` is NULL until it was taken. */
+struct sample {
+  const struct device *device;
+  uint64_t time_ns, created_ns;
+  bool mig;
+  struct amounts done;
+};
+
+struct metric {
+  unsigned id;
+  int result;
+  double value;
+  const char *short_name, *long_name, *unit;
+};
+
+struct metrics_request {
+  unsigned version, count;
+  struct sample *first, *second;
+  struct metric metrics[];
+};
+
+struct support {
+  unsigned version, supported;
+};
+
+enum unit { PERCENT, MIB_PER_SECOND, COUNTER, ACTIVE_CYCLES, ELAPSED_CYCLES };
+
+static const struct source {
+  unsigned id;
+  enum lane lane;
+  enum unit unit;
+} sources[] = {
+    {1, LANE_busy_ns, PERCENT},
+    {2, LANE_sm_active_ns, PERCENT},
+    {3, LANE_sm_occupancy_ns, PERCENT},
+    {4, LANE_int_ns, PERCENT},
+    {5, LANE_tensor_ns, PERCENT},
+    {10, LANE_dram_ns, PERCENT},
+    {11, LANE_fp64_ns, PERCENT},
+    {12, LANE_fp32_ns, PERCENT},
+    {13, LANE_fp16_ns, PERCENT},
+    {20, LANE_pcie_transmit_bytes, MIB_PER_SECOND},
+    {21, LANE_pcie_receive_bytes, MIB_PER_SECOND},
+    {60, LANE_nvlink_receive_bytes, MIB_PER_SECOND},
+    {61, LANE_nvlink_transmit_bytes, MIB_PER_SECOND},
+    {248, LANE_index, ELAPSED_CYCLES},
+    {249, LANE_sm_active_ns, ACTIVE_CYCLES},
+    {255, LANE_pcie_transmit_bytes, COUNTER},
+    {256, LANE_pcie_receive_bytes, COUNTER},
+};
+
+/* A MIG instance has no PCIe link of its own. */
+static bool has_metric(const struct target *target, const struct sample *sample,
+                       const struct source *source)
+{
+  bool pcie = source->lane == LANE_pcie_transmit_bytes || source->lane == LANE_pcie_receive_bytes;
+  if (sample->mig && pcie)
+    return false;
+  return source->unit < COUNTER || target->header->driver_branch >= FIRST_COUNTER_BRANCH;
+}
+
+static const struct source *find_source(const struct target *target, const struct sample *sample,
+                                        unsigned id)
+{
+  for (unsigned i = 0; i < sizeof sources / sizeof sources[0]; i++)
+    if (sources[i].id == id)
+      return has_metric(target, sample, &sources[i]) ? &sources[i] : NULL;
+  return NULL;
+}
+
+static double metric_value(const struct source *source, const struct sample *first,
+                           const struct sample *second)
+{
+  double total = (double)second->done.lane[source->lane];
+  double grown = total - (double)first->done.lane[source->lane];
+  double elapsed_ns = (double)(second->time_ns - first->time_ns);
+  switch (source->unit) {
+  case PERCENT:
+    return 100 * grown / elapsed_ns;
+  case MIB_PER_SECOND:
+    return grown / BYTES_PER_MIB / (elapsed_ns / 1e9);
+  case ACTIVE_CYCLES:
+    return total * CYCLES_PER_NS;
+  case ELAPSED_CYCLES:
+    return (double)(second->time_ns - second->created_ns) * CYCLES_PER_NS;
+  default:
+    return total;
+  }
+}
+
+static void fill_metric(const struct target *target, const struct metrics_request *request,
+                        struct metric *metric)
+{
+  const struct sample *first = request->first, *second = request->second;
+  const struct source *source = find_source(target, second, metric->id);
+  metric->result = source == NULL ? NVML_NOT_SUPPORTED : NVML_SUCCESS;
+  metric->value = NAN;
+  if (source != NULL && second->time_ns >= first->time_ns + MINIMUM_SPACING_NS)
+    metric->value = metric_value(source, first, second);
+}
+
+API int nvmlGpmMetricsGet(struct metrics_request *request)
+{
+  if (current_board() == NULL)
+    return NVML_UNINITIALIZED;
+  if (request->version != GPM_VERSION)
+    return NVML_VERSION_MISMATCH;
+  const struct sample *first = request->first, *second = request->second;
+  if (first == NULL || second == NULL || first->device != second->device)
+    return NVML_INVALID_ARGUMENT;
+  struct target target;
+  int result = guard(second->device, CALL_GpmMetricsGet, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  for (unsigned i = 0; i < request->count; i++)
+    fill_metric(&target, request, &request->metrics[i]);
+  return NVML_SUCCESS;
+}
+
+API int nvmlGpmSampleAlloc(struct sample **sample)
+{
+  if (current_board() == NULL)
+    return NVML_UNINITIALIZED;
+  *sample = calloc(1, sizeof **sample);
+  return *sample == NULL ? NVML_MEMORY : NVML_SUCCESS;
+}
+
+API int nvmlGpmSampleFree(struct sample *sample)
+{
+  if (current_board() == NULL)
+    return NVML_UNINITIALIZED;
+  free(sample);
+  return NVML_SUCCESS;
+}
+
+API int nvmlGpmSampleGet(struct device *device, struct sample *sample)
+{
+  struct target target;
+  int result = guard(device, CALL_GpmSampleGet, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!target.gpu->gpm_supported)
+    return NVML_NOT_SUPPORTED;
+  uint64_t slot = now_ns() / SLOT_NS;
+  sample->device = device;
+  sample->time_ns = slot * SLOT_NS;
+  sample->created_ns = target.header->created_ns;
+  sample->mig = target.gpu->kind == KIND_MIG;
+  done_until(&target, slot, &sample->done);
+  return NVML_SUCCESS;
+}
+
+/* Goes by the instance's faults; the GPU's hang and loss reach it anyway. */
+API int nvmlGpmMigSampleGet(struct device *device, unsigned gpu_instance, struct sample *sample)
+{
+  struct target target;
+  int result = guard(device, NO_CALL, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  for (unsigned index = 0; index < target.header->gpu_count; index++)
+    if (is_instance_of(&target, index) &&
+        board_entity(target.header, index)->gpu_instance == gpu_instance)
+      return nvmlGpmSampleGet(device_at(index), sample);
+  return NVML_NOT_FOUND;
+}
+
+API int nvmlGpmQueryDeviceSupport(struct device *device, struct support *support)
+{
+  if (support->version != GPM_VERSION)
+    return NVML_VERSION_MISMATCH;
+  struct target target;
+  int result = guard(device, NO_CALL, &target);
+  if (result == NVML_SUCCESS)
+    support->supported = target.gpu->gpm_supported;
+  return result;
+}
+
+#endif

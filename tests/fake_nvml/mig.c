@@ -1,0 +1,111 @@
+/* Multi-instance GPU: from a GPU to its instances and back. */
+#include "fake_nvml.h"
+
+#if DRIVER_BRANCH >= 455
+
+enum { MAX_INSTANCES = 7, SM_PER_SLICE = 16 };
+
+struct attributes {
+  unsigned multiprocessors, copy_engines, decoders, encoders, jpeg_engines, optical_flow_engines;
+  unsigned gpu_slices, compute_slices;
+  unsigned long long memory_mb;
+};
+
+API int nvmlDeviceGetMigMode(struct device *device, unsigned *current, unsigned *pending)
+{
+  struct target target;
+  int result = guard(device, CALL_DeviceGetMigMode, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (target.gpu->architecture < ARCHITECTURE_AMPERE)
+    return NVML_NOT_SUPPORTED;
+  *current = *pending = target.gpu->mig_enabled;
+  return NVML_SUCCESS;
+}
+
+API int nvmlDeviceGetMaxMigDeviceCount(struct device *device, unsigned *count)
+{
+  struct target target;
+  int result = guard(device, NO_CALL, &target);
+  if (result == NVML_SUCCESS)
+    *count = MAX_INSTANCES;
+  return result;
+}
+
+API int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned wanted,
+                                            struct device **instance)
+{
+  struct target target;
+  int result = guard(device, NO_CALL, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  for (unsigned index = 0; index < target.header->gpu_count; index++) {
+    if (!is_instance_of(&target, index) || wanted-- > 0)
+      continue;
+    *instance = device_at(index);
+    return NVML_SUCCESS;
+  }
+  return NVML_NOT_FOUND;
+}
+
+API int nvmlDeviceIsMigDeviceHandle(struct device *device, unsigned *is_instance)
+{
+  struct target target;
+  int result = guard(device, NO_CALL, &target);
+  if (result == NVML_SUCCESS)
+    *is_instance = target.gpu->kind == KIND_MIG;
+  return result;
+}
+
+/* The guard, for calls that only an instance answers. */
+static int guard_instance(const struct device *device, struct target *target)
+{
+  int result = guard(device, NO_CALL, target);
+  if (result == NVML_SUCCESS && target->gpu->kind != KIND_MIG)
+    return NVML_NOT_SUPPORTED;
+  return result;
+}
+
+API int nvmlDeviceGetGpuInstanceId(struct device *device, unsigned *id)
+{
+  struct target target;
+  int result = guard_instance(device, &target);
+  if (result == NVML_SUCCESS)
+    *id = target.gpu->gpu_instance;
+  return result;
+}
+
+API int nvmlDeviceGetComputeInstanceId(struct device *device, unsigned *id)
+{
+  struct target target;
+  int result = guard_instance(device, &target);
+  if (result == NVML_SUCCESS)
+    *id = target.gpu->compute_instance;
+  return result;
+}
+
+API int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *device, struct device **parent)
+{
+  struct target target;
+  int result = guard_instance(device, &target);
+  if (result == NVML_SUCCESS)
+    *parent = device_at(target.gpu->parent);
+  return result;
+}
+
+API int nvmlDeviceGetAttributes_v2(struct device *device, struct attributes *attributes)
+{
+  struct target target;
+  int result = guard_instance(device, &target);
+  if (result == NVML_SUCCESS)
+    *attributes = (struct attributes){
+        .multiprocessors = target.gpu->slices * SM_PER_SLICE,
+        .copy_engines = target.gpu->slices,
+        .gpu_slices = target.gpu->slices,
+        .compute_slices = target.gpu->slices,
+        .memory_mb = target.gpu->memory_total >> 20,
+    };
+  return result;
+}
+
+#endif

@@ -1,0 +1,72 @@
+"""A process that forks, burns CPU and ends its children on command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+
+CODE = """
+import os, signal, sys, time
+
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+for line in sys.stdin:
+    word, argument = line.split()
+    if word == "fork":
+        pid = os.fork()
+        if pid == 0:
+            burn(float(argument))
+            time.sleep(600)
+            os._exit(0)
+        print(pid, flush=True)
+    elif word == "end":
+        os.kill(int(argument), signal.SIGKILL)
+        os.waitpid(int(argument), 0)
+        print(argument, flush=True)
+    else:
+        burn(float(argument))
+        print(argument, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The process, to be talked to through its pipes."""
+
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def fork(self, burn_seconds: float = 0.0) -> int:
+        """Start a child, which first burns CPU; its pid."""
+        return int(self._tell(f"fork {burn_seconds}"))
+
+    def end_child(self, pid: int) -> None:
+        """Kill a child and wait for it: nothing is left of it afterwards."""
+        self._tell(f"end {pid}")
+
+    def burn(self, seconds: float) -> None:
+        """Use so much CPU itself."""
+        self._tell(f"burn {seconds}")
+
+    def end(self) -> None:
+        """Kill it and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with self.process:
+            pass
+
+    def _tell(self, command: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{command}\n".encode())
+        self.process.stdin.flush()
+        return self.process.stdout.readline().decode().strip()

@@ -1,0 +1,55 @@
+"""Both drivers over a virtual board: the one in Python, and pynvml over the C stand-in."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+import pynvml
+
+from fake_nvml.build import build
+from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.nvml import NvmlDriver
+from gpu_bottleneck_exporter.driver.protocol import Device, Driver
+from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
+
+KINDS = ("virtual", "nvml")
+
+
+class Libraries:
+    """Stand-in libraries by driver branch, compiled once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._copies = 0
+
+    def path(self, branch: int) -> Path:
+        """The library with the symbols of driver `branch`."""
+        library = self._folder / str(branch) / "libnvidia-ml.so.1"
+        return library if library.exists() else build(library.parent, branch)
+
+    def load(self, branch: int) -> None:
+        """Make pynvml use a fresh instance of the library, as a new process would."""
+        self._copies += 1
+        copy = self._folder / f"copy{self._copies}.so"
+        shutil.copy(self.path(branch), copy)
+        pynvml.nvmlLib = ctypes.CDLL(str(copy))
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+
+    def open(self, board: Board, branch: int | None = None) -> NvmlDriver:
+        """pynvml on `board`, with the symbols of `branch` (the board's own by default)."""
+        os.environ["FAKE_NVML_BOARD"] = str(board.path)
+        self.load(branch or int(board.header.driver_branch))
+        return NvmlDriver()
+
+
+def open_driver(kind: str, board: Board, libraries: Libraries) -> Driver:
+    """Driver `kind` on `board`."""
+    return VirtualDriver(board) if kind == "virtual" else libraries.open(board)
+
+
+def first(driver: Driver) -> Device:
+    """The first GPU."""
+    return driver.open(0)[0]

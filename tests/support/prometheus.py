@@ -1,0 +1,162 @@
+"""A real Prometheus on a loopback port, for as long as a test needs it.
+
+    with prometheus(folder, [("gpu", "127.0.0.1:10170", 5.0)]) as server:
+        server.query('up{job="gpu"}')
+
+Its configuration, its database and its log lie in the folder and are gone afterwards.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from support.tools import require
+
+HOST = "127.0.0.1"
+PATIENCE_SECONDS = 60
+"""How long to wait for what must come; never a measure of speed."""
+
+Labels = dict[str, str]
+Job = tuple[str, str, float]
+"""Name, target, seconds between two scrapes."""
+
+
+class QueryError(Exception):
+    """Prometheus refused a query."""
+
+
+def wait_until(condition: Callable[[], bool], what: str, give_up: Callable[[], bool]) -> None:
+    """Wait until `condition` holds; raises when it does not come, or `give_up` says so."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if give_up() or time.monotonic() > deadline:
+            raise RuntimeError(f"{what} has not come")
+        time.sleep(0.05)
+
+
+def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    """Status and body of one request, by no proxy; status 0 where nobody listens."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", path, headers=headers or {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except OSError:
+        return 0, b""
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Prometheus:
+    """The HTTP API of a running Prometheus."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def query(self, promql: str, at: float | None = None) -> list[tuple[Labels, float]]:
+        """The instant vector `promql` at Unix time `at`, by default now."""
+        found = self._ask("query", query=promql, **_time(at))
+        return [(entry["metric"], float(entry["value"][1])) for entry in found]
+
+    def value(self, promql: str, at: float | None = None) -> float:
+        """The only value of `promql`."""
+        found = self.query(promql, at)
+        if len(found) != 1:
+            raise QueryError(f"{promql} has {len(found)} values")
+        return found[0][1]
+
+    def samples(self, selector: str) -> list[tuple[float, float]]:
+        """(Unix time, value) of each scrape in the last hour, of the only series found."""
+        found = self._ask("query", query=f"{selector}[1h]")
+        if len(found) != 1:
+            raise QueryError(f"{selector} has {len(found)} series")
+        return [(float(at), float(value)) for at, value in found[0]["values"]]
+
+    def query_range(
+        self, promql: str, start: float, end: float, step: float
+    ) -> list[tuple[Labels, list[tuple[float, float]]]]:
+        """`promql` evaluated every `step` seconds from Unix time `start` to `end`."""
+        found = self._ask("query_range", query=promql, start=start, end=end, step=step)
+        return [
+            (entry["metric"], [(float(at), float(value)) for at, value in entry["values"]])
+            for entry in found
+        ]
+
+    def _ask(self, call: str, **parameters: object) -> list[dict[str, Any]]:
+        status, body = get(self.port, f"/api/v1/{call}?{urlencode(parameters)}")
+        if status != http.client.OK:
+            raise QueryError(f"{call} {parameters}: {status} {body.decode()}")
+        found: list[dict[str, Any]] = json.loads(body)["data"]["result"]
+        return found
+
+
+@contextmanager
+def prometheus(folder: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
+    """Prometheus, ready, scraping `jobs`; needs nothing but `folder`, and leaves nothing there."""
+    program = require("prometheus", "prometheus")
+    home = folder / "prometheus"
+    home.mkdir()
+    try:
+        with _running(program, home, jobs) as server:
+            yield server
+    finally:
+        shutil.rmtree(home)
+
+
+@contextmanager
+def _running(program: str, home: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
+    config, log = home / "prometheus.yml", home / "log"
+    # JSON is YAML.
+    config.write_text(json.dumps({"scrape_configs": [_scrape_config(job) for job in jobs]}))
+    port = free_port()
+    command = [program, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}"]
+    command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as child:
+        try:
+            _wait_until_ready(child, port, log)
+            yield Prometheus(port)
+        finally:
+            child.kill()
+
+
+def _wait_until_ready(child: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    try:
+        wait_until(
+            lambda: get(port, "/-/ready")[0] == http.client.OK,
+            "Prometheus",
+            give_up=lambda: child.poll() is not None,
+        )
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}: {log.read_text()}") from error
+
+
+def _scrape_config(job: Job) -> dict[str, object]:
+    name, target, seconds = job
+    interval = f"{round(seconds * 1000)}ms"
+    return {
+        "job_name": name,
+        "scrape_interval": interval,
+        "scrape_timeout": interval,
+        "static_configs": [{"targets": [target]}],
+    }
+
+
+def _time(at: float | None) -> dict[str, float]:
+    return {} if at is None else {"time": at}

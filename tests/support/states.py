@@ -1,0 +1,330 @@
+"""States as the sampler would hand them out, made up so that every figure is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpu_bottleneck_exporter.accounting import WINDOW_BUCKETS
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.driver.readings import (
+    EMPTY_RING,
+    Activity,
+    Clocks,
+    Health,
+    Identity,
+    Link,
+    Memory,
+    Power,
+    Process,
+    Processes,
+    Reading,
+    System,
+    Thermal,
+    Throttle,
+    Utilization,
+)
+from gpu_bottleneck_exporter.feeders.job import Job, Limits
+from gpu_bottleneck_exporter.feeders.member import Counters
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.host.machine import Machine, SharedMemory
+from gpu_bottleneck_exporter.host.watch import HostSnapshot
+from gpu_bottleneck_exporter.ledger import GpuSnapshot, Totals
+from gpu_bottleneck_exporter.sampler import NO_SYSTEM, Sampler, State
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stall import UNALLOCATED, WAITING_ON
+from gpu_bottleneck_exporter.worker import Outcome
+
+SYSTEM = System("580.95.05", "13.0")
+AT_NS = 86_400_000_000_000
+PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
+TRAFFIC = ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
+REASONS = (
+    "power_cap",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "sync_boost",
+    "board_limit",
+    "reliability",
+    "app_clocks",
+)
+ACTIVE_REASONS = tuple(r for r in REASONS if r not in ("board_limit", "reliability"))
+"""The driver has no event-reason bit for the other two."""
+
+HOPPER = Identity(
+    index=0,
+    uuid="GPU-00000000-0000-0000-0000-000000000000",
+    name="NVIDIA H100 80GB HBM3",
+    architecture="hopper",
+    pci_bus_id="00000000:10:00.0",
+)
+MIG_PARENT = Identity(
+    index=1,
+    uuid="GPU-11111111-1111-1111-1111-111111111111",
+    name="NVIDIA H100 80GB HBM3",
+    architecture="hopper",
+    pci_bus_id="00000000:11:00.0",
+)
+MIG_INSTANCE = Identity(
+    index=1,
+    uuid="MIG-11111111-aaaa-1111-1111-111111111111",
+    name="NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+    architecture="hopper",
+    pci_bus_id="00000000:11:00.0",
+    mig_profile="3g.40gb",
+    parent_uuid=MIG_PARENT.uuid,
+)
+AMPERE = Identity(
+    index=2,
+    uuid="GPU-22222222-2222-2222-2222-222222222222",
+    name="NVIDIA A100-SXM4-80GB",
+    architecture="ampere",
+    pci_bus_id="00000000:12:00.0",
+)
+LOST = Identity(
+    index=3,
+    uuid="GPU-33333333-3333-3333-3333-333333333333",
+    name="NVIDIA A100-SXM4-80GB",
+    architecture="ampere",
+    pci_bus_id="00000000:13:00.0",
+)
+
+
+class FixedSampler(Sampler):
+    """A sampler that was never started and knows what a test tells it."""
+
+    def __init__(self, now: State) -> None:
+        super().__init__(_no_driver, ALL, Settings(), _ignore)
+        self.now = now
+
+    def state(self) -> State:
+        return self.now
+
+
+def _no_driver() -> Driver:
+    raise DriverMissing("not opened in this test")
+
+
+def _ignore(_reason: str) -> None:
+    pass
+
+
+def whole_gpu_readings() -> dict[type[object], object]:
+    """What a GPU of any generation answers."""
+    return by_type(
+        Utilization(gpu=EMPTY_RING, memory=EMPTY_RING, gpu_percent=62, memory_percent=21),
+        Power(watts=412.5, limit_watts=700.0, energy_joules=1_234_567.89),
+        Thermal(
+            sensors={"gpu": 61.0, "memory": 74.0},
+            limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0},
+        ),
+        Clocks(
+            now={"sm": 1.755e9, "memory": 2.619e9, "graphics": 1.755e9, "video": 1.545e9},
+            maximum={"sm": 1.98e9, "memory": 2.619e9, "graphics": 1.98e9, "video": 1.545e9},
+        ),
+        Throttle(
+            spent_ns={reason: 1_500_000_000 * at for at, reason in enumerate(REASONS)},
+            active={reason: reason == "power_cap" for reason in ACTIVE_REASONS},
+        ),
+        Memory(total_bytes=80 * 2**30, used_bytes=52 * 2**30, reserved_bytes=538 * 2**20),
+        Health(
+            ecc_errors={"corrected": 3, "uncorrected": 0},
+            remapped_rows={"corrected": 1, "uncorrected": 0},
+            remap_pending=True,
+            remap_failed=False,
+        ),
+        Link(replays=2, generation=4, generation_max=5, width=16, width_max=16),
+        Processes((Process(4711, 50 * 2**30), Process(4712))),
+    )
+
+
+def by_type(*readings: Reading) -> dict[type[object], object]:
+    """Readings as a snapshot keeps them."""
+    return {type(reading): reading for reading in readings}
+
+
+def sampled_totals() -> Totals:
+    """Sums of a GPU with utilization samples, without GPM."""
+    counts = (10, 20, 35, 60, 100, 120)
+    return Totals(
+        observed_ns=119_000_000_000,
+        unobserved_ns=1_000_000_000,
+        lost_ns=250_000_000,
+        busy_ns=73_780_000_000,
+        memory_busy_ns=24_990_000_000,
+        window_counts=tuple(zip(WINDOW_BUCKETS, counts, strict=True)),
+        window_sum=74.4,
+        stall_ns=stall_ns(),
+        last_busy_ratio=0.62,
+        last_memory_ratio=0.21,
+    )
+
+
+def stall_ns() -> dict[str, int]:
+    """What is observed and not busy above."""
+    parts = {cause: 800_000_000 * at for at, cause in enumerate(WAITING_ON)}
+    return parts | {UNALLOCATED: 1_220_000_000}
+
+
+def with_gpm(totals: Totals) -> Totals:
+    """The same with what GPM adds."""
+    return replace(
+        totals,
+        active_ns={"sm": 60_000_000_000, "occupancy": 18_000_000_000, "dram": 30_000_000_000},
+        pipe_ns={pipe: 5_000_000_000 * at for at, pipe in enumerate(PIPES)},
+        traffic_bytes={link: 1e12 + at for at, link in enumerate(TRAFFIC)},
+    )
+
+
+def feeding() -> Feeding:
+    """A main process with eight workers, in a container with limits, all of it told."""
+    return Feeding(
+        at_ns=AT_NS,
+        processes={"main": 1, "worker": 8},
+        counters={
+            "main": Counters(90_000_000_000, 0, 0, 1_250_000_000, 3, 2**20, 3 * 2**30),
+            "worker": Counters(700_000_000_000, 0, 0, 44_000_000_000, 12, 40 * 2**30, 4096),
+        },
+        wait_ns={
+            ("main", "queue"): 40_000_000_000,
+            ("main", "sleep"): 100_000_000,
+            ("main", "disk"): 2_000_000_000,
+            ("worker", "queue"): 120_000_000_000,
+            ("worker", "disk"): 60_500_000_000,
+            ("worker", "network"): 7_000_000_000,
+        },
+        queue_known=True,
+        worker_starts=16,
+        throttled_ns=5_500_000_000,
+        refault_bytes=123 * 4096,
+        job=Job(
+            limits=Limits(
+                cpus_allowed=32,
+                cpu_cores=7.5,
+                memory_used_bytes=60 * 2**30,
+                memory_bytes=64 * 2**30,
+                shared_memory=SharedMemory(16 * 2**30, 3 * 2**30),
+                throttling_known=True,
+                refaults_known=True,
+            ),
+            age_seconds=3600.25,
+            received_bytes=2**30,
+            sent_bytes=2**20,
+            pressure_ns=pressure_ns(),
+        ),
+    )
+
+
+def pressure_ns() -> dict[tuple[str, str], int]:
+    """As a kernel of today tells it."""
+    kinds = [(r, k) for r in ("cpu", "io", "memory") for k in ("some", "full")]
+    return {labels: 250_000_000 * at for at, labels in enumerate(kinds, start=1)}
+
+
+def machine() -> Machine:
+    """A host that tells everything."""
+    return Machine(
+        cpus=64,
+        cpu_busy_seconds=1_234_567.89,
+        iowait_seconds=4321.5,
+        memory_total_bytes=512 * 2**30,
+        memory_available_bytes=300 * 2**30,
+        shared_memory=SharedMemory(256 * 2**30, 2**30),
+        disk_io_seconds={"nvme0n1": 4000.5, "sda": 12.25},
+        network_receive_bytes={"eth0": 10**12, "eth1": 0},
+        network_transmit_bytes={"eth0": 10**11, "eth1": 0},
+        pressure_ns=pressure_ns(),
+    )
+
+
+SIGNALS = {
+    "psi_host": True,
+    "psi_cgroup": False,
+    "schedstat": True,
+    "process_io": True,
+    "wait_channel": True,
+    "host_pids": True,
+    "cgroup_cpu": True,
+    "cgroup_memory": True,
+}
+HOST = HostSnapshot(AT_NS, machine(), SIGNALS)
+
+
+def hopper(identity: Identity = HOPPER) -> GpuSnapshot:
+    """A GPU that gives everything."""
+    readings = whole_gpu_readings() | by_type(Activity(interval_ns=1_000_000_000))
+    gpu = snapshot(identity, with_gpm(sampled_totals()), readings)
+    return replace(gpu, feeding=feeding())
+
+
+def ampere(identity: Identity = AMPERE) -> GpuSnapshot:
+    """A GPU without GPM."""
+    return snapshot(identity, sampled_totals(), whole_gpu_readings())
+
+
+def mig_parent() -> GpuSnapshot:
+    """A GPU in MIG mode: no utilization samples."""
+    gpu = hopper(MIG_PARENT)
+    readings = {kind: reading for kind, reading in gpu.readings.items() if kind is not Utilization}
+    totals = replace(gpu.totals, memory_busy_ns=None, last_memory_ratio=None)
+    return replace(gpu, readings=readings, totals=totals)
+
+
+def mig_instance() -> GpuSnapshot:
+    """A MIG instance: GPM, memory and processes."""
+    readings = by_type(
+        Activity(interval_ns=1_000_000_000),
+        Memory(total_bytes=40 * 2**30, used_bytes=6 * 2**30, reserved_bytes=64 * 2**20),
+        Processes((Process(4713),)),
+    )
+    totals = replace(with_gpm(sampled_totals()), memory_busy_ns=None, last_memory_ratio=None)
+    return snapshot(MIG_INSTANCE, totals, readings)
+
+
+def lost(identity: Identity = LOST) -> GpuSnapshot:
+    """A GPU that does not answer any more, with XIDs that say why."""
+    gone = snapshot(identity, Totals(), {})
+    return replace(gone, up=False, xids={79: 1, 48: 2})
+
+
+def snapshot(
+    identity: Identity, totals: Totals, readings: Mapping[type[object], object]
+) -> GpuSnapshot:
+    """A GPU that is up."""
+    return GpuSnapshot(identity, AT_NS, totals, readings, {}, SYSTEM)
+
+
+def state(*gpus: GpuSnapshot, simulated: bool = False) -> State:
+    """These GPUs, and collectors that have all succeeded but one."""
+    fine = Outcome(success=True, seconds=0.002, last_success=1_800_000_000.0)
+    bad = Outcome(seconds=0.5, last_success=1_799_999_000.0, error="nvmlDeviceGetPowerUsage: 999")
+    readers = [collector.name for collector in ALL if collector.read]
+    return State(
+        system=SYSTEM,
+        simulated=simulated,
+        gpus=gpus,
+        outcomes=tuple((name, bad if name == "power" else fine) for name in readers),
+        driver_calls=123_456,
+        driver_seconds=7.25,
+        xid_events=True,
+        host=HOST,
+    )
+
+
+def mixed_state() -> State:
+    """A Hopper, a Hopper in MIG mode with one instance, an Ampere, and a lost GPU."""
+    return state(hopper(), mig_parent(), mig_instance(), ampere(), lost())
+
+
+NO_DRIVER = State(
+    NO_SYSTEM,
+    simulated=False,
+    gpus=(),
+    outcomes=(),
+    driver_calls=0,
+    driver_seconds=0.0,
+    xid_events=None,
+)
+"""What there is to show on a machine without a driver."""

@@ -1,0 +1,23 @@
+"""Programs that some tests need and that do not come from the package index."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import NoReturn
+
+import pytest
+
+
+def require(command: str, package: str) -> str:
+    """The path of program `command`, of Debian's `package`.
+
+    Without it the test is skipped, and fails where CI=true: there nothing may be missing.
+    """
+    return shutil.which(command) or _missing(f"{command} is missing: apt-get install {package}")
+
+
+def _missing(sentence: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(sentence)
+    pytest.skip(sentence)
