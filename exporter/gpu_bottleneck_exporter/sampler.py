@@ -1,0 +1,255 @@
+"""The sampler: opens the driver, keeps one worker per GPU, notices what is down."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_bottleneck_exporter.collectors.base import Collector
+from gpu_bottleneck_exporter.driver.protocol import (
+    AccessLost,
+    Driver,
+    DriverError,
+    DriverUnusable,
+    Unsupported,
+)
+from gpu_bottleneck_exporter.driver.readings import Processes, System
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.host.watch import HostSnapshot
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.worker import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    GpuWorker,
+    Outcome,
+)
+
+log = logging.getLogger(__name__)
+
+ACCESS_LOST_SECONDS = 30.0
+"""The driver refusing everything for so long ends the process: only a new one can help."""
+_XID_WAIT_SECONDS = 1.0
+_WATCH_SECONDS = 1.0
+_WATCH_DEADLINE_SECONDS = 3.0
+"""Feeders and host are read once a second, however short the deadline of the GPUs is."""
+_FEEDING = frozenset({"stall", "feeders"})
+"""Collectors that need the processes that hold GPUs watched."""
+_WATCHING = _FEEDING | {"host"}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a scrape shows."""
+
+    system: System
+    simulated: bool
+    gpus: tuple[GpuSnapshot, ...]
+    outcomes: tuple[tuple[str, Outcome], ...]
+    driver_calls: int
+    driver_seconds: float
+    xid_events: bool | None
+    """Whether the driver reports XIDs; None while there is no driver."""
+    host: HostSnapshot | None = None
+    """None while it is not watched, or was not seen within the deadline."""
+
+
+NO_SYSTEM = System(None, None)
+
+
+class Sampler:
+    """Runs in the background from `start` on; `state` is what it knows."""
+
+    def __init__(
+        self,
+        open_driver: Callable[[], Driver],
+        collectors: Sequence[Collector],
+        settings: Settings,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """`on_fatal` is called, from a thread, with the reason why the process must end."""
+        self._open_driver = open_driver
+        self._collectors = collectors
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._stop = threading.Event()
+        self._driver: Driver | None = None
+        self._workers: tuple[GpuWorker, ...] = ()
+        self._xid_events: bool | None = None
+        self._status = "opening the driver"
+        self._hung: set[int] = set()
+        self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
+        self._wanted = _WATCHING & {collector.name for collector in collectors}
+        self._watch = self._new_watch() if self._wanted else None
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._xid_thread = threading.Thread(target=self._count_xids, name="xid", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once, also where there is no driver."""
+        if self._watch is not None:
+            self._watch.start()
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 2.0) -> None:
+        """End all threads that are not hung in the driver; the driver stays open."""
+        self._stop.set()
+        for worker in self._workers:
+            worker.stop()
+        if self._watch is not None:
+            self._watch.stop()
+        deadline = time.monotonic() + timeout_seconds
+        for worker in self._workers:
+            worker.join(max(deadline - time.monotonic(), 0.0))
+        for thread in (self._thread, self._xid_thread):
+            if thread.is_alive():
+                thread.join(max(deadline - time.monotonic(), 0.0))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the sampler's own thread lives; says nothing of the driver."""
+        return self._thread.is_alive()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known what there is to show: every GPU tried, or no driver found."""
+        if self._driver is None:
+            return self._status != "opening the driver"
+        return all(worker.attempted for worker in self._workers)
+
+    @property
+    def status(self) -> str:
+        """One plain sentence for people."""
+        return self._status
+
+    def down_reasons(self) -> dict[int, str]:
+        """Why GPUs are down, by index."""
+        now = time.monotonic_ns()
+        reasons = {worker.index: worker.down_reason(now) for worker in self._workers}
+        return {index: reason for index, reason in reasons.items() if reason}
+
+    def state(self) -> State:
+        """What is known now; cheap, and never waits for the driver."""
+        now = time.monotonic_ns()
+        driver, workers = self._driver, self._workers
+        return State(
+            system=driver.system if driver else NO_SYSTEM,
+            simulated=driver is not None and driver.name == "virtual",
+            gpus=tuple(self._fed(g, now) for worker in workers for g in worker.snapshots(now)),
+            outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
+            driver_calls=driver.calls if driver else 0,
+            driver_seconds=driver.seconds if driver else 0.0,
+            xid_events=self._xid_events,
+            host=self._host(now),
+        )
+
+    def _new_watch(self) -> FeederWatch:
+        settings = self._settings
+        return FeederWatch(settings.procfs, settings.sysfs, machine="host" in self._wanted)
+
+    def _fed(self, gpu: GpuSnapshot, now_ns: int) -> GpuSnapshot:
+        """`gpu` with its feeders, if they were seen lately and it is known who they are."""
+        if self._watch is None or gpu.reading(Processes) is None:
+            return gpu
+        feeding = self._watch.feeding(gpu.identity.uuid)
+        if feeding is None or now_ns - feeding.at_ns > self._deadline_ns:
+            return gpu
+        return replace(gpu, feeding=feeding)
+
+    def _host(self, now_ns: int) -> HostSnapshot | None:
+        found = self._watch.host.snapshot if self._watch else None
+        return found if found and now_ns - found.at_ns <= self._deadline_ns else None
+
+    def _run(self) -> None:
+        try:
+            driver = self._open_with_patience()
+            if driver is None:
+                return
+            self._start_workers(driver)
+        except Exception as error:
+            log.exception("the sampler could not start")
+            self._fatal(f"the sampler could not start: {type(error).__name__}: {error}")
+            return
+        while not self._stop.wait(_WATCH_SECONDS):
+            self._look_after_workers()
+
+    def _open_with_patience(self) -> Driver | None:
+        retry = FIRST_RETRY_SECONDS
+        refused_since: float | None = None
+        while not self._stop.is_set():
+            try:
+                return self._open_driver()
+            except DriverUnusable as error:
+                self._fatal(f"the driver cannot be used by this process: {error}")
+                return None
+            except DriverError as error:
+                if self._status != str(error):
+                    log.warning("no GPU metrics: %s; trying again", error)
+                self._status = str(error)
+                now = time.monotonic()
+                refused_since = (refused_since or now) if isinstance(error, AccessLost) else None
+                if refused_since and now - refused_since > ACCESS_LOST_SECONDS:
+                    self._fatal(f"no access to the driver for {ACCESS_LOST_SECONDS:.0f} s: {error}")
+                    return None
+            self._stop.wait(retry)
+            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+        return None
+
+    def _start_workers(self, driver: Driver) -> None:
+        count = driver.count()
+        # The host can be watched without its GPUs' feeders.
+        watch = self._watch if self._wanted & _FEEDING else None
+        workers = tuple(
+            GpuWorker(index, driver, self._collectors, self._settings, watch)
+            for index in range(count)
+        )
+        self._workers, self._driver = workers, driver
+        self._status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
+        log.info("%s, driver version %s", self._status, driver.system.driver_version)
+        for worker in workers:
+            worker.start()
+        if any(collector.name == "xid" for collector in self._collectors):
+            self._xid_thread.start()
+
+    def _look_after_workers(self) -> None:
+        now = time.monotonic_ns()
+        for worker in self._workers:
+            self._tell_hang(worker.index, worker.hung_seconds(now))
+        unusable = [worker.unusable for worker in self._workers if worker.unusable]
+        if unusable:
+            self._fatal(f"the driver cannot be used by this process any more: {unusable[0]}")
+        refused = [worker.access_lost_since for worker in self._workers]
+        if refused and all(s and now / 1e9 - s > ACCESS_LOST_SECONDS for s in refused):
+            self._fatal(f"the driver has refused all GPUs for {ACCESS_LOST_SECONDS:.0f} s")
+
+    def _tell_hang(self, index: int, seconds: float | None) -> None:
+        if seconds and index not in self._hung:
+            log.error("gpu %d is down: a driver call has not returned for %.0f s", index, seconds)
+            self._hung.add(index)
+        elif not seconds and index in self._hung:
+            log.info("gpu %d: the driver call has returned", index)
+            self._hung.remove(index)
+
+    def _fatal(self, reason: str) -> None:
+        self._status = reason
+        self._stop.set()
+        self._on_fatal(reason)
+
+    def _count_xids(self) -> None:
+        assert self._driver is not None  # noqa: S101 - started after it was opened
+        self._xid_events = True
+        while not self._stop.is_set():
+            try:
+                event = self._driver.wait_xid(_XID_WAIT_SECONDS)
+            except Unsupported:
+                self._xid_events = False
+                return
+            except DriverError as error:
+                log.debug("waiting for XIDs: %s", error)
+                self._stop.wait(_XID_WAIT_SECONDS)
+                continue
+            if event is not None:
+                log.warning("gpu %d: XID %d", event.index, event.code)
+                self._workers[event.index].add_xid(event.code)

@@ -1,0 +1,291 @@
+"""One thread per physical GPU: it opens the GPU, reads it every tick, and may hang alone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_bottleneck_exporter.accounting import Window
+from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector
+from gpu_bottleneck_exporter.driver.protocol import (
+    AccessLost,
+    Device,
+    DeviceLost,
+    Driver,
+    DriverError,
+    DriverUnusable,
+    Unsupported,
+)
+from gpu_bottleneck_exporter.driver.readings import Identity, Processes
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stall import Holders, split
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 60.0
+_SLOW_READINGS_KEPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a collector last fared on one GPU or MIG instance."""
+
+    success: bool = False
+    seconds: float = 0.0
+    """Time the last read took."""
+    last_success: float | None = None
+    """Unix time of the last read that succeeded."""
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Opened:
+    """A device under observation: what is due when, and what it does not have."""
+
+    device: Device
+    ledger: GpuLedger
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    due_ns: dict[str, int] = field(default_factory=dict)
+    unsupported: set[str] = field(default_factory=set)
+
+
+class GpuWorker:
+    """Reads physical GPU `index` and its MIG instances."""
+
+    def __init__(
+        self,
+        index: int,
+        driver: Driver,
+        collectors: Sequence[Collector],
+        settings: Settings,
+        watch: FeederWatch | None = None,
+    ) -> None:
+        """`watch` is told who holds the GPU and asked what they did; without it no stalls."""
+        self.index = index
+        self._watch = watch
+        self.access_lost_since: float | None = None
+        """Monotonic seconds since which the driver has refused everything, if it does."""
+        self.unusable: str | None = None
+        """Why only a new process could talk to the driver again, if so."""
+        self._driver = driver
+        self._collectors = [collector for collector in collectors if collector.read]
+        self._tick_seconds = settings.interval_seconds
+        self._deadline_ns = int(settings.deadline_seconds * 1e9)
+        self._stop = threading.Event()
+        self._ledgers: dict[str, GpuLedger] = {}
+        self._opened: tuple[Opened, ...] = ()
+        self._snapshots: tuple[GpuSnapshot, ...] = ()
+        self._finished_tick_ns = time.monotonic_ns()
+        self._down: str | None = None
+        self._attempted = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"gpu{index}", daemon=True)
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end after the tick it is in; it may be hung in the driver."""
+        self._stop.set()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait for the thread's end; False when it has not come."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    @property
+    def attempted(self) -> bool:
+        """Whether the first tick is over, well or badly."""
+        return self._attempted.is_set()
+
+    def down_reason(self, now_ns: int) -> str | None:
+        """Why this GPU is down; None while it is up."""
+        if self._down:
+            return self._down
+        hung = self.hung_seconds(now_ns)
+        return f"a driver call has not returned for {hung:.0f} s" if hung else None
+
+    def hung_seconds(self, now_ns: int) -> float | None:
+        """For how long the thread has been inside the driver, if past the deadline."""
+        silent_ns = now_ns - self._finished_tick_ns
+        return silent_ns / 1e9 if silent_ns > self._deadline_ns and not self._down else None
+
+    def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
+        """The GPU and its MIG instances as they may be shown now."""
+        if self.down_reason(now_ns) is None:
+            return list(self._snapshots)
+        if not self._opened:
+            ledgers = list(self._ledgers.values())
+        else:
+            ledgers = [opened.ledger for opened in self._opened]
+        if not ledgers:
+            unknown = Identity(index=self.index, uuid="")
+            ledgers = [GpuLedger(unknown, self._driver.system, self._tick_ns)]
+        return [ledger.down(now_ns) for ledger in ledgers]
+
+    def outcomes(self, now_ns: int) -> list[tuple[str, Outcome]]:
+        """How each collector fared on each device it is supported on."""
+        down = self.down_reason(now_ns)
+        found = [
+            (name, outcome)
+            for opened in self._opened
+            for name, outcome in list(opened.outcomes.items())
+        ]
+        if down is None:
+            return found
+        return [(name, replace(outcome, success=False, error=down)) for name, outcome in found]
+
+    def add_xid(self, code: int) -> None:
+        """Count an XID of the physical GPU."""
+        for ledger in self._ledgers.values():
+            if ledger.identity.parent_uuid is None:
+                ledger.add_xid(code)
+
+    @property
+    def _tick_ns(self) -> int:
+        return int(self._tick_seconds * 1e9)
+
+    def _run(self) -> None:
+        retry = FIRST_RETRY_SECONDS
+        while not self._stop.is_set():
+            try:
+                self._open()
+                retry = FIRST_RETRY_SECONDS
+                self._read_until_stopped()
+            except DriverError as error:
+                self._fail(error)
+            except Exception as error:  # a bug must not end the only reader of this GPU
+                log.exception("gpu %d", self.index)
+                self._fail(DriverError(f"{type(error).__name__}: {error}"))
+            finally:
+                self._attempted.set()
+            self._stop.wait(retry)
+            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+
+    def _open(self) -> None:
+        devices = self._driver.open(self.index)
+        for device in devices:
+            who = device.identity
+            if who.uuid not in self._ledgers:
+                self._ledgers[who.uuid] = GpuLedger(who, self._driver.system, self._tick_ns)
+        self._ledgers = {d.identity.uuid: self._ledgers[d.identity.uuid] for d in devices}
+        self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
+
+    def _read_until_stopped(self) -> None:
+        tick = time.monotonic()
+        next_layout_check = tick + SLOWLY
+        while not self._stop.is_set():
+            self._tick()
+            tick = _next_tick(tick, self._tick_seconds)
+            self._stop.wait(tick - time.monotonic())
+            if time.monotonic() >= next_layout_check:
+                next_layout_check += SLOWLY
+                self._follow_layout()
+
+    def _follow_layout(self) -> None:
+        known = tuple(o.device.identity.uuid for o in self._opened[1:])
+        if self._driver.instances(self.index) != known:
+            log.info("gpu %d: MIG instances changed", self.index)
+            self._open()
+
+    def _tick(self) -> None:
+        for opened in self._opened:
+            for collector in self._collectors:
+                self._collect(collector, opened)
+        now = time.monotonic_ns()
+        self._snapshots = tuple(opened.ledger.snapshot(now) for opened in self._opened)
+        self._finished_tick_ns = now
+        self._attempted.set()
+        self.access_lost_since = None
+        if self._down:
+            log.info("gpu %d is back", self.index)
+            self._down = None
+
+    def _collect(self, collector: Collector, opened: Opened) -> None:
+        began = time.monotonic_ns()
+        if collector.name in opened.unsupported or began < opened.due_ns.get(collector.name, 0):
+            return
+        opened.due_ns[collector.name] = began + int(collector.every_seconds * 1e9)
+        before = opened.outcomes.get(collector.name, Outcome())
+        error = self._read(collector, opened)
+        if collector.name in opened.unsupported:
+            opened.outcomes.pop(collector.name, None)
+            return
+        if error != before.error:
+            self._tell(collector, error)
+        opened.outcomes[collector.name] = Outcome(
+            success=error is None,
+            seconds=(time.monotonic_ns() - began) / 1e9,
+            last_success=time.time() if error is None else before.last_success,
+            error=error,
+        )
+
+    def _read(self, collector: Collector, opened: Opened) -> str | None:
+        """Read and book; returns what went wrong. Raises what concerns the whole GPU."""
+        assert collector.read is not None  # noqa: S101 - `__init__` kept only those
+        fresh_ns = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
+        try:
+            reading = collector.read(opened.device)
+            if reading is not None:
+                windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
+                if windows or isinstance(reading, Processes):
+                    self._account_stall(opened.ledger, windows)
+        except Unsupported:
+            opened.unsupported.add(collector.name)
+            if collector.name == "utilization":
+                opened.ledger.without_utilization()
+        except (DeviceLost, AccessLost, DriverUnusable):
+            raise
+        except DriverError as error:
+            return str(error)
+        except Exception as error:  # the one place that isolates collectors from each other
+            log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
+            return f"{type(error).__name__}: {error}"
+        return opened.device.trouble
+
+    def _account_stall(self, ledger: GpuLedger, windows: list[Window]) -> None:
+        if self._watch is None:
+            return
+        uuid = ledger.identity.uuid
+        holders = ledger.holders(time.monotonic_ns())
+        self._watch.hold(uuid, holders or frozenset())
+        if not windows:
+            return
+        start = windows[0].end_ns - windows[0].duration_ns
+        feeders = self._watch.feeders(uuid, start, windows[-1].end_ns)
+        known = Holders(None if holders is None else len(holders))
+        ledger.add_stall(split(windows, known, feeders))
+        observed = sum(window.duration_ns for window in windows)
+        self._watch.tell_busy(uuid, sum(window.active_ns for window in windows) / observed)
+
+    def _tell(self, collector: Collector, error: str | None) -> None:
+        if error is None:
+            log.info("gpu %d: collector %s works again", self.index, collector.name)
+        else:
+            log.warning("gpu %d: collector %s failed: %s", self.index, collector.name, error)
+
+    def _fail(self, error: DriverError) -> None:
+        if isinstance(error, DriverUnusable):
+            self.unusable = str(error)
+        if isinstance(error, AccessLost):
+            self.access_lost_since = self.access_lost_since or time.monotonic()
+        else:
+            self.access_lost_since = None
+        if self._down is None:
+            log.error("gpu %d is down: %s", self.index, error)
+        self._down = str(error)
+        self._opened = ()
+        self._finished_tick_ns = time.monotonic_ns()
+
+
+def _next_tick(tick: float, interval: float) -> float:
+    """The next point of the tick's grid that still lies ahead."""
+    missed = max((time.monotonic() - tick) // interval, 0.0)
+    return tick + (missed + 1) * interval

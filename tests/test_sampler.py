@@ -1,0 +1,293 @@
+"""The sampler with misbehaving drivers: what fails alone, what comes back, what ends it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pynvml
+import pytest
+
+from gpu_bottleneck_exporter import sampler as sampler_module
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board import (
+    H100,
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NOT_SUPPORTED,
+    Board,
+)
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.exposition import Exposition
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from support.drivers import KINDS, Libraries, open_driver
+
+MakeBoard = Callable[..., Board]
+PATIENCE_SECONDS = 40.0
+FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
+MISSING = "no driver yet"
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.02)
+
+
+@contextmanager
+def running(open_it: Callable[[], Driver]) -> Iterator[tuple[Sampler, list[str]]]:
+    fatal: list[str] = []
+    sampler = Sampler(open_it, ALL, FAST, fatal.append)
+    sampler.start()
+    try:
+        yield sampler, fatal
+    finally:
+        sampler.stop()
+
+
+@pytest.fixture(params=KINDS)
+def sampling(
+    request: pytest.FixtureRequest, libraries: Libraries
+) -> Callable[[Board], Callable[[], Driver]]:
+    """Opens either driver on a board."""
+    return lambda board: lambda: open_driver(str(request.param), board, libraries)
+
+
+Sampling = Callable[[Board], Callable[[], Driver]]
+
+
+def snapshot(sampler: Sampler, index: int) -> GpuSnapshot:
+    return next(gpu for gpu in sampler.state().gpus if gpu.identity.index == index)
+
+
+def up(sampler: Sampler) -> list[bool]:
+    return [gpu.up for gpu in sampler.state().gpus]
+
+
+def observed(sampler: Sampler, index: int) -> int:
+    shown = [gpu for gpu in sampler.state().gpus if gpu.identity.index == index]
+    return sum(gpu.totals.observed_ns or 0 for gpu in shown)
+
+
+def test_one_hung_gpu_of_eight_costs_its_own_series_only(
+    make_board: MakeBoard, sampling: Sampling, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = make_board(gpus=[H100] * 8)
+    with running(sampling(board)) as (sampler, _), caplog.at_level(logging.INFO):
+        exposition = Exposition(sampler, ALL)
+        until(lambda: up(sampler) == [True] * 8, "all GPUs up")
+        until(lambda: observed(sampler, 3), "samples of the GPU that will hang")
+        board.gpus[3].record.hang = 1
+        until(lambda: not snapshot(sampler, 3).up, "the hung GPU is noticed")
+        before = [observed(sampler, index) for index in range(8)]
+        until(lambda: observed(sampler, 7) > before[7] + 10**9, "another second of the others")
+        body = exposition.render()[0].decode()
+        assert up(sampler) == [index != 3 for index in range(8)]
+        assert all(observed(sampler, i) > before[i] for i in range(8) if i != 3)
+        of_the_hung = [line for line in body.splitlines() if 'gpu="3"' in line]
+        assert sorted(line.partition("{")[0] for line in of_the_hung) == ["gpu_info", "gpu_up"]
+        assert "not returned" in sampler.down_reasons()[3]
+        assert caplog.text.count("gpu 3 is down") == 1
+        board.gpus[3].record.hang = 0
+        until(lambda: snapshot(sampler, 3).up, "the GPU comes back by itself")
+        until(lambda: observed(sampler, 3) > before[3], "its counters go on")
+
+
+def test_counters_of_a_lost_gpu_go_on_where_they_stopped(
+    make_board: MakeBoard, sampling: Sampling, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    with running(sampling(board)) as (sampler, _), caplog.at_level(logging.INFO):
+        until(lambda: observed(sampler, 0), "samples")
+        counted = observed(sampler, 0)
+        board.raise_xid(0, 79)
+        until(lambda: snapshot(sampler, 0).xids, "the XID is counted")
+        board.gpus[0].record.device_result = NVML_ERROR_GPU_IS_LOST
+        until(lambda: up(sampler) == [False, True], "the loss is noticed")
+        lost = snapshot(sampler, 0)
+        assert lost.identity.uuid == board.gpus[0].record.uuid.decode()
+        assert lost.totals.observed_ns is None
+        assert lost.readings == {}
+        assert lost.xids == {79: 1}
+        assert "lost" in sampler.down_reasons()[0].lower()
+        board.gpus[0].record.device_result = 0
+        until(lambda: up(sampler) == [True, True], "it comes back")
+        until(lambda: observed(sampler, 0) > counted, "its counters go on")
+        assert caplog.text.count("gpu 0 is down") == 1
+
+
+def test_a_gpu_lost_before_the_start_is_shown_down(
+    make_board: MakeBoard, sampling: Sampling
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    board.gpus[1].record.device_result = NVML_ERROR_GPU_IS_LOST
+    with running(sampling(board)) as (sampler, _):
+        until(lambda: sampler.ready, "ready")
+        until(lambda: up(sampler) == [True, False], "one up, one down")
+        board.gpus[1].record.device_result = 0
+        until(lambda: up(sampler) == [True, True], "both up")
+        assert snapshot(sampler, 1).identity.uuid == board.gpus[1].record.uuid.decode()
+
+
+def test_one_broken_reading_costs_its_own_series_only(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, _):
+        exposition = Exposition(sampler, ALL)
+        until(lambda: observed(sampler, 0), "samples")
+        board.gpus[0].fail("DeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT)
+
+        def body() -> str:
+            return exposition.render()[0].decode()
+
+        until(lambda: 'collector_success{collector="memory"} 0.0' in body(), "the failure is told")
+        until(lambda: "gpu_memory_used_bytes{" not in body(), "the old value goes")
+        assert "gpu_power_watts{" in body()
+        assert up(sampler) == [True]
+        board.gpus[0].fail("DeviceGetMemoryInfo", 0)
+        until(lambda: "gpu_memory_used_bytes{" in body(), "it comes back")
+
+
+def test_an_unsupported_collector_is_absent_not_failed(
+    make_board: MakeBoard, sampling: Sampling
+) -> None:
+    board = make_board()
+    for call in ("DeviceGetTotalEccErrors", "DeviceGetRemappedRows"):
+        board.gpus[0].fail(call, NVML_ERROR_NOT_SUPPORTED)
+    with running(sampling(board)) as (sampler, _):
+        until(lambda: observed(sampler, 0), "samples")
+        names = {name for name, _ in sampler.state().outcomes}
+        assert "health" not in names
+        assert "power" in names
+
+
+def test_memory_utilization_that_is_always_zero_is_not_reported(
+    make_board: MakeBoard, sampling: Sampling
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    board.gpus[0].record.memory_always_zero = 1
+    with running(sampling(board)) as (sampler, _):
+        until(lambda: observed(sampler, 0) and observed(sampler, 1), "samples")
+        assert snapshot(sampler, 0).totals.memory_busy_ns == 0
+        for gpu in board.gpus:
+            gpu.launch(1)
+        until(lambda: snapshot(sampler, 0).totals.busy_ns > 5 * 10**8, "busy time")
+        until(lambda: snapshot(sampler, 1).totals.memory_busy_ns, "memory time where it is real")
+        assert snapshot(sampler, 0).totals.memory_busy_ns is None
+        assert snapshot(sampler, 0).totals.last_memory_ratio is None
+
+
+def test_mig_instances_come_and_go(
+    make_board: MakeBoard, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.worker.SLOWLY", 0.5)
+    board = make_board(mig=[(0, 3), (0, 4)])
+    board.gpus[0].record.mig_enabled = 0
+    with running(sampling(board)) as (sampler, _):
+        until(lambda: len(up(sampler)) == 1, "one whole GPU")
+        board.gpus[0].record.mig_enabled = 1
+        until(lambda: up(sampler) == [True] * 3, "the GPU and two instances")
+        board.gpus[1].launch(5)
+        until(lambda: sampler.state().gpus[1].totals.busy_ns > 10**8, "busy time of an instance")
+        assert sampler.state().gpus[2].totals.busy_ns == 0
+        board.gpus[0].record.mig_enabled = 0
+        until(lambda: len(up(sampler)) == 1, "the instances are gone")
+
+
+def test_a_missing_driver_is_tried_again(
+    make_board: MakeBoard, sampling: Sampling, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_it = sampling(make_board())
+    attempts: list[int] = []
+
+    def late() -> Driver:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise DriverMissing(MISSING)
+        return open_it()
+
+    with running(late) as (sampler, fatal), caplog.at_level(logging.INFO):
+        until(lambda: sampler.ready, "known that there is no driver")
+        assert sampler.status == MISSING
+        assert sampler.state().gpus == ()
+        until(lambda: up(sampler) == [True], "the driver appeared")
+        assert fatal == []
+        assert caplog.text.count(MISSING) == 1
+
+
+def test_a_replaced_library_ends_the_process(make_board: MakeBoard, libraries: Libraries) -> None:
+    board = make_board()
+    board.header.init_result = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    with running(lambda: open_driver("nvml", board, libraries)) as (_, fatal):
+        until(lambda: fatal, "the reason")
+        assert "LIB_RM_VERSION_MISMATCH" in fatal[0]
+
+
+def test_a_library_replaced_while_running_ends_the_process(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+        until(lambda: up(sampler) == [True], "up")
+        board.gpus[0].record.device_result = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        until(lambda: fatal, "the reason")
+
+
+@pytest.mark.parametrize("when", ["at the start", "while running"])
+def test_lasting_loss_of_access_ends_the_process(
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 1.5)
+    board = make_board(gpus=[H100, H100])
+    if when == "at the start":
+        board.header.init_result = pynvml.NVML_ERROR_UNKNOWN
+    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+        if when == "while running":
+            until(lambda: up(sampler) == [True, True], "up")
+            for gpu in board.gpus:
+                gpu.record.device_result = pynvml.NVML_ERROR_UNKNOWN
+        until(lambda: fatal, "the reason")
+        assert len(fatal) == 1
+
+
+def test_access_lost_to_one_gpu_of_two_is_not_fatal(
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.2)
+    board = make_board(gpus=[H100, H100])
+    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+        until(lambda: up(sampler) == [True, True], "up")
+        board.gpus[0].record.device_result = pynvml.NVML_ERROR_UNKNOWN
+        until(lambda: up(sampler) == [False, True], "one down")
+        time.sleep(2.5)
+        assert fatal == []
+
+
+def test_a_tick_longer_than_the_interval_loses_no_samples(
+    make_board: MakeBoard, sampling: Sampling
+) -> None:
+    board = make_board()
+    with running(sampling(board)) as (sampler, _):
+        until(lambda: observed(sampler, 0), "samples")
+        board.gpus[0].record.hang = 1
+        time.sleep(3)
+        board.gpus[0].record.hang = 0
+        before = observed(sampler, 0)
+        until(lambda: observed(sampler, 0) > before + 2 * 10**9, "the ring is drained")
+        assert snapshot(sampler, 0).totals.lost_ns == 0
+
+
+def test_stopping_does_not_wait_for_a_hung_gpu(make_board: MakeBoard, sampling: Sampling) -> None:
+    board = make_board(gpus=[H100, H100])
+    with running(sampling(board)) as (sampler, _):
+        until(lambda: up(sampler) == [True, True], "up")
+        board.gpus[0].record.hang = 1
+        until(lambda: up(sampler) == [False, True], "hung")
+        sampler.stop(0.5)
+        assert not sampler.alive
+    board.gpus[0].record.hang = 0

@@ -1,0 +1,216 @@
+"""The stall split: exact sums whatever the readings, and the right cause for clear ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.accounting import Window
+from gpu_bottleneck_exporter.host.process import State
+from gpu_bottleneck_exporter.stall import (
+    ASLEEP,
+    CPU_QUEUE,
+    CPU_QUOTA,
+    HOST_CODE,
+    MEMORY,
+    NETWORK,
+    PEER,
+    STORAGE,
+    UNALLOCATED,
+    UNKNOWN,
+    WAITING_ON,
+    WORKER_CPU,
+    Feeders,
+    Holders,
+    Usage,
+    apportion,
+    split,
+)
+
+SECOND = 1_000_000_000
+HELD = Holders(1)
+WAITS: Mapping[State, int] = {State.QUEUE: 10}
+RUNS = {State.RUN: 20}
+CPU = Usage(user_ns=SECOND)
+STARVED = Usage(user_ns=SECOND // 4, queue_ns=SECOND)
+
+
+def windows(busy: float) -> list[Window]:
+    active = round(SECOND * busy)
+    return [Window(SECOND, SECOND, active)]
+
+
+def shares(feeders: Feeders | None, busy: float = 0.1, holders: Holders = HELD) -> dict[str, float]:
+    idle = SECOND - round(SECOND * busy)
+    return {
+        cause: round(part / idle, 2)
+        for cause, part in split(windows(busy), holders, feeders).items()
+    }
+
+
+def loader(**described: object) -> Feeders:
+    """A main that waits for two workers."""
+    base = {"elapsed_ns": SECOND, "main": WAITS, "worker_count": 2.0}
+    return Feeders(**{**base, **described})  # type: ignore[arg-type]
+
+
+def test_a_busy_gpu_waits_for_nothing() -> None:
+    assert split(windows(1.0), HELD, loader()) == {}
+
+
+def test_nobody_holds_it() -> None:
+    assert shares(None, 0.0, Holders(0)) == {UNALLOCATED: 1.0}
+
+
+def test_a_gpu_that_works_for_nobody_is_not_unallocated() -> None:
+    assert shares(None, 0.3, Holders(0)) == {UNKNOWN: 1.0}
+
+
+def test_holders_that_cannot_be_read_are_unknown() -> None:
+    assert shares(loader(), 0.0, Holders(None)) == {UNKNOWN: 1.0}
+
+
+@pytest.mark.parametrize("feeders", [None, Feeders(elapsed_ns=SECOND)])
+def test_feeders_that_were_not_looked_at_are_unknown(feeders: Feeders | None) -> None:
+    assert shares(feeders) == {UNKNOWN: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("workers", "usage", "cause"),
+    [
+        (RUNS, CPU, WORKER_CPU),
+        (RUNS, STARVED, CPU_QUEUE),
+        ({State.DISK: 20}, CPU, STORAGE),
+        ({State.NETWORK: 20}, CPU, NETWORK),
+        ({State.QUEUE: 20}, CPU, ASLEEP),
+        ({State.SLEEP: 20}, CPU, ASLEEP),
+        ({State.UNKNOWN: 20}, CPU, UNKNOWN),
+    ],
+)
+def test_a_waiting_main_is_held_up_by_what_its_workers_do(
+    workers: dict[State, int], usage: Usage, cause: str
+) -> None:
+    assert shares(loader(workers=workers, worker_usage=usage)) == {cause: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("workers", "cause"),
+    [
+        ({State.DISK: 16, State.RUN: 84}, WORKER_CPU),
+        ({State.DISK: 62, State.RUN: 38}, STORAGE),
+        ({State.NETWORK: 60, State.RUN: 40}, NETWORK),
+    ],
+)
+def test_the_larger_share_of_a_workers_time_names_the_cause(
+    workers: dict[State, int], cause: str
+) -> None:
+    assert shares(loader(workers=workers, worker_usage=CPU)) == {cause: 1.0}
+
+
+def test_workers_that_hardly_work_do_not_explain_a_long_wait() -> None:
+    workers = {State.RUN: 1, State.QUEUE: 99}
+    assert shares(loader(workers=workers, worker_usage=CPU))[ASLEEP] >= 0.95
+
+
+def test_a_main_that_waits_only_while_the_gpu_works_waits_for_the_gpu() -> None:
+    states = {State.QUEUE: 5, State.RUN: 5}
+    feeders = loader(main=states, main_usage=CPU, workers=RUNS, worker_usage=CPU)
+    assert shares(feeders, 0.5) == {HOST_CODE: 1.0}
+
+
+def test_quota_wins_over_queue() -> None:
+    feeders = loader(workers=RUNS, worker_usage=STARVED, periods=10, throttled_periods=9)
+    assert shares(feeders) == {CPU_QUOTA: 1.0}
+
+
+def test_a_little_throttling_is_not_what_a_crowded_machine_waits_for() -> None:
+    feeders = loader(workers=RUNS, worker_usage=STARVED, periods=10, throttled_periods=2)
+    assert shares(feeders) == {CPU_QUEUE: 1.0}
+
+
+def test_reading_again_what_was_evicted_is_memory() -> None:
+    moving = Usage(io_bytes=1000)
+    feeders = loader(workers={State.DISK: 20}, refault_bytes=900, worker_usage=moving)
+    assert shares(feeders) == {MEMORY: 1.0}
+    feeders = loader(workers={State.DISK: 20}, refault_bytes=100, worker_usage=moving)
+    assert shares(feeders) == {STORAGE: 1.0}
+
+
+def test_a_main_on_cpu_is_host_code_whatever_its_neighbours_do() -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main=RUNS, main_usage=CPU, worker_count=2.0)
+    assert shares(feeders) == {HOST_CODE: 1.0}
+
+
+def test_a_main_that_writes_a_checkpoint_waits_for_storage() -> None:
+    usage = Usage(user_ns=SECOND // 100, system_ns=SECOND // 2, io_bytes=500_000_000)
+    feeders = Feeders(elapsed_ns=SECOND, main={State.RUN: 5, State.DISK: 5}, main_usage=usage)
+    assert shares(feeders)[STORAGE] >= 0.95
+
+
+def test_sleep_while_the_gpu_works_is_not_counted() -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: 3, State.RUN: 7}, main_usage=CPU)
+    assert shares(feeders, 0.3) == {HOST_CODE: 1.0}
+
+
+def test_spinning_while_the_gpu_works_is_not_counted() -> None:
+    feeders = loader(
+        main={State.RUN: 3, State.QUEUE: 7}, main_usage=CPU, workers=RUNS, worker_usage=CPU
+    )
+    assert WORKER_CPU in shares(feeders, 0.3)
+
+
+def test_a_rank_that_waits_for_another_waits_for_its_peer() -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: 10}, peer_busy=0.9)
+    assert shares(feeders, 0.0) == {PEER: 0.9, ASLEEP: 0.1}
+
+
+def test_threads_that_load_in_the_main_process_are_workers() -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main={State.QUEUE: 10}, other_threads_cpu_ns=2 * SECOND)
+    assert shares(feeders) == {WORKER_CPU: 1.0}
+
+
+STATES = st.dictionaries(st.sampled_from(list(State)), st.integers(0, 50))
+NANOSECONDS = st.integers(0, 10 * SECOND)
+USAGES = st.builds(Usage, NANOSECONDS, NANOSECONDS, NANOSECONDS, st.integers(0, 10**10))
+FEEDERS = st.builds(
+    Feeders,
+    elapsed_ns=NANOSECONDS,
+    main=STATES,
+    workers=STATES,
+    worker_count=st.floats(0, 64),
+    main_usage=USAGES,
+    worker_usage=USAGES,
+    other_threads_cpu_ns=NANOSECONDS,
+    periods=st.integers(0, 100),
+    throttled_periods=st.integers(0, 100),
+    refault_bytes=st.integers(0, 10**10),
+    peer_busy=st.floats(0, 1),
+)
+WINDOWS = st.lists(
+    st.tuples(st.integers(1, SECOND), st.floats(0, 1)).map(
+        lambda pair: Window(0, pair[0], int(pair[0] * pair[1]))
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+@given(WINDOWS, st.builds(Holders, st.none() | st.integers(0, 4)), st.none() | FEEDERS)
+def test_idle_time_is_split_exactly(
+    given_windows: list[Window], holders: Holders, feeders: Feeders | None
+) -> None:
+    parts = split(given_windows, holders, feeders)
+    idle = sum(window.duration_ns - window.active_ns for window in given_windows)
+    assert sum(parts.values()) == idle
+    assert all(part > 0 for part in parts.values())
+    assert set(parts) <= set(WAITING_ON)
+
+
+@given(st.integers(1, 10**12), st.dictionaries(st.sampled_from(WAITING_ON), st.floats(0, 1e9)))
+def test_apportioning_loses_nothing(total: int, weights: dict[str, float]) -> None:
+    parts = apportion(total, weights)
+    assert sum(parts.values()) == total
+    assert all(part > 0 for part in parts.values())
