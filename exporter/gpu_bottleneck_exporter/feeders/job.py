@@ -1,0 +1,174 @@
+"""What surrounds the main processes of a GPU: limits, memory, network, pressure, age."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.sums import Sums
+from gpu_bottleneck_exporter.host.cgroup import Cgroup
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes, shared_memory
+from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus
+
+_SLOWLY_NS = 5_000_000_000
+_RECEIVED, _SENT = "received", "sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the mains may use, and what they use of it. None: unknown or unlimited."""
+
+    cpus_allowed: int | None = None
+    """CPUs that at least one main may run on (its affinity)."""
+    cpu_cores: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    shared_memory: SharedMemory | None = None
+    throttling_known: bool = False
+    refaults_known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One reading; the sums count since the mains were first seen."""
+
+    limits: Limits = field(default_factory=Limits)
+    age_seconds: float | None = None
+    """Of the oldest main."""
+    received_bytes: int | None = None
+    sent_bytes: int | None = None
+    pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By resource and kind."""
+
+
+class JobReader:
+    """Reads the surroundings of one GPU's mains; limits every 5 s, the rest at each call."""
+
+    def __init__(self, proc: Path) -> None:
+        """`proc`: the host's."""
+        self._proc = proc
+        self._limits = Limits()
+        self._namespaces: dict[int, int] = {}
+        self._due_ns = 0
+        self._pids: frozenset[int] = frozenset()
+        self._traffic: Sums[str] = Sums()
+        self._pressure: Sums[tuple[str, str]] = Sums()
+
+    def read(self, mains: Mapping[int, Member], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
+        """`mains` and their `cgroups`, at monotonic time `now_ns`."""
+        groups = set(cgroups)
+        if mains.keys() != self._pids or now_ns >= self._due_ns:
+            self._pids = frozenset(mains)
+            self._due_ns = now_ns + _SLOWLY_NS
+            self._limits = self._read_limits(groups)
+            self._namespaces = {
+                inode: pid for pid in mains if (inode := _namespace(self._proc, pid)) is not None
+            }
+        self._advance(groups)
+        traffic = self._traffic.known(sources=bool(mains))
+        return Job(
+            limits=self._limits,
+            age_seconds=_age_seconds(self._proc, mains.values()),
+            received_bytes=traffic.get(_RECEIVED),
+            sent_bytes=traffic.get(_SENT),
+            pressure_ns=self._pressure.known(sources=bool(mains)),
+        )
+
+    def _advance(self, groups: set[Cgroup]) -> None:
+        traffic: dict[tuple[Hashable, str], int] = {}
+        for inode, pid in self._namespaces.items():
+            received, sent = network_bytes(self._proc / str(pid))
+            if received:
+                traffic[inode, _RECEIVED] = sum(received.values())
+                traffic[inode, _SENT] = sum(sent.values())
+        self._traffic.advance(traffic)
+        self._pressure.advance(
+            {
+                (group.unified, key): value
+                for group in groups
+                for key, value in group.pressure_ns().items()
+            }
+        )
+
+    def _read_limits(self, groups: set[Cgroup]) -> Limits:
+        if not self._pids:
+            return Limits()
+        used, limit = _memory(groups)
+        return Limits(
+            cpus_allowed=_cpus_allowed(self._proc, self._pids),
+            cpu_cores=_cpu_cores(groups),
+            memory_used_bytes=used,
+            memory_bytes=limit,
+            shared_memory=_shared_memory(self._proc, self._pids),
+            throttling_known=any(group.throttled_ns() is not None for group in groups),
+            refaults_known=any(group.refault_bytes() is not None for group in groups),
+        )
+
+
+def _namespace(proc: Path, pid: int) -> int | None:
+    """What tells network namespaces apart: each has a net/dev of its own.
+
+    /proc/PID/ns/net would need the right to ptrace.
+    """
+    try:
+        return (proc / str(pid) / "net/dev").stat().st_ino
+    except OSError:
+        return None
+
+
+def _age_seconds(proc: Path, mains: Iterable[Member]) -> float | None:
+    uptime = (read(proc / "uptime") or "").split()
+    started = [main.started_ticks for main in mains if main.started_ticks is not None]
+    if not uptime or not started:
+        return None
+    return max(float(uptime[0]) - min(started) * TICK_NS / 1e9, 0.0)
+
+
+def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
+    """From Cpus_allowed_list of /proc/PID/status."""
+    cpus = [allowed_cpus(read(proc / str(pid) / "status") or "") for pid in pids]
+    return len(frozenset().union(*cpus)) or None
+
+
+def _cpu_cores(groups: set[Cgroup]) -> float | None:
+    """The quotas together: one that several share counts once, one without ends all."""
+    limits = [group.cpu_limit() for group in groups]
+    known = dict(limit for limit in limits if limit is not None)
+    return sum(known.values()) if known and None not in limits else None
+
+
+def _memory(groups: set[Cgroup]) -> tuple[int | None, int | None]:
+    """Bytes used and the limit, together: a level that several share counts once."""
+    levels = {level.folder: level for group in groups if (level := group.memory_level())}
+    limits = [level.limit_bytes for level in levels.values()]
+    if not levels:
+        return None, None
+    used = sum(level.used_bytes for level in levels.values())
+    return used, None if None in limits else sum(limit or 0 for limit in limits)
+
+
+def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
+    """The /dev/shm of the mains, each once; unknown when one may not be looked at.
+
+    Through /proc/PID/root, which takes the right to ptrace.
+    """
+    mounts: dict[int, SharedMemory] = {}
+    for pid in pids:
+        path = proc / str(pid) / "root/dev/shm"
+        try:
+            device = os.stat(path).st_dev  # noqa: PTH116 - beside statvfs, which pathlib lacks
+        except OSError:
+            return None
+        found = shared_memory(path)
+        if found is not None:
+            mounts[device] = found
+    if not mounts:
+        return None
+    return SharedMemory(
+        sum(mount.size_bytes for mount in mounts.values()),
+        sum(mount.used_bytes for mount in mounts.values()),
+    )

@@ -1,0 +1,109 @@
+"""One process of a feeder tree and what it used since it was last looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.process import ProcessReader, State
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters of a process, or of many, in ns, bytes and counts. None: not permitted to know."""
+
+    cpu_ns: int = 0
+    """All threads, dead ones included (/proc/PID/stat)."""
+    system_ns: int = 0
+    """The kernel's part of `cpu_ns`."""
+    leader_cpu_ns: int = 0
+    """The first thread's part (schedstat)."""
+    queue_ns: int = 0
+    """The first thread, runnable without a CPU (schedstat)."""
+    major_faults: int = 0
+    read_bytes: int | None = 0
+    written_bytes: int | None = 0
+
+    def less(self, before: Counters) -> Counters:
+        """What was added since `before`; never negative."""
+        return Counters(*map(_grown, _values(self), _values(before)))  # type: ignore[arg-type]
+
+    def add(self, more: Counters) -> None:
+        """Add `more` to these; what may not be known adds nothing."""
+        for field, mine, theirs in zip(fields(self), _values(self), _values(more), strict=True):
+            if theirs is not None:
+                setattr(self, field.name, (mine or 0) + theirs)
+
+
+def _values(counters: Counters) -> list[int | None]:
+    return [getattr(counters, field.name) for field in fields(counters)]
+
+
+def _grown(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else max(now - before, 0)
+
+
+class Member:
+    """A process that feeds a GPU, from when it was found on."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        self.pid = pid
+        self.reader = ProcessReader(proc, pid)
+        self._children = KeptFile(proc / str(pid) / "task" / str(pid) / "children")
+        self._last: Counters | None = None
+        self._last = self._read()
+
+    @property
+    def started_ticks(self) -> int | None:
+        """Start since boot in clock ticks; None when it was gone at once."""
+        return self.reader.started_ticks
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process had ended when its counters were last read."""
+        return self._last is None
+
+    @property
+    def denied(self) -> bool:
+        """Whether we may not know how much it reads and writes."""
+        return self._last is not None and self._last.read_bytes is None
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.reader.close()
+        self._children.close()
+
+    def state(self) -> State:
+        """What its first thread does now."""
+        return self.reader.state()
+
+    def children(self) -> set[int]:
+        """Processes that its first thread has started and that live."""
+        return {int(pid) for pid in (self._children.read() or b"").split()}
+
+    def advance(self) -> Counters | None:
+        """What it used since the last call; None when it is gone."""
+        before, now = self._last, None if self._last is None else self._read()
+        self._last = now
+        return None if before is None or now is None else now.less(before)
+
+    def _read(self) -> Counters | None:
+        stat = self.reader.stat()
+        if stat is None:
+            return None
+        last = self._last or Counters(read_bytes=None, written_bytes=None)
+        leader = self.reader.leader_ns() or (last.leader_cpu_ns, last.queue_ns)
+        read, written = self.reader.io_bytes() or (None, None)
+        if read is None and self.reader.stat() is None:
+            # It ended while we looked, which says nothing of our rights.
+            read, written = last.read_bytes, last.written_bytes
+        return Counters(
+            cpu_ns=stat.user_ns + stat.system_ns,
+            system_ns=stat.system_ns,
+            leader_cpu_ns=leader[0],
+            queue_ns=leader[1],
+            major_faults=stat.major_faults,
+            read_bytes=read,
+            written_bytes=written,
+        )

@@ -1,0 +1,77 @@
+"""The feeders of one GPU as a scrape may show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpu_bottleneck_exporter.feeders.feed import ROLES, Feed
+from gpu_bottleneck_exporter.feeders.job import Job, JobReader
+from gpu_bottleneck_exporter.feeders.member import Counters, Member
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """As of `at_ns` (monotonic), immutable. Sums count since the exporter saw the first feeder."""
+
+    at_ns: int
+    processes: Mapping[str, int]
+    """By role; without the workers until there are some."""
+    counters: Mapping[str, Counters]
+    """By role; bytes are None while they may not be known of all processes."""
+    wait_ns: Mapping[tuple[str, str], int]
+    """By role and what was waited on."""
+    queue_known: bool
+    worker_starts: int
+    throttled_ns: int | None
+    refault_bytes: int | None
+    job: Job
+
+
+class FeedingReader:
+    """Makes the snapshots of one GPU; only the watching thread calls it."""
+
+    def __init__(self, proc: Path) -> None:
+        """`proc`: the host's."""
+        self._job = JobReader(proc)
+        self._seen: set[str] = {"main"}
+        self._counted: set[str] = set()
+        """Roles of which bytes were known of at least one process."""
+        self._held_back: set[str] = set()
+
+    def read(self, feed: Feed, now_ns: int, *, queue_known: bool) -> Feeding:
+        """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue."""
+        members = {"main": feed.mains, "worker": feed.workers}
+        self._seen |= {role for role, found in members.items() if found}
+        roles = [role for role in ROLES if role in self._seen]
+        job = self._job.read(feed.mains, feed.cgroups, now_ns)
+        totals = feed.totals
+        throttling = self._tells("throttled", bool(feed.mains), job.limits.throttling_known)
+        refaults = self._tells("refaults", bool(feed.mains), job.limits.refaults_known)
+        return Feeding(
+            at_ns=now_ns,
+            processes={role: len(members[role]) for role in roles},
+            counters={role: self._counters(feed, role, members[role]) for role in roles},
+            wait_ns={key: value for key, value in totals.wait_ns.items() if value},
+            queue_known=queue_known,
+            worker_starts=totals.worker_starts,
+            throttled_ns=totals.throttled_ns if throttling else None,
+            refault_bytes=totals.refault_bytes if refaults else None,
+            job=job,
+        )
+
+    def _counters(self, feed: Feed, role: str, members: Mapping[int, Member]) -> Counters:
+        counters = replace(feed.totals.counters[role])
+        denied = any(member.denied for member in members.values())
+        if members and not denied:
+            self._counted.add(role)
+        if denied or role not in self._counted:
+            counters.read_bytes = counters.written_bytes = None
+        return counters
+
+    def _tells(self, what: str, mains: bool, known: bool) -> bool:  # noqa: FBT001 - two facts
+        """Whether a sum may be told: it is known now, or was while there were mains."""
+        if known:
+            self._held_back.add(what)
+        return known or (not mains and what in self._held_back)

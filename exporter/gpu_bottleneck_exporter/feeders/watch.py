@@ -1,0 +1,142 @@
+"""The thread that watches the feeders of all GPUs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.host.files import allow_many_files
+from gpu_bottleneck_exporter.host.tree import descendants
+from gpu_bottleneck_exporter.host.watch import HostWatch
+from gpu_bottleneck_exporter.stall import Feeders
+
+log = logging.getLogger(__name__)
+
+PASS_SECONDS = 0.1
+PASSES_PER_TICK = 10
+DISCOVERY_SECONDS = 10.0
+
+
+class FeederWatch:
+    """Samples states ten times a second and counters once a second, for all GPUs."""
+
+    def __init__(self, proc: Path, sysfs: Path, *, machine: bool = False) -> None:
+        """`proc`, `sysfs`: the host's; `machine`: whether to read the host too."""
+        self.host = HostWatch(proc, sysfs, machine=machine)
+        self._proc = proc
+        self._sysfs = sysfs
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._held: dict[str, frozenset[int]] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._busy: dict[str, float] = {}
+        self._readers: dict[str, FeedingReader] = {}
+        self._feedings: dict[str, Feeding | None] = {}
+        self._changed = False
+        self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
+
+    def start(self) -> None:
+        """Begin watching."""
+        allow_many_files()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; waits for the pass in work."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def hold(self, uuid: str, pids: frozenset[int]) -> None:
+        """Tell which processes hold GPU `uuid`; from any thread."""
+        with self._lock:
+            if self._held.get(uuid) != pids:
+                self._held[uuid] = pids
+                self._changed = True
+
+    def feeders(self, uuid: str, start_ns: int, end_ns: int) -> Feeders | None:
+        """What the feeders of GPU `uuid` did between two monotonic times; from any thread."""
+        feed = self._feeds.get(uuid)
+        found = feed.feeders(start_ns, end_ns) if feed else None
+        if feed is None or found is None:
+            return None
+        return replace(found, peer_busy=self._peer_busy(uuid, feed))
+
+    def tell_busy(self, uuid: str, ratio: float) -> None:
+        """Tell how busy GPU `uuid` was in its last tick, for its peers to know."""
+        self._busy[uuid] = ratio
+
+    def _peer_busy(self, uuid: str, feed: Feed) -> float:
+        peers = [
+            self._busy.get(other, 0.0)
+            for other, theirs in self._feeds.items()
+            if other != uuid and feed.jobs & theirs.jobs
+        ]
+        return max(peers, default=0.0)
+
+    def feed(self, uuid: str) -> Feed | None:
+        """The feeders of GPU `uuid`."""
+        return self._feeds.get(uuid)
+
+    def feeding(self, uuid: str) -> Feeding | None:
+        """The feeders of GPU `uuid` as of the last tick; None when they cannot be seen."""
+        return self._feedings.get(uuid)
+
+    def _tell(self) -> None:
+        """Make the snapshots that scrapes show, once a tick."""
+        host = self.host.snapshot
+        queue_known = host is None or host.signals.get("schedstat", True)
+        for uuid, feed in self._feeds.items():
+            reader = self._readers.setdefault(uuid, FeedingReader(self._proc))
+            feeding = reader.read(feed, time.monotonic_ns(), queue_known=queue_known)
+            # Held by processes that are not in our /proc: of another PID namespace, or just gone.
+            unseen = self._held.get(uuid) and not feed.mains
+            self._feedings[uuid] = None if unseen else feeding
+
+    def _run(self) -> None:
+        next_pass = time.monotonic()
+        next_discovery = next_pass
+        number = 0
+        while not self._stop.is_set():
+            try:
+                if number % PASSES_PER_TICK == 0:
+                    self.host.look({pid for feed in self._feeds.values() for pid in feed.mains})
+                stale = self._pass(number)
+                if number % PASSES_PER_TICK == 0:
+                    self._tell()
+                if stale or time.monotonic() >= next_discovery:
+                    self._discover()
+                    next_discovery = time.monotonic() + DISCOVERY_SECONDS
+            except Exception:  # whatever /proc says, the watching goes on
+                log.exception("watching the feeders")
+            number += 1
+            next_pass = max(next_pass + PASS_SECONDS, time.monotonic())
+            self._stop.wait(next_pass - time.monotonic())
+        for feed in self._feeds.values():
+            feed.close()
+
+    def _pass(self, number: int) -> bool:
+        """Sample; once a tick also count. Whether the trees must be discovered anew."""
+        stale = self._changed
+        for feed in list(self._feeds.values()):
+            stale |= not feed.sample(time.monotonic_ns())
+            if number % PASSES_PER_TICK == 0:
+                stale |= not feed.advance(time.monotonic_ns())
+        return stale
+
+    def _discover(self) -> None:
+        with self._lock:
+            held = dict(self._held)
+            self._changed = False
+        mains = frozenset(pid for pids in held.values() for pid in pids)
+        trees = descendants(self._proc, mains, mains)
+        feeds = dict(self._feeds)
+        for uuid, pids in held.items():
+            living = {pid for pid in pids if (self._proc / str(pid)).exists()}
+            workers = {worker for pid in living for worker in trees.get(pid, ())}
+            feeds.setdefault(uuid, Feed(self._proc, self._sysfs)).adopt(living, workers, mains)
+        self._feeds = feeds

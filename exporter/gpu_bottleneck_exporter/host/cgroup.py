@@ -1,0 +1,210 @@
+"""The control groups of a process: limits, throttling, memory, pressure; v1, v2 and hybrid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.pressure import stalled_by_resource
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_UNLIMITED_BYTES = 2**60
+"""Cgroup v1 writes "no limit" as the largest multiple of a page."""
+_V1_CPU = ("cpu", "cpu,cpuacct")
+_NAMESPACE_DEPTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLevel:
+    """A cgroup's memory: bytes in use, page cache included, and the limit if there is one."""
+
+    folder: Path
+    used_bytes: int
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """How CPU quotas held tasks back so far."""
+
+    throttled_ns: int | None
+    """Over all levels; None without the CPU controller."""
+    periods: int
+    """Quota periods, of the level where the quota ran out most."""
+    throttled_periods: int
+    """Those in which it ran out."""
+
+
+class Cgroup:
+    """The cgroups of one process: folders on this machine, None where there is none.
+
+    `unified` is the cgroup v2 folder, `cpu` and `memory` the folders of these
+    controllers, which are the same under v2.
+    """
+
+    def __init__(self, unified: Path | None, cpu: Path | None, memory: Path | None) -> None:
+        self.unified = unified
+        self.cpu = cpu
+        self.memory = memory
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cgroup) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Path | None, ...]:
+        return self.unified, self.cpu, self.memory
+
+    def throttling(self) -> Throttling | None:
+        """What cpu.stat says, own and inherited; None where it cannot be read."""
+        texts = [text for level in _levels(self.cpu) if (text := read(level / "cpu.stat"))]
+        if not texts:
+            return None
+        known = [value for text in texts if (value := _throttled(text)) is not None]
+        most = max((_periods(text) for text in texts), key=lambda found: found[1])
+        return Throttling(sum(known) if known else None, *most)
+
+    def throttled_ns(self) -> int | None:
+        """Nanoseconds that CPU quotas held its tasks back (cpu.stat), own and inherited."""
+        throttling = self.throttling()
+        return throttling.throttled_ns if throttling else None
+
+    def cpu_limit(self) -> tuple[Path, float] | None:
+        """The tightest CPU quota, its own or an ancestor's: where, and cores; None without one."""
+        limits = [
+            (level, quota) for level in _levels(self.cpu) if (quota := _quota(level)) is not None
+        ]
+        return min(limits, key=lambda limit: limit[1], default=None)
+
+    def memory_level(self) -> MemoryLevel | None:
+        """Its own level or the ancestor's with the tightest memory limit."""
+        levels = [
+            MemoryLevel(level, used, _memory_limit(level))
+            for level in _levels(self.memory)
+            if (used := _used(level)) is not None
+        ]
+        return min(levels, key=lambda level: _tightness(level.limit_bytes), default=None)
+
+    def refault_bytes(self) -> int | None:
+        """Bytes that were evicted and had to be read again (memory.stat)."""
+        text = read(self.memory / "memory.stat") if self.memory else None
+        if text is None:
+            return None
+        pages = [
+            int(value)
+            for name, _, value in (line.partition(" ") for line in text.splitlines())
+            if name in ("workingset_refault", "workingset_refault_file", "workingset_refault_anon")
+        ]
+        return sum(pages) * _PAGE_BYTES if pages else None
+
+    def pressure_ns(self) -> dict[tuple[str, str], int]:
+        """Nanoseconds stalled by (resource, kind); v2 only, and only where it is switched on."""
+        if self.unified is None:
+            return {}
+        folder = self.unified
+        return stalled_by_resource(lambda resource: folder / f"{resource}.pressure")
+
+
+def cgroup_of(text: str, sysfs: Path) -> Cgroup:
+    """The cgroups named by `text`, a /proc/PID/cgroup file, below `sysfs`/fs/cgroup.
+
+    The machine's root cgroup is nobody's own and counts as none.
+    """
+    root = sysfs / "fs/cgroup"
+    paths = _paths(text)
+    pure = (root / "cgroup.controllers").exists()
+    unified = _find(root if pure else root / "unified", paths.get(""))
+    if pure:
+        return Cgroup(unified, unified, unified)
+    cpu = next(
+        (_find(root / name, paths.get("cpu")) for name in _V1_CPU if (root / name).is_dir()), None
+    )
+    return Cgroup(unified, cpu or unified, _find(root / "memory", paths.get("memory")) or unified)
+
+
+def _paths(text: str) -> Mapping[str, str]:
+    """Path by controller; the v2 hierarchy is the empty name."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            found[controller] = path
+    return found
+
+
+def _find(root: Path, path: str | None) -> Path | None:
+    """The folder of cgroup `path`; in a private namespace the path is relative to ours."""
+    if path is None or not root.is_dir():
+        return None
+    below = [part for part in path.split("/") if part not in ("", "..")]
+    if not below:
+        # In a container of our own, the root of what we see is that container's cgroup.
+        return root if _is_v2(root) else None
+    folder = root.joinpath(*below)
+    if folder.is_dir():
+        return folder
+    return _search(root, "/".join(below)) if "/.." in path else None
+
+
+def _search(root: Path, below: str) -> Path | None:
+    """The only folder that ends in `below`: where a relative path begins is not told."""
+    for depth in range(1, _NAMESPACE_DEPTH + 1):
+        matches = list(root.glob("*/" * depth + below))
+        if matches:
+            return matches[0] if len(matches) == 1 else None
+    return None
+
+
+def _levels(folder: Path | None) -> Iterator[Path]:
+    """The cgroup and those above it, without the machine's root."""
+    while folder is not None and ((folder.parent / "cgroup.procs").exists() or _is_v2(folder)):
+        yield folder
+        folder = folder.parent
+
+
+def _is_v2(folder: Path) -> bool:
+    """Whether it is a v2 cgroup and not the machine's root, which has no type."""
+    return (folder / "cgroup.type").exists()
+
+
+def _periods(text: str) -> tuple[int, int]:
+    found = dict(line.split() for line in text.splitlines())
+    return int(found.get("nr_periods", 0)), int(found.get("nr_throttled", 0))
+
+
+def _throttled(text: str) -> int | None:
+    for name, _, value in (line.partition(" ") for line in text.splitlines()):
+        if name == "throttled_usec":
+            return int(value) * 1000
+        if name == "throttled_time":
+            return int(value)
+    return None
+
+
+def _quota(level: Path) -> float | None:
+    text = read(level / "cpu.max")
+    if text is not None:
+        quota, period = text.split()
+        return None if quota == "max" else int(quota) / int(period)
+    quota, period = (read(level / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+    if not quota or not period or int(quota) < 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _used(level: Path) -> int | None:
+    text = read(level / "memory.current") or read(level / "memory.usage_in_bytes")
+    return int(text) if text else None
+
+
+def _tightness(limit: int | None) -> int:
+    return _UNLIMITED_BYTES if limit is None else limit
+
+
+def _memory_limit(level: Path) -> int | None:
+    text = (read(level / "memory.max") or read(level / "memory.limit_in_bytes") or "max").strip()
+    return None if text == "max" or int(text) >= _UNLIMITED_BYTES else int(text)

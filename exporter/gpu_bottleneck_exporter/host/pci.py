@@ -1,0 +1,35 @@
+"""NVIDIA GPUs on the PCI bus, looked at without waking them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_NVIDIA = "0x10de"
+_DISPLAY_CLASS = "0x03"
+
+
+def nvidia_gpus(sysfs: Path) -> list[Path]:
+    """Folders of NVIDIA display controllers under `sysfs`/bus/pci/devices."""
+    devices = sorted((sysfs / "bus/pci/devices").glob("*"))
+    return [
+        device
+        for device in devices
+        if _text(device / "vendor") == _NVIDIA
+        and _text(device / "class").startswith(_DISPLAY_CLASS)
+    ]
+
+
+def all_suspended(sysfs: Path) -> bool:
+    """Whether there are NVIDIA GPUs and runtime power management has all of them asleep.
+
+    Opening the driver would wake them and keep them awake (a laptop pays 5-25 W).
+    """
+    states = [_text(device / "power/runtime_status") for device in nvidia_gpus(sysfs)]
+    return bool(states) and all(state == "suspended" for state in states)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,35 @@
+"""Pressure stall information: /proc/pressure and cgroup v2 `*.pressure` files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+
+RESOURCES = ("cpu", "io", "memory")
+KINDS = ("some", "full")
+
+
+def stalled_ns(text: str | bytes) -> Mapping[str, int]:
+    """Nanoseconds stalled by kind (some, full), from the `total=` fields (µs) of a PSI file.
+
+    Kernels before 5.13 have no `full` for cpu; what is not there is left out.
+    """
+    lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
+    totals: dict[str, int] = {}
+    for line in lines:
+        kind, _, rest = line.partition(" ")
+        _, found, total = rest.rpartition("total=")
+        if kind in KINDS and found and total.isdigit():
+            totals[kind] = int(total) * 1000
+    return totals
+
+
+def stalled_by_resource(path_of: Callable[[str], Path]) -> dict[tuple[str, str], int]:
+    """Nanoseconds stalled by (resource, kind); `path_of` names the file of a resource."""
+    return {
+        (resource, kind): value
+        for resource in RESOURCES
+        for kind, value in stalled_ns(read(path_of(resource)) or "").items()
+    }

@@ -1,0 +1,182 @@
+"""One process as /proc tells it: counters, state, what it sleeps on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import KeptFile, read
+
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+_STATE, _PPID, _MAJFLT, _UTIME, _STIME, _THREADS, _START = 0, 1, 9, 11, 12, 17, 19
+"""Fields of /proc/PID/stat after the command, which may hold spaces and parentheses."""
+
+
+class State(Enum):
+    """What a thread is doing at one moment."""
+
+    RUN = "run"
+    """Running or runnable; which of the two, the scheduler's counters tell."""
+    DISK = "disk"
+    """Uninterruptible: block devices, NFS, FUSE, page faults."""
+    NETWORK = "network"
+    """Asleep in a socket."""
+    QUEUE = "queue"
+    """Asleep in a pipe, a futex or a semaphore: waiting for another thread or process."""
+    SLEEP = "sleep"
+    """Asleep in anything else: a timer, a poll, a child's end."""
+    UNKNOWN = "unknown"
+    """Asleep, and the kernel does not tell us in what."""
+    GONE = "gone"
+
+
+_NO_CHANNEL = b"0"
+_NETWORK_CHANNELS = ("sk_", "tcp_", "inet_", "udp_", "wait_woken", "__skb_")
+_QUEUE_CHANNELS = (
+    "futex",
+    "__futex",
+    "pipe_",
+    "anon_pipe",
+    "fifo_",
+    "do_sem",
+    "__do_sem",
+    "msg_",
+    "unix_",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """/proc/PID/stat: times in ns, of the whole thread group, dead threads included."""
+
+    state: str
+    parent: int
+    started_ticks: int
+    """Start since boot, in clock ticks: with the pid it names a process for ever."""
+    user_ns: int
+    system_ns: int
+    major_faults: int
+    threads: int
+
+
+def parse_stat(text: bytes) -> Stat:
+    """Raises ValueError on anything that is no stat file."""
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Stat(
+        state=fields[_STATE].decode(),
+        parent=int(fields[_PPID]),
+        started_ticks=int(fields[_START]),
+        user_ns=int(fields[_UTIME]) * TICK_NS,
+        system_ns=int(fields[_STIME]) * TICK_NS,
+        major_faults=int(fields[_MAJFLT]),
+        threads=int(fields[_THREADS]),
+    )
+
+
+def classify(state: str, channel: str | None) -> State:  # noqa: PLR0911 - a table
+    """A thread's state letter and its wait channel (/proc/PID/wchan), as one of `State`.
+
+    The channel reads "0" without the right to ptrace: that is unknown, not running.
+    """
+    if state == "R":
+        return State.RUN
+    if state in ("D", "K"):
+        return State.DISK
+    if state in ("Z", "X", "x"):
+        return State.GONE
+    if not channel or channel == "0":
+        return State.UNKNOWN
+    if channel.startswith(_NETWORK_CHANNELS):
+        return State.NETWORK
+    if channel.startswith(_QUEUE_CHANNELS):
+        return State.QUEUE
+    return State.SLEEP
+
+
+def allowed_cpus(status: str) -> frozenset[int]:
+    """The CPUs of Cpus_allowed_list in a /proc/PID/status file; empty where it is not told."""
+    for line in status.splitlines():
+        name, _, cpus = line.partition(":")
+        if name == "Cpus_allowed_list":
+            ranges = [span.partition("-") for span in cpus.strip().split(",") if span]
+            return frozenset(
+                cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)
+            )
+    return frozenset()
+
+
+class ProcessReader:
+    """Process `pid`, through kept descriptors; a reused pid reads as gone."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        """`proc`: the host's procfs."""
+        folder = proc / str(pid)
+        self.pid = pid
+        self._folder = folder
+        self._stat = KeptFile(folder / "stat")
+        self._schedstat = KeptFile(folder / "schedstat")
+        self._channel = KeptFile(folder / "wchan")
+        self._io = KeptFile(folder / "io")
+        self._gone = False
+        self.started_ticks: int | None = None
+        first = self.stat()
+        self.started_ticks = first.started_ticks if first else None
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in (self._stat, self._schedstat, self._channel, self._io):
+            file.close()
+
+    def stat(self) -> Stat | None:
+        """/proc/PID/stat, None when the process is gone."""
+        text = None if self._gone else self._stat.read()
+        stat = parse_stat(text) if text else None
+        # A kept descriptor fails once its process is gone; one opened later shows a successor.
+        if stat is None or self.started_ticks not in (None, stat.started_ticks):
+            self._gone = True
+            return None
+        return stat
+
+    def state(self) -> State:
+        """What the leader thread does now."""
+        letter = self._letter()
+        if letter is None:
+            return State.GONE
+        if letter != "S":
+            return classify(letter, None)
+        channel = self._channel.read()
+        if channel == _NO_CHANNEL and self._letter() == "R":
+            return State.RUN  # it woke up between the two
+        return classify("S", channel.decode() if channel else None)
+
+    def _letter(self) -> str | None:
+        """The state alone: looked at ten times as often as the rest of the line is parsed."""
+        text = None if self._gone else self._stat.read()
+        if not text:
+            self._gone = True
+            return None
+        after = text.rindex(b")") + 2
+        return text[after : after + 1].decode()
+
+    def leader_ns(self) -> tuple[int, int] | None:
+        """Ns on CPU and ns runnable but waiting, of the leader thread (schedstat)."""
+        text = None if self._gone else self._schedstat.read()
+        if not text:
+            return None
+        on_cpu, waiting, *_ = text.split()
+        return int(on_cpu), int(waiting)
+
+    def io_bytes(self) -> tuple[int, int] | None:
+        """Bytes read from and written to storage (/proc/PID/io), None without permission."""
+        text = None if self._gone else self._io.read()
+        if not text:
+            return None
+        fields = dict(line.split(b": ") for line in text.splitlines())
+        return int(fields[b"read_bytes"]), int(fields[b"write_bytes"])
+
+    def command(self) -> str:
+        """The name the process gave itself (15 characters)."""
+        return (read(self._folder / "comm") or "").strip()

@@ -1,0 +1,94 @@
+"""Which of the host's signals can be read here: it depends on kernel, mounts and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.pressure import stalled_ns
+from gpu_bottleneck_exporter.host.process import parse_stat
+
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode number of the machine's own PID namespace (PROC_PID_INIT_INO)."""
+_SLEEPING = "S"
+
+
+def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[str, bool]:
+    """Whether each signal is there. `proc`, `sysfs`: the host's.
+
+    What needs rights is tried on the processes `feeding` GPUs, else on process 1. What
+    cannot be told at the moment is left out.
+    """
+    tried = feeding or (1,)
+    cgroups = sysfs / "fs/cgroup"
+    found = {
+        "psi_host": _gives_pressure(proc / "pressure/cpu"),
+        "psi_cgroup": _cgroups_give_pressure(cgroups),
+        "schedstat": (proc / "self/schedstat").exists(),
+        "cgroup_cpu": _has_controller(cgroups, "cpu", "cpu.stat"),
+        "cgroup_memory": _has_controller(cgroups, "memory", "memory.stat"),
+    }
+    doubtful = {
+        "process_io": _all(_tells_io(proc / str(pid)) for pid in tried),
+        "wait_channel": _all(_tells_wait_channel(proc / str(pid)) for pid in tried),
+        "host_pids": _sees_all_processes(proc),
+    }
+    return found | {name: given for name, given in doubtful.items() if given is not None}
+
+
+def _all(answers: Iterable[bool | None]) -> bool | None:
+    """Whether all that can be told are true; None where none can."""
+    known = [answer for answer in answers if answer is not None]
+    return all(known) if known else None
+
+
+def _gives_pressure(path: Path) -> bool:
+    return bool(stalled_ns(read(path) or ""))
+
+
+def _cgroups_give_pressure(cgroups: Path) -> bool:
+    """Cgroup v2 only; the root has pressure files on newer kernels only, so look below too."""
+    root = _unified(cgroups)
+    if root is None:
+        return False
+    if _gives_pressure(root / "cpu.pressure"):
+        return True
+    return any(_gives_pressure(path) for path in root.glob("*/cpu.pressure"))
+
+
+def _has_controller(cgroups: Path, name: str, file: str) -> bool:
+    if any((folder / file).exists() for folder in cgroups.glob(f"{name}*")):
+        return True  # v1; cpu may be mounted as cpu,cpuacct
+    root = _unified(cgroups)
+    return root is not None and name in (read(root / "cgroup.controllers") or "").split()
+
+
+def _unified(cgroups: Path) -> Path | None:
+    for root in (cgroups, cgroups / "unified"):
+        if (root / "cgroup.controllers").exists():
+            return root
+    return None
+
+
+def _tells_io(process: Path) -> bool | None:
+    """None of a process that is gone."""
+    given = read(process / "io") is not None
+    return given if given or process.exists() else None
+
+
+def _tells_wait_channel(process: Path) -> bool | None:
+    """None of a process that is gone or does not sleep, which has no channel."""
+    channel = read(process / "wchan")
+    stat = read(process / "stat")
+    if stat is None or parse_stat(stat.encode()).state != _SLEEPING:
+        return None
+    return (channel or "0") != "0"
+
+
+def _sees_all_processes(proc: Path) -> bool | None:
+    """Whether `proc` is of the machine's own PID namespace; None where it cannot be told."""
+    try:
+        return (proc / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return None

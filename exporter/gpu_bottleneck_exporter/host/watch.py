@@ -1,0 +1,62 @@
+"""The host as the watching thread last saw it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.machine import Machine, read_machine
+from gpu_bottleneck_exporter.host.signals import host_signals
+
+log = logging.getLogger(__name__)
+
+_SIGNALS_EVERY_NS = 10_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    """The host as of `at_ns` (monotonic); `machine` is None where nobody wants it."""
+
+    at_ns: int
+    machine: Machine | None = None
+    signals: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each signal of the host can be read."""
+
+
+class HostWatch:
+    """Only the watching thread calls `look`; any may read `snapshot`."""
+
+    def __init__(self, proc: Path, sysfs: Path, *, machine: bool) -> None:
+        """`machine`: whether to read it, or the signals only."""
+        self.snapshot: HostSnapshot | None = None
+        self._proc = proc
+        self._sysfs = sysfs
+        self._machine = machine
+        self._signals: Mapping[str, bool] = {}
+        self._signals_due_ns = 0
+        self._tried: frozenset[int] = frozenset()
+
+    def look(self, feeding: Collection[int] = ()) -> None:
+        """Read it now; signals less often. `feeding`: processes that hold GPUs."""
+        now = time.monotonic_ns()
+        tried = frozenset(feeding)
+        if now >= self._signals_due_ns or tried != self._tried:
+            self._tried = tried
+            self._signals_due_ns = now + _SIGNALS_EVERY_NS
+            try:
+                self._take_signals(host_signals(self._proc, self._sysfs, tried))
+            except Exception:  # whatever /proc says, the watching goes on
+                log.exception("looking for the host's signals")
+        machine = read_machine(self._proc) if self._machine else None
+        self.snapshot = HostSnapshot(now, machine, self._signals)
+
+    def _take_signals(self, signals: Mapping[str, bool]) -> None:
+        before = self._signals
+        # One that cannot be judged at the moment stays as it was.
+        self._signals = {**before, **signals}
+        for name, given in sorted(self._signals.items()):
+            if given != before.get(name, True):
+                log.info("signal %s is %s", name, "available" if given else "not available")

@@ -1,0 +1,143 @@
+"""The watching thread, alone and below the sampler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board import H100, Board
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
+from gpu_bottleneck_exporter.exposition import Exposition
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.sampler import Sampler, State
+from gpu_bottleneck_exporter.settings import Settings
+from support.children import Parent
+
+PATIENCE_SECONDS = 20.0
+FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
+Start = Callable[[], Parent]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def watch() -> Iterator[FeederWatch]:
+    found = FeederWatch(Path("/proc"), Path("/sys"))
+    found.start()
+    yield found
+    found.stop()
+
+
+@contextmanager
+def sampling(open_driver: Callable[[], Driver], *off: str) -> Iterator[Sampler]:
+    collectors = [collector for collector in ALL if collector.name not in off]
+    sampler = Sampler(open_driver, collectors, FAST, lambda _: None)
+    sampler.start()
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+def no_driver() -> Driver:
+    raise DriverMissing("none here")
+
+
+def text(sampler: Sampler) -> str:
+    return Exposition(sampler, ALL).render()[0].decode()
+
+
+def test_a_process_that_holds_a_gpu_feeds_it(watch: FeederWatch, start: Start) -> None:
+    main = start()
+    worker = main.fork()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    found = watch.feeding("a")
+    assert found is not None
+    assert found.processes == {"main": 1, "worker": 1}
+    assert watch.feeding("b") is None
+    main.end_child(worker)
+
+
+def test_a_gpu_that_nobody_holds_has_no_main(watch: FeederWatch) -> None:
+    watch.hold("a", frozenset())
+    until(lambda: watch.feeding("a"), "a snapshot")
+    found = watch.feeding("a")
+    assert found is not None
+    assert found.processes == {"main": 0}
+
+
+def test_holders_that_cannot_be_seen_are_unknown(watch: FeederWatch, start: Start) -> None:
+    main = start()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    main.end()
+    until(lambda: watch.feeding("a") is None, "unknown holders")
+
+
+def test_without_a_driver_the_host_is_read() -> None:
+    with sampling(no_driver) as sampler:
+        until(lambda: "gpu_host_cpus " in text(sampler), "the host")
+        assert "gpu_up" not in text(sampler)
+        assert 'gpu_exporter_signal_available{signal="psi_host"}' in text(sampler)
+
+
+def test_collectors_that_are_off_are_not_read() -> None:
+    with sampling(no_driver, "host") as sampler:
+        until(lambda: sampler.state().host, "the signals")
+        host = sampler.state().host
+        assert host is not None
+        assert host.machine is None
+    with sampling(no_driver, "host", "feeders", "stall") as sampler:
+        until(lambda: sampler.ready, "a first try")
+        assert sampler.state().host is None
+
+
+def fed(sampler: Sampler) -> bool:
+    state: State = sampler.state()
+    return any(gpu.feeding is not None for gpu in state.gpus)
+
+
+def test_feeders_are_told_while_it_is_known_who_holds_the_gpu(
+    make_board: Callable[..., Board], start: Start
+) -> None:
+    board = make_board(gpus=[H100])
+    main = start()
+    board.gpus[0].record.processes[0].pid = main.pid
+    with sampling(lambda: VirtualDriver(board)) as sampler:
+        until(lambda: fed(sampler), "feeders")
+        assert 'role="main"' in text(sampler)
+    with sampling(lambda: VirtualDriver(board), "processes") as sampler:
+        until(lambda: sampler.state().gpus, "a GPU")
+        until(lambda: sampler.state().host, "the watching")
+        time.sleep(1.5)
+        assert not fed(sampler)
+
+
+def test_what_was_not_looked_at_lately_is_not_told(
+    make_board: Callable[..., Board], start: Start
+) -> None:
+    board = make_board(gpus=[H100])
+    main = start()
+    board.gpus[0].record.processes[0].pid = main.pid
+    with sampling(lambda: VirtualDriver(board)) as sampler:
+        until(lambda: fed(sampler), "feeders")
+        gpu, now = sampler.state().gpus[0], time.monotonic_ns()
+        bare = replace(gpu, feeding=None)
+        assert sampler._fed(bare, now).feeding is not None
+        assert sampler._host(now) is not None
+        later = now + 10_000_000_000
+        assert sampler._fed(bare, later).feeding is None
+        assert sampler._host(later) is None

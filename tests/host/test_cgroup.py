@@ -1,0 +1,218 @@
+"""Control groups from recorded trees: v1, v2, hybrid, seen from inside and outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host.cgroup import cgroup_of
+from support.trees import cgroup_v1, cgroup_v2, lay
+
+POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f.slice"
+CONTAINER = f"{POD}/cri-containerd-ab.scope"
+PAGE = os.sysconf("SC_PAGE_SIZE")
+V1_UNLIMITED = "9223372036854771712\n"
+PSI = (
+    "some avg10=1.00 avg60=0.50 avg300=0.10 total=1500000\nfull avg10=0 avg60=0 avg300=0 total=7\n"
+)
+V2_FILES = {
+    f"{CONTAINER}/cpu.stat": "usage_usec 9\nnr_periods 5\nnr_throttled 2\nthrottled_usec 1500\n",
+    f"{CONTAINER}/cpu.max": "200000 100000\n",
+    f"{CONTAINER}/memory.current": "1000\n",
+    f"{CONTAINER}/memory.max": "4096\n",
+    f"{CONTAINER}/memory.stat": "anon 5\nworkingset_refault_anon 1\nworkingset_refault_file 2\n",
+    f"{CONTAINER}/cpu.pressure": PSI,
+    f"{CONTAINER}/io.pressure": PSI,
+    f"{CONTAINER}/memory.pressure": PSI,
+}
+V1_FILES = {
+    "cpu/docker/ab/cpu.stat": "nr_periods 5\nnr_throttled 2\nthrottled_time 1500000\n",
+    "cpu/docker/ab/cpu.cfs_quota_us": "150000\n",
+    "cpu/docker/ab/cpu.cfs_period_us": "100000\n",
+    "memory/docker/ab/memory.usage_in_bytes": "1000\n",
+    "memory/docker/ab/memory.limit_in_bytes": "4096\n",
+    "memory/docker/ab/memory.stat": "cache 5\nworkingset_refault 3\n",
+}
+V1_PROCESS = "9:cpu,cpuacct:/docker/ab\n4:memory:/docker/ab\n1:name=systemd:/docker/ab\n"
+
+
+def test_v2(tmp_path: Path) -> None:
+    mount = cgroup_v2(tmp_path, V2_FILES)
+    group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
+    assert group.unified == group.cpu == group.memory == mount / CONTAINER
+    assert group.throttled_ns() == 1_500_000
+    assert group.cpu_limit() == (mount / CONTAINER, 2.0)
+    level = group.memory_level()
+    assert level is not None
+    assert (level.used_bytes, level.limit_bytes) == (1000, 4096)
+    assert group.refault_bytes() == 3 * PAGE
+    assert group.pressure_ns() == {
+        (resource, kind): nanoseconds
+        for resource in ("cpu", "io", "memory")
+        for kind, nanoseconds in (("some", 1_500_000_000), ("full", 7000))
+    }
+
+
+def test_v1(tmp_path: Path) -> None:
+    mount = cgroup_v1(tmp_path, V1_FILES)
+    group = cgroup_of(V1_PROCESS, tmp_path)
+    assert group.unified is None
+    assert group.throttled_ns() == 1_500_000
+    assert group.cpu_limit() == (mount / "cpu/docker/ab", 1.5)
+    level = group.memory_level()
+    assert level is not None
+    assert (level.used_bytes, level.limit_bytes) == (1000, 4096)
+    assert group.refault_bytes() == 3 * PAGE
+    assert group.pressure_ns() == {}
+
+
+def test_v1_with_cpu_and_cpuacct_mounted_as_one(tmp_path: Path) -> None:
+    cgroup_v1(tmp_path, {"cpu,cpuacct/docker/ab/cpu.stat": "throttled_time 12\n"})
+    assert cgroup_of(V1_PROCESS, tmp_path).throttled_ns() == 12
+
+
+def test_v1_without_limits(tmp_path: Path) -> None:
+    files = {
+        "cpu/docker/ab/cpu.cfs_quota_us": "-1\n",
+        "cpu/docker/ab/cpu.cfs_period_us": "100000\n",
+        "memory/docker/ab/memory.usage_in_bytes": "1000\n",
+        "memory/docker/ab/memory.limit_in_bytes": V1_UNLIMITED,
+    }
+    cgroup_v1(tmp_path, files)
+    group = cgroup_of(V1_PROCESS, tmp_path)
+    assert group.cpu_limit() is None
+    level = group.memory_level()
+    assert level is not None
+    assert (level.used_bytes, level.limit_bytes) == (1000, None)
+    assert group.throttled_ns() is None
+    assert group.refault_bytes() is None
+
+
+def test_hybrid(tmp_path: Path) -> None:
+    mount = cgroup_v1(tmp_path, V1_FILES)
+    lay(mount / "unified", {"cgroup.controllers": "", "cgroup.procs": ""})
+    lay(mount / "unified/docker/ab", {"cgroup.procs": "", "io.pressure": PSI})
+    group = cgroup_of(f"{V1_PROCESS}0::/docker/ab\n", tmp_path)
+    assert group.unified == mount / "unified/docker/ab"
+    assert group.cpu_limit() == (mount / "cpu/docker/ab", 1.5)
+    assert group.pressure_ns() == {("io", "some"): 1_500_000_000, ("io", "full"): 7000}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/../../../{CONTAINER}",
+        f"/../../../../{CONTAINER}",
+        "/../../kubepods-burstable.slice/kubepods-burstable-pod1f.slice/cri-containerd-ab.scope",
+        "/../kubepods-burstable-pod1f.slice/cri-containerd-ab.scope",
+        "/../cri-containerd-ab.scope",
+    ],
+)
+def test_a_private_namespace_names_others_relative_to_itself(tmp_path: Path, path: str) -> None:
+    mount = cgroup_v2(tmp_path, V2_FILES)
+    assert cgroup_of(f"0::{path}\n", tmp_path).unified == mount / CONTAINER
+
+
+def test_a_relative_path_that_fits_twice_is_nobodys(tmp_path: Path) -> None:
+    cgroup_v2(tmp_path, {"a/x.scope/cpu.max": "max 100000\n", "b/x.scope/cpu.max": "max 100000\n"})
+    assert cgroup_of("0::/../x.scope\n", tmp_path).unified is None
+
+
+def test_a_path_that_is_not_relative_is_not_looked_for(tmp_path: Path) -> None:
+    cgroup_v2(tmp_path, V2_FILES)
+    assert cgroup_of("0::/cri-containerd-ab.scope\n", tmp_path).unified is None
+
+
+def test_the_machines_root_is_nobodys(tmp_path: Path) -> None:
+    cgroup_v2(tmp_path, {"cpu.stat": "throttled_usec 9\n"})
+    group = cgroup_of("0::/\n", tmp_path)
+    assert group.unified is None
+    assert group.throttled_ns() is None
+    assert group.memory_level() is None
+    assert group.pressure_ns() == {}
+
+
+def test_inside_a_container_the_root_that_is_seen_is_the_containers(tmp_path: Path) -> None:
+    files = {"cgroup.type": "domain\n", "cpu.max": "50000 100000\n", "cpu.pressure": PSI}
+    mount = cgroup_v2(tmp_path, files)
+    group = cgroup_of("0::/\n", tmp_path)
+    assert group.cpu_limit() == (mount, 0.5)
+    assert ("cpu", "some") in group.pressure_ns()
+
+
+def test_limits_of_ancestors_hold_too(tmp_path: Path) -> None:
+    files = {
+        f"{CONTAINER}/cpu.max": "400000 100000\n",
+        f"{CONTAINER}/cpu.stat": "throttled_usec 1\n",
+        f"{CONTAINER}/memory.current": "1000\n",
+        f"{CONTAINER}/memory.max": "9000\n",
+        f"{POD}/cpu.max": "150000 50000\n",
+        f"{POD}/cpu.stat": "throttled_usec 2\n",
+        f"{POD}/memory.current": "3000\n",
+        f"{POD}/memory.max": "8000\n",
+        "kubepods.slice/memory.current": "70000\n",
+        "kubepods.slice/memory.max": "max\n",
+    }
+    mount = cgroup_v2(tmp_path, files)
+    group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
+    assert group.cpu_limit() == (mount / POD, 3.0)
+    assert group.throttled_ns() == 3000
+    level = group.memory_level()
+    assert level is not None
+    assert (level.folder, level.used_bytes, level.limit_bytes) == (mount / POD, 3000, 8000)
+
+
+def test_nested_containers_are_each_their_own(tmp_path: Path) -> None:
+    inner = "system.slice/docker-aa.scope/docker/bb"
+    mount = cgroup_v2(tmp_path, {f"{inner}/cpu.max": "max 100000\n"})
+    lay(mount, {"system.slice/docker-aa.scope/cpu.max": "100000 100000\n"})
+    group = cgroup_of(f"0::/{inner}\n", tmp_path)
+    assert group.unified == mount / inner
+    assert group.cpu_limit() == (mount / "system.slice/docker-aa.scope", 1.0)
+    assert group != cgroup_of("0::/system.slice/docker-aa.scope\n", tmp_path)
+
+
+def test_processes_of_one_group_have_equal_groups(tmp_path: Path) -> None:
+    cgroup_v2(tmp_path, V2_FILES)
+    text = f"0::/{CONTAINER}\n"
+    assert len({cgroup_of(text, tmp_path), cgroup_of(text, tmp_path)}) == 1
+
+
+def test_a_quota_of_max_is_none(tmp_path: Path) -> None:
+    cgroup_v2(tmp_path, {"a/cpu.max": "max 100000\n", "a/memory.current": "0\n"})
+    group = cgroup_of("0::/a\n", tmp_path)
+    assert group.cpu_limit() is None
+    level = group.memory_level()
+    assert level is not None
+    assert (level.used_bytes, level.limit_bytes) == (0, None)
+
+
+def test_a_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
+    mount = cgroup_v2(tmp_path, V2_FILES)
+    group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
+    for path in (mount / CONTAINER).iterdir():
+        path.unlink()
+    (mount / CONTAINER).rmdir()
+    assert group.throttled_ns() is None
+    assert group.cpu_limit() is None
+    assert group.memory_level() is None
+    assert group.refault_bytes() is None
+    assert group.pressure_ns() == {}
+    assert cgroup_of(f"0::/{CONTAINER} (deleted)\n", tmp_path).unified is None
+
+
+def test_pressure_that_is_refused_is_absent(tmp_path: Path) -> None:
+    mount = cgroup_v2(tmp_path, V2_FILES)
+    refused = mount / CONTAINER / "io.pressure"
+    refused.unlink()
+    refused.mkdir()  # reading it fails, as where the kernel answers EOPNOTSUPP
+    group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
+    assert {resource for resource, _ in group.pressure_ns()} == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("text", ["", "0::\n", "0::/gone\n", "3:cpu:/gone\n"])
+def test_a_machine_without_control_groups(tmp_path: Path, text: str) -> None:
+    group = cgroup_of(text, tmp_path)
+    assert (group.unified, group.cpu, group.memory) == (None, None, None)

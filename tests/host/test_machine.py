@@ -1,0 +1,184 @@
+"""The machine: recorded network and disks, the real /proc, and what is missing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpu_bottleneck_exporter.host.machine import (
+    MOST_DEVICES,
+    Machine,
+    network_bytes,
+    read_machine,
+    shared_memory,
+    whole_disks,
+)
+from support.trees import lay
+
+PROC = Path("/proc")
+HEAD = (
+    "Inter-|   Receive                                                |  Transmit\n"
+    " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop\n"
+)
+
+
+def device(name: str, received: int, sent: int) -> str:
+    return f"{name:>6}:{received:>8} 5 0 0 0 0 0 0 {sent:>8} 7 0 0 0 0 0 0\n"
+
+
+def network(tmp_path: Path, *devices: str) -> tuple[dict[str, int], dict[str, int]]:
+    return network_bytes(lay(tmp_path, {"net/dev": HEAD + "".join(devices)}))
+
+
+def test_bytes_by_interface(tmp_path: Path) -> None:
+    found = network(tmp_path, device("lo", 9, 9), device("eth0", 10**12, 20), device("ib0", 0, 0))
+    assert found == ({"eth0": 10**12, "ib0": 0}, {"eth0": 20, "ib0": 0})
+
+
+def test_a_wide_counter_that_touches_the_name(tmp_path: Path) -> None:
+    line = "eth0:1234567890123 5 0 0 0 0 0 0 20 7 0 0 0 0 0 0\n"
+    assert network(tmp_path, line) == ({"eth0": 1234567890123}, {"eth0": 20})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["veth1a2b", "cali77", "lxc00aa", "cni0", "flannel.1", "docker0", "br-5f", "ifb0", "lo"],
+)
+def test_interfaces_of_containers_are_left_out(tmp_path: Path, name: str) -> None:
+    found = network(tmp_path, device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6))
+    assert found == ({"bond0": 3, "brand": 5}, {"bond0": 4, "brand": 6})
+
+
+def test_the_number_of_interfaces_is_bounded(tmp_path: Path) -> None:
+    devices = [device(f"eth{number}", 1, 2) for number in range(100)]
+    received, sent = network(tmp_path, *devices)
+    assert len(received) == len(sent) == MOST_DEVICES
+
+
+@pytest.mark.parametrize("text", ["", HEAD, HEAD + "eth0: 1 2 3\n", "x"])
+def test_a_strange_network_file_says_nothing(tmp_path: Path, text: str) -> None:
+    assert network_bytes(lay(tmp_path, {"net/dev": text})) == ({}, {})
+
+
+def test_a_process_that_is_gone_has_no_network(tmp_path: Path) -> None:
+    assert network_bytes(tmp_path / "77") == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("names", "disks"),
+    [
+        (["sda", "sda1", "sda15", "sdaa", "sdaa1"], ["sda", "sdaa"]),
+        (
+            ["nvme0n1", "nvme0n1p1", "nvme0n10", "nvme1n1p1", "nvme1n1"],
+            ["nvme0n1", "nvme0n10", "nvme1n1"],
+        ),
+        (["vda", "vda1", "zram0", "loop0", "ram1", "sr0", "fd0"], ["vda"]),
+        (
+            ["dm-1", "dm-10", "md1", "md10", "md1p1", "sda"],
+            ["sda", "dm-1", "dm-10", "md1", "md10"],
+        ),
+        (["mmcblk0", "mmcblk0p1", "mmcblk0boot0"], ["mmcblk0", "mmcblk0boot0"]),
+        (["sda1"], ["sda1"]),
+        ([], []),
+    ],
+)
+def test_whole_disks(names: list[str], disks: list[str]) -> None:
+    assert whole_disks(names) == disks
+
+
+def test_the_number_of_disks_is_bounded_and_real_ones_come_first() -> None:
+    names = [f"dm-{number}" for number in range(50)] + [f"nvme{number}n1" for number in range(12)]
+    found = whole_disks(names)
+    assert len(found) == MOST_DEVICES
+    assert {f"nvme{number}n1" for number in range(12)} < set(found)
+
+
+def test_shared_memory(tmp_path: Path) -> None:
+    found = shared_memory(tmp_path)
+    assert found is not None
+    assert 0 <= found.used_bytes <= found.size_bytes
+    assert shared_memory(tmp_path / "gone") is None
+
+
+def test_the_real_machine() -> None:
+    found = read_machine(PROC)
+    assert found.cpus == os.cpu_count()
+    assert found.cpu_busy_seconds is not None
+    assert found.cpu_busy_seconds > 0
+    assert found.memory_total_bytes == psutil.virtual_memory().total
+    assert found.memory_available_bytes is not None
+    assert 0 < found.memory_available_bytes < found.memory_total_bytes
+    assert found.network_receive_bytes.keys() == found.network_transmit_bytes.keys()
+    assert {kind for _, kind in found.pressure_ns} <= {"some", "full"}
+
+
+def test_counters_of_the_real_machine_grow() -> None:
+    before = read_machine(PROC).cpu_busy_seconds
+    assert before is not None
+    now = before
+    while now <= before:
+        now = read_machine(PROC).cpu_busy_seconds or 0.0
+        sum(range(100_000))
+    assert now > before
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A procfs with little in it, put back afterwards for others that use psutil."""
+    return lay(
+        tmp_path,
+        {
+            "stat": "cpu  100 0 50 1000 25 5 5 0 0 0\ncpu0 100 0 50 1000 25 5 5 0 0 0\n",
+            "1/net/dev": HEAD + device("eth0", 11, 12),
+            "pressure/cpu": "some avg10=0 avg60=0 avg300=0 total=1000\n",
+            "diskstats": " 259 0 nvme0n1 1 0 8 5 1 0 8 5 0 1500 10\n",
+        },
+    )
+
+
+@pytest.fixture(autouse=True)
+def real_procfs_again() -> object:
+    yield
+    psutil.PROCFS_PATH = "/proc"
+
+
+def test_recorded_files(recorded: Path) -> None:
+    found = read_machine(recorded)
+    tick = os.sysconf("SC_CLK_TCK")
+    assert found.cpu_busy_seconds == pytest.approx(160 / tick)
+    assert found.iowait_seconds == pytest.approx(25 / tick)
+    assert found.disk_io_seconds == {"nvme0n1": 1.5}
+    assert (found.network_receive_bytes, found.network_transmit_bytes) == (
+        {"eth0": 11},
+        {"eth0": 12},
+    )
+    assert found.pressure_ns == {("cpu", "some"): 1_000_000}
+
+
+def test_a_part_that_is_missing_costs_itself_only(recorded: Path) -> None:
+    found = read_machine(recorded)
+    assert (found.memory_total_bytes, found.memory_available_bytes) == (None, None)
+    assert found.shared_memory is None  # that of another machine's process 1, not ours
+    (recorded / "stat").unlink()
+    (recorded / "diskstats").unlink()
+    (recorded / "pressure/cpu").unlink()
+    left = read_machine(recorded)
+    assert (left.cpu_busy_seconds, left.iowait_seconds) == (None, None)
+    assert left.disk_io_seconds == {}
+    assert left.pressure_ns == {}
+    assert left.network_receive_bytes == {"eth0": 11}
+
+
+def test_garbage_costs_itself_only(recorded: Path) -> None:
+    for name in ("stat", "diskstats", "pressure/cpu", "meminfo"):
+        (recorded / name).write_text("x y z\n")
+    found = read_machine(recorded)
+    assert found.cpu_busy_seconds is None
+    assert found.network_receive_bytes == {"eth0": 11}
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    assert read_machine(tmp_path) == Machine(cpus=os.cpu_count())

@@ -1,0 +1,266 @@
+"""Processes, recorded and real: what /proc says of them, also once they are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host.process import (
+    TICK_NS,
+    ProcessReader,
+    State,
+    allowed_cpus,
+    classify,
+    parse_stat,
+)
+from support.trees import lay
+
+PROC = Path("/proc")
+PATIENCE_SECONDS = 10.0
+ATTEMPTS = 20
+STAT = (
+    "77 ({comm}) {state} 5 77 77 0 -1 4194304 900 0 6 0 250 50 0 0 20 0 3 0 {start} 1000 10 "
+    "18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+)
+
+
+def stat(comm: str = "python", state: str = "S", start: int = 4242) -> str:
+    return STAT.format(comm=comm, state=state, start=start)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    "comm", ["python", "pt_data_worker", "tmux: server", "a) R 1 (b", "(sd-pam)", ") ) )", "", " "]
+)
+def test_a_command_may_hold_anything(comm: str) -> None:
+    found = parse_stat(stat(comm).encode())
+    assert (found.state, found.parent, found.started_ticks) == ("S", 5, 4242)
+    assert (found.user_ns, found.system_ns) == (250 * TICK_NS, 50 * TICK_NS)
+    assert (found.major_faults, found.threads) == (6, 3)
+
+
+@pytest.mark.parametrize("text", [b"", b"77 python S 5", b"77 (python) S", b"77 (python) S a b c"])
+def test_what_is_no_stat_file_is_refused(text: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        parse_stat(text)
+
+
+@pytest.mark.parametrize(
+    ("state", "channel", "found"),
+    [
+        ("R", "0", State.RUN),
+        ("R", None, State.RUN),
+        ("D", "io_schedule", State.DISK),
+        ("D", None, State.DISK),
+        ("Z", None, State.GONE),
+        ("X", None, State.GONE),
+        ("S", "0", State.UNKNOWN),
+        ("S", "", State.UNKNOWN),
+        ("S", None, State.UNKNOWN),
+        ("S", "sk_wait_data", State.NETWORK),
+        ("S", "wait_woken", State.NETWORK),
+        ("S", "inet_csk_accept", State.NETWORK),
+        ("S", "unix_stream_read_generic", State.QUEUE),
+        ("S", "__skb_wait_for_more_packets", State.NETWORK),
+        ("S", "futex_wait_queue", State.QUEUE),
+        ("S", "__futex_wait", State.QUEUE),
+        ("S", "pipe_read", State.QUEUE),
+        ("S", "anon_pipe_read", State.QUEUE),
+        ("S", "hrtimer_nanosleep", State.SLEEP),
+        ("S", "do_poll.constprop.0", State.SLEEP),
+        ("S", "ep_poll", State.SLEEP),
+        ("S", "do_wait", State.SLEEP),
+    ],
+)
+def test_a_state_letter_and_a_wait_channel_make_a_state(
+    state: str, channel: str | None, found: State
+) -> None:
+    assert classify(state, channel) is found
+
+
+@pytest.mark.parametrize(
+    ("status", "cpus"),
+    [
+        ("Name:\tx\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n", {0, 1, 2, 3, 8}),
+        ("Cpus_allowed_list:\t5\n", {5}),
+        ("Cpus_allowed_list:\t0-1,4-5,63\n", {0, 1, 4, 5, 63}),
+        ("Cpus_allowed:\tff\n", set()),
+        ("Cpus_allowed_list:\n", set()),
+        ("", set()),
+    ],
+)
+def test_the_cpus_a_process_may_run_on(status: str, cpus: set[int]) -> None:
+    assert allowed_cpus(status) == cpus
+
+
+def test_our_own_affinity() -> None:
+    text = (PROC / "self/status").read_text()
+    assert allowed_cpus(text) == os.sched_getaffinity(0)
+
+
+def test_ourselves() -> None:
+    reader = ProcessReader(PROC, os.getpid())
+    found = reader.stat()
+    assert found is not None
+    assert found.parent == os.getppid()
+    assert reader.state() is State.RUN
+    before = reader.leader_ns()
+    assert before is not None
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    after = reader.leader_ns()
+    assert after is not None
+    assert after[0] > before[0]
+    assert reader.io_bytes() is not None
+    assert reader.command()
+    reader.close()
+    assert reader.stat() is not None  # closing gives descriptors back, no more
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("while True: pass", State.RUN),
+        ("import time; time.sleep(60)", State.SLEEP),
+        ("import os; r, w = os.pipe(); os.read(r, 1)", State.QUEUE),
+        ("import threading; l = threading.Lock(); l.acquire(); l.acquire()", State.QUEUE),
+        ("import os; os.read(0, 1)", State.QUEUE),
+    ],
+)
+def test_what_real_processes_do(code: str, expected: State) -> None:
+    with process(code) as child:
+        reader = ProcessReader(PROC, child.pid)
+        until(lambda: reader.state() is expected, expected.value)
+
+
+def test_a_real_process_in_a_socket() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)"
+        with process(code) as child:
+            reader = ProcessReader(PROC, child.pid)
+            until(lambda: reader.state() is State.NETWORK, "network")
+
+
+def test_a_process_that_ended_is_gone_for_ever() -> None:
+    with process("import time; time.sleep(60)") as child:
+        reader = ProcessReader(PROC, child.pid)
+        until(lambda: reader.state() is State.SLEEP, "sleep")
+        child.send_signal(signal.SIGKILL)
+        until(lambda: reader.state() is State.GONE, "a zombie")
+        child.wait()
+    for _ in range(2):
+        assert reader.stat() is None
+        assert reader.state() is State.GONE
+        assert reader.leader_ns() is None
+        assert reader.io_bytes() is None
+
+
+def test_a_reader_made_too_late_finds_nobody() -> None:
+    with process("") as child:
+        child.wait()
+    reader = ProcessReader(PROC, child.pid)
+    assert reader.started_ticks is None
+    assert reader.stat() is None
+    assert reader.state() is State.GONE
+
+
+def record(proc: Path, start: int, *, read: int) -> None:
+    """Process 77 in recorded files, put in the place of its predecessor."""
+    files = {
+        "stat": stat(start=start),
+        "schedstat": f"{read} 2 3\n",
+        "wchan": "0",
+        "io": f"rchar: 1\nread_bytes: {read}\nwrite_bytes: 1\n",
+    }
+    for name, text in files.items():
+        path = lay(proc, {f"77/{name}.new": text}) / f"77/{name}.new"
+        path.rename(proc / f"77/{name}")
+
+
+def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
+    record(tmp_path, 100, read=5)
+    reader = ProcessReader(tmp_path, 77)
+    assert reader.io_bytes() == (5, 1)
+    record(tmp_path, 200, read=9)
+    first = reader.stat()
+    assert first is not None
+    assert first.started_ticks == 100
+    reader.close()  # what is opened from here on is another process's
+    assert reader.stat() is None
+    assert reader.state() is State.GONE
+    assert reader.leader_ns() is None
+    assert reader.io_bytes() is None
+
+
+@contextmanager
+def successor_of(pid: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A new process with the pid of one that ended; skips where that cannot be had."""
+    for _ in range(ATTEMPTS):
+        try:
+            (PROC / "sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        except OSError as error:
+            pytest.skip(f"pids cannot be chosen here: {error}")
+        with process("import time; time.sleep(60)") as child:
+            if child.pid == pid:
+                yield child
+                return
+    pytest.skip("others took the pid each time")
+
+
+def test_a_real_successor_of_a_pid_is_never_shown() -> None:
+    with process("import time; time.sleep(60)") as child:
+        reader = ProcessReader(PROC, child.pid)
+        child.kill()
+        child.wait()
+    time.sleep(2 * TICK_NS / 1e9)  # starts are told apart by the clock's tick
+    with successor_of(child.pid) as successor:
+        assert reader.stat() is None
+        assert reader.state() is State.GONE
+        assert ProcessReader(PROC, successor.pid).started_ticks != reader.started_ticks
+
+
+def test_a_wait_channel_that_is_not_told_is_unknown(tmp_path: Path) -> None:
+    record(tmp_path, 100, read=5)
+    assert ProcessReader(tmp_path, 77).state() is State.UNKNOWN
+
+
+def test_bytes_without_permission_are_none(tmp_path: Path) -> None:
+    record(tmp_path, 100, read=5)
+    (tmp_path / "77/io").unlink()
+    (tmp_path / "77/io").mkdir()
+    reader = ProcessReader(tmp_path, 77)
+    assert reader.io_bytes() is None
+    assert reader.stat() is not None
+
+
+def test_a_kernel_without_schedstat(tmp_path: Path) -> None:
+    record(tmp_path, 100, read=5)
+    (tmp_path / "77/schedstat").unlink()
+    assert ProcessReader(tmp_path, 77).leader_ns() is None

@@ -1,0 +1,173 @@
+"""Which of the host's signals there are, from recorded trees and on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.check import _REMEDIES, _gaps
+from gpu_bottleneck_exporter.host.signals import host_signals
+from gpu_bottleneck_exporter.host.watch import HostSnapshot, HostWatch
+from support.states import NO_DRIVER
+from support.trees import cgroup_v1, cgroup_v2, lay
+
+PSI = "some avg10=0 avg60=0 avg300=0 total=1\n"
+ZEROS = " ".join(["0"] * 40)
+COMPLETE = {
+    "pressure/cpu": PSI,
+    "self/schedstat": "1 2 3\n",
+    "1/io": "read_bytes: 1\n",
+    "1/wchan": "ep_poll",
+    "1/stat": f"1 (systemd) S 0 {ZEROS}\n",
+}
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    return lay(tmp_path / "proc", COMPLETE)
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    cgroup_v2(tmp_path / "sys", {"a.slice/cpu.pressure": PSI, "a.slice/memory.stat": "anon 1\n"})
+    return tmp_path / "sys"
+
+
+def missing(proc: Path, sysfs: Path, *feeding: int) -> set[str]:
+    return {name for name, given in host_signals(proc, sysfs, feeding).items() if not given}
+
+
+def test_a_machine_that_gives_all(proc: Path, sysfs: Path) -> None:
+    assert host_signals(proc, sysfs, ()) == dict.fromkeys(
+        (
+            "psi_host",
+            "psi_cgroup",
+            "schedstat",
+            "process_io",
+            "wait_channel",
+            "cgroup_cpu",
+            "cgroup_memory",
+        ),
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "signal"),
+    [("pressure/cpu", "psi_host"), ("self/schedstat", "schedstat"), ("1/io", "process_io")],
+)
+def test_a_file_that_is_missing(proc: Path, sysfs: Path, name: str, signal: str) -> None:
+    (proc / name).unlink()
+    assert missing(proc, sysfs) == {signal}
+
+
+def test_pressure_that_is_refused(proc: Path, sysfs: Path) -> None:
+    (proc / "pressure/cpu").unlink()
+    (proc / "pressure/cpu").mkdir()
+    assert missing(proc, sysfs) == {"psi_host"}
+
+
+def test_a_wait_channel_without_permission(proc: Path, sysfs: Path) -> None:
+    (proc / "1/wchan").write_text("0")
+    assert missing(proc, sysfs) == {"wait_channel"}
+
+
+def test_a_process_that_runs_has_no_channel_to_tell(proc: Path, sysfs: Path) -> None:
+    (proc / "1/wchan").write_text("0")
+    (proc / "1/stat").write_text(f"1 (systemd) R 0 {ZEROS}\n")
+    assert "wait_channel" not in host_signals(proc, sysfs, ())
+
+
+def test_rights_are_tried_on_the_processes_that_feed_gpus(proc: Path, sysfs: Path) -> None:
+    lay(proc, {"7/stat": f"7 (a) S 1 {ZEROS}\n", "7/wchan": "0"})
+    assert missing(proc, sysfs, 7) == {"process_io", "wait_channel"}
+    assert missing(proc, sysfs, 1) == set()
+    assert missing(proc, sysfs, 1, 7) == {"process_io", "wait_channel"}
+
+
+def test_a_process_that_is_gone_says_nothing_of_our_rights(proc: Path, sysfs: Path) -> None:
+    assert {"process_io", "wait_channel"}.isdisjoint(host_signals(proc, sysfs, (99,)))
+
+
+def test_v1_has_no_pressure_of_groups(proc: Path, tmp_path: Path) -> None:
+    sysfs = tmp_path / "v1"
+    cgroup_v1(sysfs, {"cpu,cpuacct/cpu.stat": "throttled_time 0\n", "memory/memory.stat": "x 1\n"})
+    assert missing(proc, sysfs) == {"psi_cgroup"}
+
+
+def test_hybrid_has_it_in_the_unified_part(proc: Path, tmp_path: Path) -> None:
+    sysfs = tmp_path / "hybrid"
+    files = {"cpu/cpu.stat": "throttled_time 0\n", "memory/memory.stat": "x 1\n"}
+    mount = cgroup_v1(sysfs, files)
+    lay(mount, {"unified/cgroup.controllers": "", "unified/a.slice/cpu.pressure": PSI})
+    assert missing(proc, sysfs) == set()
+
+
+def test_no_control_groups_at_all(proc: Path, tmp_path: Path) -> None:
+    expected = {"psi_cgroup", "cgroup_cpu", "cgroup_memory"}
+    assert missing(proc, tmp_path / "nothing") == expected
+
+
+def test_a_unified_machine_without_the_controllers(proc: Path, sysfs: Path) -> None:
+    (sysfs / "fs/cgroup/cgroup.controllers").write_text("cpuset pids\n")
+    assert missing(proc, sysfs) == {"cgroup_cpu", "cgroup_memory"}
+
+
+def test_the_pid_namespace_of_this_machine() -> None:
+    inode = Path("/proc/self/ns/pid").stat().st_ino
+    found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
+    assert found["host_pids"] == (inode == 0xEFFFFFFC)
+    assert found["process_io"]
+
+
+def test_each_has_a_remedy() -> None:
+    found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
+    assert found.keys() | {"wait_channel", "host_pids"} <= _REMEDIES.keys()
+
+
+def test_a_gap_of_the_host_is_told_with_its_remedy() -> None:
+    signals = {"psi_host": False, "schedstat": True}
+    lines = list(_gaps(replace(NO_DRIVER, host=HostSnapshot(0, None, signals)), {}))
+    assert lines[0] == "gap             psi_host: not given by the host"
+    assert lines[1].startswith("  remedy        ")
+    assert "psi=1" in lines[1]
+    assert len(lines) == 2
+
+
+def test_each_change_is_logged_once(
+    proc: Path, sysfs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = HostWatch(proc, sysfs, machine=False)
+
+    def said() -> list[str]:
+        caplog.clear()
+        watch._signals_due_ns = 0  # as if ten seconds had passed
+        with caplog.at_level(logging.INFO):
+            watch.look()
+        return [record.message for record in caplog.records]
+
+    assert said() == []
+    (proc / "1/wchan").write_text("0")
+    assert said() == ["signal wait_channel is not available"]
+    assert said() == []
+    (proc / "1/stat").write_text(f"1 (systemd) R 0 {ZEROS}\n")
+    assert said() == []
+    assert watch.snapshot is not None
+    assert watch.snapshot.signals["wait_channel"] is False
+    (proc / "1/stat").write_text(f"1 (systemd) S 0 {ZEROS}\n")
+    (proc / "1/wchan").write_text("ep_poll")
+    assert said() == ["signal wait_channel is available"]
+
+
+def test_signals_are_looked_for_again_when_others_feed(proc: Path, sysfs: Path) -> None:
+    lay(proc, {"7/stat": f"7 (a) S 1 {ZEROS}\n", "7/wchan": "0"})
+    watch = HostWatch(proc, sysfs, machine=False)
+    for feeding, given in (((), True), ((7,), False), ((1,), True)):
+        watch.look(feeding)
+        assert watch.snapshot is not None
+        assert watch.snapshot.signals["wait_channel"] is given
+        assert watch.snapshot.machine is None
