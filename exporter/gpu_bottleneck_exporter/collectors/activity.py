@@ -1,0 +1,80 @@
+"""How well a busy GPU was used: SMs, pipes, DRAM, PCIe and NVLink (GPM, Hopper and later)."""
+
+from collections.abc import Iterator
+
+from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+
+_ACTIVE = {
+    "gpu_sm_active_seconds_total": "sm",
+    "gpu_sm_occupancy_seconds_total": "occupancy",
+    "gpu_dram_active_seconds_total": "dram",
+}
+_TRAFFIC = {
+    "gpu_pcie_receive_bytes_total": "pcie_receive",
+    "gpu_pcie_transmit_bytes_total": "pcie_transmit",
+    "gpu_nvlink_receive_bytes_total": "nvlink_receive",
+    "gpu_nvlink_transmit_bytes_total": "nvlink_transmit",
+}
+
+FAMILIES = (
+    Family(
+        "gpu_sm_active_seconds_total",
+        "counter",
+        "Seconds x share of SMs with at least one warp (integral of GPM metric 2): its rate is the "
+        "mean share of SMs at work, 0-1.",
+    ),
+    Family(
+        "gpu_sm_occupancy_seconds_total",
+        "counter",
+        "Seconds x share of warp slots in use (integral of GPM metric 3): its rate is the mean "
+        "occupancy, 0-1.",
+    ),
+    Family(
+        "gpu_dram_active_seconds_total",
+        "counter",
+        "Seconds x share of the device memory's bandwidth in use (integral of GPM metric 10).",
+    ),
+    Family(
+        "gpu_pipe_active_seconds_total",
+        "counter",
+        "Seconds x share of cycles in which the pipe worked (integral of GPM metrics 5 tensor, 11 "
+        "fp64, 12 fp32, 13 fp16, 4 int).",
+        ("pipe",),
+    ),
+    Family(
+        "gpu_pcie_receive_bytes_total",
+        "counter",
+        "Bytes that the GPU received over PCIe, that is host to device (GPM metric 21 x time).",
+    ),
+    Family(
+        "gpu_pcie_transmit_bytes_total",
+        "counter",
+        "Bytes that the GPU sent over PCIe, that is device to host (GPM metric 20 x time).",
+    ),
+    Family(
+        "gpu_nvlink_receive_bytes_total",
+        "counter",
+        "Bytes that the GPU received over all NVLinks (GPM metric 60 x time).",
+    ),
+    Family(
+        "gpu_nvlink_transmit_bytes_total",
+        "counter",
+        "Bytes that the GPU sent over all NVLinks (GPM metric 61 x time).",
+    ),
+)
+
+
+def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
+    totals = gpu.totals
+    for family, name in _ACTIVE.items():
+        if name in totals.active_ns:
+            yield Sample(family, totals.active_ns[name] / 1e9)
+    for pipe, nanoseconds in totals.pipe_ns.items():
+        yield Sample("gpu_pipe_active_seconds_total", nanoseconds / 1e9, (pipe,))
+    for family, name in _TRAFFIC.items():
+        if name in totals.traffic_bytes:
+            yield Sample(family, totals.traffic_bytes[name])
+
+
+COLLECTOR = Collector("activity", FAMILIES, _samples, lambda device: device.activity())

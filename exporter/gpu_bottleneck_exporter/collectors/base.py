@@ -1,0 +1,64 @@
+"""What a collector is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gpu_bottleneck_exporter.driver.protocol import Device
+from gpu_bottleneck_exporter.driver.readings import Reading
+from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+EVERY_TICK = 0.0
+SLOWLY = 10.0
+"""Seconds between readings that are costly for the driver or hardly ever change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric family; `labels` are those beyond the collector's common ones."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Value of a histogram sample: cumulative counts by upper bound, without +Inf, and the sum."""
+
+    buckets: tuple[tuple[float, int], ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series of family `family`: label values in the order of the family's labels."""
+
+    family: str
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """One subject: what is read from each GPU, and what becomes of it."""
+
+    name: str
+    families: tuple[Family, ...]
+    samples: Callable[[GpuSnapshot], Iterable[Sample]]
+    read: Callable[[Device], Reading | None] | None = None
+    """None: the collector has nothing of its own to read."""
+    every_seconds: float = EVERY_TICK
+    of_machine: Callable[[Machine], Iterable[Sample]] | None = None
+    """Samples of the host, without GPU labels; a collector has these or those of GPUs."""
+
+
+def optional(family: str, value: float | None, *labels: str) -> Iterable[Sample]:
+    """A sample, or nothing when the value could not be read."""
+    return () if value is None else (Sample(family, float(value), labels),)

@@ -1,0 +1,156 @@
+"""The exporter's own metrics: which GPUs answer, what works, and what it costs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+
+from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.collectors.base import Family, Sample
+from gpu_bottleneck_exporter.driver.readings import (
+    Activity,
+    Power,
+    Processes,
+    RingState,
+    Throttle,
+    Utilization,
+)
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampler import State
+from gpu_bottleneck_exporter.worker import Outcome
+
+GPU_FAMILIES = (
+    Family(
+        "gpu_up",
+        "gauge",
+        "Whether the GPU answered within the deadline, 0 or 1. At 0 its other series are absent; "
+        "the reason is in the log and on the status page.",
+    ),
+)
+
+FAMILIES = (
+    Family(
+        "gpu_exporter_build_info",
+        "gauge",
+        "Constant 1; version of the exporter and of its Python.",
+        ("version", "python_version"),
+    ),
+    Family(
+        "gpu_exporter_simulated",
+        "gauge",
+        "1 when the GPUs are those of the virtual board, 0 when they are real.",
+    ),
+    Family(
+        "gpu_exporter_collector_success",
+        "gauge",
+        "Whether the collector's last reading succeeded completely on every GPU that supports it, "
+        "0 or 1. Absent where no GPU does.",
+        ("collector",),
+    ),
+    Family(
+        "gpu_exporter_collector_duration_seconds",
+        "gauge",
+        "Seconds that the collector's last reading took, summed over all GPUs. Readings run in "
+        "the background, not in scrapes.",
+        ("collector",),
+    ),
+    Family(
+        "gpu_exporter_collector_last_success_timestamp_seconds",
+        "gauge",
+        "Unix time of the collector's last success, of the GPU on which it is longest ago.",
+        ("collector",),
+    ),
+    Family(
+        "gpu_exporter_signal_available",
+        "gauge",
+        "Whether every GPU that is up, or the host, gives the signal, 0 or 1: 0 means that the "
+        "series built on it are absent or coarser somewhere.",
+        ("signal",),
+    ),
+    Family(
+        "gpu_exporter_lost_samples_seconds_total",
+        "counter",
+        "Seconds of utilization samples that the driver's ring dropped before they were read, "
+        "over all GPUs. Part of gpu_unobserved_seconds_total.",
+    ),
+    Family(
+        "gpu_exporter_driver_calls_total",
+        "counter",
+        "Calls made into the GPU driver.",
+    ),
+    Family(
+        "gpu_exporter_driver_seconds_total",
+        "counter",
+        "Seconds spent inside calls into the GPU driver, over all threads.",
+    ),
+)
+
+
+def _has_rings(gpu: GpuSnapshot) -> bool:
+    reading = gpu.reading(Utilization)
+    return reading is not None and reading.gpu.state is not RingState.UNSUPPORTED
+
+
+def _part(reading: object, name: str) -> bool:
+    value = getattr(reading, name, None)
+    return value is not None and value != {}
+
+
+_SIGNALS: dict[str, Callable[[GpuSnapshot], bool]] = {
+    "utilization_samples": _has_rings,
+    "gpm": lambda gpu: gpu.reading(Activity) is not None,
+    "energy": lambda gpu: _part(gpu.reading(Power), "energy_joules"),
+    "throttle_counters": lambda gpu: _part(gpu.reading(Throttle), "spent_ns"),
+    "processes": lambda gpu: gpu.reading(Processes) is not None,
+}
+
+
+def gpu_samples(gpu: GpuSnapshot) -> Iterator[Sample]:
+    """What is said of every GPU, whether it answers or not."""
+    yield Sample("gpu_up", float(gpu.up))
+
+
+def samples(state: State) -> Iterator[Sample]:
+    """What is said of the exporter as a whole."""
+    yield Sample("gpu_exporter_build_info", 1.0, (__version__, platform.python_version()))
+    yield Sample("gpu_exporter_simulated", float(state.simulated))
+    yield from _collectors(state.outcomes)
+    for signal, value in sorted(signals(state).items()):
+        yield Sample("gpu_exporter_signal_available", float(value), (signal,))
+    lost = sum(gpu.totals.lost_ns for gpu in state.gpus)
+    yield Sample("gpu_exporter_lost_samples_seconds_total", lost / 1e9)
+    yield Sample("gpu_exporter_driver_calls_total", float(state.driver_calls))
+    yield Sample("gpu_exporter_driver_seconds_total", state.driver_seconds)
+
+
+def signals(state: State) -> dict[str, bool]:
+    """Whether each signal is given: by every whole GPU that is up, if any is, and by the host."""
+    found = dict(state.host.signals) if state.host else {}
+    whole = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]
+    if not whole:
+        return found
+    missing = {signal for gpu in whole for signal in missing_signals(gpu)}
+    found |= {signal: signal not in missing for signal in _SIGNALS}
+    if state.xid_events is not None:
+        found["xid_events"] = state.xid_events
+    return found
+
+
+def missing_signals(gpu: GpuSnapshot) -> list[str]:
+    """The signals that the whole GPU `gpu` does not give."""
+    return [signal for signal, given in _SIGNALS.items() if not given(gpu)]
+
+
+def _collectors(outcomes: tuple[tuple[str, Outcome], ...]) -> Iterator[Sample]:
+    by_name: dict[str, list[Outcome]] = {}
+    for name, outcome in outcomes:
+        by_name.setdefault(name, []).append(outcome)
+    for name, found in sorted(by_name.items()):
+        success = all(outcome.success for outcome in found)
+        seconds = sum(outcome.seconds for outcome in found)
+        times = [outcome.last_success for outcome in found if outcome.last_success is not None]
+        yield Sample("gpu_exporter_collector_success", float(success), (name,))
+        yield Sample("gpu_exporter_collector_duration_seconds", seconds, (name,))
+        if len(times) == len(found):
+            family = "gpu_exporter_collector_last_success_timestamp_seconds"
+            yield Sample(family, min(times), (name,))

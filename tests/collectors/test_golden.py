@@ -1,0 +1,49 @@
+"""One exposition, kept as a file, in which every family occurs.
+
+`pytest tests/collectors/test_golden.py --update-golden` writes it anew.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.collectors import ALL, reference
+from gpu_bottleneck_exporter.exposition import Families
+from support.states import FixedSampler, mixed_state
+
+GOLDEN = Path(__file__).with_name("golden.prom")
+
+
+def exposition() -> str:
+    """Everything but the process metrics, and without the versions of the day."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Families(FixedSampler(mixed_state()), ALL))
+    text = generate_latest(registry).decode()
+    versions = f'python_version="{platform.python_version()}",version="{__version__}"'
+    assert text.count(versions) == 1
+    return text.replace(versions, 'python_version="3.x.y",version="x.y.z"')
+
+
+def test_the_exposition_is_the_golden_one(update_golden: bool) -> None:  # noqa: FBT001 - a fixture
+    if update_golden:
+        GOLDEN.write_text(exposition(), encoding="utf-8")
+    assert exposition() == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_every_declared_family_occurs_in_the_golden_exposition() -> None:
+    text = GOLDEN.read_text(encoding="utf-8")
+    found = [line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert found == [[family.name, family.kind] for family in reference.families()]
+
+
+def test_every_declared_label_occurs_in_the_golden_exposition() -> None:
+    found: dict[str, set[str]] = {}
+    for metric in text_string_to_metric_families(GOLDEN.read_text(encoding="utf-8")):
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        found[name] = {label for sample in metric.samples for label in sample.labels} - {"le"}
+    assert found == {family.name: set(family.labels) for family in reference.families()}
