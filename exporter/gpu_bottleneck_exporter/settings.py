@@ -1,0 +1,66 @@
+"""Settings: checked once, frozen, shared by all parts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_bottleneck_exporter.errors import ExporterError
+
+MINIMUM_INTERVAL_SECONDS = 0.2
+MAXIMUM_INTERVAL_SECONDS = 5.0
+MAXIMUM_DEADLINE_SECONDS = 60.0
+_TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line and the environment say.
+
+    Raises ExporterError, with the flag's name, for a value that makes no sense.
+    """
+
+    listen_address: str = ":10170"
+    telemetry_path: str = "/metrics"
+    interval_seconds: float = 1.0
+    """Time between two readings of a GPU. The driver's ring holds 10 s: 5 s at most."""
+    deadline_seconds: float = 5.0
+    """A GPU whose driver calls take longer is reported down and its series go absent."""
+    procfs: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    wake_suspended: bool = False
+    disabled_collectors: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        if not MINIMUM_INTERVAL_SECONDS <= self.interval_seconds <= MAXIMUM_INTERVAL_SECONDS:
+            raise ExporterError(
+                f"--sampling.interval must be {MINIMUM_INTERVAL_SECONDS} to "
+                f"{MAXIMUM_INTERVAL_SECONDS} seconds, not {self.interval_seconds:g}"
+            )
+        if not 2 * self.interval_seconds <= self.deadline_seconds <= MAXIMUM_DEADLINE_SECONDS:
+            raise ExporterError(
+                "--sampling.deadline must be at least twice --sampling.interval "
+                f"({2 * self.interval_seconds:g} s) and at most {MAXIMUM_DEADLINE_SECONDS:g} s, "
+                f"not {self.deadline_seconds:g}"
+            )
+        _check_path(self.telemetry_path)
+        _check_folder("--path.procfs", self.procfs, "stat")
+        _check_folder("--path.sysfs", self.sysfs, "")
+
+
+def _check_path(path: str) -> None:
+    if not _TELEMETRY_PATH.fullmatch(path) or path.startswith("/-/"):
+        raise ExporterError(
+            f"--web.telemetry-path must be like /metrics (not /, nor below /-/), not {path!r}"
+        )
+
+
+def _check_folder(flag: str, folder: Path, probe: str) -> None:
+    try:
+        if probe:
+            (folder / probe).open("rb").close()
+        else:
+            next(folder.iterdir(), None)
+    except OSError as error:
+        raise ExporterError(f"{flag}: cannot read {folder / probe}: {error.strerror}") from error

@@ -1,0 +1,172 @@
+"""Settings that make no sense end the command with one line that says which."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.settings import Settings
+from support.command import ANY_PORT, run
+
+
+def refuse(folder: Path, *arguments: str, **variables: str) -> str:
+    """The one line with which the command refuses."""
+    result = run(folder, *arguments, **variables)
+    assert result.returncode != 0
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("gpu-bottleneck-exporter: ")
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "command"),
+        (["nonsense"], "nonsense"),
+        (["--nonsense"], "--nonsense"),
+        (["serve", "--nonsense"], "--nonsense"),
+        (["serve", "nonsense"], "nonsense"),
+        (["serve", "--no-collector.nonsense"], "--no-collector.nonsense"),
+        (["check", "--web.listen-address", ":0"], "--web.listen-address"),
+        (["serve", "--sampling.interval"], "--sampling.interval"),
+        (["serve", "--log.level", "loud"], "--log.level"),
+        (["serve", "--log.format", "xml"], "--log.format"),
+    ],
+)
+def test_unknown_words_are_refused(tmp_path: Path, arguments: list[str], named: str) -> None:
+    assert named in refuse(tmp_path, *arguments)
+
+
+@pytest.mark.parametrize("command", ["serve", "demo", "once", "check"])
+def test_every_command_refuses_a_bad_interval(tmp_path: Path, command: str) -> None:
+    assert "--sampling.interval" in refuse(tmp_path, command, "--sampling.interval", "0")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "0.1", "5.1", "10", "abc", "nan", "inf", ""])
+def test_bad_intervals(tmp_path: Path, value: str) -> None:
+    assert "--sampling.interval" in refuse(tmp_path, "serve", f"--sampling.interval={value}")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.9", "abc", "nan", "inf", "-inf"])
+def test_bad_deadlines(tmp_path: Path, value: str) -> None:
+    assert "--sampling.deadline" in refuse(tmp_path, "once", f"--sampling.deadline={value}")
+
+
+def test_the_deadline_must_fit_the_interval(tmp_path: Path) -> None:
+    said = refuse(tmp_path, "serve", "--sampling.interval=4", "--sampling.deadline=7")
+    assert "--sampling.deadline" in said
+    assert "8 s" in said
+
+
+BAD_PATHS = (
+    *("/", "", "metrics", "/-/metrics", "/-/ready"),
+    *("/a b", "/a?b", "/a#b", "/a%20b", "/a\nb", "/größe"),
+)
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
+def test_bad_telemetry_paths(tmp_path: Path, path: str) -> None:
+    said = refuse(tmp_path, "serve", *ANY_PORT, f"--web.telemetry-path={path}")
+    assert "telemetry-path" in said
+
+
+BAD_ADDRESSES = (
+    "",
+    "nonsense",
+    "10170",
+    ":",
+    ":abc",
+    ":99999",
+    ":-1",
+    "::1:10170",
+    "[::1]",
+    "a b:1",
+    "no.invalid:1",
+)
+
+
+@pytest.mark.parametrize("address", BAD_ADDRESSES)
+def test_bad_addresses(tmp_path: Path, address: str) -> None:
+    assert repr(address) in refuse(tmp_path, "serve", f"--web.listen-address={address}")
+
+
+@pytest.fixture
+def occupied() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_port_in_use(tmp_path: Path, occupied: str, command: str) -> None:
+    said = refuse(tmp_path, command, "--web.listen-address", occupied)
+    assert occupied in said
+    assert "already" in said
+
+
+def test_a_missing_procfs(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    said = refuse(tmp_path, "serve", "--path.procfs", str(missing))
+    assert f"--path.procfs: cannot read {missing}" in said
+
+
+@pytest.mark.parametrize("command", ["serve", "demo", "once", "check"])
+def test_a_folder_that_is_no_procfs(tmp_path: Path, command: str) -> None:
+    assert "--path.procfs" in refuse(tmp_path, command, "--path.procfs", str(tmp_path))
+
+
+def test_an_unreadable_procfs(tmp_path: Path) -> None:
+    (tmp_path / "stat").mkdir()  # root reads whatever its mode says; not this
+    assert "--path.procfs" in refuse(tmp_path, "serve", "--path.procfs", str(tmp_path))
+
+
+def test_a_missing_sysfs(tmp_path: Path) -> None:
+    assert "--path.sysfs" in refuse(tmp_path, "check", "--path.sysfs", str(tmp_path / "missing"))
+
+
+def test_a_sysfs_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "--path.sysfs" in refuse(tmp_path, "check", "--path.sysfs", str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("SAMPLING_INTERVAL", "abc", "GPU_EXPORTER_SAMPLING_INTERVAL"),
+        ("SAMPLING_INTERVAL", "99", "--sampling.interval"),
+        ("SAMPLING_INTERVAL", "nan", "--sampling.interval"),
+        ("SAMPLING_DEADLINE", "abc", "GPU_EXPORTER_SAMPLING_DEADLINE"),
+        ("LOG_LEVEL", "loud", "GPU_EXPORTER_LOG_LEVEL"),
+        ("WEB_TELEMETRY_PATH", "/", "--web.telemetry-path"),
+        ("WEB_LISTEN_ADDRESS", "nonsense", "nonsense"),
+        ("PATH_PROCFS", "/nonexistent", "--path.procfs"),
+        ("COLLECTOR_POWER", "maybe", "--collector.power"),
+        ("DRIVER_WAKE_SUSPENDED", "maybe", "GPU_EXPORTER_DRIVER_WAKE_SUSPENDED"),
+    ],
+)
+def test_bad_environment(tmp_path: Path, variable: str, value: str, named: str) -> None:
+    assert named in refuse(tmp_path, "serve", **{f"GPU_EXPORTER_{variable}": value})
+
+
+@pytest.mark.parametrize(("interval", "deadline"), [(0.2, 0.4), (1.0, 5.0), (5.0, 10.0)])
+def test_sensible_settings(interval: float, deadline: float) -> None:
+    settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
+    assert (settings.interval_seconds, settings.deadline_seconds) == (interval, deadline)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 0.0, 0.19, 5.01])
+def test_settings_check_the_interval_themselves(seconds: float) -> None:
+    with pytest.raises(ExporterError, match=r"--sampling\.interval"):
+        Settings(interval_seconds=seconds)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 0.0, 1.99])
+def test_settings_check_the_deadline_themselves(seconds: float) -> None:
+    with pytest.raises(ExporterError, match=r"--sampling\.deadline"):
+        Settings(deadline_seconds=seconds)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import gzip
+import logging
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.web.app import make_app
+
+if TYPE_CHECKING:
+    from .conftest import Page, Serve
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+PATHS = ["/", "/metrics", "/-/healthy", "/-/ready"]
+
+
+def test_status_page(serve: Serve, page: Page) -> None:
+    reply = serve().get("/")
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
+    assert reply.body == page.page
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (None, TEXT),
+        ("text/plain", TEXT),
+        (
+            "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        ),
+    ],
+)
+def test_metrics_pass_the_accept_header_and_the_content_type_through(
+    serve: Serve, page: Page, accept: str | None, content_type: str
+) -> None:
+    headers = {"X-Prometheus-Scrape-Timeout-Seconds": "10"} | ({"Accept": accept} if accept else {})
+    reply = serve().get("/metrics?ignored=1", headers=headers)
+    assert (reply.status, reply.body) == (200, page.body)
+    assert reply.headers["content-type"] == content_type
+    assert reply.headers["vary"] == "Accept, Accept-Encoding"
+    assert "server" not in reply.headers
+    assert page.accepted == [accept or ""]
+
+
+def test_repeated_accept_headers_count_as_one_list(serve: Serve, page: Page) -> None:
+    client = serve().connect(
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+        b"Accept: a/b\r\nAccept: c/d\r\nConnection: close\r\n\r\n"
+    )
+    assert client.recv(12) == b"HTTP/1.1 200"
+    assert page.accepted == ["a/b, c/d"]
+
+
+@pytest.mark.parametrize(
+    ("encodings", "packed"),
+    [("gzip", True), ("*", True), ("br, gzip;q=0.3", True), ("gzip;q=0", False), ("br", False)],
+)
+def test_gzip_is_negotiated(serve: Serve, page: Page, encodings: str, packed: bool) -> None:  # noqa: FBT001 - a parameter of the case
+    reply = serve().get("/metrics", headers={"Accept-Encoding": encodings})
+    assert reply.headers.get("content-encoding") == ("gzip" if packed else None)
+    assert int(reply.headers["content-length"]) == len(reply.body)
+    assert (gzip.decompress(reply.body) if packed else reply.body) == page.body
+    assert reply.headers["vary"] == "Accept, Accept-Encoding"
+
+
+def test_another_telemetry_path(serve: Serve) -> None:
+    running = serve("/gpu/metrics")
+    assert running.get("/gpu/metrics").status == 200
+    assert running.get("/metrics").status == 404
+
+
+def test_the_telemetry_path_may_be_the_root(serve: Serve, page: Page) -> None:
+    assert serve("/").get("/").body == page.body
+
+
+@pytest.mark.parametrize("path", ["", "metrics", "/a b", "/a?b", "/größe", "/-/ready", "/a\n"])
+def test_unusable_telemetry_paths(page: Page, path: str) -> None:
+    with pytest.raises(ExporterError, match="telemetry path"):
+        make_app(page, path)
+
+
+@pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])
+@pytest.mark.parametrize(("good", "status"), [(True, 200), (False, 503)])
+def test_health(serve: Serve, page: Page, path: str, good: bool, status: int) -> None:  # noqa: FBT001 - a parameter of the case
+    page.alive = page.fit = (good, "The driver says so.")
+    reply = serve().get(path)
+    assert (reply.status, reply.body) == (status, b"The driver says so.\n")
+    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/missing"])
+def test_head_has_the_headers_of_get_and_no_body(serve: Serve, path: str) -> None:
+    running = serve()
+    got, head = running.get(path), running.get(path, "HEAD")
+    assert head.body == b""
+    assert (head.status, head.headers["content-length"]) == (got.status, str(len(got.body)))
+    assert head.headers.keys() == got.headers.keys()
+
+
+def test_the_connection_is_in_order_after_a_head(serve: Serve) -> None:
+    client = serve().connect(
+        b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n"
+        b"GET /-/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    received = b""
+    while piece := client.recv(65536):
+        received += piece
+    assert received.count(b"HTTP/1.1 200") == 2
+    assert received.endswith(b"\r\n\r\nThere is data.\n")
+
+
+@pytest.mark.parametrize("path", ["/missing", "/metrics/", "//metrics", "/-/", "/%00", "/../etc"])
+def test_404(serve: Serve, path: str) -> None:
+    reply = serve().get(path)
+    assert (reply.status, reply.headers["content-type"]) == (404, "text/plain; charset=utf-8")
+    assert path.encode() not in reply.body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize("path", PATHS)
+def test_405(serve: Serve, method: str, path: str) -> None:
+    reply = serve().get(path, method)
+    assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy"])
+def test_a_failing_page_says_so_and_the_server_goes_on(
+    serve: Serve, page: Page, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = serve()
+    page.failure = ZeroDivisionError("the secret cause")
+    reply = running.get(path)
+    assert (reply.status, reply.headers["content-type"]) == (500, "text/plain; charset=utf-8")
+    assert b"secret" not in reply.body
+    records = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.getMessage() for record in records] == [f"The page {path} failed."]
+    assert records[0].exc_info is not None
+    page.failure = None
+    assert running.get(path).status == 200
+
+
+def test_the_application_does_not_import_uvicorn() -> None:
+    code = "import sys, gpu_bottleneck_exporter.web.app; sys.exit('uvicorn' in sys.modules)"
+    path = [part for part in sys.path if part]
+    environment = {"PYTHONPATH": ":".join(path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
