@@ -1,0 +1,136 @@
+"""`check`: what was found here, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gpu_bottleneck_exporter.collectors.exporter import missing_signals, signals
+from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampler import Sampler, State
+from gpu_bottleneck_exporter.serve import enabled_collectors
+from gpu_bottleneck_exporter.settings import Settings
+
+COMPLETE, WITH_GAPS, NO_GPU = 0, 1, 2
+"""Exit statuses."""
+
+_REMEDIES = {
+    "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
+    "from GPM or from one reading a tick, which is coarser",
+    "gpm": "GPM needs Hopper or later and driver 525 or later: without it there are no SM, "
+    "tensor, DRAM, PCIe or NVLink counters",
+    "energy": "the energy counter needs Volta or later and no vGPU: use gpu_power_watts",
+    "throttle_counters": "the driver gives no throttle time: only gpu_throttle_active is left",
+    "processes": "the driver does not list processes: run in the host's PID namespace and, under "
+    "MIG, with access to /dev/nvidia-caps (mig monitor)",
+    "xid_events": "the driver reports no events: watch the kernel log for XIDs",
+    "psi_host": "the kernel accounts no pressure: boot it with psi=1 (CONFIG_PSI)",
+    "psi_cgroup": "jobs have pressure under cgroup v2 only: boot with "
+    "systemd.unified_cgroup_hierarchy=1, and psi=1 if psi_host is missing too; in a container "
+    "mount the host's /sys read-only and name it with --path.sysfs",
+    "schedstat": "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO): there is no time in "
+    "the CPU's queue, and contention shows as host_code or worker_cpu",
+    "wait_channel": "the kernel does not tell what processes sleep in, so network, queue and "
+    "asleep become unknown: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it "
+    "as root",
+    "process_io": "bytes that processes read and wrote are not told: give the exporter "
+    "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
+    "host_pids": "processes of other PID namespaces are not seen: set hostPID: true in the pod "
+    "(docker: --pid=host), or mount the host's /proc and name it with --path.procfs",
+    "cgroup_cpu": "no cgroup CPU controller is mounted, so CPU limits and throttling are not "
+    "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
+    "cgroup_memory": "no cgroup memory controller is mounted, so limits, use and refaults are not "
+    "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
+}
+_DRIVER_REMEDY = (
+    "install NVIDIA's driver; in a container use the NVIDIA runtime with the capability 'utility'. "
+    "To try the exporter without a GPU: gpu-bottleneck-exporter demo"
+)
+_PATIENCE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Lines for people, and the exit status."""
+
+    lines: tuple[str, ...]
+    status: int
+
+
+def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
+    """Sample for a few ticks and tell what came of it."""
+    sampler = sampled(settings, open_driver, ticks=3)
+    state = sampler.state()
+    down = sampler.down_reasons()
+    status = sampler.status
+    sampler.stop()
+    if not state.gpus:
+        return none_found(status)
+    gaps = list(_gaps(state, down))
+    lines = (*_driver_lines(state), *map(_gpu_line, state.gpus), *gaps)
+    if gaps:
+        return Report(lines, WITH_GAPS if any(gpu.up for gpu in state.gpus) else NO_GPU)
+    return Report((*lines, "everything is available"), COMPLETE)
+
+
+def none_found(status: str) -> Report:
+    """The report where there is no GPU to speak of."""
+    none = f"GPU metrics     none: {status}"
+    return Report((none, f"  remedy        {_DRIVER_REMEDY}"), NO_GPU)
+
+
+def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Sampler:
+    """A sampler that has run for `ticks` ticks, or has found out that it cannot."""
+    sampler = Sampler(open_driver, enabled_collectors(settings), settings, lambda _: None)
+    sampler.start()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not sampler.ready and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if sampler.state().gpus:
+        time.sleep(ticks * settings.interval_seconds)
+    return sampler
+
+
+def _driver_lines(state: State) -> Iterator[str]:
+    kind = "virtual board" if state.simulated else "NVIDIA"
+    system = state.system
+    yield f"driver          {kind} {system.driver_version}, CUDA up to {system.cuda_version}"
+    answers = signals(state)
+    for signal, given in sorted(answers.items()):
+        yield f"  {'yes' if given else 'no ':4}          {signal}"
+
+
+def _gpu_line(gpu: GpuSnapshot) -> str:
+    who = gpu.identity
+    name = f"gpu {who.index}" + (" (MIG)" if who.parent_uuid else "")
+    return f"{name:15} {'up  ' if gpu.up else 'DOWN'} {who.name or 'unknown'}  {who.uuid}"
+
+
+def _missing(state: State) -> dict[str, str]:
+    """Signals that are missing somewhere, and where."""
+    found: dict[str, list[str]] = {}
+    for gpu in state.gpus:
+        if gpu.up and gpu.identity.parent_uuid is None:
+            for signal in missing_signals(gpu):
+                found.setdefault(signal, []).append(f"gpu {gpu.identity.index}")
+    if state.xid_events is False:
+        found["xid_events"] = ["the driver"]
+    if state.host is not None:
+        host = [signal for signal, given in state.host.signals.items() if not given]
+        found |= {signal: ["the host"] for signal in sorted(host)}
+    return {signal: ", ".join(gpus) for signal, gpus in found.items()}
+
+
+def _gaps(state: State, down: dict[int, str]) -> Iterator[str]:
+    for index, reason in sorted(down.items()):
+        yield f"gap             gpu {index} is down: {reason}"
+        yield "  remedy        look for XIDs in the kernel log; reset the GPU or restart the node"
+    for signal, gpus in _missing(state).items():
+        yield f"gap             {signal}: not given by {gpus}"
+        yield f"  remedy        {_REMEDIES[signal]}"
+    for name, outcome in state.outcomes:
+        if outcome.error and not down:
+            yield f"gap             collector {name}: {outcome.error}"
+            yield "  remedy        if it lasts, report it with the driver version above"

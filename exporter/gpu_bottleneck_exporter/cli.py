@@ -1,0 +1,292 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
+from gpu_bottleneck_exporter.settings import Settings
+
+_NAME = "gpu-bottleneck-exporter"
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+ENVIRONMENT_PREFIX = "GPU_EXPORTER_"
+Command = Callable[..., None]
+
+
+def flag(name: str, field: str, **attributes: Any) -> Callable[[Command], Command]:
+    """An option in Prometheus' style, also taken from the environment."""
+    variable = ENVIRONMENT_PREFIX + name.replace(".", "_").replace("-", "_").upper()
+    return click.option(
+        f"--{name}", field, envvar=variable, show_envvar=True, show_default=True, **attributes
+    )
+
+
+def collector_flags(command: Command) -> Command:
+    """`--collector.X/--no-collector.X` for each collector."""
+    for collector in reversed(ALL):
+        command = click.option(
+            f"--collector.{collector.name}/--no-collector.{collector.name}",
+            f"collector_{collector.name}",
+            envvar=f"{ENVIRONMENT_PREFIX}COLLECTOR_{collector.name.upper()}",
+            show_envvar=True,
+            default=True,
+            show_default=True,
+            help=f"The {collector.name} collector.",
+        )(command)
+    return command
+
+
+_SAMPLING = (
+    flag(
+        "sampling.interval",
+        "interval_seconds",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="Time between two readings of a GPU, 0.2 to 5.",
+    ),
+    flag(
+        "sampling.deadline",
+        "deadline_seconds",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="A GPU that does not answer for so long is reported down.",
+    ),
+    flag(
+        "path.procfs",
+        "procfs",
+        type=click.Path(path_type=Path),
+        default="/proc",
+        help="Where the host's procfs is mounted.",
+    ),
+    flag(
+        "path.sysfs",
+        "sysfs",
+        type=click.Path(path_type=Path),
+        default="/sys",
+        help="Where the host's sysfs is mounted.",
+    ),
+    flag(
+        "driver.wake-suspended",
+        "wake_suspended",
+        is_flag=True,
+        help="Read GPUs that runtime power management has put to sleep, and keep them awake.",
+    ),
+)
+
+
+def _log(level: str) -> tuple[Callable[[Command], Command], ...]:
+    return (
+        flag(
+            "log.level",
+            "log_level",
+            type=click.Choice(LEVELS),
+            default=level,
+            help="Lowest level to log.",
+        ),
+        flag(
+            "log.format",
+            "log_format",
+            type=click.Choice(FORMATS),
+            default="logfmt",
+            help="Log format.",
+        ),
+    )
+
+
+_SERVING = _log("info")
+_REPORTING = _log("error")
+_WEB = (
+    flag(
+        "web.listen-address",
+        "listen_address",
+        default=":10170",
+        metavar="ADDRESS",
+        help="Address to listen on: :10170, 127.0.0.1:10170 or [::1]:10170.",
+    ),
+    flag(
+        "web.telemetry-path",
+        "telemetry_path",
+        default="/metrics",
+        metavar="PATH",
+        help="Path under which metrics are served.",
+    ),
+)
+
+
+def settings_flags(
+    *groups: Sequence[Callable[[Command], Command]],
+) -> Callable[[Callable[..., None]], Command]:
+    """Options that become a `Settings`, which the command gets as its first argument."""
+
+    def decorate(function: Callable[..., None]) -> Command:
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            others = {name: values.pop(name) for name in _own_parameters(function, values)}
+            configure(values.pop("log_level"), values.pop("log_format"))
+            disabled = frozenset(
+                name for c in ALL if not values.pop(f"collector_{(name := c.name)}")
+            )
+            function(Settings(disabled_collectors=disabled, **values), **others)
+
+        wrapped: Command = collector_flags(command)
+        for option in reversed([option for group in groups for option in group]):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def _own_parameters(function: Callable[..., None], values: dict[str, Any]) -> list[str]:
+    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+    return [name for name in names if name in values]
+
+
+@click.group(
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def commands() -> None:
+    """Prometheus exporter that says why a GPU is idle."""
+
+
+@commands.command()
+@settings_flags(_WEB, _SAMPLING, _SERVING)
+def serve(settings: Settings) -> None:
+    """Serve the metrics of this machine's GPUs.
+
+    Without a driver it serves what there is, says what is missing, and keeps trying.
+    """
+    from gpu_bottleneck_exporter.serve import serve as run  # noqa: PLC0415
+    from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415
+
+    sockets = bind(settings.listen_address)
+    click.echo(f"serving on {_url(sockets[0], settings)}", err=True)
+    run(settings, _nvml(settings), sockets)
+
+
+@commands.command()
+@settings_flags(_WEB, _SAMPLING, _SERVING)
+def demo(settings: Settings) -> None:
+    """Serve simulated GPUs that real little training loops keep busy, each in its own way."""
+    from gpu_bottleneck_exporter.demo.run import running  # noqa: PLC0415
+    from gpu_bottleneck_exporter.driver.virtual import VirtualDriver  # noqa: PLC0415
+    from gpu_bottleneck_exporter.serve import serve as run  # noqa: PLC0415
+    from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415
+
+    sockets = bind(settings.listen_address)
+    with running() as demo_board:
+        click.echo(demo_board.banner, err=True)
+        click.echo(f"serving on {_url(sockets[0], settings)}", err=True)
+        run(settings, lambda: VirtualDriver(demo_board.board), sockets)
+
+
+@commands.command()
+@settings_flags(_SAMPLING, _REPORTING)
+def once(settings: Settings) -> None:
+    """Sample for two ticks and print one exposition to stdout."""
+    from gpu_bottleneck_exporter.check import sampled  # noqa: PLC0415
+    from gpu_bottleneck_exporter.exposition import Exposition  # noqa: PLC0415
+    from gpu_bottleneck_exporter.serve import enabled_collectors  # noqa: PLC0415
+
+    sampler = sampled(settings, _nvml(settings), ticks=2)
+    body, _ = Exposition(sampler, enabled_collectors(settings)).render()
+    found = bool(sampler.state().gpus)
+    status = sampler.status
+    sampler.stop()
+    click.echo(body.decode(), nl=False)
+    if not found:
+        raise ExporterError(f"no GPU metrics: {status}")
+
+
+@commands.command()
+@click.option(
+    "--diagnose",
+    "seconds",
+    type=click.FloatRange(1, 3600),
+    envvar=f"{ENVIRONMENT_PREFIX}DIAGNOSE",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="Watch for so long, then say per GPU how busy it was, what it waited on, and what to try.",
+)
+@settings_flags(_SAMPLING, _REPORTING)
+def check(settings: Settings, seconds: float | None) -> None:
+    """Tell what was found, each gap with its remedy.
+
+    Exit status 0: everything is available; 1: works, with gaps; 2: no GPU metrics.
+    """
+    from gpu_bottleneck_exporter.check import check as run  # noqa: PLC0415
+    from gpu_bottleneck_exporter.diagnose import diagnose  # noqa: PLC0415
+
+    if seconds is None:
+        report = run(settings, _nvml(settings))
+    else:
+        report = diagnose(settings, _nvml(settings), seconds, _progress)
+        _progress(0)
+    for line in report.lines:
+        click.echo(line)
+    sys.exit(report.status)
+
+
+def _progress(seconds_left: float) -> None:
+    """A line that is written over; nothing where stderr is no terminal."""
+    if sys.stderr.isatty():
+        text = f"watching, {seconds_left:.0f} s left" if seconds_left else ""
+        click.echo(f"\r{text:30}" + ("" if seconds_left else "\r"), err=True, nl=False)
+
+
+def _nvml(settings: Settings) -> Callable[[], Any]:
+    from gpu_bottleneck_exporter.driver.open import open_nvml  # noqa: PLC0415
+
+    return functools.partial(open_nvml, settings.sysfs, wake_suspended=settings.wake_suspended)
+
+
+def _url(listening: Any, settings: Settings) -> str:
+    host, port = listening.getsockname()[:2]
+    if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
+        host = "localhost"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.telemetry_path}"
+
+
+def main() -> NoReturn:
+    """Entry point: errors that a user can put right are one line on stderr."""
+    # Until something better takes them over: a signal at any moment is a clean end.
+    for number in _ENDING:
+        signal.signal(number, _end_once)
+    try:
+        commands.main(prog_name=_NAME, standalone_mode=False)
+    except ExporterError as error:
+        _end(str(error))
+    except click.ClickException as error:
+        _end(error.format_message(), error.exit_code)
+    finally:
+        # The interpreter puts handlers back to "kill" before it ends; this one it leaves.
+        _ignore_signals()
+    sys.exit(0)
+
+
+def _end_once(*_: object) -> NoReturn:
+    _ignore_signals()  # a second one would end the cleaning up
+    sys.exit(0)
+
+
+def _ignore_signals() -> None:
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end(sentence: str, status: int = 1) -> NoReturn:
+    click.echo(f"{_NAME}: {sentence}", err=True)
+    sys.exit(status)

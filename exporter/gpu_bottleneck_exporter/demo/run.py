@@ -1,0 +1,62 @@
+"""Starting the demo: a board, and one process tree for each of its GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from gpu_bottleneck_exporter.demo.jobs import JOBS
+from gpu_bottleneck_exporter.driver.board import H100, Board, create
+
+_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A running demo."""
+
+    board: Board
+    banner: str
+
+
+@contextmanager
+def running() -> Iterator[Demo]:
+    """The demo; its processes and its board are gone afterwards."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as cleanup:
+        board = create(gpus=[H100] * len(JOBS))
+        cleanup.callback(board.unlink)
+        cleanup.callback(_end, processes)
+        for index, job in enumerate(JOBS):
+            job_arguments = [str(board.path), str(index), job.name, str(os.getpid())]
+            command = [sys.executable, "-m", __package__, *job_arguments]
+            processes.append(subprocess.Popen(command))  # noqa: S603 - our own module
+        _wait_until_held(board)
+        yield Demo(board, _banner())
+
+
+def _wait_until_held(board: Board) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if all(any(p.pid for p in gpu.record.processes) for gpu in board.gpus):
+            return
+        time.sleep(0.05)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def _banner() -> str:
+    lines = [
+        "SIMULATED GPUs: a virtual board; the processes that feed it are real.",
+        *(f"  GPU {index}  {job.name:18} {job.shows}" for index, job in enumerate(JOBS)),
+    ]
+    return "\n".join(lines)

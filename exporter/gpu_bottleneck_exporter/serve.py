@@ -1,0 +1,61 @@
+"""Running: the sampler in the background, the HTTP server in front, signals and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Sequence
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.collectors.base import Collector
+from gpu_bottleneck_exporter.content import ExporterContent
+from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+
+
+def enabled_collectors(settings: Settings) -> tuple[Collector, ...]:
+    """The collectors that were not switched off."""
+    return tuple(c for c in ALL if c.name not in settings.disabled_collectors)
+
+
+def serve(
+    settings: Settings,
+    open_driver: Callable[[], Driver],
+    sockets: Sequence[socket.socket],
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises ExporterError when the driver can only be used by a new process.
+    """
+    asyncio.run(_serve(settings, open_driver, sockets))
+
+
+async def _serve(
+    settings: Settings, open_driver: Callable[[], Driver], sockets: Sequence[socket.socket]
+) -> None:
+    # Imported late: uvicorn costs start-up time that `once` and `check` need not pay.
+    from gpu_bottleneck_exporter.web.server import WebServer  # noqa: PLC0415
+
+    fatal: list[str] = []
+
+    def end(reason: str) -> None:
+        fatal.append(reason)
+        server.stop()
+
+    collectors = enabled_collectors(settings)
+    sampler = Sampler(open_driver, collectors, settings, end)
+    content = ExporterContent(sampler, collectors, settings.telemetry_path)
+    server = WebServer(content, sockets, settings.telemetry_path)
+    # Not the event loop's handlers: with it they would go, and a second signal would kill.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
+    sampler.start()
+    try:
+        await server.serve()
+    finally:
+        sampler.stop()
+    if fatal:
+        raise ExporterError(fatal[0])

@@ -1,0 +1,252 @@
+"""The command end to end, on a machine without a driver."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.cli import commands
+from gpu_bottleneck_exporter.collectors import ALL
+from support.command import ANY_PORT, PATIENCE_SECONDS, Server, run, serving, wait_for
+
+ALL_COMMANDS = ("check", "demo", "once", "serve")
+
+
+def names(text: str) -> set[str]:
+    """The samples of an exposition, by name."""
+    return {s.name for metric in text_string_to_metric_families(text) for s in metric.samples}
+
+
+def options() -> Iterator[tuple[str, click.Option]]:
+    """Every option of every command."""
+    for name, command in commands.commands.items():
+        yield from ((name, option) for option in command.params if isinstance(option, click.Option))
+
+
+def test_there_are_four_commands() -> None:
+    assert tuple(sorted(commands.commands)) == ALL_COMMANDS
+
+
+def test_the_version(tmp_path: Path) -> None:
+    result = run(tmp_path, "--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith(f" {__version__}\n")
+    assert result.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in ALL_COMMANDS)])
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help(tmp_path: Path, arguments: tuple[str, ...], flag: str) -> None:
+    result = run(tmp_path, *arguments, flag)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_every_command_says_what_it_does(name: str) -> None:
+    assert (commands.commands[name].help or "").strip()
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), list(options()), ids=lambda value: getattr(value, "name", value)
+)
+def test_every_option_has_help_and_an_environment_variable(
+    command: str, option: click.Option
+) -> None:
+    assert option.help is not None, command
+    assert option.help.endswith(".")
+    flag = option.opts[0].removeprefix("--")
+    assert option.envvar == f"GPU_EXPORTER_{flag.replace('.', '_').replace('-', '_').upper()}"
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_every_collector_can_be_switched_off(name: str) -> None:
+    flags = {flag for option in commands.commands[name].params for flag in option.secondary_opts}
+    assert flags == {f"--no-collector.{collector.name}" for collector in ALL}
+
+
+def test_once_without_a_driver_fails_and_says_why(tmp_path: Path) -> None:
+    result = run(tmp_path, "once")
+    assert result.returncode == 1
+    assert "gpu_exporter_build_info" in names(result.stdout)
+    errors = [line for line in result.stderr.splitlines() if not line.startswith("time=")]
+    assert len(errors) == 1
+    assert errors[0].startswith("gpu-bottleneck-exporter: no GPU metrics: ")
+    assert "LIBRARY_NOT_FOUND" in errors[0]
+
+
+def test_check_without_a_driver_names_the_remedy(tmp_path: Path) -> None:
+    result = run(tmp_path, "check")
+    assert result.returncode == 2
+    found, remedy = result.stdout.splitlines()
+    assert "LIBRARY_NOT_FOUND" in found
+    assert "install NVIDIA's driver" in remedy
+    assert "gpu-bottleneck-exporter demo" in remedy
+    assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path, "serve", *ANY_PORT) as server:
+        yield server
+
+
+def test_serve_without_a_driver_serves_what_there_is(serve: Server) -> None:
+    status, text = serve.get()
+    assert status == 200
+    assert {"gpu_exporter_build_info", "process_resident_memory_bytes"} <= names(text)
+    assert "gpu_exporter_simulated 0.0\n" in text
+    assert "gpu_up" not in names(text)
+
+
+def test_serve_without_a_driver_says_what_is_missing(serve: Server) -> None:
+    wait_for(lambda: serve.get("/-/ready")[0] == 200, "readiness")
+    assert "LIBRARY_NOT_FOUND" in serve.get("/-/ready")[1]
+    assert serve.get("/-/healthy") == (200, "the sampler is running\n")
+    status, page = serve.get("/")
+    assert status == 200
+    assert "LIBRARY_NOT_FOUND" in page
+    assert "No GPU to show." in page
+    assert serve.get("/nonsense")[0] == 404
+    assert 'level=warning source=sampler msg="no GPU metrics: ' in serve.said
+
+
+def test_sigterm_ends_serve(serve: Server) -> None:
+    assert serve.get("/-/healthy")[0] == 200
+    assert serve.terminate() == 0
+    assert serve.session() == {}
+    assert "Traceback" not in serve.said
+
+
+def test_sigint_ends_serve(serve: Server) -> None:
+    assert serve.get("/-/healthy")[0] == 200
+    serve.process.send_signal(signal.SIGINT)
+    assert serve.process.wait(PATIENCE_SECONDS) == 0
+    assert "Traceback" not in serve.said
+
+
+def test_a_strange_accept_header_is_no_error(serve: Server) -> None:
+    status, text = serve.get(accept="application/openmetrics-text;version=abc")
+    assert status == 200
+    assert "gpu_exporter_build_info" in text
+    assert "Traceback" not in serve.said
+
+
+def test_the_environment_sets_what_flags_do_not(tmp_path: Path) -> None:
+    variables = {
+        "GPU_EXPORTER_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
+        "GPU_EXPORTER_WEB_TELEMETRY_PATH": "/elsewhere",
+        "GPU_EXPORTER_LOG_FORMAT": "json",
+    }
+    with serving(tmp_path, "serve", "--log.format", "logfmt", **variables) as server:
+        assert server.url.endswith("/elsewhere")
+        assert server.get()[0] == 200
+        assert server.get("/metrics")[0] == 404
+        wait_for(lambda: "no GPU metrics" in server.said, "the log line")
+        assert " level=warning " in server.said
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_sigterm_at_once_ends_it_cleanly(tmp_path: Path, command: str) -> None:
+    with serving(tmp_path, command, *ANY_PORT) as server:
+        assert server.url
+        boards = server.boards()
+        assert server.terminate() == 0
+        wait_for(lambda: not server.session(), "the end of its processes")
+        assert not any(board.exists() for board in boards)
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_more_sigterms_are_harmless(tmp_path: Path, command: str) -> None:
+    with serving(tmp_path, command, *ANY_PORT) as server:
+        assert server.get("/-/healthy")[0] == 200
+        boards = server.boards()
+
+        def ended() -> bool:
+            with suppress(ProcessLookupError):
+                server.process.send_signal(signal.SIGTERM)
+            return server.ended
+
+        wait_for(ended, "the end")
+        assert server.process.returncode == 0
+        wait_for(lambda: not server.session(), "the end of its processes")
+        assert not any(board.exists() for board in boards)
+
+
+SHOWN = {"gpu_busy_seconds_total", "gpu_sm_active_seconds_total", "gpu_processes", "gpu_info"}
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What a demo showed, and what it left behind."""
+
+    said: str
+    metrics: str
+    page: str
+    commands: list[list[str]]
+    boards: set[Path]
+    status: int
+    left: dict[int, list[str]]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """A demo without two of its collectors, run until it shows GPUs and ended by SIGTERM."""
+    flags = (*ANY_PORT, "--no-collector.power", "--sampling.interval", "0.5")
+    off = {"GPU_EXPORTER_COLLECTOR_THERMAL": "false"}
+    with serving(tmp_path_factory.mktemp("demo"), "demo", *flags, **off) as server:
+        wait_for(lambda: names(server.get()[1]) >= SHOWN, "the GPUs")
+        metrics, page = server.get()[1], server.get("/")[1]
+        processes, boards = server.session(), server.boards()
+        status = server.terminate()
+        wait_for(lambda: not server.session(), "the end of its processes")
+        running = list(processes.values())
+        return Demo(server.said, metrics, page, running, boards, status, server.session())
+
+
+def test_the_demo_shows_simulated_gpus(demo: Demo) -> None:
+    assert "gpu_exporter_simulated 1.0\n" in demo.metrics
+    up = [line for line in demo.metrics.splitlines() if line.startswith("gpu_up{")]
+    assert [line[-4:] for line in up] == [" 1.0"] * 4
+    assert names(demo.metrics) >= SHOWN
+    assert "SIMULATED" in demo.said
+    assert "simulated" in demo.page
+
+
+def test_a_collector_that_is_switched_off_shows_nothing(demo: Demo) -> None:
+    off = {"power", "thermal"}
+    families = {f.name for c in ALL if c.name in off for f in c.families}
+    assert names(demo.metrics).isdisjoint(families)
+    assert "gpu_clock_hertz" in names(demo.metrics)
+    assert 'collector="power"' not in demo.metrics
+    assert 'collector="clocks"' in demo.metrics
+
+
+def test_the_demo_runs_real_processes_on_one_board(demo: Demo) -> None:
+    loops = [words for words in demo.commands if "gpu_bottleneck_exporter.demo" in words]
+    assert {words[4] for words in loops} == {"0", "1", "2", "3"}
+    assert len(demo.boards) == 1
+
+
+def test_the_demo_leaves_nothing_behind(demo: Demo) -> None:
+    assert demo.status == 0
+    assert demo.left == {}
+    assert not any(board.exists() for board in demo.boards)
+    assert "Traceback" not in demo.said
+
+
+def test_a_demo_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
+    with serving(tmp_path, "demo", *ANY_PORT) as server:
+        assert server.url
+        assert server.boards()
+        server.process.kill()
+        server.process.wait(PATIENCE_SECONDS)
+        wait_for(lambda: not server.session(), "the end of its processes")
