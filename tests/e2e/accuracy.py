@@ -1,0 +1,228 @@
+"""Measures how well the busy time that Prometheus computes agrees with the truth.
+
+    python tests/e2e/accuracy.py
+
+Two exporters, one over the driver in Python and one over pynvml and a stand-in for the
+driver's library, watch one virtual GPU that works in bursts. One real Prometheus scrapes
+each every 5 s and every 15 s. For comparison: what an exporter would say that asks the
+driver at each scrape for its current utilization, the mean of the last 1/6 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+if __name__ == "__main__":  # pytest has the folder of all tests in its path
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pytest
+
+from fake_nvml.build import build
+from gpu_bottleneck_exporter.driver.board import SLOT_NS, Board, VirtualGpu, create
+from support.board_exporter import Exporter, over_board, over_nvml
+from support.prometheus import Prometheus, prometheus
+from support.tools import require
+
+SECONDS = 75.0
+INTERVALS = (5.0, 15.0)
+BUSY_SECONDS, IDLE_SECONDS = 0.15, 0.35
+JITTER = 0.3
+"""Bursts and pauses vary by so much; of a fixed length they would beat with the scrapes."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far estimates of the busy share are from the truth: absolute, in shares of time."""
+
+    mean: float
+    """Of the mean over all scrapes."""
+    worst: float
+    """Of a single scrape, for the interval that ends with it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One driver, scraped at one interval."""
+
+    driver: str
+    interval: float
+    scrapes: int
+    truth: float
+    """Share of the time between the first and the last scrape in which the GPU was busy."""
+    exporter: Errors
+    snapshot: Errors
+    accounted: float
+    """Share of the elapsed time that the exporter calls either observed or unobserved."""
+
+
+class Bursts:
+    """A thread that runs bursts of work on a GPU and keeps book of them."""
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self._gpu = gpu
+        self._random = random.Random(20)  # noqa: S311 - no secret
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._done_before: list[int] = [0]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Work until the block ends."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+    def busy_ns(self, at_ns: int) -> int:
+        """Time the GPU has been busy until monotonic time `at_ns`."""
+        position = bisect_right(self._starts, at_ns)
+        if position == 0:
+            return 0
+        running = min(at_ns, self._ends[position - 1]) - self._starts[position - 1]
+        return self._done_before[position - 1] + running
+
+    def share(self, start_ns: int, end_ns: int) -> float:
+        """Share of the time from `start_ns` to `end_ns` in which the GPU was busy."""
+        return (self.busy_ns(end_ns) - self.busy_ns(start_ns)) / (end_ns - start_ns)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._about(IDLE_SECONDS)):
+            duration = round(self._about(BUSY_SECONDS) * 1e9)
+            end = self._gpu.launch(duration / 1e9)
+            self._starts.append(end - duration)
+            self._ends.append(end)
+            self._done_before.append(self._done_before[-1] + duration)
+            self._gpu.synchronize(end)
+
+    def _about(self, seconds: float) -> float:
+        return seconds * self._random.uniform(1 - JITTER, 1 + JITTER)
+
+
+def measure(folder: Path, seconds: float = SECONDS) -> list[Result]:
+    """Let bursts run and be watched for `seconds`; `folder` is left as it was."""
+    require("cc", "gcc libc6-dev")
+    require("prometheus", "prometheus")
+    with tempfile.TemporaryDirectory(dir=folder) as home:
+        return _measure(Path(home), seconds)
+
+
+def _measure(home: Path, seconds: float) -> list[Result]:
+    library = build(home / "library")
+    with create(home / "board") as board, _exporters(board, library) as exporters:
+        bursts = Bursts(board.gpus[0])
+        jobs = [
+            (_job(driver, interval), exporter.target, interval)
+            for driver, exporter in exporters.items()
+            for interval in INTERVALS
+        ]
+        with bursts.running(), prometheus(home, jobs) as server:
+            time.sleep(seconds)
+            window_ns = int(board.gpus[0].record.period_slots) * SLOT_NS
+            return [
+                _result(server, bursts, window_ns, driver, interval)
+                for driver in exporters
+                for interval in INTERVALS
+            ]
+
+
+@contextlib.contextmanager
+def _exporters(board: Board, library: Path) -> Iterator[dict[str, Exporter]]:
+    with over_board(board.path) as virtual, over_nvml(library, board.path) as nvml:
+        yield {"virtual board": virtual, "NVML stand-in": nvml}
+
+
+def _job(driver: str, interval: float) -> str:
+    return f"{driver} {interval:g} s"
+
+
+def _result(
+    server: Prometheus, bursts: Bursts, window_ns: int, driver: str, interval: float
+) -> Result:
+    selector = f'{{job="{_job(driver, interval)}"}}'
+    busy = server.samples(f"gpu_busy_seconds_total{selector}")
+    observed = server.samples(f"gpu_observed_seconds_total{selector}")
+    # Monotonic time of each scrape: Prometheus notes it by the wall clock.
+    wall_ns = time.time_ns() - time.monotonic_ns()
+    scrapes = [round(at * 1e9) - wall_ns for at, _ in busy]
+    truth = bursts.share(scrapes[0], scrapes[-1])
+    elapsed = busy[-1][0] - busy[0][0]
+    # A millisecond more than elapsed: since Prometheus 3 a range is open on its left.
+    span, end = f"[{round(elapsed * 1000) + 1}ms]", busy[-1][0]
+    ratio = server.value(
+        f"increase(gpu_busy_seconds_total{selector}{span})"
+        f"/ increase(gpu_observed_seconds_total{selector}{span})",
+        end,
+    )
+    accounted = server.value(
+        f"increase(gpu_observed_seconds_total{selector}{span})"
+        f"+ increase(gpu_unobserved_seconds_total{selector}{span})",
+        end,
+    )
+    truths = [bursts.share(start, end) for start, end in pairwise(scrapes)]
+    estimates = _rates([value for _, value in busy], [value for _, value in observed])
+    windows = [_last_window(bursts, at, window_ns) for at in scrapes[1:]]
+    return Result(
+        driver,
+        interval,
+        len(scrapes),
+        truth,
+        Errors(abs(ratio - truth), _worst(estimates, truths)),
+        Errors(abs(fmean(windows) - truth), _worst(windows, truths)),
+        accounted / elapsed,
+    )
+
+
+def _rates(busy: Sequence[float], observed: Sequence[float]) -> list[float]:
+    steps = zip(pairwise(busy), pairwise(observed), strict=True)
+    return [(b1 - b0) / (o1 - o0) for (b0, b1), (o0, o1) in steps]
+
+
+def _last_window(bursts: Bursts, at_ns: int, window_ns: int) -> float:
+    """What the driver calls the current utilization at `at_ns`: that of its last window."""
+    end = at_ns // window_ns * window_ns
+    return bursts.share(end - window_ns, end)
+
+
+def _worst(estimates: Sequence[float], truths: Sequence[float]) -> float:
+    return max(abs(e - t) for e, t in zip(estimates, truths, strict=True))
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results in Markdown, errors in percentage points."""
+    head = ["driver", "scraped every", "scrapes", "busy in truth"]
+    head += [f"{who}: {what}" for who in ("exporter", "snapshots") for what in ("mean", "worst")]
+    rows = [head, ["---"] * len(head)]
+    for result in results:
+        errors = (result.exporter, result.snapshot)
+        points = [f"{100 * e:.2f}" for each in errors for e in (each.mean, each.worst)]
+        cells = [result.driver, f"{result.interval:g} s", f"{result.scrapes}"]
+        rows.append([*cells, f"{100 * result.truth:.2f} %", *points])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main() -> None:
+    """Print the table."""
+    try:
+        results = measure(Path(tempfile.gettempdir()))
+    except pytest.skip.Exception as missing:
+        sys.exit(f"{missing}")
+    sys.stdout.write(f"{table(results)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""What is staged, and what the idle GPU must be found to have waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_bottleneck_exporter import stall
+from scenarios.cgroups import Limits
+from scenarios.loops import MANY, MEBIBYTE
+
+BESIDE = None
+"""In place of GPUs: a process beside the job."""
+SILENT: frozenset[str] = frozenset()
+"""The GPU is hardly ever idle; whatever else goes on is nobody's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A loop and the GPUs it holds; inside the case's control group or not."""
+
+    loop: str
+    gpus: tuple[int, ...] | None = (0,)
+    caged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Causes accepted on GPU `gpu`; `second_half`: after the loop was told to change."""
+
+    waiting_on: frozenset[str]
+    gpu: int = 0
+    second_half: bool = False
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One scenario."""
+
+    name: str
+    processes: tuple[Process, ...]
+    expected: tuple[Expected, ...]
+    limits: Limits | None = None
+    data_bytes: int = 0
+    """Size of the data set to be made; 0: it reads none."""
+    note: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it takes."""
+        return 1 + max(expected.gpu for expected in self.expected)
+
+    @property
+    def needs_disk(self) -> bool:
+        """Whether it must be on a disk, not in memory."""
+        return self.data_bytes > 0 or any(p.loop == "checkpointing" for p in self.processes)
+
+
+def _case(  # noqa: PLR0913 - a table
+    name: str,
+    loop: str,
+    *causes: str,
+    beside: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    data: int = 0,
+    note: str = "",
+) -> Case:
+    return Case(
+        name=name,
+        processes=(
+            *(Process(other, BESIDE) for other in beside),
+            Process(loop, caged=limits is not None),
+        ),
+        expected=(Expected(frozenset(causes)),),
+        limits=limits,
+        data_bytes=data * MEBIBYTE,
+        note=note,
+    )
+
+
+_DATA = 256
+_BUSY_HOST = ("hog", "disk_hog")
+_HOGS = ("hog",) * MANY
+
+CASES = (
+    _case("healthy, 2 workers", "healthy"),
+    _case("prep, 0 workers", "prep_inline", stall.HOST_CODE),
+    _case("prep, 1 worker", "prep_1", stall.WORKER_CPU),
+    _case("prep, 2 workers", "prep_2", stall.WORKER_CPU),
+    _case("prep, 3 workers a core", "prep_many", stall.CPU_QUEUE),
+    _case("direct disk reads, 1 worker", "disk_1", stall.STORAGE, data=_DATA),
+    _case("direct disk reads, 4 workers", "disk_4", stall.STORAGE, data=_DATA),
+    _case("socket fetch, 2 workers", "fetch_2", stall.NETWORK, beside=("server",)),
+    _case("socket fetch, 8 workers", "fetch_8", stall.NETWORK, beside=("server",)),
+    _case("slow main loop", "slow_main", stall.HOST_CODE),
+    _case("quota 0.6 core, 4 workers", "prep_4", stall.CPU_QUOTA, limits=Limits(cpu_cores=0.6)),
+    _case(
+        "quota 1.7 cores, 2 workers",
+        "prep_2",
+        stall.WORKER_CPU,
+        stall.CPU_QUOTA,
+        limits=Limits(cpu_cores=1.7),
+        note="the quota costs 15 % of the throughput, decoding the rest: either answer is right",
+    ),
+    _case(
+        "data larger than the memory limit",
+        "cached",
+        stall.MEMORY,
+        limits=Limits(memory_bytes=150 * MEBIBYTE),
+        data=400,
+    ),
+    _case(
+        "workers respawned every epoch",
+        "respawning",
+        stall.WORKER_CPU,
+        stall.HOST_CODE,
+        stall.CPU_QUEUE,
+        note="starting workers is their CPU time, or the main's; never storage or network",
+    ),
+    _case("synchronous checkpoints", "checkpointing", stall.STORAGE),
+    _case("CPU hogs beside 2 workers", "prep_2", stall.CPU_QUEUE, beside=_HOGS),
+    _case("busy host, GPU fine", "healthy", beside=_BUSY_HOST, data=_DATA),
+    _case("disk neighbour, GPU fine", "healthy", beside=("disk_hog", "disk_hog"), data=_DATA),
+    _case("disk + heavy prep", "disk_heavy_prep", stall.WORKER_CPU, data=_DATA),
+    _case("disk + light prep", "disk_light_prep", stall.STORAGE, data=_DATA),
+    _case(
+        "slow main loop, disk neighbour",
+        "slow_main",
+        stall.HOST_CODE,
+        beside=("disk_hog",),
+        data=_DATA,
+    ),
+    _case("workers locked up", "locked_up", stall.ASLEEP),
+    _case(
+        "throttled disk reads",
+        "disk_trickle",
+        stall.STORAGE,
+        limits=Limits(read_bytes_per_second=8 * MEBIBYTE),
+        data=64,
+    ),
+    _case("held but idle", "held", stall.ASLEEP),
+    Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),)),
+    Case(
+        "two jobs on two GPUs",
+        (Process("server", BESIDE), Process("fetch_2", (0,)), Process("slow_main", (1,))),
+        (
+            Expected(frozenset({stall.NETWORK}), gpu=0, title="socket fetch"),
+            Expected(frozenset({stall.HOST_CODE}), gpu=1, title="slow main loop"),
+        ),
+    ),
+    Case(
+        "a cause that changes",
+        (Process("server", BESIDE), Process("changing")),
+        (
+            Expected(frozenset({stall.NETWORK}), title="socket fetch"),
+            Expected(frozenset({stall.HOST_CODE}), second_half=True, title="slow main loop"),
+        ),
+    ),
+    Case(
+        "two GPUs held, one fed",
+        (Process("healthy", (0, 1)),),
+        (
+            Expected(SILENT, gpu=0, title="fed"),
+            Expected(frozenset({stall.PEER, stall.ASLEEP}), gpu=1, title="idle"),
+        ),
+    ),
+)

@@ -1,0 +1,266 @@
+"""Staging one case, and watching it through the sampler that the exporter serves from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stall import Feeders
+from scenarios import loops
+from scenarios.cases import Case, Expected, Process
+from scenarios.cgroups import disk_of, limited
+
+MEASURED_SECONDS = 7.0
+ENOUGH = 0.8
+"""Of the idle time, on an accepted cause."""
+TOO_MUCH = 0.1
+"""Of the idle time, on a wrong cause; also of the observed time, idle where none should be."""
+_WARM_SECONDS = 3.0
+_POLL_SECONDS = 0.5
+_PATIENCE_SECONDS = 20.0
+_QUIET_SECONDS = 0.5
+_QUIET = 0.85
+"""Idle share of all CPUs at which nothing but the scenario disturbs it."""
+_IDLE_FIELDS = slice(3, 5)
+"""`idle` and `iowait` in /proc/stat's first line, after its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one expectation of a case met with."""
+
+    expected: Expected
+    observed_ns: int
+    busy_ns: int
+    stall_ns: Mapping[str, int]
+    feeders: Feeders | None
+    """What the feeders did, as the accounting saw it."""
+
+    @property
+    def busy(self) -> float:
+        """Busy share of the observed time, 0-1."""
+        return self.busy_ns / self.observed_ns
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the idle time by cause, 0-1."""
+        idle = sum(self.stall_ns.values())
+        return {cause: ns / idle for cause, ns in self.stall_ns.items() if ns}
+
+    @property
+    def wrong(self) -> str | None:
+        """What does not meet the expectation; None when all does."""
+        accepted = self.expected.waiting_on
+        if not accepted:
+            idle = 1 - self.busy
+            return f"idle {idle:.0%} of the time" if idle >= TOO_MUCH else None
+        right = sum(self.shares.get(cause, 0.0) for cause in accepted)
+        if right < ENOUGH:
+            return f"only {right:.0%} on {' or '.join(sorted(accepted))}"
+        others = {cause: share for cause, share in self.shares.items() if cause not in accepted}
+        excess = [f"{share:.0%} on {cause}" for cause, share in others.items() if share > TOO_MUCH]
+        return ", ".join(excess) or None
+
+    def __str__(self) -> str:
+        shares = sorted(self.shares.items(), key=lambda item: -item[1])
+        told = ", ".join(f"{cause} {share:.0%}" for cause, share in shares)
+        return f"busy {self.busy:.0%}; idle: {told or 'never'}\n    {self.feeders}"
+
+
+def measure(case: Case, folder: Path) -> list[Measured]:
+    """Stage `case` with its files below `folder`; one result for each expectation.
+
+    Raises Unavailable where the machine cannot stage it.
+    """
+    _await_quiet()
+    with _staged(case, folder) as (board, files), _sampling(board) as sampler:
+        time.sleep(_WARM_SECONDS)
+        first = [expected for expected in case.expected if not expected.second_half]
+        results = _watch(sampler, first)
+        second = [expected for expected in case.expected if expected.second_half]
+        if second:
+            (files / loops.SECOND_HALF).touch()
+            time.sleep(_WARM_SECONDS)
+            results += _watch(sampler, second)
+        return results
+
+
+def repeated(case: Case, folder: Path, tell: Callable[[str], None]) -> list[Measured]:
+    """`measure`, once more when the first result is wrong: two cores are easily disturbed."""
+    results = measure(case, folder)
+    wrong = [f"{case.name}, repeated: {found.wrong}\n{found}" for found in results if found.wrong]
+    if not wrong:
+        return results
+    tell("\n".join(wrong))
+    return measure(case, folder)
+
+
+def _await_quiet() -> None:
+    """Let others finish what they do, up to a point."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        idle, total = _cpu_ticks()
+        time.sleep(_QUIET_SECONDS)
+        idle_now, total_now = _cpu_ticks()
+        if idle_now - idle >= _QUIET * (total_now - total):
+            return
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    with open("/proc/stat", encoding="ascii") as file:
+        ticks = [int(field) for field in file.readline().split()[1:]]
+    return sum(ticks[_IDLE_FIELDS]), sum(ticks)
+
+
+def _watch(sampler: Sampler, expectations: list[Expected]) -> list[Measured]:
+    began = time.monotonic_ns()
+    before = _exact(sampler)
+    while time.monotonic_ns() < began + MEASURED_SECONDS * 1e9:
+        time.sleep(_POLL_SECONDS)
+        after = _exact(sampler)
+    return [
+        _difference(sampler, before[expected.gpu], after[expected.gpu], expected)
+        for expected in expectations
+    ]
+
+
+def _exact(sampler: Sampler) -> tuple[GpuSnapshot, ...]:
+    """The GPUs now, every nanosecond of theirs accounted for."""
+    gpus = sampler.state().gpus
+    for gpu in gpus:
+        totals = gpu.totals
+        assert gpu.up
+        assert totals.observed_ns is not None
+        assert totals.stall_ns is not None
+        assert totals.observed_ns == totals.busy_ns + sum(totals.stall_ns.values())
+    return gpus
+
+
+def _difference(
+    sampler: Sampler, before: GpuSnapshot, after: GpuSnapshot, expected: Expected
+) -> Measured:
+    then, now = before.totals, after.totals
+    assert sampler._watch is not None
+    stalls, earlier = now.stall_ns or {}, then.stall_ns or {}
+    return Measured(
+        expected=expected,
+        observed_ns=(now.observed_ns or 0) - (then.observed_ns or 0),
+        busy_ns=now.busy_ns - then.busy_ns,
+        stall_ns={cause: stalls[cause] - earlier[cause] for cause in stalls},
+        feeders=sampler._watch.feeders(after.identity.uuid, before.at_ns, after.at_ns),
+    )
+
+
+@contextmanager
+def _sampling(board: Board) -> Iterator[Sampler]:
+    fatal: list[str] = []
+    sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), fatal.append)
+    sampler.start()
+    try:
+        _until(lambda: _accounted(sampler, len(board.gpus)), "the sampler accounts for all GPUs")
+        yield sampler
+    finally:
+        sampler.stop()
+    assert fatal == []
+
+
+def _accounted(sampler: Sampler, gpus: int) -> bool:
+    shown = sampler.state().gpus
+    return len(shown) == gpus and all(gpu.totals.stall_ns is not None for gpu in shown)
+
+
+@contextmanager
+def _staged(case: Case, folder: Path) -> Iterator[tuple[Board, Path]]:
+    """The case's processes at work; they, their control groups and files go afterwards."""
+    if case.needs_disk:
+        disk_of(folder)
+    with ExitStack() as cleanup:
+        files = Path(cleanup.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        if case.data_bytes:
+            _make_data(files / loops.DATA, case.data_bytes)
+        board = create(files / "board", gpus=[H100] * case.gpus)
+        cleanup.callback(board.close)
+        cages: tuple[Path, ...] = ()
+        if case.limits:
+            cages = cleanup.enter_context(limited(case.limits, folder))
+        for process in case.processes:
+            cage = cages if process.caged else ()
+            cleanup.enter_context(_running(process, board, files, cage))
+        yield board, files
+
+
+def _make_data(path: Path, size: int) -> None:
+    """A file that is on the disk and nowhere in memory."""
+    block = os.urandom(loops.MEBIBYTE)
+    with open(path, "wb") as file:
+        file.writelines(block for _ in range(size // len(block)))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextmanager
+def _running(
+    process: Process, board: Board, files: Path, cages: tuple[Path, ...]
+) -> Iterator[None]:
+    gpus = process.gpus or ()
+    indices = ",".join(map(str, gpus)) or "-"
+    command = [sys.executable, loops.__file__, f"{board.path}", indices, process.loop, f"{files}"]
+    command += [f"{os.getpid()}", *map(str, cages)]
+    started = subprocess.Popen(command, start_new_session=True)
+    try:
+        _until(
+            lambda: started.poll() is not None or all(_holds(board, gpu, started) for gpu in gpus),
+            f"{process.loop} holds its GPUs",
+        )
+        assert started.poll() is None, f"{process.loop} ended at once"
+        yield
+        assert started.poll() is None, f"{process.loop} ended early"
+    finally:
+        _end(started)
+
+
+def _holds(board: Board, gpu: int, process: subprocess.Popen[bytes]) -> bool:
+    return any(entry.pid == process.pid for entry in board.gpus[gpu].record.processes)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its workers, which are of its group, and see them gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    _until(lambda: not _lives(process.pid), "the end of killed processes")
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of `group` does; in a container nobody may bury the dead."""
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError):
+            dead = process.info["status"] == psutil.STATUS_ZOMBIE
+            if not dead and os.getpgid(process.pid) == group:
+                return True
+    return False
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.05)
