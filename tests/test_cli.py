@@ -17,7 +17,8 @@ from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
 from support.command import ANY_PORT, PATIENCE_SECONDS, Server, run, serving, wait_for
 
-ALL_COMMANDS = ("check", "demo", "once", "serve")
+ALL_COMMANDS = ("check", "demo", "once", "rules", "serve")
+SAMPLING_COMMANDS = ("check", "demo", "once", "serve")
 
 
 def names(text: str) -> set[str]:
@@ -31,7 +32,7 @@ def options() -> Iterator[tuple[str, click.Option]]:
         yield from ((name, option) for option in command.params if isinstance(option, click.Option))
 
 
-def test_there_are_four_commands() -> None:
+def test_the_commands() -> None:
     assert tuple(sorted(commands.commands)) == ALL_COMMANDS
 
 
@@ -67,7 +68,7 @@ def test_every_option_has_help_and_an_environment_variable(
     assert option.envvar == f"GPU_EXPORTER_{flag.replace('.', '_').replace('-', '_').upper()}"
 
 
-@pytest.mark.parametrize("name", ALL_COMMANDS)
+@pytest.mark.parametrize("name", SAMPLING_COMMANDS)
 def test_every_collector_can_be_switched_off(name: str) -> None:
     flags = {flag for option in commands.commands[name].params for flag in option.secondary_opts}
     assert flags == {f"--no-collector.{collector.name}" for collector in ALL}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.driver.readings import Ring, RingSample, RingState
 
@@ -21,8 +21,7 @@ MAX_PERIOD_NS = 1_000_000_000
 WINDOW_BUCKETS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """One observed stretch of time.
 
     `end_ns` is its end on the monotonic clock, as near as the driver's clock can be

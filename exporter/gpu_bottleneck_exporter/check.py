@@ -35,10 +35,12 @@ _REMEDIES = {
     "wait_channel": "the kernel does not tell what processes sleep in, so network, queue and "
     "asleep become unknown: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it "
     "as root",
-    "process_io": "bytes that processes read and wrote are not told: give the exporter "
-    "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
-    "host_pids": "processes of other PID namespaces are not seen: set hostPID: true in the pod "
-    "(docker: --pid=host), or mount the host's /proc and name it with --path.procfs",
+    "process_io": "what processes read and wrote, their /dev/shm and their environment are not "
+    "told, so memory shows as storage, copying as host_code or worker_cpu, peer within one process "
+    "only: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
+    "host_pids": "not all processes are seen, so GPUs lack feeders and idle time is unallocated or "
+    "unknown: set hostPID: true in the pod (docker: --pid=host); where /proc is mounted with "
+    "hidepid, add the exporter to the group of its gid= or run it as root",
     "cgroup_cpu": "no cgroup CPU controller is mounted, so CPU limits and throttling are not "
     "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
     "cgroup_memory": "no cgroup memory controller is mounted, so limits, use and refaults are not "

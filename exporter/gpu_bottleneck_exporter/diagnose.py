@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter.driver.readings import Processes
 from gpu_bottleneck_exporter.ledger import GpuSnapshot, Totals
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stall import UNKNOWN
 
 _BAR = 30
 _ENOUGH = 0.9
@@ -106,7 +107,11 @@ def _workload(gpu: GpuSnapshot) -> str:
     if processes is None:
         return "(holders unknown)"
     pids = ", ".join(str(process.pid) for process in processes.processes)
-    return f"held by process {pids}" if pids else "held by nobody"
+    if pids:
+        return f"held by process {pids}"
+    # Processes of other PID namespaces are not told to us.
+    stalls = gpu.totals.stall_ns or {}
+    return "held by nobody that can be seen" if stalls.get(UNKNOWN) else "held by nobody"
 
 
 def _line(name: str, part: float) -> str:

@@ -32,7 +32,7 @@ _ENCODERS: dict[str, Callable[[CollectorRegistry], bytes]] = {
     TEXT: partial(generate_latest, escaping=openmetrics.ALLOWUTF8),
     OPENMETRICS: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
 }
-_LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info"})
+_LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
 
 
 class Families(Registrable):

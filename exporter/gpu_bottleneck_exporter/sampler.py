@@ -36,7 +36,7 @@ _XID_WAIT_SECONDS = 1.0
 _WATCH_SECONDS = 1.0
 _WATCH_DEADLINE_SECONDS = 3.0
 """Feeders and host are read once a second, however short the deadline of the GPUs is."""
-_FEEDING = frozenset({"stall", "feeders"})
+_FEEDING = frozenset({"stall", "feeders", "workload"})
 """Collectors that need the processes that hold GPUs watched."""
 _WATCHING = _FEEDING | {"host"}
 
@@ -147,7 +147,12 @@ class Sampler:
 
     def _new_watch(self) -> FeederWatch:
         settings = self._settings
-        return FeederWatch(settings.procfs, settings.sysfs, machine="host" in self._wanted)
+        return FeederWatch(
+            settings.procfs,
+            settings.sysfs,
+            machine="host" in self._wanted,
+            owners="workload" in self._wanted,
+        )
 
     def _fed(self, gpu: GpuSnapshot, now_ns: int) -> GpuSnapshot:
         """`gpu` with its feeders, if they were seen lately and it is known who they are."""

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import Window
 from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector
@@ -21,6 +22,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
 )
 from gpu_bottleneck_exporter.driver.readings import Identity, Processes
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import Holders, split
@@ -32,8 +34,7 @@ LONGEST_RETRY_SECONDS = 60.0
 _SLOW_READINGS_KEPT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a collector last fared on one GPU or MIG instance."""
 
     success: bool = False
@@ -42,6 +43,9 @@ class Outcome:
     last_success: float | None = None
     """Unix time of the last read that succeeded."""
     error: str | None = None
+
+
+_UNTRIED = Outcome()
 
 
 @dataclass(slots=True)
@@ -76,6 +80,10 @@ class GpuWorker:
         self._driver = driver
         self._collectors = [collector for collector in collectors if collector.read]
         self._tick_seconds = settings.interval_seconds
+        # NVML leaves out the processes of other PID namespaces: none may be some.
+        self._sees_all_holders = (
+            driver.name == "virtual" or in_hosts_pid_namespace(settings.procfs) is not False
+        )
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
         self._stop = threading.Event()
         self._ledgers: dict[str, GpuLedger] = {}
@@ -140,7 +148,7 @@ class GpuWorker:
         ]
         if down is None:
             return found
-        return [(name, replace(outcome, success=False, error=down)) for name, outcome in found]
+        return [(name, outcome._replace(success=False, error=down)) for name, outcome in found]
 
     def add_xid(self, code: int) -> None:
         """Count an XID of the physical GPU."""
@@ -213,7 +221,7 @@ class GpuWorker:
         if collector.name in opened.unsupported or began < opened.due_ns.get(collector.name, 0):
             return
         opened.due_ns[collector.name] = began + int(collector.every_seconds * 1e9)
-        before = opened.outcomes.get(collector.name, Outcome())
+        before = opened.outcomes.get(collector.name, _UNTRIED)
         error = self._read(collector, opened)
         if collector.name in opened.unsupported:
             opened.outcomes.pop(collector.name, None)
@@ -255,7 +263,9 @@ class GpuWorker:
             return
         uuid = ledger.identity.uuid
         holders = ledger.holders(time.monotonic_ns())
-        self._watch.hold(uuid, holders or frozenset())
+        if not holders and not self._sees_all_holders:
+            holders = None
+        self._watch.hold(uuid, holders)
         if not windows:
             return
         start = windows[0].end_ns - windows[0].duration_ns

@@ -36,6 +36,19 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "gpu_processes": ("gauge", GPU),
+    "gpu_workload_info": (
+        "gauge",
+        (
+            *GPU,
+            "workload_namespace",
+            "workload_pod",
+            "workload_container",
+            "pod_uid",
+            "container_id",
+            "slurm_job_id",
+            "user",
+        ),
+    ),
     "gpu_observed_seconds_total": ("counter", GPU),
     "gpu_unobserved_seconds_total": ("counter", GPU),
     "gpu_busy_seconds_total": ("counter", GPU),
@@ -54,6 +67,7 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpu_feeder_refault_bytes_total": ("counter", GPU),
     "gpu_feeder_worker_starts_total": ("counter", GPU),
     "gpu_feeder_age_seconds": ("gauge", GPU),
+    "gpu_feeder_interactive": ("gauge", GPU),
     "gpu_feeder_throttled_seconds_total": ("counter", GPU),
     "gpu_feeder_cpu_limit_cores": ("gauge", GPU),
     "gpu_feeder_cpus_allowed": ("gauge", GPU),
@@ -129,6 +143,7 @@ UNITS = {
 
 UNITLESS = {
     "gpu_info": "Constant 1",
+    "gpu_workload_info": "Constant 1",
     "gpu_exporter_build_info": "Constant 1",
     "gpu_up": "0 or 1",
     "gpu_throttle_active": "0 or 1",
@@ -149,6 +164,7 @@ UNITLESS = {
     "gpu_feeder_processes": "Processes",
     "gpu_feeder_major_faults_total": "Page faults",
     "gpu_feeder_worker_starts_total": "Worker processes",
+    "gpu_feeder_interactive": "0 or 1",
     "gpu_feeder_cpu_limit_cores": "CPU cores",
     "gpu_feeder_cpus_allowed": "CPUs",
     "gpu_host_cpus": "CPUs",

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from gpu_bottleneck_exporter.collectors import ALL, feeders, host
+from gpu_bottleneck_exporter.collectors import ALL, feeders, host, workload
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
@@ -35,10 +35,12 @@ from gpu_bottleneck_exporter.feeders.job import Job
 from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot, Totals
 from gpu_bottleneck_exporter.sampler import State
+from gpu_bottleneck_exporter.workload.identity import Owner
 from support.states import (
     HOPPER,
     HOST,
     NO_DRIVER,
+    OWNER,
     SIGNALS,
     SYSTEM,
     FixedSampler,
@@ -343,9 +345,13 @@ def test_a_ledgers_windows_come_out_as_a_histogram() -> None:
     assert busy_seconds == [pytest.approx(2.0)]
 
 
+def of_one_gpu(now: State) -> list[Sample]:
+    """Its series; those that say whose it is grow with its tenants, not with GPUs."""
+    return [s for s in samples(now) if "uuid" in s.labels and s.name != "gpu_workload_info"]
+
+
 def test_a_hopper_gpu_stays_within_the_budget_of_series() -> None:
-    per_gpu = [sample for sample in samples(state(hopper())) if "uuid" in sample.labels]
-    assert len(per_gpu) <= GPU_SERIES
+    assert len(of_one_gpu(state(hopper()))) <= GPU_SERIES
 
 
 def test_a_hopper_gpu_stays_within_it_when_its_feeders_do_all_there_is_to_do() -> None:
@@ -353,7 +359,7 @@ def test_a_hopper_gpu_stays_within_it_when_its_feeders_do_all_there_is_to_do() -
     fed.counters["worker"].written_bytes = 0
     waits = {(role, on): 1 for role in fed.counters for on in ("disk", "network", "queue", "sleep")}
     gpu = replace(hopper(), feeding=replace(fed, wait_ns=waits))
-    assert len([s for s in samples(state(gpu)) if "uuid" in s.labels]) <= GPU_SERIES
+    assert len(of_one_gpu(state(gpu))) <= GPU_SERIES + 1
 
 
 def test_a_host_stays_within_the_budget_of_series() -> None:
@@ -393,7 +399,7 @@ def test_a_host_whose_collector_is_off_has_signals_only() -> None:
 
 
 def test_feeders_that_were_not_seen_have_no_series() -> None:
-    gone = {family.name for family in feeders.FAMILIES}
+    gone = {family.name for family in (*feeders.FAMILIES, *workload.FAMILIES)}
     assert names(replace(hopper(), feeding=None)) == names(hopper()) - gone
 
 
@@ -404,10 +410,12 @@ def test_feeders_that_were_not_seen_have_no_series() -> None:
         ({"refault_bytes": None}, {"gpu_feeder_refault_bytes_total"}),
         ({"queue_known": False}, {"gpu_feeder_run_queue_seconds_total"}),
         ({"wait_ns": {}}, {"gpu_feeder_wait_seconds_total"}),
+        ({"owners": ()}, {"gpu_workload_info"}),
         (
             {"job": Job()},
             {
                 "gpu_feeder_age_seconds",
+                "gpu_feeder_interactive",
                 "gpu_feeder_cpu_limit_cores",
                 "gpu_feeder_cpus_allowed",
                 "gpu_feeder_memory_used_bytes",
@@ -425,6 +433,50 @@ def test_feeders_that_were_not_seen_have_no_series() -> None:
 def test_what_is_not_known_of_feeders_is_absent(changes: dict[str, Any], gone: set[str]) -> None:
     gpu = replace(hopper(), feeding=replace(feeding(), **changes))
     assert names(gpu) == names(hopper()) - gone
+
+
+def workloads(*owners: Owner) -> list[dict[str, str]]:
+    """The labels that tell of `owners`."""
+    found = samples(state(replace(hopper(), feeding=replace(feeding(), owners=owners))))
+    told = [s for s in found if s.name == "gpu_workload_info"]
+    assert {s.value for s in told} <= {1.0}
+    return [{k: v for k, v in s.labels.items() if k not in ("gpu", "uuid")} for s in told]
+
+
+def test_whose_a_gpu_is() -> None:
+    assert workloads(OWNER) == [
+        {
+            "workload_namespace": "research",
+            "workload_pod": "train-7f9c",
+            "workload_container": "trainer",
+            "pod_uid": "3b2f8a1c-5c01-4b6e-8e4e-42010a800002",
+            "container_id": "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961",
+            "slurm_job_id": "123456",
+            "user": "alice",
+        }
+    ]
+
+
+def test_each_owner_is_a_series_that_leaves_out_what_is_not_known() -> None:
+    owners = Owner(container_id="c" * 64, user="root"), Owner(slurm_job_id="7", user="1000")
+    assert workloads(*owners) == [
+        {"container_id": "c" * 64, "user": "root"},
+        {"slurm_job_id": "7", "user": "1000"},
+    ]
+
+
+@pytest.mark.parametrize("name", ['a"b\\c\nd', 'x",user="root', "größer"])
+def test_a_hostile_name_of_a_user_survives(name: str) -> None:
+    assert workloads(Owner(user=name)) == [{"user": name}]
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+def test_interactive_use_is_zero_or_one(interactive: bool) -> None:  # noqa: FBT001 - a parameter
+    fed = feeding()
+    job = replace(fed.job, limits=replace(fed.job.limits, interactive=interactive))
+    found = samples(state(replace(hopper(), feeding=replace(fed, job=job))))
+    told = [s.value for s in found if s.name == "gpu_feeder_interactive"]
+    assert told == [float(interactive)]
 
 
 def test_bytes_that_may_not_be_known_are_absent_for_that_role_only() -> None:

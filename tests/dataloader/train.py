@@ -43,12 +43,13 @@ def main() -> None:
     torch.set_num_threads(1)
     gpu = Board(Path(path)).gpus[0]
     gpu.hold(os.getpid(), 2**30)
-    options = (
-        {"multiprocessing_context": method, "persistent_workers": persistent == "persistent"}
-        if int(workers)
-        else {}
+    loader = DataLoader(
+        Decoded(float(seconds)),
+        BATCH,
+        num_workers=int(workers),
+        multiprocessing_context=method if int(workers) else None,
+        persistent_workers=bool(int(workers)) and persistent == "persistent",
     )
-    loader = DataLoader(Decoded(float(seconds)), BATCH, num_workers=int(workers), **options)
     while True:
         for batch in loader:
             batch.sum()

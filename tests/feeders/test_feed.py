@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from support.children import Parent
 
@@ -24,8 +26,9 @@ class Watched:
     """A feed as the watching thread drives it, and the snapshots that come of it."""
 
     def __init__(self, *mains: Parent) -> None:
-        self.feed = Feed(PROC, SYSFS)
-        self._reader = FeedingReader(PROC)
+        self._groups = Cgroups(SYSFS)
+        self.feed = Feed(PROC, self._groups)
+        self._reader = FeedingReader(PROC, Networks(PROC))
         self._mains = {main.pid for main in mains}
         self.discover()
 
@@ -38,6 +41,7 @@ class Watched:
 
     def tick(self) -> tuple[bool, Feeding]:
         """Whether the tree is up to date, and what a scrape would show."""
+        self._groups.look()
         current = self.feed.sample(time.monotonic_ns())
         current &= self.feed.advance(time.monotonic_ns())
         return current, self._reader.read(self.feed, time.monotonic_ns(), queue_known=True)
@@ -235,5 +239,5 @@ def test_a_member_that_ended_is_gone_for_good(start: Start) -> None:
     assert member.advance() is None
     assert member.gone
     assert member.advance() is None
-    assert member.children() == set()
+    assert not member.strangers(lambda _: False)
     member.close()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.feed import Feed
-from gpu_bottleneck_exporter.feeders.job import JobReader
+from gpu_bottleneck_exporter.feeders.job import JobReader, Networks
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
-from gpu_bottleneck_exporter.host.cgroup import cgroup_of
+from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
 from support.trees import cgroup_v2, lay
 
 HZ = 100
@@ -46,8 +46,9 @@ class Recorded:
 
     def __init__(self, root: Path) -> None:
         self.proc, self.sysfs = root / "proc", root / "sys"
-        self.feed = Feed(self.proc, self.sysfs)
-        self._reader = FeedingReader(self.proc)
+        self._groups = Cgroups(self.sysfs)
+        self.feed = Feed(self.proc, self._groups)
+        self._reader = FeedingReader(self.proc, Networks(self.proc))
         self._now_ns = 0
 
     def adopt(self, *mains: int) -> None:
@@ -55,6 +56,7 @@ class Recorded:
 
     def tick(self, seconds: int = 1) -> Feeding:
         self._now_ns += seconds * SECOND
+        self._groups.look()
         self.feed.advance(self._now_ns)
         return self._reader.read(self.feed, self._now_ns, queue_known=True)
 
@@ -135,7 +137,7 @@ def test_a_group_that_cannot_be_read_for_a_while_takes_nothing_away(recorded: Re
     stat = recorded.sysfs / "fs/cgroup/job/cpu.stat"
     stat.write_text("throttled_usec 1500\n")
     assert recorded.tick().throttled_ns == 500_000
-    stat.unlink()
+    stat.write_text("")
     assert recorded.feed.totals.throttled_ns == 500_000
     recorded.tick()
     stat.write_text("throttled_usec 1600\n")
@@ -175,7 +177,7 @@ def test_limits_are_read_again_after_a_while(recorded: Recorded) -> None:
     recorded.tick()
     lay(recorded.sysfs, {"fs/cgroup/job/memory.current": "1500\n"})
     assert recorded.tick().job.limits.memory_used_bytes == 1000
-    assert recorded.tick(seconds=5).job.limits.memory_used_bytes == 1500
+    assert recorded.tick(seconds=10).job.limits.memory_used_bytes == 1500
 
 
 def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path) -> None:
@@ -195,11 +197,39 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
     members = {pid: Member(proc, pid) for pid in (1, 2, 3)}
 
     def limits(*pids: int) -> tuple[float | None, int | None, int | None]:
-        groups = [cgroup_of((proc / f"{pid}/cgroup").read_text(), tmp_path / "sys") for pid in pids]
-        found = JobReader(proc).read({pid: members[pid] for pid in pids}, groups, 0).limits
+        texts = [(proc / f"{pid}/cgroup").read_text() for pid in pids]
+        groups = [cgroup_of(text, tmp_path / "sys") for text in texts]
+        found = (
+            JobReader(proc, Networks(proc))
+            .read({pid: members[pid] for pid in pids}, groups, 0)
+            .limits
+        )
         return found.cpu_cores, found.memory_used_bytes, found.memory_bytes
 
     assert limits(1) == (1.0, 900, 1000)
     assert limits(1, 2) == (3.0, 900, 1000)
     assert limits(1, 3) == (None, 900, 1000)
     assert limits(3) == (None, None, None)
+
+
+def test_a_network_that_many_share_is_read_once_a_tick(tmp_path: Path) -> None:
+    networks = Networks(tmp_path)
+    process(tmp_path, 7, read_bytes=0, received=1000)
+    assert networks.traffic(1, 7, SECOND) == (1000, 2000)
+    process(tmp_path, 7, read_bytes=0, received=1500)
+    assert networks.traffic(1, 7, SECOND) == (1000, 2000)
+    assert networks.traffic(1, 7, 2 * SECOND) == (1500, 3000)
+    assert networks.traffic(2, 8, 2 * SECOND) is None
+
+
+def test_waits_of_workers_count_the_passes_that_looked_at_mains_only(recorded: Recorded) -> None:
+    for pid in (7, 8):
+        process(recorded.proc, pid, read_bytes=0)
+        (recorded.proc / f"{pid}/wchan").write_text("futex_wait")
+    recorded.feed.adopt({7}, {8}, frozenset({7}))
+    tenth = SECOND // 10
+    for number in range(11):
+        recorded.feed.sample(number * tenth + 1, mains_only=number % 2 == 1)
+    recorded.feed.advance(SECOND + 2)
+    waited = recorded.feed.totals.wait_ns
+    assert waited["main", "queue"] == waited["worker", "queue"] == SECOND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ from gpu_bottleneck_exporter.driver.board import H100, Board
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
 from gpu_bottleneck_exporter.exposition import Exposition
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.sampler import Sampler, State
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
 
 PATIENCE_SECONDS = 20.0
@@ -100,14 +103,34 @@ def test_collectors_that_are_off_are_not_read() -> None:
         host = sampler.state().host
         assert host is not None
         assert host.machine is None
-    with sampling(no_driver, "host", "feeders", "stall") as sampler:
+    with sampling(no_driver, "host", "feeders", "stall", "workload") as sampler:
         until(lambda: sampler.ready, "a first try")
         assert sampler.state().host is None
 
 
-def fed(sampler: Sampler) -> bool:
+def test_the_owners_of_a_gpu_are_those_of_its_mains(start: Start) -> None:
+    main = start()
+    watch = FeederWatch(Path("/proc"), Path("/sys"), owners=True)
+    watch.start()
+    try:
+        watch.hold("a", frozenset({main.pid}))
+        until(lambda: (found := watch.feeding("a")) and found.owners, "an owner")
+        found = watch.feeding("a")
+        assert found is not None
+        assert [owner.user for owner in found.owners] == [UserNames(Path("/proc")).of(os.getuid())]
+        watch.hold("a", frozenset())
+        until(lambda: (found := watch.feeding("a")) and not found.owners, "no owner")
+    finally:
+        watch.stop()
+
+
+def feedings(sampler: Sampler) -> list[Feeding]:
     state: State = sampler.state()
-    return any(gpu.feeding is not None for gpu in state.gpus)
+    return [gpu.feeding for gpu in state.gpus if gpu.feeding is not None]
+
+
+def fed(sampler: Sampler) -> bool:
+    return bool(feedings(sampler))
 
 
 def test_feeders_are_told_while_it_is_known_who_holds_the_gpu(
@@ -119,11 +142,28 @@ def test_feeders_are_told_while_it_is_known_who_holds_the_gpu(
     with sampling(lambda: VirtualDriver(board)) as sampler:
         until(lambda: fed(sampler), "feeders")
         assert 'role="main"' in text(sampler)
+        assert "\ngpu_workload_info{" in text(sampler)
+        assert "\ngpu_feeder_interactive{" in text(sampler)
     with sampling(lambda: VirtualDriver(board), "processes") as sampler:
         until(lambda: sampler.state().gpus, "a GPU")
         until(lambda: sampler.state().host, "the watching")
         time.sleep(1.5)
         assert not fed(sampler)
+        assert "\ngpu_workload_info{" not in text(sampler)
+
+
+def test_owners_are_told_alone_and_not_told_where_that_is_off(
+    make_board: Callable[..., Board], start: Start
+) -> None:
+    board = make_board(gpus=[H100])
+    main = start()
+    board.gpus[0].record.processes[0].pid = main.pid
+    with sampling(lambda: VirtualDriver(board), "host", "feeders", "stall") as sampler:
+        until(lambda: fed(sampler), "feeders")
+        assert all(feeding.owners for feeding in feedings(sampler))
+    with sampling(lambda: VirtualDriver(board), "workload") as sampler:
+        until(lambda: fed(sampler), "feeders")
+        assert not any(feeding.owners for feeding in feedings(sampler))
 
 
 def test_what_was_not_looked_at_lately_is_not_told(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import cgroup_of
+from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of, hidden
 from support.trees import cgroup_v1, cgroup_v2, lay
 
 POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f.slice"
@@ -216,3 +216,55 @@ def test_pressure_that_is_refused_is_absent(tmp_path: Path) -> None:
 def test_a_machine_without_control_groups(tmp_path: Path, text: str) -> None:
     group = cgroup_of(text, tmp_path)
     assert (group.unified, group.cpu, group.memory) == (None, None, None)
+
+
+def test_a_group_that_many_share_is_one_and_is_read_when_asked(tmp_path: Path) -> None:
+    mount = cgroup_v2(tmp_path, V2_FILES)
+    groups = Cgroups(tmp_path)
+    text = f"0::/{CONTAINER}\n"
+    group = groups.of(text)
+    assert groups.of(text) is group
+    assert group.counted.throttling is not None, "a new one is read at once"
+    assert group.counted.throttling.throttled_ns == 1_500_000
+    lay(mount, {f"{CONTAINER}/cpu.stat": "nr_periods 6\nnr_throttled 3\nthrottled_usec 1600\n"})
+    assert group.counted.throttling.throttled_ns == 1_500_000
+    groups.look()
+    assert group.counted.throttling.throttled_ns == 1_600_000
+    groups.keep({group})
+    assert groups.of(text) is group
+    groups.keep(set())
+    assert groups.of(text) is not group
+
+
+def test_a_long_file_is_read_whole(tmp_path: Path) -> None:
+    filler = "".join(f"filler_{number} {number}\n" for number in range(1000))
+    cgroup_v2(tmp_path, {"a/memory.stat": f"{filler}workingset_refault_file 5\n"})
+    assert cgroup_of("0::/a\n", tmp_path).refault_bytes() == 5 * PAGE
+
+
+def test_a_private_namespace_shows_nothing_of_those_outside(tmp_path: Path) -> None:
+    mount = cgroup_v2(tmp_path, {"cpu.max": "100000 100000\n", "job/cpu.max": "1 1\n"})
+    (mount / "cgroup.type").write_text("domain\n")  # ours: the machine's root has no type
+    for path in ("/..", "/../..", "/../job"):
+        group = cgroup_of(f"0::{path}\n", tmp_path)
+        assert (group.unified, group.cpu, group.memory) == (None, None, None)
+        assert hidden(f"0::{path}\n", tmp_path) == {"cpu", "memory", "unified"}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (f"0::/{CONTAINER}\n", set()),
+        ("0::/\n", set()),
+        ("0::/elsewhere\n", {"cpu", "memory", "unified"}),
+    ],
+)
+def test_groups_that_cannot_be_found_are_hidden(tmp_path: Path, text: str, parts: set[str]) -> None:
+    cgroup_v2(tmp_path, V2_FILES)
+    assert hidden(text, tmp_path) == parts
+
+
+def test_under_v1_each_controller_is_hidden_or_not(tmp_path: Path) -> None:
+    cgroup_v1(tmp_path, V1_FILES)
+    assert hidden(V1_PROCESS, tmp_path) == set()
+    assert hidden("9:cpu,cpuacct:/docker/ab\n4:memory:/gone\n", tmp_path) == {"memory"}

@@ -11,8 +11,8 @@ import pytest
 from gpu_bottleneck_exporter.host.machine import (
     MOST_DEVICES,
     Machine,
+    MachineReader,
     network_bytes,
-    read_machine,
     shared_memory,
     whole_disks,
 )
@@ -29,42 +29,38 @@ def device(name: str, received: int, sent: int) -> str:
     return f"{name:>6}:{received:>8} 5 0 0 0 0 0 0 {sent:>8} 7 0 0 0 0 0 0\n"
 
 
-def network(tmp_path: Path, *devices: str) -> tuple[dict[str, int], dict[str, int]]:
-    return network_bytes(lay(tmp_path, {"net/dev": HEAD + "".join(devices)}))
+def network(*devices: str) -> tuple[dict[str, int], dict[str, int]]:
+    return network_bytes(HEAD + "".join(devices))
 
 
-def test_bytes_by_interface(tmp_path: Path) -> None:
-    found = network(tmp_path, device("lo", 9, 9), device("eth0", 10**12, 20), device("ib0", 0, 0))
+def test_bytes_by_interface() -> None:
+    found = network(device("lo", 9, 9), device("eth0", 10**12, 20), device("ib0", 0, 0))
     assert found == ({"eth0": 10**12, "ib0": 0}, {"eth0": 20, "ib0": 0})
 
 
-def test_a_wide_counter_that_touches_the_name(tmp_path: Path) -> None:
+def test_a_wide_counter_that_touches_the_name() -> None:
     line = "eth0:1234567890123 5 0 0 0 0 0 0 20 7 0 0 0 0 0 0\n"
-    assert network(tmp_path, line) == ({"eth0": 1234567890123}, {"eth0": 20})
+    assert network(line) == ({"eth0": 1234567890123}, {"eth0": 20})
 
 
 @pytest.mark.parametrize(
     "name",
     ["veth1a2b", "cali77", "lxc00aa", "cni0", "flannel.1", "docker0", "br-5f", "ifb0", "lo"],
 )
-def test_interfaces_of_containers_are_left_out(tmp_path: Path, name: str) -> None:
-    found = network(tmp_path, device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6))
+def test_interfaces_of_containers_are_left_out(name: str) -> None:
+    found = network(device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6))
     assert found == ({"bond0": 3, "brand": 5}, {"bond0": 4, "brand": 6})
 
 
-def test_the_number_of_interfaces_is_bounded(tmp_path: Path) -> None:
+def test_the_number_of_interfaces_is_bounded() -> None:
     devices = [device(f"eth{number}", 1, 2) for number in range(100)]
-    received, sent = network(tmp_path, *devices)
+    received, sent = network(*devices)
     assert len(received) == len(sent) == MOST_DEVICES
 
 
 @pytest.mark.parametrize("text", ["", HEAD, HEAD + "eth0: 1 2 3\n", "x"])
-def test_a_strange_network_file_says_nothing(tmp_path: Path, text: str) -> None:
-    assert network_bytes(lay(tmp_path, {"net/dev": text})) == ({}, {})
-
-
-def test_a_process_that_is_gone_has_no_network(tmp_path: Path) -> None:
-    assert network_bytes(tmp_path / "77") == ({}, {})
+def test_a_strange_network_file_says_nothing(text: str) -> None:
+    assert network_bytes(text) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +100,7 @@ def test_shared_memory(tmp_path: Path) -> None:
 
 
 def test_the_real_machine() -> None:
-    found = read_machine(PROC)
+    found = MachineReader(PROC).read(0)
     assert found.cpus == os.cpu_count()
     assert found.cpu_busy_seconds is not None
     assert found.cpu_busy_seconds > 0
@@ -116,11 +112,11 @@ def test_the_real_machine() -> None:
 
 
 def test_counters_of_the_real_machine_grow() -> None:
-    before = read_machine(PROC).cpu_busy_seconds
+    before = MachineReader(PROC).read(0).cpu_busy_seconds
     assert before is not None
     now = before
     while now <= before:
-        now = read_machine(PROC).cpu_busy_seconds or 0.0
+        now = MachineReader(PROC).read(0).cpu_busy_seconds or 0.0
         sum(range(100_000))
     assert now > before
 
@@ -146,7 +142,7 @@ def real_procfs_again() -> object:
 
 
 def test_recorded_files(recorded: Path) -> None:
-    found = read_machine(recorded)
+    found = MachineReader(recorded).read(0)
     tick = os.sysconf("SC_CLK_TCK")
     assert found.cpu_busy_seconds == pytest.approx(160 / tick)
     assert found.iowait_seconds == pytest.approx(25 / tick)
@@ -159,13 +155,13 @@ def test_recorded_files(recorded: Path) -> None:
 
 
 def test_a_part_that_is_missing_costs_itself_only(recorded: Path) -> None:
-    found = read_machine(recorded)
+    found = MachineReader(recorded).read(0)
     assert (found.memory_total_bytes, found.memory_available_bytes) == (None, None)
     assert found.shared_memory is None  # that of another machine's process 1, not ours
     (recorded / "stat").unlink()
     (recorded / "diskstats").unlink()
     (recorded / "pressure/cpu").unlink()
-    left = read_machine(recorded)
+    left = MachineReader(recorded).read(0)
     assert (left.cpu_busy_seconds, left.iowait_seconds) == (None, None)
     assert left.disk_io_seconds == {}
     assert left.pressure_ns == {}
@@ -175,10 +171,10 @@ def test_a_part_that_is_missing_costs_itself_only(recorded: Path) -> None:
 def test_garbage_costs_itself_only(recorded: Path) -> None:
     for name in ("stat", "diskstats", "pressure/cpu", "meminfo"):
         (recorded / name).write_text("x y z\n")
-    found = read_machine(recorded)
+    found = MachineReader(recorded).read(0)
     assert found.cpu_busy_seconds is None
     assert found.network_receive_bytes == {"eth0": 11}
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
-    assert read_machine(tmp_path) == Machine(cpus=os.cpu_count())
+    assert MachineReader(tmp_path).read(0) == Machine(cpus=os.cpu_count())

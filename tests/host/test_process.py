@@ -264,3 +264,24 @@ def test_a_kernel_without_schedstat(tmp_path: Path) -> None:
     record(tmp_path, 100, read=5)
     (tmp_path / "77/schedstat").unlink()
     assert ProcessReader(tmp_path, 77).leader_ns() is None
+
+
+@pytest.mark.parametrize(
+    ("letter", "channel", "expected"),
+    [
+        ("R", "0", State.RUN),
+        ("D", "folio_wait_bit_common", State.DISK),
+        ("S", "futex_wait", State.QUEUE),
+        ("S", "hrtimer_nanosleep", State.SLEEP),
+        ("S", "some_new_place", State.SLEEP),
+        ("D", "rpc_wait_bit_killable", State.DISK),
+        ("Z", "0", State.GONE),
+    ],
+)
+def test_states_from_recorded_files(
+    tmp_path: Path, letter: str, channel: str, expected: State
+) -> None:
+    record(tmp_path, 100, read=5)
+    text = stat(state=letter, start=100)
+    lay(tmp_path, {"77/stat": text, "77/wchan": channel})
+    assert ProcessReader(tmp_path, 77).state() is expected

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,12 +76,46 @@ def test_pressure_that_is_refused(proc: Path, sysfs: Path) -> None:
 def test_a_wait_channel_without_permission(proc: Path, sysfs: Path) -> None:
     (proc / "1/wchan").write_text("0")
     assert missing(proc, sysfs) == {"wait_channel"}
+    (proc / "1/root").symlink_to("/")
+    assert "wait_channel" not in host_signals(proc, sysfs, ())
+    (proc / "1/wchan").unlink()
+    assert missing(proc, sysfs) == {"wait_channel"}
 
 
 def test_a_process_that_runs_has_no_channel_to_tell(proc: Path, sysfs: Path) -> None:
     (proc / "1/wchan").write_text("0")
     (proc / "1/stat").write_text(f"1 (systemd) R 0 {ZEROS}\n")
     assert "wait_channel" not in host_signals(proc, sysfs, ())
+
+
+def test_a_process_that_has_only_just_fallen_asleep_is_no_secret(sysfs: Path) -> None:
+    code = "import time\nprint(flush=True)\nwhile True: time.sleep(0.0002)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            looks = [host_signals(Path("/proc"), sysfs, (process.pid,)) for _ in range(2000)]
+        finally:
+            process.kill()
+    assert {found.get("wait_channel", True) for found in looks} == {True}
+
+
+def test_process_1_says_nothing_of_our_rights_where_it_is_us(proc: Path, sysfs: Path) -> None:
+    (proc / "self/schedstat").rename(proc / "1/schedstat")
+    (proc / "self").rmdir()
+    (proc / "self").symlink_to("1")
+    assert {"process_io", "wait_channel"}.isdisjoint(host_signals(proc, sysfs, ()))
+    assert missing(proc, sysfs, 1) == set()
+
+
+def test_processes_that_are_hidden(
+    proc: Path, sysfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inode = lay(proc, {"self/ns/pid": ""}).joinpath("self/ns/pid").stat().st_ino
+    monkeypatch.setattr("gpu_bottleneck_exporter.host.signals._FIRST_PID_NAMESPACE", inode)
+    assert host_signals(proc, sysfs, ())["host_pids"]
+    (proc / "1/stat").unlink()
+    assert not host_signals(proc, sysfs, ())["host_pids"]
 
 
 def test_rights_are_tried_on_the_processes_that_feed_gpus(proc: Path, sysfs: Path) -> None:

@@ -3,18 +3,19 @@
     with prometheus(folder, [("gpu", "127.0.0.1:10170", 5.0)]) as server:
         server.query('up{job="gpu"}')
 
-Its configuration, its database and its log lie in the folder and are gone afterwards.
+With rule files it evaluates these too. Its configuration, its database and its log lie in the folder and are gone afterwards.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,9 @@ def free_port() -> int:
 class Prometheus:
     """The HTTP API of a running Prometheus."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int) -> None:
         self.port = port
+        self.pid = pid
 
     def query(self, promql: str, at: float | None = None) -> list[tuple[Labels, float]]:
         """The instant vector `promql` at Unix time `at`, by default now."""
@@ -108,30 +110,55 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
-    """Prometheus, ready, scraping `jobs`; needs nothing but `folder`, and leaves nothing there."""
+def prometheus(
+    folder: Path,
+    jobs: Sequence[Job],
+    rules: Sequence[Path] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Prometheus]:
+    """Prometheus, ready, scraping `jobs`, evaluating `rules`, with environment `variables` too.
+
+    Needs nothing but `folder`, and leaves nothing there.
+    """
     program = require("prometheus", "prometheus")
     home = folder / "prometheus"
     home.mkdir()
     try:
-        with _running(program, home, jobs) as server:
+        with _running(program, home, jobs, rules, variables or {}) as server:
             yield server
     finally:
         shutil.rmtree(home)
 
 
 @contextmanager
-def _running(program: str, home: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
+def _running(
+    program: str,
+    home: Path,
+    jobs: Sequence[Job],
+    rules: Sequence[Path],
+    variables: Mapping[str, str],
+) -> Iterator[Prometheus]:
     config, log = home / "prometheus.yml", home / "log"
     # JSON is YAML.
-    config.write_text(json.dumps({"scrape_configs": [_scrape_config(job) for job in jobs]}))
+    config.write_text(
+        json.dumps(
+            {
+                "rule_files": [f"{path}" for path in rules],
+                "scrape_configs": [_scrape_config(job) for job in jobs],
+            }
+        )
+    )
     port = free_port()
     command = [program, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}"]
     command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as child:
+    environment = {**os.environ, **variables}
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=output) as child,
+    ):
         try:
             _wait_until_ready(child, port, log)
-            yield Prometheus(port)
+            yield Prometheus(port, child.pid)
         finally:
             child.kill()
 

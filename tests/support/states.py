@@ -35,6 +35,7 @@ from gpu_bottleneck_exporter.sampler import NO_SYSTEM, Sampler, State
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import UNALLOCATED, WAITING_ON
 from gpu_bottleneck_exporter.worker import Outcome
+from gpu_bottleneck_exporter.workload.identity import Owner
 
 SYSTEM = System("580.95.05", "13.0")
 AT_NS = 86_400_000_000_000
@@ -178,6 +179,18 @@ def with_gpm(totals: Totals) -> Totals:
     )
 
 
+OWNER = Owner(
+    namespace="research",
+    pod="train-7f9c",
+    container="trainer",
+    pod_uid="3b2f8a1c-5c01-4b6e-8e4e-42010a800002",
+    container_id="9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961",
+    slurm_job_id="123456",
+    user="alice",
+)
+"""An owner of whom everything is known, by all systems at once."""
+
+
 def feeding() -> Feeding:
     """A main process with eight workers, in a container with limits, all of it told."""
     return Feeding(
@@ -208,12 +221,14 @@ def feeding() -> Feeding:
                 shared_memory=SharedMemory(16 * 2**30, 3 * 2**30),
                 throttling_known=True,
                 refaults_known=True,
+                interactive=True,
             ),
             age_seconds=3600.25,
             received_bytes=2**30,
             sent_bytes=2**20,
             pressure_ns=pressure_ns(),
         ),
+        owners=(OWNER,),
     )
 
 

@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.collectors import (
     thermal,
     throttle,
     utilization,
+    workload,
     xid,
 )
 from gpu_bottleneck_exporter.collectors.base import Collector
@@ -27,6 +28,7 @@ from gpu_bottleneck_exporter.collectors.base import Collector
 ALL: tuple[Collector, ...] = (
     info.COLLECTOR,
     processes.COLLECTOR,
+    workload.COLLECTOR,
     utilization.COLLECTOR,
     stall.COLLECTOR,
     feeders.COLLECTOR,

@@ -84,6 +84,13 @@ FAMILIES = (
         "Seconds since the oldest main process started (/proc/PID/stat).",
     ),
     Family(
+        "gpu_feeder_interactive",
+        "gauge",
+        "Whether somebody sits in front of a main process, 0 or 1: it is the kernel of a notebook "
+        "(/proc/PID/cmdline) or has a controlling terminal (/proc/PID/stat), as under ssh, tmux or "
+        "docker run -t. Absent while nobody feeds the GPU.",
+    ),
+    Family(
         "gpu_feeder_throttled_seconds_total",
         "counter",
         "Seconds in which the CPU limit held back the main processes' cgroups, summed over CPUs "
@@ -188,6 +195,7 @@ def _of_job(job: Job) -> Iterator[Sample]:
 
 def _of_limits(feeding: Feeding) -> Iterator[Sample]:
     limits = feeding.job.limits
+    yield from optional("gpu_feeder_interactive", limits.interactive)
     yield from optional("gpu_feeder_cpu_limit_cores", limits.cpu_cores)
     yield from optional("gpu_feeder_cpus_allowed", limits.cpus_allowed)
     yield from optional("gpu_feeder_memory_used_bytes", limits.memory_used_bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,7 @@ class Identity:
     parent_uuid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RingSample:
+class RingSample(NamedTuple):
     """One entry of the driver's utilization ring.
 
     `timestamp_us` is the end of the sample's window on the driver's own clock

@@ -6,9 +6,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
-from gpu_bottleneck_exporter.host.cgroup import Cgroup, cgroup_of
+from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import State, classify, parse_stat
 from gpu_bottleneck_exporter.stall import Feeders, Usage
@@ -17,9 +18,11 @@ HISTORY_NS = 20_000_000_000
 SLACK_NS = 1_500_000_000
 """Counters are read once a tick: for ratios, the ticks around a window are near enough."""
 WORKERS_PER_PASS = 2
-WORKER_HISTORY_NS = 3_000_000_000
+WORKER_HISTORY_NS = 4_000_000_000
 """Workers are seen in turn: what takes most of their time shows over seconds, not in one tick."""
 ROLES = ("main", "worker")
+T = TypeVar("T", "Moment", "Tick")
+_WAITS = {state: state.value for state in State if state not in (State.RUN, State.GONE)}
 _HELPERS = ("forkserver", "resource_tracker")
 
 
@@ -42,14 +45,15 @@ class Held:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """States seen in one pass."""
+class Moment(NamedTuple):
+    """States seen in one pass, which stand for the time since the last one."""
 
     at_ns: int
+    elapsed_ns: int
     main: Mapping[State, int]
     workers: Mapping[State, int]
-    worker_count: int
+    counts: tuple[int, int]
+    """How many mains and workers there were; not all workers are looked at, nor each time."""
 
 
 @dataclass(slots=True)
@@ -81,12 +85,13 @@ class Totals:
 class Feed:
     """Written by the watching thread; `feeders` may be asked by any."""
 
-    def __init__(self, proc: Path, sysfs: Path) -> None:
+    def __init__(self, proc: Path, groups: Cgroups) -> None:
+        """`proc`: the host's; `groups` are read by whoever drives all feeds."""
         self.mains: dict[int, Member] = {}
         self.workers: dict[int, Member] = {}
         self.totals = Totals()
         self._proc = proc
-        self._sysfs = sysfs
+        self._groups = groups
         self._cgroups: dict[Cgroup, Held] = {}
         self._moments: deque[Moment] = deque()
         self._ticks: deque[Tick] = deque()
@@ -96,6 +101,8 @@ class Feed:
         self._helpers: dict[int, Member] = {}
         """multiprocessing's own: they load nothing, but a forkserver starts workers."""
         self._zombies: set[int] = set()
+        self._in_turn: list[Member] = []
+        """The workers, for their states to be sampled in turn."""
         self._next_worker = 0
         self._last_pass_ns: int | None = None
         self._last_tick_ns: int | None = None
@@ -121,43 +128,57 @@ class Feed:
         self._replace(self._helpers, helpers)
         started = self._replace(self.workers, workers - helpers)
         self.totals.worker_starts += started if known else 0
+        self._in_turn = list(self.workers.values())
+        for member in (*self.mains.values(), *self._helpers.values()):
+            member.forget_children()
         self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid)}
         groups = {self._cgroup(pid) for pid in self.mains}
         self._cgroups = {
             group: self._cgroups.get(group) or _held_back(group) for group in groups if group
         }
 
-    def sample(self, now_ns: int) -> bool:
+    def sample(self, now_ns: int, *, mains_only: bool = False) -> bool:
         """Look at what the mains, and a few of the workers in turn, are doing.
 
         False when a process is gone or new and the tree is out of date.
         """
-        main = _counted(member.state() for member in self.mains.values())
-        pids = list(self.workers)
-        chosen = [
-            pids[(self._next_worker + i) % len(pids)]
-            for i in range(min(WORKERS_PER_PASS, len(pids)))
-        ]
-        self._next_worker += len(chosen)
-        workers = _counted(self.workers[pid].state() for pid in chosen)
-        self._moments.append(Moment(now_ns, main, workers, len(pids)))
-        self._count_waits(now_ns, {"main": (main, len(self.mains)), "worker": (workers, len(pids))})
+        main = _counted(self.mains.values())
+        chosen = [] if mains_only else self._next_workers()
+        workers = _counted(chosen)
+        counts = len(self.mains), len(self._in_turn)
+        elapsed = now_ns - (self._last_pass_ns or now_ns)
         self._last_pass_ns = now_ns
-        _forget(self._moments, now_ns)
+        self._moments.append(Moment(now_ns, elapsed, main, workers, counts))
+        if mains_only:
+            return True
         return State.GONE not in workers and self._knows_all_children()
 
+    def _next_workers(self) -> list[Member]:
+        count = len(self._in_turn)
+        first = self._next_worker
+        self._next_worker += min(WORKERS_PER_PASS, count)
+        return [self._in_turn[i % count] for i in range(first, self._next_worker)]
+
     def _knows_all_children(self) -> bool:
-        known = (self.workers, self._helpers, self._zombies, self._others)
-        return all(
-            any(pid in pids for pids in known)
-            for member in (*self.mains.values(), *self._helpers.values())
-            for pid in member.children()
+        for members in (self.mains, self._helpers):
+            for member in members.values():
+                if member.strangers(self._knows):
+                    return False
+        return True
+
+    def _knows(self, pid: int) -> bool:
+        return (
+            pid in self.workers
+            or pid in self._helpers
+            or pid in self._zombies
+            or pid in self._others
         )
 
     def advance(self, now_ns: int) -> bool:
         """Read the counters; False when a process is gone and the tree is out of date."""
         before = self._last_tick_ns
         self._last_tick_ns = now_ns
+        self._count_waits(before or 0)
         tick = Tick(now_ns, now_ns - (before or now_ns))
         current = self._advance(self.mains, tick.main)
         current &= self._advance(self.workers, tick.workers)
@@ -168,14 +189,17 @@ class Feed:
         self._add(tick)
         return current
 
-    def feeders(self, start_ns: int, end_ns: int) -> Feeders | None:
-        """What happened from `start_ns` to `end_ns`; None when nobody looked."""
-        history = list(self._moments)
-        moments = [m for m in history if start_ns < m.at_ns <= end_ns]
-        recent = [m for m in history if end_ns - WORKER_HISTORY_NS < m.at_ns <= end_ns]
-        ticks = [t for t in list(self._ticks) if start_ns - SLACK_NS < t.at_ns <= end_ns + SLACK_NS]
+    def feeders(self, start_ns: int, end_ns: int, peer_busy: float = 0.0) -> Feeders | None:
+        """What happened from `start_ns` to `end_ns`; None when nobody looked.
+
+        `peer_busy`: how busy the busiest other GPU of the job is, 0-1.
+        """
+        recent = _since(self._moments, min(start_ns, end_ns - WORKER_HISTORY_NS), end_ns)
+        moments = [m for m in recent if m.at_ns > start_ns]
         if not moments:
             return None
+        recent = [m for m in recent if m.at_ns > end_ns - WORKER_HISTORY_NS]
+        ticks = _since(self._ticks, start_ns - SLACK_NS, end_ns + SLACK_NS)
         held_back = [held for tick in ticks for held in tick.held]
         main, workers = Counters(), Counters()
         for tick in ticks:
@@ -185,13 +209,14 @@ class Feed:
             elapsed_ns=sum(tick.elapsed_ns for tick in ticks),
             main=_summed(m.main for m in moments),
             workers=_summed(m.workers for m in recent),
-            worker_count=sum(m.worker_count for m in recent) / len(recent),
+            worker_count=sum(m.counts[1] for m in recent) / len(recent),
             main_usage=_usage(main, main.leader_cpu_ns),
             worker_usage=_usage(workers, workers.cpu_ns),
             other_threads_cpu_ns=max(main.cpu_ns - main.leader_cpu_ns, 0),
             periods=sum(held.periods for held in held_back),
             throttled_periods=sum(held.throttled_periods for held in held_back),
             refault_bytes=sum(held.refault_bytes for held in held_back),
+            peer_busy=peer_busy,
         )
 
     def close(self) -> None:
@@ -210,6 +235,8 @@ class Feed:
         return len(new)
 
     def _is_zombie(self, pid: int) -> bool:
+        if pid in self.workers and not self.workers[pid].gone:
+            return self.workers[pid].state() is State.GONE
         stat = read(self._proc / str(pid) / "stat")
         return stat is not None and classify(parse_stat(stat.encode()).state, None) is State.GONE
 
@@ -226,18 +253,24 @@ class Feed:
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")
-        return cgroup_of(text, self._sysfs) if text else None
+        return self._groups.of(text) if text else None
 
-    def _count_waits(self, now_ns: int, seen: dict[str, tuple[Mapping[State, int], int]]) -> None:
-        if self._last_pass_ns is None:
-            return
-        elapsed = now_ns - self._last_pass_ns
-        for role, (states, count) in seen.items():
-            sampled = sum(states.values())
-            for state, number in states.items():
-                if state not in (State.RUN, State.GONE):
-                    waited = elapsed * number * count // sampled
-                    self.totals.wait_ns[role, state.value] += waited
+    def _count_waits(self, since_ns: int) -> None:
+        unseen_ns = 0
+        for moment in reversed(_since(self._moments, since_ns, self._last_pass_ns or 0)):
+            mains, workers = moment.counts
+            self._count("main", moment.main, moment.elapsed_ns * mains)
+            unseen_ns += moment.elapsed_ns * workers
+            if moment.workers:
+                self._count("worker", moment.workers, unseen_ns)
+                unseen_ns = 0
+
+    def _count(self, role: str, states: Mapping[State, int], elapsed_ns: int) -> None:
+        """The processes that were sampled stand for all, whose time together is `elapsed_ns`."""
+        sampled = sum(states.values())
+        for state, number in states.items():
+            if state in _WAITS:
+                self.totals.wait_ns[role, _WAITS[state]] += elapsed_ns * number // sampled
 
     def _advance(self, members: dict[int, Member], total: Counters) -> bool:
         complete = True
@@ -252,6 +285,7 @@ class Feed:
     def _add(self, tick: Tick) -> None:
         self._ticks.append(tick)
         _forget(self._ticks, tick.at_ns)
+        _forget(self._moments, tick.at_ns)
         self.totals.counters["main"].add(tick.main)
         self.totals.counters["worker"].add(tick.workers)
         self.totals.throttled_ns += sum(held.throttled_ns for held in tick.held)
@@ -283,10 +317,11 @@ def _usage(counters: Counters, cpu_ns: int) -> Usage:
     )
 
 
-def _counted(states: Iterable[State]) -> dict[State, int]:
+def _counted(members: Iterable[Member]) -> dict[State, int]:
     # Not a Counter: this runs ten times a second for every GPU, and it is ten times as slow.
     total: dict[State, int] = {}
-    for state in states:
+    for member in members:
+        state = member.state()
         total[state] = total.get(state, 0) + 1
     return total
 
@@ -301,7 +336,7 @@ def _summed(counts: Iterable[Mapping[State, int]]) -> dict[State, int]:
 
 def _held_back(group: Cgroup, before: Held = Held()) -> Held:
     """What `group` says now; what cannot be read is as `before`."""
-    refaults, throttling = group.refault_bytes(), group.throttling()
+    refaults, throttling = group.counted.refault_bytes, group.counted.throttling
     known = before if refaults is None else replace(before, refault_bytes=refaults)
     if throttling is None:
         return known
@@ -312,6 +347,17 @@ def _held_back(group: Cgroup, before: Held = Held()) -> Held:
         periods=throttling.periods,
         throttled_periods=throttling.throttled_periods,
     )
+
+
+def _since(history: deque[T], start_ns: int, end_ns: int) -> list[T]:
+    """Those after `start_ns` up to `end_ns`, the newest first: mostly few out of many."""
+    found: list[T] = []
+    for entry in reversed(list(history)):
+        if entry.at_ns <= start_ns:
+            break
+        if entry.at_ns <= end_ns:
+            found.append(entry)
+    return found
 
 
 def _forget(history: deque[Moment] | deque[Tick], now_ns: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_bottleneck_exporter.feeders.interactive import is_interactive
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.sums import Sums
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
@@ -14,7 +15,7 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes, shared_memory
 from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus
 
-_SLOWLY_NS = 5_000_000_000
+_SLOWLY_NS = 10_000_000_000
 _RECEIVED, _SENT = "received", "sent"
 
 
@@ -30,6 +31,8 @@ class Limits:
     shared_memory: SharedMemory | None = None
     throttling_known: bool = False
     refaults_known: bool = False
+    interactive: bool | None = None
+    """Whether one of the mains is a notebook's kernel or has a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,40 @@ class Job:
     """By resource and kind."""
 
 
-class JobReader:
-    """Reads the surroundings of one GPU's mains; limits every 5 s, the rest at each call."""
+class Networks:
+    """Traffic of network namespaces, each read once a tick however many GPUs' mains share it."""
 
     def __init__(self, proc: Path) -> None:
         """`proc`: the host's."""
         self._proc = proc
+        self._at_ns: int | None = None
+        self._found: dict[int, tuple[int, int] | None] = {}
+
+    def traffic(self, inode: int, pid: int, now_ns: int) -> tuple[int, int] | None:
+        """Bytes received and sent in namespace `inode`, that of `pid`, at monotonic `now_ns`.
+
+        None where they cannot be read. The file is opened each time: an open one would keep
+        the namespace of a job that has ended.
+        """
+        if now_ns != self._at_ns:
+            self._at_ns = now_ns
+            self._found.clear()
+        if inode not in self._found:
+            received, sent = network_bytes(read(self._proc / str(pid) / "net/dev") or "")
+            total = sum(received.values()), sum(sent.values())
+            self._found[inode] = total if received else None
+        return self._found[inode]
+
+
+class JobReader:
+    """Reads the surroundings of one GPU's mains; limits every 10 s, the rest at each call."""
+
+    def __init__(self, proc: Path, networks: Networks) -> None:
+        """`proc`: the host's; `networks` may serve many readers."""
+        self._proc = proc
+        self._networks = networks
         self._limits = Limits()
+        self._started_ns: int | None = None
         self._namespaces: dict[int, int] = {}
         self._due_ns = 0
         self._pids: frozenset[int] = frozenset()
@@ -65,32 +95,31 @@ class JobReader:
             self._pids = frozenset(mains)
             self._due_ns = now_ns + _SLOWLY_NS
             self._limits = self._read_limits(groups)
+            self._started_ns = _started_ns(self._proc, mains.values(), now_ns)
             self._namespaces = {
                 inode: pid for pid in mains if (inode := _namespace(self._proc, pid)) is not None
             }
-        self._advance(groups)
+        self._advance(groups, now_ns)
         traffic = self._traffic.known(sources=bool(mains))
         return Job(
             limits=self._limits,
-            age_seconds=_age_seconds(self._proc, mains.values()),
+            age_seconds=None if self._started_ns is None else (now_ns - self._started_ns) / 1e9,
             received_bytes=traffic.get(_RECEIVED),
             sent_bytes=traffic.get(_SENT),
             pressure_ns=self._pressure.known(sources=bool(mains)),
         )
 
-    def _advance(self, groups: set[Cgroup]) -> None:
+    def _advance(self, groups: set[Cgroup], now_ns: int) -> None:
         traffic: dict[tuple[Hashable, str], int] = {}
         for inode, pid in self._namespaces.items():
-            received, sent = network_bytes(self._proc / str(pid))
-            if received:
-                traffic[inode, _RECEIVED] = sum(received.values())
-                traffic[inode, _SENT] = sum(sent.values())
+            if found := self._networks.traffic(inode, pid, now_ns):
+                traffic[inode, _RECEIVED], traffic[inode, _SENT] = found
         self._traffic.advance(traffic)
         self._pressure.advance(
             {
                 (group.unified, key): value
                 for group in groups
-                for key, value in group.pressure_ns().items()
+                for key, value in group.counted.pressure_ns.items()
             }
         )
 
@@ -104,9 +133,15 @@ class JobReader:
             memory_used_bytes=used,
             memory_bytes=limit,
             shared_memory=_shared_memory(self._proc, self._pids),
-            throttling_known=any(group.throttled_ns() is not None for group in groups),
-            refaults_known=any(group.refault_bytes() is not None for group in groups),
+            throttling_known=any(_throttled_ns(group) is not None for group in groups),
+            refaults_known=any(group.counted.refault_bytes is not None for group in groups),
+            interactive=_interactive(self._proc, self._pids),
         )
+
+
+def _throttled_ns(group: Cgroup) -> int | None:
+    throttling = group.counted.throttling
+    return throttling.throttled_ns if throttling else None
 
 
 def _namespace(proc: Path, pid: int) -> int | None:
@@ -120,18 +155,26 @@ def _namespace(proc: Path, pid: int) -> int | None:
         return None
 
 
-def _age_seconds(proc: Path, mains: Iterable[Member]) -> float | None:
+def _started_ns(proc: Path, mains: Iterable[Member], now_ns: int) -> int | None:
+    """When the oldest of `mains` started, in the monotonic clock of `now_ns`."""
     uptime = (read(proc / "uptime") or "").split()
     started = [main.started_ticks for main in mains if main.started_ticks is not None]
     if not uptime or not started:
         return None
-    return max(float(uptime[0]) - min(started) * TICK_NS / 1e9, 0.0)
+    age_ns = int(float(uptime[0]) * 1e9) - min(started) * TICK_NS
+    return now_ns - max(age_ns, 0)
 
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
     """From Cpus_allowed_list of /proc/PID/status."""
     cpus = [allowed_cpus(read(proc / str(pid) / "status") or "") for pid in pids]
     return len(frozenset().union(*cpus)) or None
+
+
+def _interactive(proc: Path, pids: Iterable[int]) -> bool | None:
+    answers = [is_interactive(proc, pid) for pid in pids]
+    known = [answer for answer in answers if answer is not None]
+    return any(known) if known else None
 
 
 def _cpu_cores(groups: set[Cgroup]) -> float | None:

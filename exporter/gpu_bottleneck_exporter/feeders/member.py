@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import KeptFile
@@ -27,17 +28,27 @@ class Counters:
 
     def less(self, before: Counters) -> Counters:
         """What was added since `before`; never negative."""
-        return Counters(*map(_grown, _values(self), _values(before)))  # type: ignore[arg-type]
+        return Counters(
+            max(self.cpu_ns - before.cpu_ns, 0),
+            max(self.system_ns - before.system_ns, 0),
+            max(self.leader_cpu_ns - before.leader_cpu_ns, 0),
+            max(self.queue_ns - before.queue_ns, 0),
+            max(self.major_faults - before.major_faults, 0),
+            _grown(self.read_bytes, before.read_bytes),
+            _grown(self.written_bytes, before.written_bytes),
+        )
 
     def add(self, more: Counters) -> None:
         """Add `more` to these; what may not be known adds nothing."""
-        for field, mine, theirs in zip(fields(self), _values(self), _values(more), strict=True):
-            if theirs is not None:
-                setattr(self, field.name, (mine or 0) + theirs)
-
-
-def _values(counters: Counters) -> list[int | None]:
-    return [getattr(counters, field.name) for field in fields(counters)]
+        self.cpu_ns += more.cpu_ns
+        self.system_ns += more.system_ns
+        self.leader_cpu_ns += more.leader_cpu_ns
+        self.queue_ns += more.queue_ns
+        self.major_faults += more.major_faults
+        if more.read_bytes is not None:
+            self.read_bytes = (self.read_bytes or 0) + more.read_bytes
+        if more.written_bytes is not None:
+            self.written_bytes = (self.written_bytes or 0) + more.written_bytes
 
 
 def _grown(now: int | None, before: int | None) -> int | None:
@@ -51,6 +62,7 @@ class Member:
         self.pid = pid
         self.reader = ProcessReader(proc, pid)
         self._children = KeptFile(proc / str(pid) / "task" / str(pid) / "children")
+        self._known_children: bytes | None = None
         self._last: Counters | None = None
         self._last = self._read()
 
@@ -78,9 +90,19 @@ class Member:
         """What its first thread does now."""
         return self.reader.state()
 
-    def children(self) -> set[int]:
-        """Processes that its first thread has started and that live."""
-        return {int(pid) for pid in (self._children.read() or b"").split()}
+    def strangers(self, known: Callable[[int], bool]) -> bool:
+        """Whether its first thread has a living child that is not `known`."""
+        text = self._children.read() or b""
+        if text == self._known_children:
+            return False
+        if not all(known(int(pid)) for pid in text.split()):
+            return True
+        self._known_children = text
+        return False
+
+    def forget_children(self) -> None:
+        """Ask of all of them again: who is known has changed."""
+        self._known_children = None
 
     def advance(self) -> Counters | None:
         """What it used since the last call; None when it is gone."""
@@ -93,17 +115,17 @@ class Member:
         if stat is None:
             return None
         last = self._last or Counters(read_bytes=None, written_bytes=None)
-        leader = self.reader.leader_ns() or (last.leader_cpu_ns, last.queue_ns)
+        leader_ns, queue_ns = self.reader.leader_ns() or (last.leader_cpu_ns, last.queue_ns)
         read, written = self.reader.io_bytes() or (None, None)
         if read is None and self.reader.stat() is None:
             # It ended while we looked, which says nothing of our rights.
             read, written = last.read_bytes, last.written_bytes
         return Counters(
-            cpu_ns=stat.user_ns + stat.system_ns,
-            system_ns=stat.system_ns,
-            leader_cpu_ns=leader[0],
-            queue_ns=leader[1],
-            major_faults=stat.major_faults,
-            read_bytes=read,
-            written_bytes=written,
+            stat.user_ns + stat.system_ns,
+            stat.system_ns,
+            leader_ns,
+            queue_ns,
+            stat.major_faults,
+            read,
+            written,
         )

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.feed import ROLES, Feed
-from gpu_bottleneck_exporter.feeders.job import Job, JobReader
+from gpu_bottleneck_exporter.feeders.job import Job, JobReader, Networks
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
+from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,17 @@ class Feeding:
     throttled_ns: int | None
     refault_bytes: int | None
     job: Job
+    owners: tuple[Owner, ...] = ()
+    """Of the mains, each once."""
 
 
 class FeedingReader:
     """Makes the snapshots of one GPU; only the watching thread calls it."""
 
-    def __init__(self, proc: Path) -> None:
-        """`proc`: the host's."""
-        self._job = JobReader(proc)
+    def __init__(self, proc: Path, networks: Networks, owners: OwnerReader | None = None) -> None:
+        """`proc`: the host's; `networks` and `owners`, if wanted, may serve many readers."""
+        self._job = JobReader(proc, networks)
+        self._owners = owners
         self._seen: set[str] = {"main"}
         self._counted: set[str] = set()
         """Roles of which bytes were known of at least one process."""
@@ -59,7 +64,13 @@ class FeedingReader:
             throttled_ns=totals.throttled_ns if throttling else None,
             refault_bytes=totals.refault_bytes if refaults else None,
             job=job,
+            owners=self._owners_of(feed.mains, now_ns),
         )
+
+    def _owners_of(self, mains: Mapping[int, Member], now_ns: int) -> tuple[Owner, ...]:
+        if self._owners is None:
+            return ()
+        return self._owners.of(((main.pid, main.started_ticks) for main in mains.values()), now_ns)
 
     def _counters(self, feed: Feed, role: str, members: Mapping[int, Member]) -> Counters:
         counters = replace(feed.totals.counters[role])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
-from gpu_bottleneck_exporter.host.files import allow_many_files
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.host.files import allow_many_files, read
 from gpu_bottleneck_exporter.host.tree import descendants
 from gpu_bottleneck_exporter.host.watch import HostWatch
 from gpu_bottleneck_exporter.stall import Feeders
+from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 log = logging.getLogger(__name__)
 
@@ -23,16 +25,20 @@ DISCOVERY_SECONDS = 10.0
 
 
 class FeederWatch:
-    """Samples states ten times a second and counters once a second, for all GPUs."""
+    """Samples states of mains ten times a second, of workers five times, and counters once."""
 
-    def __init__(self, proc: Path, sysfs: Path, *, machine: bool = False) -> None:
-        """`proc`, `sysfs`: the host's; `machine`: whether to read the host too."""
+    def __init__(
+        self, proc: Path, sysfs: Path, *, machine: bool = False, owners: bool = False
+    ) -> None:
+        """`proc`, `sysfs`: the host's; whether to read the `machine` and mains' `owners` too."""
         self.host = HostWatch(proc, sysfs, machine=machine)
         self._proc = proc
-        self._sysfs = sysfs
+        self._groups = Cgroups(sysfs)
+        self._networks = Networks(proc)
+        self._owners = OwnerReader(proc) if owners else None
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._held: dict[str, frozenset[int]] = {}
+        self._held: dict[str, frozenset[int] | None] = {}
         self._feeds: dict[str, Feed] = {}
         self._busy: dict[str, float] = {}
         self._readers: dict[str, FeedingReader] = {}
@@ -51,20 +57,17 @@ class FeederWatch:
         if self._thread.is_alive():
             self._thread.join()
 
-    def hold(self, uuid: str, pids: frozenset[int]) -> None:
-        """Tell which processes hold GPU `uuid`; from any thread."""
+    def hold(self, uuid: str, pids: frozenset[int] | None) -> None:
+        """Tell which processes hold GPU `uuid`, None when nobody knows; from any thread."""
         with self._lock:
-            if self._held.get(uuid) != pids:
+            if uuid not in self._held or self._held[uuid] != pids:
                 self._held[uuid] = pids
                 self._changed = True
 
     def feeders(self, uuid: str, start_ns: int, end_ns: int) -> Feeders | None:
         """What the feeders of GPU `uuid` did between two monotonic times; from any thread."""
         feed = self._feeds.get(uuid)
-        found = feed.feeders(start_ns, end_ns) if feed else None
-        if feed is None or found is None:
-            return None
-        return replace(found, peer_busy=self._peer_busy(uuid, feed))
+        return feed.feeders(start_ns, end_ns, self._peer_busy(uuid, feed)) if feed else None
 
     def tell_busy(self, uuid: str, ratio: float) -> None:
         """Tell how busy GPU `uuid` was in its last tick, for its peers to know."""
@@ -88,13 +91,15 @@ class FeederWatch:
 
     def _tell(self) -> None:
         """Make the snapshots that scrapes show, once a tick."""
-        host = self.host.snapshot
+        host, now = self.host.snapshot, time.monotonic_ns()
         queue_known = host is None or host.signals.get("schedstat", True)
         for uuid, feed in self._feeds.items():
-            reader = self._readers.setdefault(uuid, FeedingReader(self._proc))
-            feeding = reader.read(feed, time.monotonic_ns(), queue_known=queue_known)
+            reader = self._readers.setdefault(
+                uuid, FeedingReader(self._proc, self._networks, self._owners)
+            )
+            feeding = reader.read(feed, now, queue_known=queue_known)
             # Held by processes that are not in our /proc: of another PID namespace, or just gone.
-            unseen = self._held.get(uuid) and not feed.mains
+            unseen = not feed.mains and self._held.get(uuid) != frozenset()
             self._feedings[uuid] = None if unseen else feeding
 
     def _run(self) -> None:
@@ -122,9 +127,12 @@ class FeederWatch:
     def _pass(self, number: int) -> bool:
         """Sample; once a tick also count. Whether the trees must be discovered anew."""
         stale = self._changed
+        counting = number % PASSES_PER_TICK == 0
+        if counting:
+            self._groups.look()
         for feed in list(self._feeds.values()):
-            stale |= not feed.sample(time.monotonic_ns())
-            if number % PASSES_PER_TICK == 0:
+            stale |= not feed.sample(time.monotonic_ns(), mains_only=number % 2 == 1)
+            if counting:
                 stale |= not feed.advance(time.monotonic_ns())
         return stale
 
@@ -132,11 +140,13 @@ class FeederWatch:
         with self._lock:
             held = dict(self._held)
             self._changed = False
-        mains = frozenset(pid for pids in held.values() for pid in pids)
-        trees = descendants(self._proc, mains, mains)
+        mains = frozenset(pid for pids in held.values() for pid in pids or ())
+        seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
+        trees = descendants(self._proc, seen, mains)
         feeds = dict(self._feeds)
         for uuid, pids in held.items():
-            living = {pid for pid in pids if (self._proc / str(pid)).exists()}
+            living = seen.intersection(pids or ())
             workers = {worker for pid in living for worker in trees.get(pid, ())}
-            feeds.setdefault(uuid, Feed(self._proc, self._sysfs)).adopt(living, workers, mains)
+            feeds.setdefault(uuid, Feed(self._proc, self._groups)).adopt(living, workers, mains)
         self._feeds = feeds
+        self._groups.keep({group for feed in feeds.values() for group in feed.cgroups})

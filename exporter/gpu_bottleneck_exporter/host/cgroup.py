@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import KeptFile, read
 from gpu_bottleneck_exporter.host.pressure import stalled_by_resource
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -15,6 +16,8 @@ _UNLIMITED_BYTES = 2**60
 """Cgroup v1 writes "no limit" as the largest multiple of a page."""
 _V1_CPU = ("cpu", "cpu,cpuacct")
 _NAMESPACE_DEPTH = 3
+_REFAULTS = re.compile(r"^workingset_refault(?:_file|_anon)? (\d+)$", re.MULTILINE)
+"""Of memory.stat; a kernel has either the first or the two others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,16 @@ class Throttling:
     """Those in which it ran out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counters of a cgroup, so far. None or empty: they cannot be read."""
+
+    throttling: Throttling | None = None
+    refault_bytes: int | None = None
+    pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Nanoseconds stalled by (resource, kind)."""
+
+
 class Cgroup:
     """The cgroups of one process: folders on this machine, None where there is none.
 
@@ -49,6 +62,10 @@ class Cgroup:
         self.unified = unified
         self.cpu = cpu
         self.memory = memory
+        self.counted = Counted()
+        """As of the last `look`."""
+        self._kept: dict[Path, KeptFile] = {}
+        self._cpu_levels = tuple(_levels(cpu))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cgroup) and self._key() == other._key()
@@ -59,9 +76,25 @@ class Cgroup:
     def _key(self) -> tuple[Path | None, ...]:
         return self.unified, self.cpu, self.memory
 
+    def look(self) -> None:
+        """Read the counters."""
+        self.counted = Counted(self.throttling(), self.refault_bytes(), self.pressure_ns())
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in self._kept.values():
+            file.close()
+
+    def _read(self, path: Path) -> str | None:
+        """Through a kept descriptor: for what is read every tick."""
+        if path not in self._kept:
+            self._kept[path] = KeptFile(path)
+        text = self._kept[path].read()
+        return None if text is None else text.decode()
+
     def throttling(self) -> Throttling | None:
         """What cpu.stat says, own and inherited; None where it cannot be read."""
-        texts = [text for level in _levels(self.cpu) if (text := read(level / "cpu.stat"))]
+        texts = [text for level in self._cpu_levels if (text := self._read(level / "cpu.stat"))]
         if not texts:
             return None
         known = [value for text in texts if (value := _throttled(text)) is not None]
@@ -91,14 +124,10 @@ class Cgroup:
 
     def refault_bytes(self) -> int | None:
         """Bytes that were evicted and had to be read again (memory.stat)."""
-        text = read(self.memory / "memory.stat") if self.memory else None
+        text = self._read(self.memory / "memory.stat") if self.memory else None
         if text is None:
             return None
-        pages = [
-            int(value)
-            for name, _, value in (line.partition(" ") for line in text.splitlines())
-            if name in ("workingset_refault", "workingset_refault_file", "workingset_refault_anon")
-        ]
+        pages = [int(value) for value in _REFAULTS.findall(text)]
         return sum(pages) * _PAGE_BYTES if pages else None
 
     def pressure_ns(self) -> dict[tuple[str, str], int]:
@@ -106,7 +135,34 @@ class Cgroup:
         if self.unified is None:
             return {}
         folder = self.unified
-        return stalled_by_resource(lambda resource: folder / f"{resource}.pressure")
+        return stalled_by_resource(lambda resource: self._read(folder / f"{resource}.pressure"))
+
+
+class Cgroups:
+    """The cgroups of all feeders: each is read once a tick, however many processes share it."""
+
+    def __init__(self, sysfs: Path) -> None:
+        """`sysfs`: the host's."""
+        self._sysfs = sysfs
+        self._known: dict[Cgroup, Cgroup] = {}
+
+    def of(self, text: str) -> Cgroup:
+        """The one named by `text`, a /proc/PID/cgroup file; read when it is new."""
+        found = cgroup_of(text, self._sysfs)
+        if found not in self._known:
+            found.look()
+            self._known[found] = found
+        return self._known[found]
+
+    def look(self) -> None:
+        """Read the counters of all."""
+        for group in self._known:
+            group.look()
+
+    def keep(self, wanted: Collection[Cgroup]) -> None:
+        """Forget all others."""
+        for group in [group for group in self._known if group not in wanted]:
+            self._known.pop(group).close()
 
 
 def cgroup_of(text: str, sysfs: Path) -> Cgroup:
@@ -126,6 +182,19 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
     return Cgroup(unified, cpu or unified, _find(root / "memory", paths.get("memory")) or unified)
 
 
+def hidden(text: str, sysfs: Path) -> set[str]:
+    """Parts of the process's cgroups (`cpu`, `memory`, `unified`) that we cannot find.
+
+    `text` is its /proc/PID/cgroup file; the machine's root cgroup hides nothing.
+    """
+    paths, found = _paths(text), cgroup_of(text, sysfs)
+    folders = {"cpu": found.cpu, "memory": found.memory, "unified": found.unified}
+    unified = paths.get("", "/")
+    named = {"cpu": paths.get("cpu", unified), "memory": paths.get("memory", unified)}
+    named["unified"] = unified
+    return {name for name, folder in folders.items() if folder is None and named[name] != "/"}
+
+
 def _paths(text: str) -> Mapping[str, str]:
     """Path by controller; the v2 hierarchy is the empty name."""
     found: dict[str, str] = {}
@@ -140,6 +209,8 @@ def _find(root: Path, path: str | None) -> Path | None:
     """The folder of cgroup `path`; in a private namespace the path is relative to ours."""
     if path is None or not root.is_dir():
         return None
+    if path.startswith("/..") and _is_v2(root):
+        return None  # what we see is our own cgroup, and the process is outside of it
     below = [part for part in path.split("/") if part not in ("", "..")]
     if not below:
         # In a container of our own, the root of what we see is that container's cgroup.

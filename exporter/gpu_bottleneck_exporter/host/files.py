@@ -7,20 +7,29 @@ import os
 import resource
 from pathlib import Path
 
-_BYTES = 65536
 _FEW_BYTES = 1024
+_MORE = 8
+_MUCH = 65536
 
 
-def read(path: Path) -> str | None:
+def read(path: Path | str) -> str | None:
     """The text of `path`, or None where it cannot be read now.
 
     A file that belongs to a process may vanish at any moment, a pressure file may be
     there and refuse (EOPNOTSUPP): both are no news.
     """
     try:
-        return path.read_bytes().decode(errors="replace")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        # Not read_bytes: that takes twice as long, and thousands are read this way.
+        parts = list(iter(lambda: os.read(descriptor, _MUCH), b""))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode(errors="replace")
 
 
 def allow_many_files() -> None:
@@ -37,18 +46,20 @@ class KeptFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
+        self._room = _FEW_BYTES
 
     def read(self) -> bytes | None:
         """What it says now, None where it cannot be read."""
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            text = os.pread(self._descriptor, _FEW_BYTES, 0)
-            # Room for more than is there costs more than a second read, where one is needed.
-            return text if len(text) < _FEW_BYTES else os.pread(self._descriptor, _BYTES, 0)
+            # Little room at first: room for more than is there costs more than a second read.
+            while len(text := os.pread(self._descriptor, self._room, 0)) == self._room:
+                self._room *= _MORE
         except OSError:
             self.close()
             return None
+        return text
 
     def close(self) -> None:
         """Give the descriptor back; the next `read` opens the file again."""

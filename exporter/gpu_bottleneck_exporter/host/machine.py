@@ -15,8 +15,9 @@ from typing import TypeVar
 
 import psutil
 
-from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.pressure import stalled_by_resource
+from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.pressure import RESOURCES, stalled_by_resource
+from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ _STACKED = ("dm-", "md", "drbd")
 """Block devices made of others, whose time is also that of the disks below."""
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _SHARED_MEMORY = "dev/shm"
+_SIZES_EVERY_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +66,73 @@ class Machine:
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
-def read_machine(proc: Path) -> Machine:
-    """The machine whose procfs is mounted at `proc`; a part that fails costs itself only.
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What is no counter, and need not be asked for every second."""
 
-    Network and shared memory are those of process 1, the host's.
+    cpus: int | None
+    memory_total_bytes: int | None
+    memory_available_bytes: int | None
+    shared_memory: SharedMemory | None
+
+
+class MachineReader:
+    """Reads the machine whose procfs is mounted at `proc`; a part that fails costs itself only.
+
+    Counters at each call, sizes every 5 s. Network and shared memory are those of
+    process 1, the host's; in a PID namespace of our own it is not, and they are unknown.
     """
-    psutil.PROCFS_PATH = str(proc)
-    times, memory = _part(psutil.cpu_times, None), _part(psutil.virtual_memory, None)
-    received, sent = _part(lambda: network_bytes(proc / "1"), _NO_TRAFFIC)
-    return Machine(
-        cpus=_part(psutil.cpu_count, None),
-        cpu_busy_seconds=sum(getattr(times, name, 0.0) for name in _BUSY) if times else None,
-        iowait_seconds=getattr(times, "iowait", None),
-        memory_total_bytes=memory.total if memory else None,
-        memory_available_bytes=memory.available if memory else None,
-        shared_memory=_part(lambda: _host_shared_memory(proc), None),
-        disk_io_seconds=_part(lambda: _disk_io_seconds(proc), {}),
-        network_receive_bytes=received,
-        network_transmit_bytes=sent,
-        pressure_ns=_part(lambda: stalled_by_resource(lambda name: proc / "pressure" / name), {}),
-    )
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._sees_host = in_hosts_pid_namespace(proc) is not False
+        self._network = KeptFile(proc / "1/net/dev")
+        self._disks = KeptFile(proc / "diskstats")
+        self._pressure = {name: KeptFile(proc / "pressure" / name) for name in RESOURCES}
+        self._sizes = _Sizes(None, None, None, None)
+        self._sizes_due_ns: int | None = None
+
+    def read(self, now_ns: int) -> Machine:
+        """The machine at monotonic time `now_ns`."""
+        psutil.PROCFS_PATH = str(self._proc)
+        if self._sizes_due_ns is None or now_ns >= self._sizes_due_ns:
+            self._sizes_due_ns = now_ns + _SIZES_EVERY_NS
+            self._sizes = self._read_sizes()
+        times = _part(psutil.cpu_times, None)
+        received, sent = _NO_TRAFFIC
+        if self._sees_host:
+            received, sent = _part(lambda: network_bytes(_text(self._network)), _NO_TRAFFIC)
+        return Machine(
+            cpus=self._sizes.cpus,
+            cpu_busy_seconds=sum(getattr(times, name, 0.0) for name in _BUSY) if times else None,
+            iowait_seconds=getattr(times, "iowait", None),
+            memory_total_bytes=self._sizes.memory_total_bytes,
+            memory_available_bytes=self._sizes.memory_available_bytes,
+            shared_memory=self._sizes.shared_memory,
+            disk_io_seconds=_part(lambda: _disk_io_seconds(_text(self._disks)), {}),
+            network_receive_bytes=received,
+            network_transmit_bytes=sent,
+            pressure_ns=_part(lambda: stalled_by_resource(self._read_pressure), {}),
+        )
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in (self._network, self._disks, *self._pressure.values()):
+            file.close()
+
+    def _read_pressure(self, resource: str) -> bytes | None:
+        return self._pressure[resource].read()
+
+    def _read_sizes(self) -> _Sizes:
+        memory = _part(psutil.virtual_memory, None)
+        return _Sizes(
+            cpus=_part(psutil.cpu_count, None),
+            memory_total_bytes=memory.total if memory else None,
+            memory_available_bytes=memory.available if memory else None,
+            shared_memory=(
+                _part(lambda: _host_shared_memory(self._proc), None) if self._sees_host else None
+            ),
+        )
 
 
 def shared_memory(path: Path) -> SharedMemory | None:
@@ -96,13 +145,13 @@ def shared_memory(path: Path) -> SharedMemory | None:
     return SharedMemory(size, size - stat.f_bfree * stat.f_frsize)
 
 
-def network_bytes(process: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes received and sent by interface, in the network namespace of `process`.
+def network_bytes(text: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes received and sent by interface, from a /proc/PID/net/dev file.
 
-    From /proc/PID/net/dev, without the loopback and `VIRTUAL_INTERFACES`.
+    Without the loopback and `VIRTUAL_INTERFACES`.
     """
     counters: dict[str, tuple[int, int]] = {}
-    for line in (read(process / "net/dev") or "").splitlines()[2:]:
+    for line in text.splitlines()[2:]:
         name, _, columns = line.partition(":")
         fields = columns.split()
         if len(fields) > _SENT and _is_told(name.strip()):
@@ -132,9 +181,13 @@ def _bounded(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:MOST_DEVICES]
 
 
-def _disk_io_seconds(proc: Path) -> dict[str, float]:
-    # Not psutil: without diskstats it takes what /sys/block of our own machine says.
-    lines = [line.split() for line in (read(proc / "diskstats") or "").splitlines()]
+def _text(file: KeptFile) -> str:
+    return (file.read() or b"").decode()
+
+
+def _disk_io_seconds(text: str) -> dict[str, float]:
+    """From /proc/diskstats; without it psutil takes what /sys/block of our own machine says."""
+    lines = [line.split() for line in text.splitlines()]
     disks = {fields[_DISK]: int(fields[_MILLISECONDS]) for fields in lines}
     return {name: disks[name] / 1000 for name in whole_disks(disks)}
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-
-from gpu_bottleneck_exporter.host.files import read
 
 RESOURCES = ("cpu", "io", "memory")
 KINDS = ("some", "full")
@@ -26,10 +23,12 @@ def stalled_ns(text: str | bytes) -> Mapping[str, int]:
     return totals
 
 
-def stalled_by_resource(path_of: Callable[[str], Path]) -> dict[tuple[str, str], int]:
-    """Nanoseconds stalled by (resource, kind); `path_of` names the file of a resource."""
+def stalled_by_resource(
+    text_of: Callable[[str], str | bytes | None],
+) -> dict[tuple[str, str], int]:
+    """Nanoseconds stalled by (resource, kind); `text_of` reads the file of a resource."""
     return {
         (resource, kind): value
         for resource in RESOURCES
-        for kind, value in stalled_ns(read(path_of(resource)) or "").items()
+        for kind, value in stalled_ns(text_of(resource) or "").items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import KeptFile, read
@@ -32,8 +33,12 @@ class State(Enum):
     """Asleep, and the kernel does not tell us in what."""
     GONE = "gone"
 
+    __hash__ = object.__hash__
+    """Enum's own hashes the name in Python, at each count of a state."""
 
-_NO_CHANNEL = b"0"
+
+_LAST_FIELD = _START + 1
+"""Nothing behind it is wanted: half the line need not be split."""
 _NETWORK_CHANNELS = ("sk_", "tcp_", "inet_", "udp_", "wait_woken", "__skb_")
 _QUEUE_CHANNELS = (
     "futex",
@@ -46,6 +51,21 @@ _QUEUE_CHANNELS = (
     "msg_",
     "unix_",
 )
+_INTERRUPTIBLE = (
+    *_NETWORK_CHANNELS,
+    *_QUEUE_CHANNELS,
+    "do_epoll_wait",
+    "ep_poll",
+    "do_poll",
+    "do_sys_poll",
+    "poll_schedule_timeout",
+    "do_select",
+    "hrtimer_nanosleep",
+    "do_nanosleep",
+    "do_wait",
+    "kernel_wait4",
+)
+"""Channels in which nothing sleeps but in state S: there the channel tells all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +84,7 @@ class Stat:
 
 def parse_stat(text: bytes) -> Stat:
     """Raises ValueError on anything that is no stat file."""
-    fields = text[text.rindex(b")") + 2 :].split()
+    fields = text[text.rindex(b")") + 2 :].split(None, _LAST_FIELD)
     return Stat(
         state=fields[_STATE].decode(),
         parent=int(fields[_PPID]),
@@ -96,6 +116,13 @@ def classify(state: str, channel: str | None) -> State:  # noqa: PLR0911 - a tab
     return State.SLEEP
 
 
+@cache
+def _asleep(channel: bytes) -> State | None:
+    """The state of a thread in `channel`, None where the state letter must be asked for too."""
+    name = channel.decode()
+    return classify("S", name) if name.startswith(_INTERRUPTIBLE) else None
+
+
 def allowed_cpus(status: str) -> frozenset[int]:
     """The CPUs of Cpus_allowed_list in a /proc/PID/status file; empty where it is not told."""
     for line in status.splitlines():
@@ -121,6 +148,8 @@ class ProcessReader:
         self._channel = KeptFile(folder / "wchan")
         self._io = KeptFile(folder / "io")
         self._gone = False
+        self._text: bytes | None = None
+        self._parsed: Stat | None = None
         self.started_ticks: int | None = None
         first = self.stat()
         self.started_ticks = first.started_ticks if first else None
@@ -131,29 +160,37 @@ class ProcessReader:
             file.close()
 
     def stat(self) -> Stat | None:
-        """/proc/PID/stat, None when the process is gone."""
+        """/proc/PID/stat, None when the process is gone; the same object until it changes."""
         text = None if self._gone else self._stat.read()
+        if text and text == self._text:
+            return self._parsed
         stat = parse_stat(text) if text else None
         # A kept descriptor fails once its process is gone; one opened later shows a successor.
         if stat is None or self.started_ticks not in (None, stat.started_ticks):
             self._gone = True
             return None
+        self._text, self._parsed = text, stat
         return stat
 
     def state(self) -> State:
-        """What the leader thread does now."""
+        """What the leader thread does now.
+
+        The channel first: of a thread that sleeps it mostly tells enough, and this is
+        asked ten times a second for every process that feeds a GPU.
+        """
+        channel = None if self._gone else self._channel.read()
+        asleep = _asleep(channel) if channel else None
+        if asleep:
+            return asleep
         letter = self._letter()
         if letter is None:
             return State.GONE
         if letter != "S":
             return classify(letter, None)
-        channel = self._channel.read()
-        if channel == _NO_CHANNEL and self._letter() == "R":
-            return State.RUN  # it woke up between the two
+        channel = self._channel.read()  # it may have fallen asleep between the two
         return classify("S", channel.decode() if channel else None)
 
     def _letter(self) -> str | None:
-        """The state alone: looked at ten times as often as the rest of the line is parsed."""
         text = None if self._gone else self._stat.read()
         if not text:
             self._gone = True
@@ -174,9 +211,13 @@ class ProcessReader:
         text = None if self._gone else self._io.read()
         if not text:
             return None
-        fields = dict(line.split(b": ") for line in text.splitlines())
-        return int(fields[b"read_bytes"]), int(fields[b"write_bytes"])
+        return _number_after(b"read_bytes: ", text), _number_after(b"write_bytes: ", text)
 
     def command(self) -> str:
         """The name the process gave itself (15 characters)."""
         return (read(self._folder / "comm") or "").strip()
+
+
+def _number_after(name: bytes, text: bytes) -> int:
+    """Where `name` ends another one too, the first is meant."""
+    return int(text.partition(name)[2].partition(b"\n")[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.cgroup import hidden
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.pressure import stalled_ns
 from gpu_bottleneck_exporter.host.process import parse_stat
@@ -17,17 +18,25 @@ _SLEEPING = "S"
 def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[str, bool]:
     """Whether each signal is there. `proc`, `sysfs`: the host's.
 
-    What needs rights is tried on the processes `feeding` GPUs, else on process 1. What
-    cannot be told at the moment is left out.
+    What needs rights is tried on the processes `feeding` GPUs, else on process 1 if that is
+    not us. What cannot be told at the moment is left out.
     """
-    tried = feeding or (1,)
+    tried = feeding or (() if _is_first_process(proc) else (1,))
     cgroups = sysfs / "fs/cgroup"
+    lost = {
+        name
+        for pid in feeding
+        if (text := read(proc / str(pid) / "cgroup"))
+        for name in hidden(text, sysfs)
+    }
     found = {
         "psi_host": _gives_pressure(proc / "pressure/cpu"),
-        "psi_cgroup": _cgroups_give_pressure(cgroups),
+        "psi_cgroup": _cgroups_give_pressure(cgroups) and "unified" not in lost,
         "schedstat": (proc / "self/schedstat").exists(),
-        "cgroup_cpu": _has_controller(cgroups, "cpu", "cpu.stat"),
-        "cgroup_memory": _has_controller(cgroups, "memory", "memory.stat"),
+        "cgroup_cpu": _has_controller(cgroups, "cpu", "cpu.stat") and "cpu" not in lost,
+        "cgroup_memory": (
+            _has_controller(cgroups, "memory", "memory.stat") and "memory" not in lost
+        ),
     }
     doubtful = {
         "process_io": _all(_tells_io(proc / str(pid)) for pid in tried),
@@ -35,6 +44,11 @@ def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[s
         "host_pids": _sees_all_processes(proc),
     }
     return found | {name: given for name, given in doubtful.items() if given is not None}
+
+
+def _is_first_process(proc: Path) -> bool:
+    """Whether we are process 1, as in a container: we may know all of ourselves."""
+    return (proc / "self").resolve() == (proc / "1").resolve()
 
 
 def _all(answers: Iterable[bool | None]) -> bool | None:
@@ -78,16 +92,34 @@ def _tells_io(process: Path) -> bool | None:
 
 
 def _tells_wait_channel(process: Path) -> bool | None:
-    """None of a process that is gone or does not sleep, which has no channel."""
+    """None of a process that is gone, or that has no channel as it does not sleep."""
     channel = read(process / "wchan")
     stat = read(process / "stat")
     if stat is None or parse_stat(stat.encode()).state != _SLEEPING:
         return None
-    return (channel or "0") != "0"
+    if channel and channel != "0":
+        return True
+    # It may have fallen asleep between the two, or sleep and not have left the CPU's queue yet.
+    return None if channel and _may_trace(process) else False
+
+
+def _may_trace(process: Path) -> bool:
+    """Whether we have the right that reading a wait channel takes; so does following a link."""
+    try:
+        (process / "root").readlink()
+    except OSError:
+        return False
+    return True
 
 
 def _sees_all_processes(proc: Path) -> bool | None:
-    """Whether `proc` is of the machine's own PID namespace; None where it cannot be told."""
+    """Whether neither a PID namespace nor hidepid hides anybody; None where it cannot be told."""
+    ours = in_hosts_pid_namespace(proc)
+    return ours if not ours else read(proc / "1/stat") is not None
+
+
+def in_hosts_pid_namespace(proc: Path) -> bool | None:
+    """Whether we are in the machine's own PID namespace; None where it cannot be told."""
     try:
         return (proc / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
     except OSError:

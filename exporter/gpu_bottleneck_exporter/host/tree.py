@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,11 +27,13 @@ def descendants(proc: Path, roots: Iterable[int], stop_at: frozenset[int]) -> di
 
 
 def _children(proc: Path, pid: int) -> list[int]:
+    folder = f"{proc}/{pid}/task"
     try:
-        tasks = list((proc / str(pid) / "task").iterdir())
+        tasks = os.listdir(folder)  # noqa: PTH208 - a tenth of the time, for every thread
     except OSError:
         return []
-    return [int(child) for task in tasks for child in (read(task / "children") or "").split()]
+    files = (read(f"{folder}/{task}/children") for task in tasks)
+    return [int(child) for text in files if text for child in text.split()]
 
 
 def _scan(proc: Path) -> dict[int, list[int]]:

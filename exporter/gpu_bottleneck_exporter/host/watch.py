@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.machine import Machine, read_machine
+from gpu_bottleneck_exporter.host.machine import Machine, MachineReader
 from gpu_bottleneck_exporter.host.signals import host_signals
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class HostWatch:
         self.snapshot: HostSnapshot | None = None
         self._proc = proc
         self._sysfs = sysfs
-        self._machine = machine
+        self._machine = MachineReader(proc) if machine else None
         self._signals: Mapping[str, bool] = {}
         self._signals_due_ns = 0
         self._tried: frozenset[int] = frozenset()
@@ -50,7 +50,7 @@ class HostWatch:
                 self._take_signals(host_signals(self._proc, self._sysfs, tried))
             except Exception:  # whatever /proc says, the watching goes on
                 log.exception("looking for the host's signals")
-        machine = read_machine(self._proc) if self._machine else None
+        machine = self._machine.read(now) if self._machine else None
         self.snapshot = HostSnapshot(now, machine, self._signals)
 
     def _take_signals(self, signals: Mapping[str, bool]) -> None:

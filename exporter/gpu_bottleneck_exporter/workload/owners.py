@@ -1,0 +1,70 @@
+"""Reads from /proc whose the processes are that hold a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.workload.identity import (
+    NOBODY,
+    Owner,
+    owner_in_cgroup,
+    real_uid,
+    slurm_job_in_environment,
+)
+from gpu_bottleneck_exporter.workload.users import UserNames
+
+MOST_OWNERS = 8
+"""Of one GPU; more would be a matter of a program that forks without end."""
+_SLOWLY_NS = 10_000_000_000
+
+Started = tuple[int, int | None]
+"""A process: its pid, and its start since boot in clock ticks, since pids are used again."""
+
+
+class OwnerReader:
+    """Reads each process when it is new and then every 10 s, however many GPUs it holds."""
+
+    def __init__(self, proc: Path, users: UserNames | None = None) -> None:
+        """`proc`: the host's."""
+        self._proc = proc
+        self._users = users or UserNames(proc)
+        self._known: dict[Started, tuple[int, Owner]] = {}
+        """With the monotonic time when each is to be read again."""
+
+    def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
+        """The distinct owners of `processes`, sorted, at monotonic time `now_ns`."""
+        found = {self._owner(process, now_ns) for process in processes} - {NOBODY}
+        return tuple(sorted(found, key=_order)[:MOST_OWNERS])
+
+    def _owner(self, process: Started, now_ns: int) -> Owner:
+        due_ns, owner = self._known.get(process, (now_ns, NOBODY))
+        if now_ns >= due_ns:
+            self._forget_those_gone(now_ns)
+            owner = read_owner(self._proc, process[0], self._users)
+            self._known[process] = now_ns + _SLOWLY_NS, owner
+        return owner
+
+    def _forget_those_gone(self, now_ns: int) -> None:
+        overdue = [key for key, (due_ns, _) in self._known.items() if now_ns - due_ns > _SLOWLY_NS]
+        for key in overdue:
+            del self._known[key]
+
+
+def read_owner(proc: Path, pid: int, users: UserNames) -> Owner:
+    """Whose process `pid` is; the environment takes the same user or the right to ptrace."""
+    folder = proc / str(pid)
+    owner = owner_in_cgroup(read(folder / "cgroup") or "")
+    if owner.slurm_job_id is None:
+        job = slurm_job_in_environment(read(folder / "environ") or "")
+        owner = replace(owner, slurm_job_id=job)
+    uid = real_uid(read(folder / "status") or "")
+    return owner if uid is None else replace(owner, user=users.of(uid))
+
+
+def _order(owner: Owner) -> tuple[str, ...]:
+    return tuple(
+        name or "" for name in (owner.pod_uid, owner.container_id, owner.slurm_job_id, owner.user)
+    )

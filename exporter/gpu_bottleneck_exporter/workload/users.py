@@ -1,0 +1,80 @@
+"""Names of users, where the names known here are those of the host."""
+
+from __future__ import annotations
+
+import pwd
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+
+_PATIENCE_SECONDS = 0.05
+_AGAIN_SECONDS = 600.0
+_ROOT = 0
+
+
+def known_name(uid: int) -> str | None:
+    """From /etc/passwd or a directory service, which may take its time."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return None
+
+
+class UserNames:
+    """Names by user id, the id as text where there is none.
+
+    Of a container's own /etc/passwd we believe nothing but that 0 is root.
+    """
+
+    def __init__(self, proc: Path, look_up: Callable[[int], str | None] = known_name) -> None:
+        """`proc`: the host's."""
+        self._look_up = look_up
+        self._ours_are_the_hosts = _users_are_the_hosts(proc)
+        self._known: dict[int, str] = {_ROOT: "root"}
+        self._due: dict[int, float] = {}
+        self._asking: threading.Thread | None = None
+
+    def of(self, uid: int) -> str:
+        """The name of user `uid`."""
+        if uid not in self._known and self._ours_are_the_hosts:
+            self._ask(uid)
+        return self._known.get(uid, str(uid))
+
+    def _ask(self, uid: int) -> None:
+        """In a thread of its own: a directory that does not answer must not hold us up."""
+        now = time.monotonic()
+        busy = self._asking is not None and self._asking.is_alive()
+        if busy or now < self._due.get(uid, now):
+            return
+        self._due[uid] = now + _AGAIN_SECONDS
+        self._asking = threading.Thread(target=self._learn, args=(uid,), name="users", daemon=True)
+        self._asking.start()
+        self._asking.join(_PATIENCE_SECONDS)
+
+    def _learn(self, uid: int) -> None:
+        name = self._look_up(uid)
+        if name:
+            self._known[uid] = name
+
+
+def _users_are_the_hosts(proc: Path) -> bool:
+    """Whether our root folder is that of the machine's first process, hence its /etc/passwd too."""
+    ours = _root(proc / "self")
+    return bool(in_hosts_pid_namespace(proc)) and ours is not None and ours == _root(proc / "1")
+
+
+def _root(process: Path) -> tuple[str, str] | None:
+    """Device and folder of what `process` has mounted as its root, which takes no rights to know.
+
+    The mount's number would not do: a service with a mount namespace of its own has others.
+    """
+    root: tuple[str, str] | None = None
+    for line in (read(process / "mountinfo") or "").splitlines():
+        fields = line.split(" ", 5)
+        if fields[4:5] == ["/"]:
+            root = fields[2], fields[3]  # the last one lies on top
+    return root

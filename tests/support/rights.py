@@ -1,0 +1,83 @@
+"""Ways to run a program with fewer rights than the tests have.
+
+A way is words to put before a command. What this machine does not allow is skipped, and
+fails where CI=true: there nothing may be missing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pynvml
+
+import gpu_bottleneck_exporter
+from support.tools import _missing, require
+
+Way = tuple[str, ...]
+
+AS_WE_ARE: Way = ()
+NOBODY = 65534
+"""A user, and a group, to whom nothing belongs."""
+_PROGRAMS = (sys.executable, os.__file__, pynvml.__file__, gpu_bottleneck_exporter.__file__)
+_READABLE = 'for file; do test -r "$file" || exit 1; done'
+
+
+def as_nobody(*capabilities: str, files: Iterable[Path]) -> Way:
+    """As a user of its own that has `capabilities` and can read the interpreter and `files`.
+
+    Where the interpreter lies in a home folder, that takes the right to read all files, but
+    not what /proc tells of other users' processes: that takes the right to ptrace them.
+    """
+    plain = _usable(_nobody(capabilities))
+    files = [*map(Path, _PROGRAMS), *files]
+    for way in (plain, _nobody((*capabilities, "dac_read_search"))):
+        if _runs((*way, "sh", "-c", _READABLE, "sh", *(f"{file.resolve()}" for file in files))):
+            return way
+    return _missing(f"another user cannot read {' '.join(map(str, files))}")
+
+
+def with_pids_of_its_own() -> Way:
+    """In a PID namespace of its own with a /proc of its own, like a container's first process."""
+    return _unshared("--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def with_proc_hiding_others(hidepid: int) -> Way:
+    """With a /proc that is mounted with `hidepid`; 1: nothing of other users, 2: not even pids."""
+    return (*_unshared("--mount"), *_after(f"mount -t proc -o hidepid={hidepid} proc /proc"))
+
+
+def with_cgroups_of_its_own(groups: Sequence[Path], *, mounted: bool) -> Way:
+    """In `groups` and a cgroup namespace with these as its roots.
+
+    `mounted`: these also are all that it sees of /sys/fs/cgroup, as in a container.
+    """
+    enter = [f"echo $$ > '{group}/cgroup.procs'" for group in groups]
+    mount = [f"mount --bind '{group}' '{group.parent}'" for group in groups if mounted]
+    return (*_after(*enter), *_unshared("--cgroup", "--mount"), *_after(*mount))
+
+
+def _nobody(capabilities: Iterable[str]) -> Way:
+    only = ",".join(["-all", *(f"+{name}" for name in sorted({*capabilities}))])
+    sets = (f"--{kind}={only}" for kind in ("inh-caps", "ambient-caps", "bounding-set"))
+    who = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    return (require("setpriv", "util-linux"), *who, *sets)
+
+
+def _unshared(*what: str) -> Way:
+    return _usable((require("unshare", "util-linux"), *what))
+
+
+def _after(*commands: str) -> Way:
+    return ("sh", "-ec", "\n".join([*commands, 'exec "$@"']), "sh")
+
+
+def _usable(way: Way) -> Way:
+    return way if _runs((*way, "true")) else _missing(f"{' '.join(way)}: not permitted, or too old")
+
+
+def _runs(command: Sequence[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,284 @@
+"""Paths as machines in use show them, ids replaced; and whatever else a file may hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.workload.identity import (
+    NOBODY,
+    Owner,
+    owner_in_cgroup,
+    real_uid,
+    slurm_job_in_environment,
+)
+
+UID = "2c48913c-b29f-11e7-9350-020968147796"
+UID_ = UID.replace("-", "_")
+OTHER_UID = "96dd7de3-0783-4613-a707-e0effc077ef5"
+OTHER_UID_ = OTHER_UID.replace("-", "_")
+STATIC = "1cd8e5ea4f4a7e1e0b37a2d6d86f10ae"
+ID = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961"
+NODE = "65a1b6ad09655b3f1475ede1aa0061a97c0d1ada9f2b2acac959afbc92094463"
+INNER = "13a0f64b909e3ff2d63f196d6947927a8af997ab68f8fa9ebb6d6c7018af4ec9"
+SCOPE = f"cri-containerd-{ID}.scope"
+INNER_SCOPE = f"cri-containerd-{INNER}.scope"
+BURSTABLE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice"
+ROOTLESS = "/user.slice/user-1000.slice/user@1000.service/user.slice"
+KIND = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
+KIND_POD = f"{KIND}/kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice"
+JOB = "system.slice/slurmstepd.scope/job_1392969"
+
+Place = tuple[str | None, str | None]
+Text = Callable[[str], str]
+"""A /proc/PID/cgroup file of a process in that path."""
+
+
+def v2(path: str) -> str:
+    return f"0::{path}\n"
+
+
+def v1(path: str, systemd: str | None = None) -> str:
+    """All hierarchies in `path`, that of systemd perhaps elsewhere."""
+    names = ("perf_event", "cpu,cpuacct", "memory", "devices", "")
+    lines = [f"{number}:{name}:{path}" for number, name in enumerate(names, start=2)]
+    return "\n".join([*lines, f"1:name=systemd:{systemd or path}", ""])
+
+
+PLACES: dict[str, tuple[str, Place]] = {
+    "containerd, burstable": (f"{BURSTABLE}/{SCOPE}", (UID, ID)),
+    "containerd, guaranteed": (
+        f"/kubepods.slice/kubepods-pod{UID_}.slice/{SCOPE}",
+        (UID, ID),
+    ),
+    "containerd, uid with dashes": (
+        f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UID}.slice/{SCOPE}",
+        (UID, ID),
+    ),
+    "containerd without systemd below a kubelet with it": (
+        f"/system.slice/containerd.service/kubepods-besteffort-pod{UID_}.slice:cri-containerd:{ID}",
+        (UID, ID),
+    ),
+    "a cgroup made inside the container": (
+        f"{BURSTABLE}/{SCOPE}/init",
+        (UID, ID),
+    ),
+    "CRI-O": (f"{BURSTABLE}/crio-{ID}.scope", (UID, ID)),
+    "CRI-O with crun": (f"{BURSTABLE}/crio-{ID}.scope/container", (UID, ID)),
+    "CRI-O, cgroupfs": (f"/kubepods/burstable/pod{UID}/crio-{ID}", (UID, ID)),
+    "conmon in its pod": (f"{BURSTABLE}/crio-conmon-{ID}.scope", (UID, None)),
+    "conmon in the system": (f"/system.slice/crio-conmon-{ID}.scope", (None, None)),
+    "conmon, cgroupfs": (f"/kubepods/burstable/pod{UID}/crio-conmon-{ID}", (UID, None)),
+    "cri-dockerd": (f"{BURSTABLE}/docker-{ID}.scope", (UID, ID)),
+    "cgroupfs, burstable": (f"/kubepods/burstable/pod{UID}/{ID}", (UID, ID)),
+    "cgroupfs, guaranteed": (f"/kubepods/pod{UID}/{ID}", (UID, ID)),
+    "a static pod": (f"/kubepods/burstable/pod{STATIC}/{ID}", (STATIC, ID)),
+    "a pod, not in a container": (BURSTABLE, (UID, None)),
+    "docker, systemd": (f"/system.slice/docker-{ID}.scope", (None, ID)),
+    "docker, cgroupfs": (f"/docker/{ID}", (None, ID)),
+    "docker, without a parent": (f"/{ID}", (None, ID)),
+    "docker below a parent": (f"/training/{ID}", (None, ID)),
+    "docker, with systemd inside": (f"/docker/{ID}/system.slice/sshd.service", (None, ID)),
+    "Amazon ECS": (f"/ecs/cluster/0123456789abcdef0123456789abcdef/{ID}", (None, ID)),
+    "nerdctl": (f"/system.slice/nerdctl-{ID}.scope", (None, ID)),
+    "podman": (f"/machine.slice/libpod-{ID}.scope", (None, ID)),
+    "podman with crun": (f"/machine.slice/libpod-{ID}.scope/container", (None, ID)),
+    "podman, rootless": (f"{ROOTLESS}/libpod-{ID}.scope/container", (None, ID)),
+    "podman, cgroupfs": (f"/libpod_parent/libpod-{ID}", (None, ID)),
+    "podman in a unit": (f"/system.slice/train.service/libpod-payload-{ID}", (None, ID)),
+    "podman's pods are not Kubernetes'": (
+        f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope",
+        (None, ID),
+    ),
+    "podman's conmon": (f"/machine.slice/libpod-conmon-{ID}.scope", (None, None)),
+    "another cgroup namespace": (
+        f"/../../kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/{SCOPE}",
+        (UID, ID),
+    ),
+    "another cgroup namespace, cgroupfs": (f"/../../pod{UID}/{ID}", (UID, ID)),
+    "another container of our own pod": (f"/../{SCOPE}", (None, ID)),
+    "another docker container": (f"/../docker-{ID}.scope", (None, ID)),
+    "kind": (f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}", (OTHER_UID, INNER)),
+    "kind, systemd": (
+        f"/system.slice/docker-{NODE}.scope{KIND_POD}/{INNER_SCOPE}",
+        (OTHER_UID, INNER),
+    ),
+    "kind, cgroupfs": (
+        f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
+        (OTHER_UID, INNER),
+    ),
+    "kind, seen from inside the node": (
+        f"{KIND_POD}/{INNER_SCOPE}",
+        (OTHER_UID, INNER),
+    ),
+    "kind, seen from a pod of it": (
+        f"/../../kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice/{INNER_SCOPE}",
+        (OTHER_UID, INNER),
+    ),
+    "kind, not in a container": (f"/docker/{NODE}{KIND_POD}", (OTHER_UID, None)),
+    "kind's node itself": (f"/docker/{NODE}/kubelet.slice/kubelet.service", (None, NODE)),
+    "kind in a pod": (
+        f"{BURSTABLE}/{SCOPE}/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
+        (OTHER_UID, INNER),
+    ),
+    "docker in docker": (f"/docker/{NODE}/docker/{INNER}", (None, INNER)),
+    "docker in docker, systemd": (
+        f"/system.slice/docker-{NODE}.scope/docker/{INNER}",
+        (None, INNER),
+    ),
+    "docker in a pod: the kubelet's container": (
+        f"{BURSTABLE}/{SCOPE}/docker/{INNER}",
+        (UID, ID),
+    ),
+    "podman in a pod: the kubelet's container": (
+        f"/kubepods/burstable/pod{UID}/{ID}/libpod_parent/libpod-{INNER}",
+        (UID, ID),
+    ),
+    "gone": (f"/system.slice/docker-{ID}.scope (deleted)", (None, ID)),
+    "the root": ("/", (None, None)),
+    "a login": ("/user.slice/user-1000.slice/session-3.scope", (None, None)),
+    "a service": ("/system.slice/nvidia-persistenced.service", (None, None)),
+    "the runtime itself": ("/system.slice/containerd.service", (None, None)),
+    "the kubelet itself": ("/system.slice/kubelet.service", (None, None)),
+    "LXD": ("/lxc.payload.train/user.slice", (None, None)),
+    "systemd-nspawn": ("/machine.slice/machine-train.scope", (None, None)),
+    "an id too short": (f"/docker/{ID[:63]}", (None, None)),
+    "an id too long": (f"/docker/{ID}0", (None, None)),
+    "an id in capitals": (f"/docker/{ID.upper()}", (None, None)),
+    "an id with something behind it": (f"/docker/{ID}.mount", (None, None)),
+    "an id with something before it": (f"/docker/x{ID}", (None, None)),
+    "a pod without a uid": ("/kubepods/burstable/podium", (None, None)),
+    "a pod of a uid too short": (f"/kubepods/burstable/pod{UID[:-1]}", (None, None)),
+    "a folder that ends in pod": (f"/tripod{UID}", (None, None)),
+}
+
+
+@pytest.mark.parametrize("text", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize(("path", "place"), PLACES.values(), ids=PLACES)
+def test_pods_and_containers(text: Text, path: str, place: Place) -> None:
+    pod_uid, container_id = place
+    assert owner_in_cgroup(text(path)) == Owner(pod_uid=pod_uid, container_id=container_id)
+
+
+JOBS: dict[str, tuple[str, str | None]] = {
+    "v2": (f"/{JOB}/step_0/user/task_0", "1392969"),
+    "v2, batch": (f"/{JOB}/step_batch/user/task_special", "1392969"),
+    "v2, interactive": (f"/{JOB}/step_interactive/user/task_0", "1392969"),
+    "v2, adopted by pam": (f"/{JOB}/step_extern/user/task_special", "1392969"),
+    "v2, the job itself": (f"/{JOB}", "1392969"),
+    "v2, several slurmd": (
+        "/system.slice/gpu-node_01_slurmstepd.scope/job_7/step_0/user/task_0",
+        "7",
+    ),
+    "v2, another cgroup namespace": (f"/../../../{JOB}/step_0", "1392969"),
+    "v1": ("/slurm/uid_1000/job_123/step_0", "123"),
+    "v1, task": ("/slurm/uid_2101171/job_280678/step_interactive/task_0", "280678"),
+    "v1, several slurmd": ("/slurm_gpu-node_01/uid_1000/job_123/step_batch", "123"),
+    "slurmd": ("/system.slice/slurmd.service", None),
+    "slurmstepd": ("/system.slice/slurmstepd.scope/system", None),
+    "v1, no job": ("/slurm/uid_1000", None),
+    "no number": ("/system.slice/slurmstepd.scope/job_bad/step_0", None),
+    "a number with something behind it": ("/system.slice/slurmstepd.scope/job_7x/step_0", None),
+    "digits that are none": ("/system.slice/slurmstepd.scope/job_\u0667/step_0", None),
+    "no job of Slurm's": ("/user.slice/job_456/step_0", None),
+    "another scope": ("/system.slice/notslurmstepd.scope/job_456/step_0", None),
+    "no user of Slurm's": ("/nslurm/uid_1000/job_1", None),
+}
+
+
+@pytest.mark.parametrize("text", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize(("path", "job"), JOBS.values(), ids=JOBS)
+def test_slurm_jobs(text: Text, path: str, job: str | None) -> None:
+    assert owner_in_cgroup(text(path)) == Owner(slurm_job_id=job)
+
+
+def test_a_container_in_a_job_is_both() -> None:
+    found = owner_in_cgroup(v2(f"/{JOB}/step_0/user/task_0/libpod-{ID}"))
+    assert found == Owner(container_id=ID, slurm_job_id="1392969")
+
+
+def test_hierarchies_that_lie_elsewhere_take_nothing_away() -> None:
+    of_pod, elsewhere = f"/kubepods/pod{UID}/{ID}", "/system.slice/containerd.service"
+    expected = Owner(pod_uid=UID, container_id=ID)
+    assert owner_in_cgroup(v1(of_pod, systemd=elsewhere)) == expected
+    assert owner_in_cgroup(v1(elsewhere, systemd=of_pod)) == expected
+    assert owner_in_cgroup(v1(f"/docker/{NODE}", systemd=of_pod)) == expected
+    slurm = v1("/slurm/uid_1000/job_123/step_0", systemd="/system.slice/slurmd.service")
+    assert owner_in_cgroup(slurm) == Owner(slurm_job_id="123")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "0::", "0::/", ":", "no colons", v1("/"), v2("/../..")])
+def test_nothing_is_known_of_nothing(text: str) -> None:
+    assert owner_in_cgroup(text) == NOBODY
+
+
+FOLDERS = st.sampled_from(
+    [f"pod{UID}", f"x-pod{UID_}.slice", ID, f"docker-{ID}.scope", "..", "", JOB, "a:b", "conmon"]
+)
+PATHS = st.lists(FOLDERS | st.text(max_size=20)).map("/".join)
+FILES = st.lists(PATHS.map(v2) | PATHS | st.text()).map("".join)
+
+
+@given(FILES)
+def test_whatever_a_file_says_ids_are_ids(text: str) -> None:
+    found = owner_in_cgroup(text)
+    assert re.fullmatch("[0-9a-f-]{32,36}", found.pod_uid or UID)
+    assert re.fullmatch("[0-9a-f]{64}", found.container_id or ID)
+    assert re.fullmatch("[0-9]{1,10}", found.slurm_job_id or "1")
+    assert (found.namespace, found.pod, found.container, found.user) == (None,) * 4
+
+
+@given(st.text(st.characters(exclude_characters="\n")), PATHS)
+def test_what_is_around_a_pod_does_not_change_whose_it_is(before: str, after: str) -> None:
+    path = f"{before}/kubepods/burstable/pod{OTHER_UID}/{INNER}"
+    found = owner_in_cgroup(v2(path))
+    assert (found.pod_uid, found.container_id) == (OTHER_UID, INNER)
+    if "pod" not in after:
+        inside = owner_in_cgroup(v2(f"{path}/{after}"))
+        assert (inside.pod_uid, inside.container_id) == (OTHER_UID, INNER)
+
+
+ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
+    "alone": ("SLURM_JOB_ID=123", "123"),
+    "first": ("SLURM_JOB_ID=123\0HOME=/root\0", "123"),
+    "last": ("HOME=/root\0SLURM_JOB_ID=4294967295\0", "4294967295"),
+    "none": ("HOME=/root\0", None),
+    "empty": ("", None),
+    "no number": ("SLURM_JOB_ID=12a\0", None),
+    "no value": ("SLURM_JOB_ID=\0", None),
+    "too long": ("SLURM_JOB_ID=12345678901\0", None),
+    "digits that are none": ("SLURM_JOB_ID=\u0661\0", None),
+    "another name": ("MY_SLURM_JOB_ID=1\0SLURM_JOB_IDS=2\0", None),
+    "a value that looks like it": ("A=\nSLURM_JOB_ID=1\0", None),
+}
+
+
+@pytest.mark.parametrize(("text", "job"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_jobs_of_environments(text: str, job: str | None) -> None:
+    assert slurm_job_in_environment(text) == job
+
+
+@pytest.mark.parametrize(
+    ("text", "uid"),
+    [
+        ("Name:\tUid:\t7\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t5\t5\t5\n", 1000),
+        ("Uid:\t0\t0\t0\t0\n", 0),
+        ("Uid:\t4294967294\t0\t0\t0\n", 4294967294),
+        ("Name:\tx\n", None),
+        ("", None),
+        ("Uid:\t-1\n", None),
+    ],
+)
+def test_real_users(text: str, uid: int | None) -> None:
+    assert real_uid(text) == uid
+
+
+@given(st.text())
+def test_no_text_is_too_strange(text: str) -> None:
+    job, uid = slurm_job_in_environment(text), real_uid(text)
+    assert job is None or re.fullmatch("[0-9]{1,10}", job)
+    assert uid is None or uid >= 0

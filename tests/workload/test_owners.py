@@ -1,0 +1,163 @@
+"""Owners from recorded files, and of real processes."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.workload.identity import Owner, owner_in_cgroup
+from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, OwnerReader, read_owner
+from gpu_bottleneck_exporter.workload.users import UserNames
+from support.trees import lay
+
+PROC = Path("/proc")
+UID = "2c48913c-b29f-11e7-9350-020968147796"
+SECOND = 1_000_000_000
+
+
+class Recorded:
+    """Processes as recorded files; users have their number for a name."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc = root
+        self.users = UserNames(root)
+        self.reader = OwnerReader(root, self.users)
+
+    def process(self, pid: int, *, group: str = "/", user: int = 1000, job: str = "") -> None:
+        lay(
+            self.proc,
+            {
+                f"{pid}/cgroup": f"0::{group}\n",
+                f"{pid}/status": f"Name:\tpython\nUid:\t{user}\t0\t0\t0\n",
+                f"{pid}/environ": f"HOME=/root\0SLURM_JOB_ID={job}\0",
+            },
+        )
+
+    def at(self, seconds: float, *pids: int, started: int = 5) -> tuple[Owner, ...]:
+        return self.reader.of([(pid, started) for pid in pids], int(seconds * SECOND))
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorded:
+    return Recorded(tmp_path)
+
+
+def test_processes_of_one_owner_are_one(recorded: Recorded) -> None:
+    for pid in (1, 2, 3):
+        recorded.process(pid, group=f"/kubepods/pod{UID}/{'c' * 64}", user=0)
+    assert recorded.at(0, 1, 2, 3) == (Owner(pod_uid=UID, container_id="c" * 64, user="root"),)
+
+
+def test_tenants_are_told_apart_always_in_the_same_order(recorded: Recorded) -> None:
+    recorded.process(1, group=f"/docker/{'d' * 64}")
+    recorded.process(2, group=f"/kubepods/pod{UID}/{'c' * 64}")
+    recorded.process(3, user=1001)
+    recorded.process(4, user=1000)
+    expected = (
+        Owner(user="1000"),
+        Owner(user="1001"),
+        Owner(container_id="d" * 64, user="1000"),
+        Owner(pod_uid=UID, container_id="c" * 64, user="1000"),
+    )
+    assert recorded.at(0, 1, 2, 3, 4) == recorded.at(0, 4, 2, 3, 1) == expected
+
+
+def test_there_are_few_owners_of_one_gpu(recorded: Recorded) -> None:
+    pids = range(100, 100 + 2 * MOST_OWNERS)
+    for pid in pids:
+        recorded.process(pid, user=pid)
+    assert recorded.at(0, *pids) == tuple(Owner(user=f"{uid}") for uid in pids[:MOST_OWNERS])
+
+
+def test_nobody_owns_what_nobody_holds(recorded: Recorded) -> None:
+    assert recorded.at(0) == ()
+    assert recorded.at(0, 4711) == (), "gone"
+
+
+def test_the_cgroup_knows_the_job_better_than_the_environment(recorded: Recorded) -> None:
+    recorded.process(1, group="/system.slice/slurmstepd.scope/job_7/step_0", job="8")
+    recorded.process(2, group="/system.slice/slurmd.service", job="9")
+    jobs = [read_owner(recorded.proc, pid, recorded.users).slurm_job_id for pid in (1, 2)]
+    assert jobs == ["7", "9"]
+
+
+def test_what_may_not_be_read_takes_nothing_else_away(recorded: Recorded) -> None:
+    recorded.process(1, group=f"/docker/{'d' * 64}", job="7")
+    (recorded.proc / "1/environ").unlink()
+    assert recorded.at(0, 1) == (Owner(container_id="d" * 64, user="1000"),)
+    (recorded.proc / "1/status").unlink()
+    assert recorded.at(20, 1) == (Owner(container_id="d" * 64),)
+
+
+def test_a_process_is_read_when_it_is_new_and_every_ten_seconds(recorded: Recorded) -> None:
+    recorded.process(1, user=1)
+    assert recorded.at(0, 1) == (Owner(user="1"),)
+    recorded.process(1, user=2)
+    recorded.process(2, user=3)
+    assert recorded.at(9.9, 1) == (Owner(user="1"),)
+    assert recorded.at(9.9, 1, 2) == (Owner(user="1"), Owner(user="3")), "the new one is read"
+    assert recorded.at(10, 1) == (Owner(user="2"),)
+
+
+def test_a_pid_that_is_used_again_is_a_new_process(recorded: Recorded) -> None:
+    recorded.process(1, user=1)
+    assert recorded.at(0, 1) == (Owner(user="1"),)
+    recorded.process(1, user=2)
+    assert recorded.at(1, 1, started=6) == (Owner(user="2"),)
+
+
+def test_those_gone_are_forgotten(recorded: Recorded) -> None:
+    for pid in range(1, 50):
+        recorded.process(pid, user=pid)
+        recorded.at(pid * 5, pid)
+    assert len(recorded.reader._known) < 10
+
+
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def begin(user: int | None = None, **environment: str) -> int:
+        # A shell: another user may not be able to read our interpreter. It answers once it
+        # has its own environment and no longer ours.
+        command, pipe = ["/bin/sh", "-c", "echo; read line"], subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, user=user)
+        children.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()
+        return child.pid
+
+    yield begin
+    for child in children:
+        with child:
+            child.kill()
+
+
+def test_we_are_our_own() -> None:
+    users = UserNames(PROC)
+    owner = read_owner(PROC, os.getpid(), users)
+    assert owner.user in (str(os.getuid()), pwd.getpwuid(os.getuid()).pw_name)
+    ours = owner_in_cgroup((PROC / "self/cgroup").read_text())
+    assert (owner.pod_uid, owner.container_id) == (ours.pod_uid, ours.container_id)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
+def test_a_process_of_another_user_is_theirs(start: Start) -> None:
+    stranger = 54321
+    assert read_owner(PROC, start(user=stranger), UserNames(PROC)).user == str(stranger)
+
+
+def test_a_real_child_with_the_environment_of_a_job(start: Start) -> None:
+    inside, outside = start(SLURM_JOB_ID="4242"), start()
+    users = UserNames(PROC)
+    by_cgroup = owner_in_cgroup((PROC / "self/cgroup").read_text()).slurm_job_id
+    assert read_owner(PROC, inside, users).slurm_job_id == (by_cgroup or "4242")
+    assert read_owner(PROC, outside, users).slurm_job_id == by_cgroup
