@@ -14,8 +14,8 @@ help:  ## List the targets
 run: $(VENV)/.installed  ## Serve this machine's GPUs if it has any, else the demo
 	@$(EXPORTER) check; if [ $$? -lt 2 ]; then exec $(EXPORTER) serve; else exec $(EXPORTER) demo; fi
 
-demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training loops
-	@exec $(EXPORTER) demo
+demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training loops, and show the alerts
+	@exec $(EXPORTER) demo --alerts
 
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel
 	$(BIN)/python -m pytest -n 2 --ignore tests/scenarios --ignore tests/dataloader $(PYTEST_ARGS)
@@ -37,8 +37,9 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP se
 	$(BIN)/python tests/bench/feeders_cost.py
 	$(BIN)/python tests/bench/http_servers.py
 
-generate: $(VENV)/.developer  ## Rewrite what is generated: the metrics table, the golden exposition
+generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the golden exposition
 	$(BIN)/python -m gpu_bottleneck_exporter.collectors.reference exporter/README.md
+	PYTHONPATH=tests $(BIN)/python -m rules.causes_table rules/README.md README.md
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 
 build: $(VENV)/.venv  ## Build wheel and sdist into dist/
@@ -49,7 +50,8 @@ build: $(VENV)/.venv  ## Build wheel and sdist into dist/
 clean:  ## Remove everything that was built or installed here
 	rm -rf $(VENV) dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-SOURCES = pyproject.toml $(shell find exporter -name '*.py' -o -name py.typed)
+SOURCES = pyproject.toml $(wildcard rules/*.yml rules/runbooks/*.md) \
+	$(shell find exporter -name '*.py' -o -name py.typed)
 
 # Debian's python3 comes without ensurepip.
 $(VENV)/.venv:
@@ -76,6 +78,8 @@ $(VENV)/.tested-wheel: $(VENV)/.venv $(SOURCES)
 
 tools:  ## Install the programs that the tests need (Debian, as root), or say which
 	@command -v promtool >/dev/null || $(call apt,prometheus)
+	@command -v amtool >/dev/null || $(call apt,prometheus-alertmanager)
+	@command -v vmalert >/dev/null || $(call apt,victoria-metrics)
 	@command -v cc >/dev/null || $(call apt,gcc libc6-dev)
 	@command -v chromium >/dev/null || $(call apt,chromium)
 

@@ -6,6 +6,8 @@ import functools
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -149,7 +151,8 @@ def settings_flags(
 
 
 def _own_parameters(function: Callable[..., None], values: dict[str, Any]) -> list[str]:
-    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+    code = function.__code__
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     return [name for name in names if name in values]
 
 
@@ -178,9 +181,17 @@ def serve(settings: Settings) -> None:
 
 
 @commands.command()
+@click.option(
+    "--alerts",
+    is_flag=True,
+    envvar=f"{ENVIRONMENT_PREFIX}ALERTS",
+    show_envvar=True,
+    help="Run Prometheus and Alertmanager with the rules beside it, and show alerts here.",
+)
 @settings_flags(_WEB, _SAMPLING, _SERVING)
-def demo(settings: Settings) -> None:
+def demo(settings: Settings, *, alerts: bool) -> None:
     """Serve simulated GPUs that real little training loops keep busy, each in its own way."""
+    from gpu_bottleneck_exporter.demo.alerts import alerting  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.run import running  # noqa: PLC0415
     from gpu_bottleneck_exporter.driver.virtual import VirtualDriver  # noqa: PLC0415
     from gpu_bottleneck_exporter.serve import serve as run  # noqa: PLC0415
@@ -190,7 +201,12 @@ def demo(settings: Settings) -> None:
     with running() as demo_board:
         click.echo(demo_board.banner, err=True)
         click.echo(f"serving on {_url(sockets[0], settings)}", err=True)
-        run(settings, lambda: VirtualDriver(demo_board.board), sockets)
+        with ExitStack() as beside:
+            if alerts:
+                port = sockets[0].getsockname()[1]
+                tell = partial(click.echo, err=True)
+                beside.enter_context(alerting(f"127.0.0.1:{port}", tell))
+            run(settings, lambda: VirtualDriver(demo_board.board), sockets)
 
 
 @commands.command()
@@ -238,6 +254,64 @@ def check(settings: Settings, seconds: float | None) -> None:
     for line in report.lines:
         click.echo(line)
     sys.exit(report.status)
+
+
+@commands.command()
+@flag(
+    "output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the files there instead of printing one with all groups.",
+)
+@flag("force", "force", is_flag=True, help="Let --output overwrite files that differ.")
+@flag(
+    "dialect",
+    "dialect",
+    type=click.Choice(["exporter", "dcgm", "both"]),
+    default="exporter",
+    help="Whose metrics the rules read: this exporter's, dcgm-exporter's, or both side by side.",
+)
+@flag(
+    "for-scale",
+    "scale",
+    type=float,
+    default=1.0,
+    metavar="N",
+    help="For try-outs: divide every duration by N, windows and intervals included. Scrape so much "
+    "more often.",
+)
+@flag(
+    "no-keep-firing-for",
+    "without_keep_firing",
+    is_flag=True,
+    help="Leave keep_firing_for out: for Prometheus before 2.42 and older vmalert.",
+)
+@flag(
+    "runbook-base",
+    "runbook_base",
+    metavar="URL",
+    help="Where your copy of the runbooks is, for the alerts to link there.",
+)
+@flag(
+    "prometheusrule",
+    "prometheusrule",
+    is_flag=True,
+    help="As one PrometheusRule object of the Prometheus Operator.",
+)
+@flag("name", "name", help="The object's name; gpu-bottleneck-exporter if not given.")
+@flag("namespace", "namespace", help="The object's namespace.")
+@flag("label", "labels", multiple=True, metavar="K=V", help="A label of the object; repeatable.")
+def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
+    """Print the recording and alerting rules as one file, or write them to a folder."""
+    from gpu_bottleneck_exporter import ruleoutput  # noqa: PLC0415
+
+    choice = ruleoutput.Wanted(**wanted)
+    if folder is None:
+        click.echo(ruleoutput.printed(choice), nl=False)
+        return
+    for path in ruleoutput.write(folder, ruleoutput.rendered(choice), force=force):
+        click.echo(f"wrote {path}", err=True)
 
 
 def _progress(seconds_left: float) -> None:

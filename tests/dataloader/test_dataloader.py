@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.settings import Settings
 pytest.importorskip("torch", reason="pip install torch==2.13.0 (or `make test-torch`)")
 
 PATIENCE_SECONDS = 90.0
-MEASURED_SECONDS = 7.0
+MEASURED_SECONDS = 5.0
 TRAIN = Path(__file__).parent / "train.py"
 RIGHT, WRONG = 0.8, 0.1
 METHODS = ("fork", "spawn", "forkserver")

@@ -3,7 +3,8 @@
     with prometheus(folder, [("gpu", "127.0.0.1:10170", 5.0)]) as server:
         server.query('up{job="gpu"}')
 
-With rule files it evaluates these too. Its configuration, its database and its log lie in the folder and are gone afterwards.
+With rule files it evaluates these too. Its configuration, its database and its log lie in
+the folder and are gone afterwards.
 """
 
 from __future__ import annotations

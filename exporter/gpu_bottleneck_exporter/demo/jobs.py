@@ -60,7 +60,7 @@ def python_loop(gpu: VirtualGpu) -> None:
 
 def held_idle(gpu: VirtualGpu) -> None:
     """A notebook that ran one cell and was left open."""
-    gpu.run(0.5, TRAINING)
+    gpu.run(3.0, TRAINING)
     while True:
         time.sleep(3600)
 

@@ -1,0 +1,142 @@
+"""The rule pack as text: read, scaled in time, adapted to older engines, wrapped for Kubernetes.
+
+Everything works on the text, so that the comments, which say why, survive. It relies on how the
+pack is written: block style, two spaces, one key a line; the tests parse what comes out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files as resources
+
+from gpu_bottleneck_exporter.errors import ExporterError
+
+NAMES = ("thresholds.yml", "recording.yml", "alerts.yml")
+DIALECTS = ("exporter", "dcgm", "both")
+DCGM = "dcgm.yml"
+"""Records from dcgm-exporter what `INPUTS` records from this exporter."""
+INPUTS = "gpu-inputs"
+MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
+
+_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_MORE_UNITS = {**_UNITS, "w": 7 * _UNITS["d"], "y": 365 * _UNITS["d"]}
+_PART = re.compile(r"(\d+)(ms|[smhdwy])")
+_DURATION = r"(?:\d+(?:ms|[smhdwy]))+"
+
+_KEY = re.compile(rf"^( *(?:for|keep_firing_for|interval): )({_DURATION})(?=\s)", re.MULTILINE)
+_KEEP_FIRING = re.compile(r"^ *keep_firing_for: .*\n", re.MULTILINE)
+# An expression goes on as long as lines are indented further than its key.
+_EXPRESSION = re.compile(r"^( *)expr:.*(?:\n\1 +.*)*", re.MULTILINE)
+_WINDOW = re.compile(rf"(?<=[\[:]){_DURATION}(?=[\]:])|(?<=offset )-?{_DURATION}")
+_HORIZON = re.compile(r"(predict_linear\((?:[^()\[\]]|\[[^\]]*\])*, *)([\d.]+)(?= *\))")
+_SECONDS = re.compile(
+    r"^( *)(- record: gpu:threshold:\w*_seconds\n(?:\1  .*\n)*?\1  expr: vector\()([\d.]+)(?=\))",
+    re.MULTILINE,
+)
+_GROUPS = re.compile(r"^groups:\n", re.MULTILINE)
+_GROUP = re.compile(r"(?:^  #.*\n)*^  - name: (\S+)\n", re.MULTILINE)
+_RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
+_URL = re.compile(r"https?://[^\s\"'{}]+")
+
+
+def files() -> dict[str, str]:
+    """The pack: name and text of each file."""
+    folder = resources("gpu_bottleneck_exporter") / "rules"
+    found = {name: (folder / name).read_text(encoding="utf-8") for name in NAMES}
+    if (folder / DCGM).is_file():
+        found[DCGM] = (folder / DCGM).read_text(encoding="utf-8")
+    return found
+
+
+def for_dialect(pack: Mapping[str, str], dialect: str) -> dict[str, str]:
+    """The files that are loaded together: with inputs from this exporter, DCGM's, or both."""
+    if dialect == "exporter":
+        return {name: text for name, text in pack.items() if name != DCGM}
+    if DCGM not in pack:
+        raise ExporterError(f"--dialect: there are no rules for {dialect} in this version")
+    if dialect == "both":
+        return dict(pack)
+    return {**pack, "recording.yml": _without_group(pack["recording.yml"], INPUTS)}
+
+
+def scaled(text: str, factor: float) -> str:
+    """Every duration divided by `factor`; names and descriptions keep the original ones."""
+    if not MINIMUM_SCALE <= factor <= MAXIMUM_SCALE:
+        raise ExporterError(
+            f"--for-scale must be {MINIMUM_SCALE:g} to {MAXIMUM_SCALE:g}, not {factor:g}"
+        )
+
+    def expression(match: re.Match[str]) -> str:
+        windows = _WINDOW.sub(lambda found: _divided(found[0], factor), match[0])
+        return _HORIZON.sub(lambda found: found[1] + _quotient(found[2], factor), windows)
+
+    text = _KEY.sub(lambda found: found[1] + _divided(found[2], factor), text)
+    text = _SECONDS.sub(lambda found: found[1] + found[2] + _quotient(found[3], factor), text)
+    return _EXPRESSION.sub(expression, text)
+
+
+def without_keep_firing(text: str) -> str:
+    """For Prometheus before 2.42 and older vmalert, to which `keep_firing_for` is an error."""
+    return _KEEP_FIRING.sub("", text)
+
+
+def with_runbooks_at(text: str, base: str) -> str:
+    """Runbook links below `base`."""
+    if not _URL.fullmatch(base):
+        raise ExporterError(f"--runbook-base must be like https://example.org/rules, not {base!r}")
+    return _RUNBOOK.sub(lambda found: f"{found[1]}{base.rstrip('/')}/{found[2]}", text)
+
+
+def merged(files: Mapping[str, str]) -> str:
+    """One rule file with the groups of all."""
+    return "groups:\n" + "\n".join(_section(name, text) for name, text in files.items())
+
+
+def as_prometheusrule(
+    files: Mapping[str, str], name: str, namespace: str | None, labels: Mapping[str, str]
+) -> str:
+    """One object of the Prometheus Operator's kind PrometheusRule with all groups."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    lines = [
+        "apiVersion: monitoring.coreos.com/v1",
+        "kind: PrometheusRule",
+        "metadata:",
+        *(f"  {key}: {json.dumps(value)}" for key, value in metadata.items()),
+        *(["  labels:"] if labels else []),
+        *(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in labels.items()),
+        "spec:",
+    ]
+    return "\n".join(lines) + "\n" + _indented(merged(files))
+
+
+def _divided(duration: str, factor: float) -> str:
+    milliseconds = sum(int(count) * _MORE_UNITS[unit] for count, unit in _PART.findall(duration))
+    quotient = max(min(1, milliseconds), round(milliseconds / factor))
+    unit = next(unit for unit, length in _UNITS.items() if quotient % length == 0)
+    sign = "-" if duration.startswith("-") else ""
+    return f"{sign}{quotient // _UNITS[unit]}{unit}"
+
+
+def _quotient(number: str, factor: float) -> str:
+    return f"{float(number) / factor:.10g}"
+
+
+def _section(name: str, text: str) -> str:
+    """A file's groups, its introduction as a comment among them."""
+    head, groups = _GROUPS.split(text, maxsplit=1)
+    return _indented(f"# {name}\n{head}") + groups
+
+
+def _without_group(text: str, name: str) -> str:
+    starts = [*_GROUP.finditer(text)]
+    ends = [start.start() for start in starts[1:]] + [len(text)]
+    for start, end in zip(starts, ends, strict=True):
+        if start[1] == name:
+            return text[: start.start()] + text[end:]
+    return text
+
+
+def _indented(text: str) -> str:
+    return re.sub(r"^(?=.)", "  ", text, flags=re.MULTILINE)

@@ -1,0 +1,407 @@
+"""A made-up fleet for promtool: each GPU has a node of its own, and is one case.
+
+What a GPU does is given as rates and levels; a value that changes is a list of
+`(minutes, value)` phases, None being a time without samples. One run of promtool
+evaluates all cases of a fleet, as a run over hours of rules costs seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from support.tools import require
+
+RULES = Path(__file__).parents[2] / "rules"
+FILES = tuple(RULES / name for name in ("thresholds.yml", "recording.yml", "alerts.yml"))
+GROUPS = (
+    "gpu-thresholds",
+    "gpu-cause-order",
+    "gpu-inputs",
+    "gpu-gates",
+    "gpu-evidence",
+    "gpu-primary",
+    "gpu-coverage",
+)
+JOB = "gpu"
+WAITING_ON = (
+    "unallocated",
+    "host_code",
+    "worker_cpu",
+    "cpu_queue",
+    "cpu_quota",
+    "storage",
+    "memory",
+    "network",
+    "peer",
+    "asleep",
+    "unknown",
+)
+STALE = math.nan
+"""Where a series ends, as Prometheus marks it; None merely leaves a sample out."""
+Phases = Sequence[tuple[int, float | None]]
+Signal = float | Phases
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A series with a value for each minute; None: no sample."""
+
+    name: str
+    labels: Labels
+    values: tuple[float | None, ...]
+
+    @property
+    def selector(self) -> str:
+        """As promtool wants it."""
+        pairs = ",".join(f"{name}={json.dumps(text)}" for name, text in self.labels.items())
+        return f"{self.name}{{{pairs}}}"
+
+    @property
+    def notation(self) -> str:
+        """The values as promtool wants them."""
+        return " ".join(map(_notation, self.values))
+
+
+def _notation(value: float | None) -> str:
+    if value is None:
+        return "_"
+    return "stale" if math.isnan(value) else f"{value:.6f}"
+
+
+def level(minutes: int, signal: Signal) -> tuple[float | None, ...]:
+    """A gauge: the value at each minute."""
+    phases = [(minutes + 1, signal)] if isinstance(signal, int | float) else signal
+    values = [value for length, value in phases for _ in range(length)]
+    return tuple(values[: minutes + 1])
+
+
+def total(minutes: int, rate: Signal, *, reset_at: int | None = None) -> tuple[float | None, ...]:
+    """A counter that grows by `rate` a second; it starts anew at minute `reset_at`."""
+    sums: list[float | None] = []
+    so_far = 0.0
+    for minute, value in enumerate(level(minutes, rate)):
+        so_far = 0.0 if minute == reset_at else so_far
+        ended = value is None or math.isnan(value)
+        sums.append(value if ended else so_far)
+        so_far += 0.0 if ended else 60 * (value or 0.0)
+    return tuple(sums)
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Cases, and what is expected of each."""
+
+    minutes: int
+    files: Sequence[Path] = FILES
+    groups: Sequence[str] = GROUPS
+    evaluation_interval: str = "30s"
+    """As the rules have it; at a minute, a large fleet takes half as long."""
+    _series: list[Series] = field(default_factory=list)
+    _asked: list[tuple[str, float, Mapping[str, float]]] = field(default_factory=list)
+
+    def gauge(self, name: str, signal: Signal, /, **labels: str) -> None:
+        """Add a gauge."""
+        self._series.append(Series(name, labels, level(self.minutes, signal)))
+
+    def counter(
+        self, name: str, rate: Signal, /, *, reset_at: int | None = None, **labels: str
+    ) -> None:
+        """Add a counter."""
+        self._series.append(Series(name, labels, total(self.minutes, rate, reset_at=reset_at)))
+
+    def silence(self, first: int, minutes: tuple[int, int]) -> None:
+        """No scrape of the series from number `first` on, from the one minute to the other."""
+        start, end = minutes
+        for at, one in enumerate(self._series[first:], first):
+            kept = [None if start <= minute < end else v for minute, v in enumerate(one.values)]
+            self._series[at] = replace(one, values=tuple(kept))
+
+    def fail_scrapes(self, node: str, start: int, end: int, *, up: float | None = 0.0) -> None:
+        """From minute `start` up to `end` all series of `node` have ended, `up` has this value."""
+        for at, one in enumerate(self._series):
+            if one.labels.get("instance") == node:
+                gap = [up if one.name == "up" else STALE] * (end - start)
+                values = (*one.values[:start], *gap, *one.values[end:])
+                self._series[at] = replace(one, values=values)
+
+    def expect(self, minutes: float, query: str, answer: Mapping[str, float]) -> None:
+        """After `minutes`, `query` gives exactly `answer`: values by series, in PromQL."""
+        self._asked.append((query, minutes, answer))
+
+    def expect_firing(self, node: str, minutes: float, *alerts: str) -> None:
+        """On `node` exactly these fire: "Name/severity". What is blind there does not count."""
+        query = (
+            "count by (alertname, severity) "
+            f'(ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}})'
+        )
+        names = [alert.split("/") for alert in alerts]
+        answer = {f'{{alertname="{name}",severity="{severity}"}}': 1.0 for name, severity in names}
+        self.expect(minutes, query, answer)
+
+    def expect_cause(self, node: str, minutes: float, cause: str | None) -> None:
+        """The primary cause of the only GPU of `node`."""
+        query = f'sum by (cause) (gpu:bottleneck:primary{{instance="{node}"}})'
+        self.expect(minutes, query, {} if cause is None else {f'{{cause="{cause}"}}': 1.0})
+
+    def check(self, folder: Path) -> None:
+        """Run promtool; raises AssertionError with what it says."""
+        path = folder / "test.yml"
+        path.write_text(json.dumps(self._test()))  # JSON is YAML
+        command = [require("promtool", "prometheus"), "test", "rules", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _test(self) -> object:
+        return {
+            "rule_files": [str(path) for path in self.files],
+            "evaluation_interval": self.evaluation_interval,
+            "group_eval_order": list(self.groups),
+            "tests": [
+                {
+                    "interval": "1m",
+                    "input_series": [
+                        {"series": one.selector, "values": one.notation} for one in self._series
+                    ],
+                    "promql_expr_test": [
+                        {
+                            "expr": query,
+                            "eval_time": f"{round(minutes * 60)}s",
+                            "exp_samples": [
+                                {"labels": labels, "value": value}
+                                for labels, value in answer.items()
+                            ],
+                        }
+                        for query, minutes, answer in self._asked
+                    ],
+                }
+            ],
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Gpu:
+    """What one GPU and its feeders do. The defaults are a healthy H100 training job.
+
+    Rates are per second, shares 0-1. None: the signal is not there.
+    """
+
+    busy: Signal = 0.98
+    stalls: Mapping[str, Signal] = field(default_factory=dict)
+    """Seconds of each second, by `waiting_on`; what is left to one is asleep."""
+    sm: Signal | None = 0.85
+    occupancy: Signal | None = 0.5
+    dram: Signal | None = 0.5
+    pipes: Mapping[str, Signal] | None = field(
+        default_factory=lambda: {"tensor": 0.5, "fp32": 0.1, "fp64": 0.0, "fp16": 0.0, "int": 0.1}
+    )
+    memory_controller: Signal | None = 0.4
+    power_watts: Signal | None = 560.0
+    power_limit_watts: Signal = 700.0
+    clock: Signal | None = 1.0
+    """SM clock as a share of the highest."""
+    throttle: Mapping[str, Signal] | None = field(default_factory=dict)
+    memory: Signal = 0.7
+    """Used share of 80 GiB."""
+    processes: Signal = 1
+    pcie_bytes: Signal | None = 2e8
+    """Received; a tenth of it is sent."""
+    nvlink_bytes: Signal | None = 1e9
+    link_width: Signal = 16
+    link_generation: Signal = 5
+    replays: Signal = 0.0
+    xids: Mapping[str, Signal] = field(default_factory=dict)
+    """Counter values, not rates: by code."""
+    row_remap_failed: Signal = 0
+    row_remap_pending: Signal = 0
+    up: Signal = 1
+    feeders: bool = True
+    """Whether the exporter sees who feeds the GPU."""
+    age_seconds: Signal | None = None
+    """Of the oldest main; None: two hours at the beginning, growing."""
+    interactive: Signal = 0
+    workers: Signal | None = 4
+    """None: the job has never had one."""
+    worker_cpu: Signal = 0.2
+    """Cores that all workers use."""
+    main_cpu: Signal = 1.0
+    main_read_bytes: Signal = 0.0
+    worker_read_bytes: Signal = 2e7
+    main_written_bytes: Signal = 1e4
+    network_bytes: Signal = 1e5
+    worker_starts: Signal = 0.0
+    throttled: Signal | None = 0.0
+    cpu_limit_cores: Signal | None = None
+    cpus_allowed: Signal | None = 32
+    shm_size_bytes: Signal | None = 6.4e10
+    shm_used: Signal = 0.1
+    host_cpus: Signal | None = 32
+    host_busy_cores: Signal = 6.0
+    host_iowait_cores: Signal = 0.0
+    disk_busy: Signal | None = 0.05
+    owner: Labels | None = None
+    """Labels of gpu_workload_info."""
+    owners: Sequence[Labels] = ()
+    """Of several tenants."""
+    architecture: str = "hopper"
+    reset_at: int | None = None
+    """Minute at which the exporter is restarted."""
+    gap: tuple[int, int] | None = None
+    """No scrapes from the one minute to the other, while the counters go on."""
+    missing: frozenset[str] = frozenset()
+    """Families left out."""
+    target: Labels = field(default_factory=dict)
+    """Further labels of the scrape target: the same for all GPUs of a node."""
+    uuid: str | None = None
+    """None: made from node and index. MIG instances of one board differ in this only."""
+
+
+def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
+    """The series that the exporter on `node` would show of `gpu`; the host's with GPU 0."""
+    first = len(fleet._series)
+    _Writer(fleet, node, gpu, index).write()
+    if gpu.gap:
+        fleet.silence(first, gpu.gap)
+
+
+class _Writer:
+    def __init__(self, fleet: Fleet, node: str, gpu: Gpu, index: int) -> None:
+        self._fleet = fleet
+        self._gpu = gpu
+        self._target = {"job": JOB, "instance": node, **gpu.target}
+        uuid = gpu.uuid or f"GPU-{node}-{index}"
+        self._labels = {**self._target, "gpu": f"{index}", "uuid": uuid}
+        self._index = index
+
+    def write(self) -> None:
+        for part in (self._device, self._links, self._health, self._owners):
+            part()
+        if self._gpu.feeders:
+            self._stalls()
+            self._feeders()
+        if self._index == 0:
+            self._host()
+
+    def _g(self, name: str, signal: Signal | None, /, **labels: str) -> None:
+        if signal is not None and name not in self._gpu.missing:
+            self._fleet.gauge(name, signal, **self._labels, **labels)
+
+    def _c(self, name: str, rate: Signal | None, /, **labels: str) -> None:
+        if rate is not None and name not in self._gpu.missing:
+            self._fleet.counter(name, rate, reset_at=self._gpu.reset_at, **self._labels, **labels)
+
+    def _device(self) -> None:
+        gpu = self._gpu
+        self._g("gpu_up", gpu.up)
+        self._g("gpu_info", 1, architecture=gpu.architecture, name="NVIDIA H100 80GB HBM3")
+        self._c("gpu_observed_seconds_total", _like(gpu.busy, 1.0))
+        self._c("gpu_busy_seconds_total", gpu.busy)
+        self._c("gpu_memory_controller_busy_seconds_total", gpu.memory_controller)
+        self._c("gpu_sm_active_seconds_total", gpu.sm)
+        self._c("gpu_sm_occupancy_seconds_total", gpu.occupancy)
+        self._c("gpu_dram_active_seconds_total", gpu.dram)
+        for pipe, share in (gpu.pipes or {}).items():
+            self._c("gpu_pipe_active_seconds_total", share, pipe=pipe)
+        self._g("gpu_power_watts", gpu.power_watts)
+        self._g("gpu_power_limit_watts", None if gpu.power_watts is None else gpu.power_limit_watts)
+        if gpu.clock is not None:
+            self._g("gpu_clock_hertz", _mapped(gpu.clock, lambda v: v * 1.98e9), clock="sm")
+            self._g("gpu_clock_max_hertz", 1.98e9, clock="sm")
+        if gpu.throttle is not None:
+            for reason in ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake"):
+                self._c("gpu_throttle_seconds_total", gpu.throttle.get(reason, 0.0), reason=reason)
+        self._g("gpu_memory_total_bytes", 8e10)
+        self._g("gpu_memory_used_bytes", _mapped(gpu.memory, lambda v: v * 8e10))
+        self._g("gpu_processes", gpu.processes)
+
+    def _links(self) -> None:
+        gpu = self._gpu
+        self._c("gpu_pcie_receive_bytes_total", gpu.pcie_bytes)
+        sent = None if gpu.pcie_bytes is None else _mapped(gpu.pcie_bytes, lambda v: v / 10)
+        self._c("gpu_pcie_transmit_bytes_total", sent)
+        self._c("gpu_nvlink_receive_bytes_total", gpu.nvlink_bytes)
+        self._c("gpu_nvlink_transmit_bytes_total", gpu.nvlink_bytes)
+        self._g("gpu_pcie_link_width", gpu.link_width)
+        self._g("gpu_pcie_link_width_max", 16)
+        self._g("gpu_pcie_link_generation", gpu.link_generation)
+        self._g("gpu_pcie_link_generation_max", 5)
+        self._c("gpu_pcie_replays_total", gpu.replays)
+
+    def _health(self) -> None:
+        for xid, value in self._gpu.xids.items():
+            self._g("gpu_xid_errors_total", value, xid=xid)
+        self._g("gpu_row_remap_failed", self._gpu.row_remap_failed)
+        self._g("gpu_row_remap_pending", self._gpu.row_remap_pending)
+
+    def _owners(self) -> None:
+        for owner in (*([self._gpu.owner] if self._gpu.owner else []), *self._gpu.owners):
+            self._g("gpu_workload_info", 1, **owner)
+
+    def _stalls(self) -> None:
+        idle = _mapped(self._gpu.busy, lambda v: 1 - v)
+        for waiting_on in WAITING_ON:
+            rest = idle if waiting_on == "asleep" and not self._gpu.stalls else 0.0
+            rate = self._gpu.stalls.get(waiting_on, rest)
+            self._c("gpu_stall_seconds_total", rate, waiting_on=waiting_on)
+
+    def _feeders(self) -> None:
+        gpu = self._gpu
+        age = gpu.age_seconds
+        grown = [(1, 7200.0 + 60 * minute) for minute in range(self._fleet.minutes + 1)]
+        self._g("gpu_feeder_age_seconds", grown if age is None else age)
+        self._g("gpu_feeder_interactive", gpu.interactive)
+        self._g("gpu_feeder_processes", 1, role="main")
+        self._c("gpu_feeder_cpu_seconds_total", gpu.main_cpu, role="main")
+        self._c("gpu_feeder_read_bytes_total", gpu.main_read_bytes, role="main")
+        self._c("gpu_feeder_written_bytes_total", gpu.main_written_bytes, role="main")
+        if gpu.workers is not None:
+            self._g("gpu_feeder_processes", gpu.workers, role="worker")
+            self._c("gpu_feeder_cpu_seconds_total", gpu.worker_cpu, role="worker")
+            self._c("gpu_feeder_read_bytes_total", gpu.worker_read_bytes, role="worker")
+        self._c("gpu_feeder_worker_starts_total", gpu.worker_starts)
+        self._c("gpu_feeder_throttled_seconds_total", gpu.throttled)
+        self._g("gpu_feeder_cpu_limit_cores", gpu.cpu_limit_cores)
+        self._g("gpu_feeder_cpus_allowed", gpu.cpus_allowed)
+        self._c("gpu_feeder_network_receive_bytes_total", gpu.network_bytes)
+        self._c("gpu_feeder_network_transmit_bytes_total", gpu.network_bytes)
+        if gpu.shm_size_bytes is not None:
+            size = gpu.shm_size_bytes
+            assert isinstance(size, int | float), "its use is given as a share of it"
+            self._g("gpu_feeder_shm_size_bytes", size)
+            self._g("gpu_feeder_shm_used_bytes", _mapped(gpu.shm_used, lambda v: v * size))
+
+    def _host(self) -> None:
+        gpu = self._gpu
+        self._fleet.gauge("up", 1, **self._target)
+        self._fleet.gauge("gpu_exporter_build_info", 1, **self._target)
+        if gpu.host_cpus is not None:
+            self._fleet.gauge("gpu_host_cpus", gpu.host_cpus, **self._target)
+            self._host_counter("gpu_host_cpu_busy_seconds_total", gpu.host_busy_cores)
+            self._host_counter("gpu_host_iowait_seconds_total", gpu.host_iowait_cores)
+        if gpu.disk_busy is not None:
+            self._host_counter("gpu_host_disk_io_seconds_total", gpu.disk_busy, device="nvme0n1")
+
+    def _host_counter(self, name: str, rate: Signal, /, **labels: str) -> None:
+        """The kernel counts: it goes on when the exporter is restarted."""
+        self._fleet.counter(name, rate, reset_at=None, **self._target, **labels)
+
+
+def _mapped(signal: Signal, change: Callable[[float], float]) -> Signal:
+    if isinstance(signal, int | float):
+        return change(signal)
+    return [(length, None if value is None else change(value)) for length, value in signal]
+
+
+def _like(signal: Signal, value: float) -> Signal:
+    """`value` wherever `signal` has one."""
+    return _mapped(signal, lambda _: value)
+
+
+def nodes(cases: Iterable[str]) -> list[str]:
+    """Names of nodes for the cases: no spaces."""
+    return [case.replace(" ", "-") for case in cases]

@@ -1,0 +1,132 @@
+"""The annotations of every alert, rendered by a real Prometheus: each alert fires at once."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rules.fleet import RULES
+from rules.parsed import Rule, rules
+from support.prometheus import Prometheus, get, prometheus, wait_until
+
+VALUE = "0.6342"
+TARGET = {"job": "gpu", "instance": "node-7", "blind": "host_causes"}
+GPU = {"gpu": "5", "uuid": "GPU-5"}
+OWNERS: Mapping[str, Mapping[str, str]] = {
+    "pod nlp/train-0": {"workload_namespace": "nlp", "workload_pod": "train-0", "pod_uid": "7d1f"},
+    "Slurm job 4711": {"slurm_job_id": "4711", "user": "ada"},
+    "pod 7d1f": {"pod_uid": "7d1f", "container_id": "c0ffee"},
+    "container c0ffee": {"container_id": "c0ffee"},
+    "user ada": {"user": "ada"},
+    "owner unknown": {},
+}
+PER_NODE = ("GpuExporterDown", "GpuCausesBlind")
+PER_SERVER = ("GpuThresholdsMissing",)
+BROKEN = ("<error", "{{", "}}", "%!", "<no value>", "NaN")
+VALUES = re.compile(r"\{\{\s*\$value\s*(\|\s*humanizePercentage\s*)?\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """An alert that fires, and the templates it comes from."""
+
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    templates: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def fired(tmp_path_factory: pytest.TempPathFactory) -> list[Rendered]:
+    """Each alert of the pack, for each kind of owner."""
+    alerts = rules({"alerts.yml": (RULES / "alerts.yml").read_text()})
+    folder = tmp_path_factory.mktemp("annotations")
+    made = folder / "made.yml"
+    made.write_text(json.dumps(_constant(alerts)))  # JSON is YAML
+    with prometheus(folder, [], [made]) as server:
+        wanted = len(alerts) * len(OWNERS)
+        wait_until(lambda: len(_firing(server)) == wanted, "all alerts", give_up=lambda: False)
+        return [_rendered(alert, alerts) for alert in _firing(server)]
+
+
+def test_no_template_breaks(fired: list[Rendered]) -> None:
+    broken = [
+        (alert.name, text)
+        for alert in fired
+        for text in alert.annotations.values()
+        if any(part in text for part in BROKEN) or text != " ".join(text.split())
+    ]
+    assert broken == []
+
+
+def test_an_alert_says_what_where_and_what_to_do(fired: list[Rendered]) -> None:
+    for alert in fired:
+        assert alert.annotations.keys() == {"summary", "description", "runbook_url"}, alert
+        assert "{{" not in alert.templates["summary"], "static: it is the title of a group"
+        assert alert.annotations["runbook_url"].endswith(f"/{alert.name}.md")
+
+
+def test_a_description_names_node_gpu_and_owner(fired: list[Rendered]) -> None:
+    for alert in fired:
+        text = alert.annotations["description"]
+        owner = next(said for said, labels in OWNERS.items() if _owned(alert, labels))
+        if alert.name in PER_NODE:
+            assert "node-7" in text, text
+        elif alert.name not in PER_SERVER:
+            assert text.startswith(f"GPU 5 of node-7 ({owner}) "), text
+
+
+def test_a_value_is_written_for_people(fired: list[Rendered]) -> None:
+    with_value = 0
+    for alert in fired:
+        text = alert.annotations["description"]
+        for percentage in VALUES.findall(alert.templates["description"]):
+            with_value += 1
+            assert ("63.42%" if percentage else VALUE) in text, text
+        assert alert.templates["description"].count("$value") == len(
+            VALUES.findall(alert.templates["description"])
+        ), "a way of writing it that this test does not know"
+    assert with_value > len(fired) / 2
+
+
+def _constant(alerts: Sequence[Rule]) -> object:
+    """The same alerts, but they fire at once, once for each kind of owner."""
+    expression = " or ".join(_vector({**TARGET, **GPU, **owner}) for owner in OWNERS.values())
+    kept = ("alert", "labels", "annotations")
+    made = [{"expr": expression, **{key: one.fields[key] for key in kept}} for one in alerts]
+    return {"groups": [{"name": "made", "interval": "1s", "rules": made}]}
+
+
+def _vector(labels: Mapping[str, str]) -> str:
+    expression = f"vector({VALUE})"
+    for name, value in labels.items():
+        expression = f'label_replace({expression}, "{name}", "{value}", "", "")'
+    return expression
+
+
+def _rendered(alert: Mapping[str, Any], alerts: Sequence[Rule]) -> Rendered:
+    labels = alert["labels"]
+    rule = next(
+        rule
+        for rule in alerts
+        if rule.name == labels["alertname"] and rule.labels.items() <= labels.items()
+    )
+    return Rendered(rule.name, labels, alert["annotations"], rule.annotations)
+
+
+def _owned(alert: Rendered, owner: Mapping[str, str]) -> bool:
+    kinds = {name for labels in OWNERS.values() for name in labels}
+    return {name: alert.labels[name] for name in kinds & alert.labels.keys()} == owner
+
+
+def _firing(server: Prometheus) -> list[Mapping[str, Any]]:
+    status, body = get(server.port, "/api/v1/alerts")
+    assert status == http.client.OK, body
+    alerts: list[Mapping[str, Any]] = json.loads(body)["data"]["alerts"]
+    return alerts

@@ -1,0 +1,198 @@
+"""The command `rules`: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_bottleneck_exporter import rulepack
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.ruleoutput import Wanted, printed, rendered, write
+from rules.parsed import check, groups, rules
+from support.command import run
+
+ROOT = Path(__file__).parents[2]
+PACK = rulepack.for_dialect(rulepack.files(), "exporter")
+MERGED = [group for text in PACK.values() for group in groups(text)]
+
+
+def said(result: subprocess.CompletedProcess[str]) -> str:
+    """The only line of an error."""
+    line = result.stderr.removesuffix("\n")
+    assert "\n" not in line
+    return line.removeprefix("gpu-bottleneck-exporter: ")
+
+
+def test_it_prints_one_valid_rule_file(tmp_path: Path) -> None:
+    result = run(tmp_path, "rules")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert groups(result.stdout) == MERGED
+    check(tmp_path, result.stdout)
+
+
+@pytest.mark.parametrize("scale", [20, 100])
+def test_it_prints_a_valid_file_for_try_outs(tmp_path: Path, scale: int) -> None:
+    result = run(tmp_path, "rules", "--for-scale", f"{scale}", "--no-keep-firing-for")
+    assert (result.returncode, result.stderr) == (0, "")
+    texts = (rulepack.without_keep_firing(rulepack.scaled(t, scale)) for t in PACK.values())
+    assert groups(result.stdout) == [group for text in texts for group in groups(text)]
+    assert "keep_firing_for: " not in result.stdout
+    check(tmp_path, result.stdout)
+
+
+def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
+    flags = ("--name", "gpu", "--namespace", "monitoring")
+    labels = ("--label", "release=prometheus", "--label", "example.org/team=")
+    result = run(tmp_path, "rules", "--prometheusrule", *flags, *labels)
+    assert (result.returncode, result.stderr) == (0, "")
+    found = yaml.safe_load(result.stdout)
+    assert found["metadata"] == {
+        "name": "gpu",
+        "namespace": "monitoring",
+        "labels": {"release": "prometheus", "example.org/team": ""},
+    }
+    assert found["spec"] == {"groups": MERGED}
+
+
+def test_the_runbooks_may_be_elsewhere() -> None:
+    text = printed(Wanted(runbook_base="https://wiki.example.org"))
+    alerts = [rule for rule in rules({"": text}) if rule.is_alert]
+    assert {Path(rule.annotations["runbook_url"]).parent.name for rule in alerts} == {
+        "wiki.example.org"
+    }
+
+
+def test_it_writes_the_files(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    result = run(tmp_path, "rules", "--output", f"{folder}")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr.splitlines() == [f"wrote {folder / name}" for name in PACK]
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == PACK
+
+
+def test_it_writes_the_prometheusrule(tmp_path: Path) -> None:
+    run(tmp_path, "rules", "--output", f"{tmp_path / 'out'}", "--prometheusrule", "--name", "gpu")
+    (path,) = (tmp_path / "out").iterdir()
+    assert path.name == "gpu.yml"
+    assert yaml.safe_load(path.read_text())["kind"] == "PrometheusRule"
+
+
+def test_writing_again_changes_nothing(tmp_path: Path) -> None:
+    assert len(write(tmp_path, PACK, force=False)) == len(PACK)
+    assert write(tmp_path, PACK, force=False) == []
+
+
+def test_it_overwrites_nothing_silently(tmp_path: Path) -> None:
+    tuned = tmp_path / "thresholds.yml"
+    tuned.write_text("groups: []\n")
+    result = run(tmp_path, "rules", "--output", f"{tmp_path}")
+    assert result.returncode == 1
+    assert said(result) == (
+        f"--output: thresholds.yml in {tmp_path} would change; --force overwrites"
+    )
+    assert tuned.read_text() == "groups: []\n"
+    assert not (tmp_path / "alerts.yml").exists()
+
+
+def test_force_overwrites(tmp_path: Path) -> None:
+    tuned = tmp_path / "thresholds.yml"
+    tuned.write_text("groups: []\n")
+    result = run(tmp_path, "rules", "--output", f"{tmp_path}", "--force")
+    assert result.returncode == 0
+    assert tuned.read_text(encoding="utf-8") == PACK["thresholds.yml"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "sentence"),
+    [
+        (("--for-scale", "0"), 1, "--for-scale must be 0.01 to 10000, not 0"),
+        (("--for-scale", "nan"), 1, "--for-scale must be 0.01 to 10000, not nan"),
+        (("--name", "a", "--label", "b=c"), 1, "only --prometheusrule takes --name and --label"),
+        (("--output", "/proc/gpu"), 1, "--output: cannot write /proc/gpu: No such file"),
+        (("--runbook-base", "x"), 1, "--runbook-base must be like https://"),
+        (("--dialect", "zabbix"), 2, "Invalid value for '--dialect'"),
+        (("--for-scale", "fast"), 2, "Invalid value for '--for-scale'"),
+    ],
+)
+def test_errors_are_one_line(
+    tmp_path: Path, flags: tuple[str, ...], status: int, sentence: str
+) -> None:
+    result = run(tmp_path, "rules", *flags)
+    assert (result.returncode, result.stdout) == (status, "")
+    assert said(result).startswith(sentence)
+
+
+@pytest.mark.parametrize("name", ["Gpu", "-gpu", "gpu/x", "gpu\n", "g" * 254, "a: b"])
+def test_names_that_kubernetes_refuses(name: str) -> None:
+    with pytest.raises(ExporterError, match="--name must be a Kubernetes name"):
+        Wanted(prometheusrule=True, name=name)
+    with pytest.raises(ExporterError, match="--namespace must be a Kubernetes namespace"):
+        Wanted(prometheusrule=True, namespace=name)
+
+
+@pytest.mark.parametrize("label", ["a", "=b", "a=b=c", "a b=c", "a=b c", "a=-", "A/b/c=d", "a=b\n"])
+def test_labels_that_kubernetes_refuses(label: str) -> None:
+    with pytest.raises(ExporterError, match="--label must be a Kubernetes label"):
+        Wanted(prometheusrule=True, labels=(label,))
+
+
+def test_the_dialect_of_dcgm() -> None:
+    if "dcgm.yml" not in rulepack.files():
+        with pytest.raises(ExporterError, match="there are no rules for dcgm"):
+            rendered(Wanted(dialect="dcgm"))
+    else:
+        assert "DCGM_FI_" in printed(Wanted(dialect="dcgm"))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is built, since setuptools leaves folders beside the sources."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("exporter", "rules"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def packages(source: Path) -> Path:
+    """A folder with the sdist, and the wheel that was built from it."""
+    command = [sys.executable, "-m", "build", "-q", "--no-isolation", "--skip-dependency-check"]
+    subprocess.run([*command, "-o", source / "dist", source], check=True)
+    return source / "dist"
+
+
+@pytest.fixture
+def shipped(source: Path) -> dict[str, bytes]:
+    """What is to be in the packages, by its path below the Python package."""
+    paths = [*source.glob("rules/*.yml"), *source.glob("rules/runbooks/*.md")]
+    return {path.relative_to(source).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_the_wheel_has_the_rules(packages: Path, shipped: dict[str, bytes]) -> None:
+    (path,) = packages.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        prefix = "gpu_bottleneck_exporter/"
+        there = [name for name in wheel.namelist() if name.startswith(f"{prefix}rules/")]
+        assert {name.removeprefix(prefix): wheel.read(name) for name in there} == shipped
+
+
+def test_the_sdist_has_the_rules(packages: Path, shipped: dict[str, bytes]) -> None:
+    (path,) = packages.glob("*.tar.gz")
+    with tarfile.open(path) as sdist:
+        there = {"/".join(name.split("/")[3:]) for name in sdist.getnames() if "/rules/" in name}
+    assert set(shipped) <= there
+
+
+def test_the_packages_rules_are_a_link_not_a_copy() -> None:
+    link = ROOT / "exporter" / "gpu_bottleneck_exporter" / "rules"
+    assert link.is_symlink()
+    assert link.resolve() == ROOT / "rules"

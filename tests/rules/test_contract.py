@@ -1,0 +1,227 @@
+"""What every rule keeps to: names, labels, thresholds, divisions, what it may read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from gpu_bottleneck_exporter.collectors import reference
+from gpu_bottleneck_exporter.stall import WAITING_ON
+from rules.parsed import Rule, rules, seconds
+
+LABELS = {family.name: set(family.labels) for family in reference.families()}
+EXPORTED = set(LABELS)
+OF_PROMETHEUS = {"up"}
+RUNBOOKS = (
+    "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
+)
+
+ALL = rules()
+OURS = [rule for rule in ALL if rule.file != "dcgm.yml"]
+RECORDS = [rule for rule in ALL if not rule.is_alert]
+ALERTS = [rule for rule in ALL if rule.is_alert]
+RECORDED = {rule.name for rule in RECORDS}
+THRESHOLD = "gpu:threshold:"
+UNSTABLE = {"irate", "idelta", "deriv", "topk", "bottomk"}
+"""Two samples decide, or the label sets change from one evaluation to the next."""
+ENDS_AT_ONCE = {
+    "GpuThresholdsMissing": "ends with the reload that loads them",
+    "GpuExporterDown": "ends with the next scrape",
+    "GpuStartupStall": "a start-up happens once; what comes after it has alerts of its own",
+}
+"""Alerts without keep_firing_for, and why they cannot flap."""
+
+each_rule = pytest.mark.parametrize("rule", ALL, ids=str)
+each_alert = pytest.mark.parametrize("rule", ALERTS, ids=str)
+
+
+def test_all_files_were_read() -> None:
+    assert len(ALERTS) > 40
+    assert len(RECORDS) > 150
+
+
+@pytest.mark.parametrize("rule", OURS, ids=str)
+def test_a_rule_reads_what_is_exported_or_recorded(rule: Rule) -> None:
+    assert rule.reads <= EXPORTED | OF_PROMETHEUS | RECORDED
+
+
+def name_pattern(selector: promql.VectorSelector) -> str:
+    return next(m.value for m in selector.matchers.matchers if m.name == "__name__")
+
+
+def test_rules_for_dcgm_read_what_dcgm_exports_or_is_recorded() -> None:
+    selectors = [
+        selector
+        for rule in ALL
+        if rule.file == "dcgm.yml"
+        for selector in rule.nodes(promql.VectorSelector)
+    ]
+    read = {selector.name or name_pattern(selector) for selector in selectors}
+    others = {name for name in read if not name.startswith(("DCGM_", "node_"))}
+    assert others <= OF_PROMETHEUS | RECORDED
+
+
+@pytest.mark.parametrize("rule", OURS, ids=str)
+def test_a_rule_asks_for_labels_that_the_exporter_has(rule: Rule) -> None:
+    for selector in rule.nodes(promql.VectorSelector):
+        labels = {matcher.name for matcher in selector.matchers.matchers}
+        if selector.name in EXPORTED:
+            assert labels <= LABELS[selector.name]
+
+
+@pytest.mark.parametrize("rule", OURS, ids=str)
+def test_a_rule_asks_for_waits_that_the_exporter_tells_apart(rule: Rule) -> None:
+    selectors = rule.nodes(promql.VectorSelector)
+    asked = [m.value for s in selectors for m in s.matchers.matchers if m.name == "waiting_on"]
+    assert {name for value in asked for name in value.split("|")} <= set(WAITING_ON)
+
+
+def test_only_inputs_name_the_exporter() -> None:
+    raw = {rule.group for rule in OURS if rule.reads - RECORDED}
+    assert raw == {"gpu-inputs", "gpu-telemetry-and-hardware"}
+
+
+@pytest.mark.parametrize("rule", RECORDS, ids=str)
+def test_a_recorded_name_is_level_metric_operations(rule: Rule) -> None:
+    assert re.fullmatch(r"[a-z]+:[a-z][a-z0-9_]*:[a-z][a-z0-9_]*", rule.name)
+
+
+@each_rule
+def test_no_rule_is_unstable(rule: Rule) -> None:
+    called = {call.func.name for call in rule.nodes(promql.Call)}
+    aggregated = {f"{node.op}" for node in rule.nodes(promql.AggregateExpr)}
+    assert not UNSTABLE & (called | aggregated)
+
+
+@each_alert
+def test_an_alert_says_how_bad_it_is_and_whose(rule: Rule) -> None:
+    assert rule.labels["severity"] in {"critical", "warning", "info"}
+    assert rule.labels["owner"] in {"job", "platform"}
+    assert rule.labels["severity"] != "critical" or rule.labels["cause"] == "gpu_fault"
+    assert re.fullmatch(r"Gpu[A-Za-z]+", rule.name)
+
+
+def test_the_cause_of_an_alert_is_a_known_one() -> None:
+    known = {r.labels["cause"] for r in RECORDS if r.name == "gpu:cause:evidence"}
+    ordered = {r.labels["cause"] for r in RECORDS if r.name == "gpu:cause:order"}
+    told = {rule.labels["cause"] for rule in ALERTS if "cause" in rule.labels}
+    assert told == known
+    assert known - ordered == {"near_oom", "oversized_gpu"}
+    assert ordered <= known
+
+
+@each_alert
+def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
+    assert set(rule.annotations) == {"summary", "description", "runbook_url"}
+    assert re.fullmatch(r"[A-Z][^{}\n]+\.", rule.annotations["summary"])
+    assert rule.annotations["description"].endswith((".", "?"))
+    assert rule.annotations["runbook_url"] == f"{RUNBOOKS}/{rule.name}.md"
+
+
+@each_alert
+def test_an_alert_is_calm(rule: Rule) -> None:
+    assert seconds(rule.fields["for"]) >= 60
+    if rule.labels["severity"] != "info" and rule.name not in ENDS_AT_ONCE:
+        assert seconds(rule.fields["keep_firing_for"]) >= 600
+
+
+def test_no_reason_is_left_over() -> None:
+    without = {rule.name for rule in ALERTS if "keep_firing_for" not in rule.fields}
+    assert set(ENDS_AT_ONCE) <= without
+
+
+def test_thresholds_are_used_and_those_used_exist() -> None:
+    there = {name for name in RECORDED if name.startswith(THRESHOLD)}
+    used = {name for rule in ALL for name in rule.reads if name.startswith(THRESHOLD)}
+    assert used == there
+
+
+def test_thresholds_are_numbers_in_a_file_of_their_own() -> None:
+    for rule in RECORDS:
+        if rule.name.startswith(THRESHOLD):
+            assert rule.file == "thresholds.yml"
+            assert re.fullmatch(r"vector\(\d+(\.\d+)?\)", rule.fields["expr"])
+
+
+def test_each_threshold_says_why() -> None:
+    lines = Path(__file__).parents[2].joinpath("rules/thresholds.yml").read_text().splitlines()
+    records = [i for i, line in enumerate(lines) if f"- record: {THRESHOLD}" in line]
+    explained = {i for i in records if lines[i - 1].lstrip().startswith("#")}
+    # One comment may stand above several that belong together.
+    assert len(explained) > len(records) * 0.7
+    assert records[0] in explained
+
+
+def bare(node: promql.Expr) -> promql.Expr:
+    return bare(node.expr) if isinstance(node, promql.ParenExpr) else node
+
+
+def is_positive(node: promql.Expr) -> bool:
+    """Whether it can be seen not to be zero: a number, a power, a threshold, or filtered."""
+    node = bare(node)
+    if isinstance(node, promql.NumberLiteral):
+        return node.val > 0
+    if isinstance(node, promql.VectorSelector):
+        return (node.name or "").startswith(THRESHOLD)
+    if isinstance(node, promql.Call):
+        return node.func.name == "scalar" and all(map(is_positive, node.args))
+    return isinstance(node, promql.BinaryExpr) and is_positive_operation(node)
+
+
+def is_positive_operation(node: promql.BinaryExpr) -> bool:
+    operator = f"{node.op}"
+    if operator == "^":
+        return is_positive(node.lhs)
+    if operator == "*":
+        return is_positive(node.lhs) and is_positive(node.rhs)
+    is_filter = operator == ">" and not (node.modifier and node.modifier.return_bool)
+    bound = bare(node.rhs)
+    return is_filter and isinstance(bound, promql.NumberLiteral) and bound.val >= 0
+
+
+def divisors(expression: promql.Expr) -> Sequence[promql.Expr]:
+    found: list[promql.Expr] = []
+
+    def visit(node: promql.Expr) -> None:
+        if isinstance(node, promql.BinaryExpr) and f"{node.op}" in "/%":
+            found.append(node.rhs)
+
+    promql.walk(expression, visit)
+    return found
+
+
+@each_rule
+def test_nothing_is_divided_by_zero(rule: Rule) -> None:
+    assert [f"{node}" for node in divisors(rule.expression) if not is_positive(node)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "positive"),
+    [
+        ("a / b", False),
+        ("a / (b > 0)", True),
+        ("a / (b > bool 0)", False),
+        ("a / (b > -1)", False),
+        ("a / 2 ^ (b - 3)", True),
+        ("a / on (c) group_left () gpu:threshold:peak", True),
+        ("a / scalar(gpu:threshold:peak)", True),
+        ("a / scalar(b)", False),
+        ("a / sum(b)", False),
+        ("a / (b * 2 > 0)", True),
+        ("a / 0", False),
+    ],
+)
+def test_the_check_for_divisors(text: str, positive: bool) -> None:  # noqa: FBT001
+    assert [is_positive(node) for node in divisors(promql.parse(text))] == [positive]
+
+
+def test_intervals_are_the_same_for_all_groups() -> None:
+    path = Path(__file__).parents[2] / "rules"
+    texts = [path.joinpath(name).read_text() for name in {rule.file for rule in ALL}]
+    found = {group["interval"] for text in texts for group in yaml.safe_load(text)["groups"]}
+    assert found == {"30s"}

@@ -1,0 +1,256 @@
+"""The documentation of the rules: complete, and of one mind with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import promql_parser as promql
+import pytest
+
+from gpu_bottleneck_exporter.collectors import reference
+from gpu_bottleneck_exporter.stall import WAITING_ON
+from rules import causes_table
+from rules.fleet import Fleet, Gpu, add_gpu
+from rules.parsed import Rule
+
+ROOT = Path(__file__).parents[2]
+RUNBOOKS = ROOT / "rules/runbooks"
+README = ROOT / "rules/README.md"
+WITH_TABLE = (README, ROOT / "README.md")
+HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False positives", "Thresholds"]
+
+RULES = causes_table.pack()
+RECORDED = {rule.name for rule in RULES if not rule.is_alert}
+ALERTS = sorted({rule.name for rule in RULES if rule.is_alert})
+LABELS = {family.name: {*family.labels} for family in reference.families()}
+LABELS |= {f"{f.name}_bucket": {*f.labels, "le"} for f in reference.families() if f.kind[0] == "h"}
+OF_TARGET = {"job", "instance"}
+# Gates have a table of their own in the README; whether others explain it is not a cause's own.
+HELPERS = {
+    name: [rule for rule in RULES if rule.name == name]
+    for name in {rule.name for rule in RULES if rule.group in {"gpu-inputs", "gpu-evidence"}}
+    - {"gpu:cause:evidence", "gpu:held:bool", "gpu:host_cause:bool", "gpu:group_host_cause:max"}
+}
+KNOWN = RECORDED | set(LABELS) | {"up"}
+
+PAGES = [README, *sorted(RUNBOOKS.glob("*.md"))]
+NAME = re.compile(r"\b(?:gpu|instance|cause|cluster):[a-z0-9_]+:[a-z0-9_]+")
+FENCE = re.compile(r"^```promql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+TOLD = re.compile(r"`(gpu:threshold:\w+(?:\{[^}]*\})?)` \| ([\d.]+) \|")
+
+each_alert = pytest.mark.parametrize("alert", ALERTS)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def text_of(alert: str) -> str:
+    return (RUNBOOKS / f"{alert}.md").read_text(encoding="utf-8")
+
+
+def section(alert: str, heading: str) -> str:
+    _, _, rest = text_of(alert).partition(f"\n## {heading}\n")
+    return rest.partition("\n## ")[0].strip()
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+    assert sorted(path.name for path in RUNBOOKS.iterdir()) == [f"{name}.md" for name in ALERTS]
+
+
+@each_alert
+def test_an_alert_points_to_its_runbook(alert: str) -> None:
+    for rule in causes_table.variants(alert):
+        assert rule.annotations["runbook_url"].endswith(f"/rules/runbooks/{alert}.md")
+
+
+@each_alert
+def test_a_runbook_has_all_headings_in_order(alert: str) -> None:
+    lines = re.sub(r"^```.*?^```$", "", text_of(alert), flags=re.MULTILINE | re.DOTALL).splitlines()
+    found = [line for line in lines if line.startswith("#")]
+    assert found == [f"# {alert}", *(f"## {heading}" for heading in HEADINGS)]
+    assert all(section(alert, heading) for heading in HEADINGS)
+
+
+@each_alert
+def test_a_runbook_begins_with_cause_severities_and_owner(alert: str) -> None:
+    labels = causes_table.variants(alert)[0].labels
+    cause = f"`{labels['cause']}`" if "cause" in labels else "none"
+    severities = ", ".join(causes_table.severities(alert))
+    expected = f"*Cause: {cause} · severity: {severities} · owner: {labels['owner']}*"
+    assert text_of(alert).splitlines()[:4] == [f"# {alert}", "", expected, ""]
+
+
+@each_alert
+def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
+    description = causes_table.variants(alert)[0].annotations["description"]
+    _, remedy = causes_table.signal_and_remedy(description)
+    assert remedy
+    assert flat(section(alert, "Mitigation")).startswith(remedy)
+
+
+@each_alert
+def test_a_runbook_has_queries(alert: str) -> None:
+    assert FENCE.search(section(alert, "Diagnosis"))
+
+
+def queries(page: Path) -> list[Rule]:
+    """Each fence is one query; treated as rules, to be taken apart like them."""
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [Rule(page.name, "", {"record": "query", "expr": query}) for query in found]
+
+
+def selectors(query: Rule) -> Iterator[tuple[set[str], promql.VectorSelector]]:
+    """The metrics that each selector of `query` may mean, and the selector."""
+    found = [matrix.vector_selector for matrix in query.nodes(promql.MatrixSelector)]
+    for selector in [*query.nodes(promql.VectorSelector), *found]:
+        matchers = selector.matchers.matchers
+        named = [m.value for m in matchers if m.name == "__name__"]
+        yield {selector.name} if selector.name else set("|".join(named).split("|")), selector
+
+
+@each_page
+def test_a_query_can_be_run(page: Path) -> None:
+    for query in queries(page):
+        for names, selector in selectors(query):
+            unknown = [n for n in names if not any(re.fullmatch(n, known) for known in KNOWN)]
+            assert unknown == []
+            asked = {matcher.name for matcher in selector.matchers.matchers}
+            for name in names & set(LABELS):
+                assert asked <= LABELS[name] | OF_TARGET | {"__name__"}
+
+
+def test_the_queries_run_on_a_fleet(tmp_path: Path) -> None:
+    fleet = Fleet(40, evaluation_interval="1m")
+    job = {"slurm_job_id": "7", "user": "ada"}
+    for index, busy in enumerate((0.98, 0.98, 0.98, 0.2)):
+        gpu = Gpu(busy=busy, throttle={"sw_thermal": 0.3}, xids={"94": index}, owner=job)
+        add_gpu(fleet, "several", gpu, index)
+    add_gpu(fleet, "starved", Gpu(busy=0.2, stalls={"storage": 0.8}, disk_busy=0.9, link_width=8))
+    add_gpu(fleet, "shared", Gpu(busy=1.0, owners=[job, {"user": "eve"}], cpu_limit_cores=4))
+    add_gpu(fleet, "free", Gpu(busy=0.0, processes=0, memory=0.0, feeders=False))
+    for page in PAGES:
+        for query in queries(page):
+            fleet.expect(39, f"(count({query.fields['expr']}) or vector(0)) * 0", {"{}": 0.0})
+    fleet.check(tmp_path)
+
+
+@each_page
+def test_a_query_asks_for_values_that_exist(page: Path) -> None:
+    values = {
+        "waiting_on": set(WAITING_ON),
+        "cause": {rule.labels["cause"] for rule in RULES if "cause" in rule.labels},
+        "blind": {rule.labels["blind"] for rule in RULES if "blind" in rule.labels},
+    }
+    for query in queries(page):
+        for _, selector in selectors(query):
+            for matcher in selector.matchers.matchers:
+                if matcher.name in values:
+                    assert set(matcher.value.split("|")) <= values[matcher.name]
+
+
+@each_page
+def test_the_series_that_are_named_exist(page: Path) -> None:
+    named = set(NAME.findall(page.read_text(encoding="utf-8")))
+    assert named - RECORDED - {"gpu:threshold:"} == set()
+
+
+def defaults() -> dict[str, str]:
+    """Each threshold, with its labels if it has any, and its number."""
+    found: dict[str, str] = {}
+    for rule in RULES:
+        if rule.name.startswith("gpu:threshold:"):
+            labels = ",".join(f'{name}="{value}"' for name, value in rule.labels.items())
+            series = f"{rule.name}{{{labels}}}" if labels else rule.name
+            found[series] = rule.fields["expr"].removeprefix("vector(").rstrip(")")
+    return found
+
+
+@each_page
+def test_the_thresholds_that_are_told_are_those_in_force(page: Path) -> None:
+    told, in_force = TOLD.findall(page.read_text(encoding="utf-8")), defaults()
+    assert {series: in_force.get(series) for series, _ in told} == dict(told)
+
+
+def thresholds_of(begin: Iterable[Rule]) -> set[str]:
+    """Thresholds that rules read, also through inputs and helpers in the layer of evidence."""
+    todo, seen = list(begin), set[str]()
+    while todo:
+        new = todo.pop().reads - seen
+        seen |= new
+        todo += [rule for name in new for rule in HELPERS.get(name, [])]
+    return {name for name in seen if name.startswith("gpu:threshold:")}
+
+
+def told_thresholds(text: str) -> set[str]:
+    return {series.partition("{")[0] for series, _ in TOLD.findall(text)}
+
+
+@each_alert
+def test_a_runbook_tells_the_thresholds_of_its_rules(alert: str) -> None:
+    variants = causes_table.variants(alert)
+    cause = variants[0].labels.get("cause")
+    evidence = [r for r in RULES if r.name == "gpu:cause:evidence" and r.labels["cause"] == cause]
+    needed = thresholds_of([*variants, *evidence])
+    assert needed - told_thresholds(section(alert, "Thresholds")) == set()
+
+
+def test_the_readme_tells_the_thresholds_of_the_gates() -> None:
+    gates = {name for rule in RULES if rule.name.startswith("gpu:gate:") for name in rule.reads}
+    needed = {name for name in gates if name.startswith("gpu:threshold:")}
+    assert needed - told_thresholds(README.read_text(encoding="utf-8")) == set()
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        if not target.startswith("https://"):
+            to = (page.parent / target).resolve() if target else page
+            assert to.exists()
+            assert not anchor or anchor in anchors(to)
+
+
+@pytest.mark.parametrize("path", WITH_TABLE, ids=lambda path: path.parent.name)
+def test_the_table_of_causes_is_up_to_date(path: Path) -> None:
+    assert causes_table.updated(path) == path.read_text(encoding="utf-8"), "run `make generate`"
+
+
+def test_the_table_has_a_row_for_each_cause_in_order() -> None:
+    _, _, *rows = causes_table.table("runbooks").splitlines()
+    told = [row.split("|")[1].strip(" `") for row in rows]
+    ordered = [rule.labels["cause"] for rule in RULES if rule.name == "gpu:cause:order"]
+    assert told[: len(ordered)] == ordered
+    assert set(told[len(ordered) :]) == {"near_oom", "oversized_gpu"}
+    assert all(cell.strip() for row in rows for cell in row.split("|")[1:-1])
+
+
+def test_what_a_description_says() -> None:
+    whose = "GPU {{ $labels.gpu }} ({{ if $x }}a{{ end }})"
+    description = f"{whose} is idle {{{{ $value | f }}}} of the time: it\n waits. Do a.\n Do b."
+    assert causes_table.signal_and_remedy(description) == ("It waits.", "Do a. Do b.")
+
+
+@pytest.mark.parametrize("text", ["", causes_table.BEGIN, causes_table.END + causes_table.BEGIN])
+def test_a_file_without_the_markers_is_left_alone(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "README.md"
+    path.write_text(text, encoding="utf-8")
+    assert causes_table.main([str(path)]) == 1
+    assert path.read_text(encoding="utf-8") == text
+    assert capsys.readouterr().err.startswith(f"{path}: ")
+
+
+def test_the_table_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert causes_table.main([]) == 1
+    assert capsys.readouterr().err.count("\n") == 1

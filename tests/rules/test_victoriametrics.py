@@ -1,0 +1,219 @@
+"""The pack on VictoriaMetrics: vmalert replays a day, and its alerts are those of Prometheus.
+
+Debian's vmalert does not know `keep_firing_for`, so both engines get the pack without it. Both
+evaluate every two minutes, as half a minute takes promtool four times as long.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.rulepack import without_keep_firing
+from rules.day import MINUTES, day, json_lines
+from rules.fleet import FILES, RULES, Fleet
+from rules.parsed import Rule, groups, rules
+from support.daemon import daemon
+from support.prometheus import HOST, PATIENCE_SECONDS, Prometheus, free_port, get
+from support.tools import require
+
+PACKAGE = "victoria-metrics"
+INTERVAL = timedelta(minutes=2)
+START = datetime(2024, 6, 3, tzinfo=timezone.utc)
+HOURS = range(1, MINUTES // 60 + 1)
+EDGE = timedelta(minutes=4)
+"""By so much one of the engines may fire longer within an hour: one evaluation where an alert
+begins and one where it ends. rate() of Prometheus extrapolates from the samples within its window,
+that of VictoriaMetrics begins with the last one before it, so that a value that comes near a
+threshold passes it one evaluation apart."""
+FIRING = 'count_over_time(ALERTS{alertstate="firing"}[1h])'
+IDENTITY = ("alertname", "severity", "instance", "gpu", "blind")
+
+# What promtool prints of a query that was expected to give something else.
+ANSWER = re.compile(r"time: (\S+),\n\s+exp: .*\n\s+got: (.*)")
+SAMPLE = re.compile(r"(\{[^}]*\}) (\S+?)(?:, |$)")
+LABEL = re.compile(r"(\w+)=\"([^\"]*)\"")
+
+Alert = tuple[str, ...]
+"""The labels of IDENTITY."""
+Fired = Mapping[tuple[Alert, int], timedelta]
+"""For how long each alert fired, by hour."""
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    made = Fleet(MINUTES, evaluation_interval=_duration(INTERVAL))
+    day(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """The files, as both engines get them."""
+    folder = tmp_path_factory.mktemp("rules")
+    for file in FILES:
+        (folder / file.name).write_text(without_keep_firing(file.read_text()))
+    return [folder / file.name for file in FILES]
+
+
+def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
+    files = [*pack, RULES / "dcgm.yml"]
+    done = _run("vmalert", "-dryRun", *(f"-rule={file}" for file in files))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.timeout(400)
+def test_a_day_fires_the_same_alerts_on_both(
+    fleet: Fleet, pack: Sequence[Path], tmp_path: Path
+) -> None:
+    there = _on_victoria_metrics(fleet, pack, tmp_path)
+    here = _on_prometheus(fleet, pack, tmp_path)
+    none = timedelta()
+    differ = {
+        key: (here.get(key, none), there.get(key, none))
+        for key in here.keys() | there.keys()
+        if abs(here.get(key, none) - there.get(key, none)) > EDGE
+    }
+    assert differ == {}
+    # The day is worth it.
+    assert len({alert[:2] for (alert, _), time in here.items() if time > EDGE}) >= 30
+
+
+def _on_victoria_metrics(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
+    """A replay evaluates one rule for all of the day, then the next: stage by stage."""
+    with _victoria_metrics(folder) as server:
+        _post(server, "\n".join(json_lines(fleet, START.timestamp())))
+        for number, stage in enumerate(_stages(pack)):
+            file = folder / f"stage{number}.yml"
+            group = {
+                "name": file.stem,
+                "interval": _duration(INTERVAL),
+                "rules": [dict(rule.fields) for rule in stage],
+            }
+            file.write_text(json.dumps({"groups": [group]}))  # JSON is YAML
+            _replay(server, file)
+        return _fired(
+            (hour, labels, count)
+            for hour in HOURS
+            for labels, count in server.query(FIRING, (START + _end(hour)).timestamp())
+        )
+
+
+def _stages(pack: Sequence[Path]) -> Iterator[list[Rule]]:
+    """The rules in their order, cut where one reads what has been recorded since the last cut."""
+    stage: list[Rule] = []
+    for rule in rules({file.name: file.read_text() for file in pack}):
+        if any(done.name in rule.reads for done in stage):
+            yield stage
+            stage = []
+        stage.append(rule)
+    yield stage
+
+
+@contextmanager
+def _victoria_metrics(folder: Path) -> Iterator[Prometheus]:
+    port = free_port()
+    command = [
+        require("victoria-metrics", PACKAGE),
+        f"-storageDataPath={folder / 'data'}",
+        f"-httpListenAddr={HOST}:{port}",
+        "-retentionPeriod=100y",
+        "-search.disableCache",
+        # A replay writes no markers where a recorded series ends: it has, if a minute has none.
+        "-search.maxStalenessInterval=1m",
+        "-memory.allowedBytes=256MB",
+        "-loggerLevel=WARN",
+    ]
+    with daemon(command, port, "/health", folder / "log") as pid:
+        yield Prometheus(port, pid)
+
+
+def _post(server: Prometheus, lines: str) -> None:
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("POST", "/api/v1/import", lines)
+        response = connection.getresponse()
+        assert response.status == http.client.NO_CONTENT, response.read()
+    finally:
+        connection.close()
+    _flush(server)
+
+
+def _replay(server: Prometheus, file: Path) -> None:
+    url = f"http://{HOST}:{server.port}"
+    done = _run(
+        "vmalert",
+        f"-rule={file}",
+        f"-datasource.url={url}",
+        f"-remoteWrite.url={url}",
+        f"-replay.timeFrom={START:%Y-%m-%dT%H:%M:%SZ}",
+        f"-replay.timeTo={START + timedelta(minutes=MINUTES):%Y-%m-%dT%H:%M:%SZ}",
+        # No rule of a stage waits for another one.
+        "-replay.rulesDelay=0s",
+        "-replay.maxDatapointsPerQuery=10000",
+        "-replay.disableProgressBar",
+        # By default 5 minutes, whatever the interval of the rules.
+        f"-datasource.queryStep={_duration(INTERVAL)}",
+        "-disableAlertgroupLabel",
+        f"-httpListenAddr={HOST}:0",
+        "-loggerLevel=WARN",
+    )
+    assert done.returncode == 0, done.stderr
+    _flush(server)
+
+
+def _flush(server: Prometheus) -> None:
+    """Make what has been written visible."""
+    assert get(server.port, "/internal/force_flush")[0] == http.client.OK
+
+
+def _on_prometheus(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
+    """promtool says what a query gives only where it gives something else than expected."""
+    fleet.files = pack
+    # Groups that are not named are evaluated first, alerts then one evaluation late.
+    fleet.groups = [group["name"] for file in pack for group in groups(file.read_text())]
+    for hour in HOURS:
+        fleet.expect(_end(hour) / timedelta(minutes=1), FIRING, {'{what="else"}': 1.0})
+    test = folder / "test.yml"
+    test.write_text(json.dumps(fleet._test()))
+    done = _run("promtool", "test", "rules", str(test))
+    answers = ANSWER.findall(done.stdout + done.stderr)
+    assert len(answers) == len(HOURS), done.stdout + done.stderr
+    return _fired(
+        (hour, dict(LABEL.findall(labels)), float(count))
+        for hour, (_, answer) in zip(HOURS, answers, strict=True)
+        for labels, count in SAMPLE.findall(answer)
+    )
+
+
+def _fired(found: Iterable[tuple[int, Mapping[str, str], float]]) -> Fired:
+    fired: dict[tuple[Alert, int], timedelta] = defaultdict(timedelta)
+    for hour, labels, count in found:
+        alert = tuple(labels.get(name, "") for name in IDENTITY)
+        # Its other labels may change within an hour.
+        fired[alert, hour] += count * INTERVAL
+    return dict(fired)
+
+
+def _end(hour: int) -> timedelta:
+    """Between two evaluations: whether an hour has both of its ends is a matter of taste."""
+    return timedelta(hours=hour) - INTERVAL / 2
+
+
+def _duration(time: timedelta) -> str:
+    return f"{round(time.total_seconds())}s"
+
+
+def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    package = {"vmalert": PACKAGE, "promtool": "prometheus"}[program]
+    command = [require(program, package), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
