@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -154,7 +155,9 @@ class Fleet:
         path = folder / "test.yml"
         path.write_text(json.dumps(self._test()))  # JSON is YAML
         command = [require("promtool", "prometheus"), "test", "rules", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # Collecting garbage is a quarter of its time otherwise.
+        environment = {**os.environ, "GOGC": "800"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _test(self) -> object:
