@@ -1,4 +1,8 @@
-"""What is staged, and what the idle GPU must be found to have waited for."""
+"""What is staged, what the idle GPU must be found to have waited for, and which alert must fire.
+
+The alerts are those that the rules give on 2 cores, where one saturated worker may or may not
+leave a core for another.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,37 @@ from dataclasses import dataclass
 
 from gpu_bottleneck_exporter import stall
 from scenarios.cgroups import Limits
-from scenarios.loops import MANY, MEBIBYTE
+from scenarios.loops import CORES, MEBIBYTE
 
 BESIDE = None
 """In place of GPUs: a process beside the job."""
 SILENT: frozenset[str] = frozenset()
 """The GPU is hardly ever idle; whatever else goes on is nobody's business."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Diagnosis:
+    """An alert, and the cause that it carries: the primary one while it fires."""
+
+    alert: str
+    cause: str
+
+
+CPU_THROTTLED = Diagnosis("GpuCpuThrottled", "cpu_throttled")
+WORKER_CHURN = Diagnosis("GpuWorkerChurn", "worker_churn")
+CHECKPOINT = Diagnosis("GpuCheckpointStall", "checkpoint_stall")
+PAGE_CACHE = Diagnosis("GpuPageCacheThrash", "page_cache_thrash")
+LOCAL_STORAGE = Diagnosis("GpuLocalStorageBound", "local_storage_bound")
+NETWORK_STORAGE = Diagnosis("GpuNetworkStorageBound", "network_storage_bound")
+CPU_OVERSUBSCRIBED = Diagnosis("GpuCpuOversubscribed", "cpu_oversubscribed")
+TOO_FEW_WORKERS = Diagnosis("GpuTooFewWorkers", "too_few_workers")
+CPU_PREPROCESSING = Diagnosis("GpuCpuPreprocessingBound", "cpu_preprocessing_bound")
+HOST_LOOP = Diagnosis("GpuHostLoopBound", "host_loop_bound")
+IMBALANCE = Diagnosis("GpuImbalance", "gpu_imbalance")
+JOB_STALLED = Diagnosis("GpuJobStalled", "job_stalled")
+STARTUP = Diagnosis("GpuStartupStall", "startup_stall")
+ALLOCATED_IDLE = Diagnosis("GpuAllocatedIdle", "allocated_idle")
+NO_ALERT: frozenset[Diagnosis] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +54,16 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Causes accepted on GPU `gpu`; `second_half`: after the loop was told to change."""
+    """What is accepted on GPU `gpu`; `second_half`: after the loop was told to change.
+
+    Without `alerts` none may fire. Those of `before` may, but they do not suffice.
+    """
 
     waiting_on: frozenset[str]
+    alerts: frozenset[Diagnosis] = NO_ALERT
+    before: frozenset[Diagnosis] = NO_ALERT
+    alert_seconds: float = 20.0
+    """How long one of `alerts` may take from the start of the processes on."""
     gpu: int = 0
     second_half: bool = False
     title: str = ""
@@ -60,6 +96,9 @@ def _case(  # noqa: PLR0913 - a table
     name: str,
     loop: str,
     *causes: str,
+    alerts: tuple[Diagnosis, ...] = (),
+    before: tuple[Diagnosis, ...] = (),
+    alert_seconds: float = 20.0,
     beside: tuple[str, ...] = (),
     limits: Limits | None = None,
     data: int = 0,
@@ -71,7 +110,9 @@ def _case(  # noqa: PLR0913 - a table
             *(Process(other, BESIDE) for other in beside),
             Process(loop, caged=limits is not None),
         ),
-        expected=(Expected(frozenset(causes)),),
+        expected=(
+            Expected(frozenset(causes), frozenset(alerts), frozenset(before), alert_seconds),
+        ),
         limits=limits,
         data_bytes=data * MEBIBYTE,
         note=note,
@@ -80,25 +121,63 @@ def _case(  # noqa: PLR0913 - a table
 
 _DATA = 256
 _BUSY_HOST = ("hog", "disk_hog")
-_HOGS = ("hog",) * MANY
+_HOGS = ("hog",) * 2 * CORES
+"""More, and the GPU is used so little that its job counts as still starting."""
 
 CASES = (
     _case("healthy, 2 workers", "healthy"),
-    _case("prep, 0 workers", "prep_inline", stall.HOST_CODE),
-    _case("prep, 1 worker", "prep_1", stall.WORKER_CPU),
-    _case("prep, 2 workers", "prep_2", stall.WORKER_CPU),
-    _case("prep, 3 workers a core", "prep_many", stall.CPU_QUEUE),
-    _case("direct disk reads, 1 worker", "disk_1", stall.STORAGE, data=_DATA),
-    _case("direct disk reads, 4 workers", "disk_4", stall.STORAGE, data=_DATA),
-    _case("socket fetch, 2 workers", "fetch_2", stall.NETWORK, beside=("server",)),
-    _case("socket fetch, 8 workers", "fetch_8", stall.NETWORK, beside=("server",)),
-    _case("slow main loop", "slow_main", stall.HOST_CODE),
-    _case("quota 0.6 core, 4 workers", "prep_4", stall.CPU_QUOTA, limits=Limits(cpu_cores=0.6)),
+    _case("prep, 0 workers", "prep_inline", stall.HOST_CODE, alerts=(HOST_LOOP,)),
+    _case(
+        "prep, 1 worker",
+        "prep_1",
+        stall.WORKER_CPU,
+        alerts=(TOO_FEW_WORKERS, CPU_PREPROCESSING),
+        note="of 2 cores it leaves about as much as makes another worker worth while",
+    ),
+    _case("prep, 2 workers", "prep_2", stall.WORKER_CPU, alerts=(CPU_PREPROCESSING,)),
+    _case("prep, 3 workers a core", "prep_many", stall.CPU_QUEUE, alerts=(CPU_OVERSUBSCRIBED,)),
+    _case(
+        "direct disk reads, 1 worker",
+        "disk_1",
+        stall.STORAGE,
+        alerts=(LOCAL_STORAGE,),
+        data=_DATA,
+    ),
+    _case(
+        "direct disk reads, 4 workers",
+        "disk_4",
+        stall.STORAGE,
+        alerts=(LOCAL_STORAGE,),
+        data=_DATA,
+    ),
+    _case(
+        "socket fetch, 2 workers",
+        "fetch_2",
+        stall.NETWORK,
+        alerts=(NETWORK_STORAGE,),
+        beside=("server",),
+    ),
+    _case(
+        "socket fetch, 8 workers",
+        "fetch_8",
+        stall.NETWORK,
+        alerts=(NETWORK_STORAGE,),
+        beside=("server",),
+    ),
+    _case("slow main loop", "slow_main", stall.HOST_CODE, alerts=(HOST_LOOP,)),
+    _case(
+        "quota 0.6 core, 4 workers",
+        "prep_4",
+        stall.CPU_QUOTA,
+        alerts=(CPU_THROTTLED,),
+        limits=Limits(cpu_cores=0.6),
+    ),
     _case(
         "quota 1.7 cores, 2 workers",
         "prep_2",
         stall.WORKER_CPU,
         stall.CPU_QUOTA,
+        alerts=(CPU_THROTTLED, CPU_PREPROCESSING),
         limits=Limits(cpu_cores=1.7),
         note="the quota costs 15 % of the throughput, decoding the rest: either answer is right",
     ),
@@ -106,6 +185,7 @@ CASES = (
         "data larger than the memory limit",
         "cached",
         stall.MEMORY,
+        alerts=(PAGE_CACHE,),
         limits=Limits(memory_bytes=150 * MEBIBYTE),
         data=400,
     ),
@@ -115,45 +195,102 @@ CASES = (
         stall.WORKER_CPU,
         stall.HOST_CODE,
         stall.CPU_QUEUE,
+        alerts=(WORKER_CHURN,),
         note="starting workers is their CPU time, or the main's; never storage or network",
     ),
-    _case("synchronous checkpoints", "checkpointing", stall.STORAGE),
-    _case("CPU hogs beside 2 workers", "prep_2", stall.CPU_QUEUE, beside=_HOGS),
+    _case("synchronous checkpoints", "checkpointing", stall.STORAGE, alerts=(CHECKPOINT,)),
+    _case(
+        "CPU hogs beside 2 workers",
+        "prep_2",
+        stall.CPU_QUEUE,
+        alerts=(CPU_OVERSUBSCRIBED,),
+        beside=_HOGS,
+    ),
     _case("busy host, GPU fine", "healthy", beside=_BUSY_HOST, data=_DATA),
     _case("disk neighbour, GPU fine", "healthy", beside=("disk_hog", "disk_hog"), data=_DATA),
-    _case("disk + heavy prep", "disk_heavy_prep", stall.WORKER_CPU, data=_DATA),
-    _case("disk + light prep", "disk_light_prep", stall.STORAGE, data=_DATA),
+    _case(
+        "disk + heavy prep",
+        "disk_heavy_prep",
+        stall.WORKER_CPU,
+        alerts=(CPU_PREPROCESSING,),
+        data=_DATA,
+    ),
+    _case(
+        "disk + light prep",
+        "disk_light_prep",
+        stall.STORAGE,
+        alerts=(LOCAL_STORAGE,),
+        data=_DATA,
+    ),
     _case(
         "slow main loop, disk neighbour",
         "slow_main",
         stall.HOST_CODE,
+        alerts=(HOST_LOOP,),
         beside=("disk_hog",),
         data=_DATA,
     ),
-    _case("workers locked up", "locked_up", stall.ASLEEP),
+    _case(
+        "workers locked up",
+        "locked_up",
+        stall.ASLEEP,
+        alerts=(JOB_STALLED,),
+        alert_seconds=30.0,
+        note="they worked before",
+    ),
     _case(
         "throttled disk reads",
         "disk_trickle",
         stall.STORAGE,
+        alerts=(NETWORK_STORAGE,),
         limits=Limits(read_bytes_per_second=8 * MEBIBYTE),
         data=64,
+        note="the kernel holds the reads back, the disk is idle: to the rules, that is remote",
     ),
-    _case("held but idle", "held", stall.ASLEEP),
+    _case(
+        "held but idle",
+        "held",
+        stall.ASLEEP,
+        alerts=(ALLOCATED_IDLE,),
+        before=(STARTUP,),
+        alert_seconds=50.0,
+        note="for an hour, 30 s here, it may be starting",
+    ),
     Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),)),
     Case(
         "two jobs on two GPUs",
         (Process("server", BESIDE), Process("fetch_2", (0,)), Process("slow_main", (1,))),
         (
-            Expected(frozenset({stall.NETWORK}), gpu=0, title="socket fetch"),
-            Expected(frozenset({stall.HOST_CODE}), gpu=1, title="slow main loop"),
+            Expected(
+                frozenset({stall.NETWORK}),
+                frozenset({NETWORK_STORAGE}),
+                gpu=0,
+                title="socket fetch",
+            ),
+            Expected(
+                frozenset({stall.HOST_CODE}),
+                frozenset({HOST_LOOP}),
+                gpu=1,
+                title="slow main loop",
+            ),
         ),
     ),
     Case(
         "a cause that changes",
         (Process("server", BESIDE), Process("changing")),
         (
-            Expected(frozenset({stall.NETWORK}), title="socket fetch"),
-            Expected(frozenset({stall.HOST_CODE}), second_half=True, title="slow main loop"),
+            Expected(
+                frozenset({stall.NETWORK}),
+                frozenset({NETWORK_STORAGE}),
+                title="socket fetch",
+            ),
+            Expected(
+                frozenset({stall.HOST_CODE}),
+                frozenset({HOST_LOOP}),
+                before=frozenset({NETWORK_STORAGE}),
+                second_half=True,
+                title="slow main loop",
+            ),
         ),
     ),
     Case(
@@ -161,7 +298,12 @@ CASES = (
         (Process("healthy", (0, 1)),),
         (
             Expected(SILENT, gpu=0, title="fed"),
-            Expected(frozenset({stall.PEER, stall.ASLEEP}), gpu=1, title="idle"),
+            Expected(
+                frozenset({stall.PEER, stall.ASLEEP}),
+                frozenset({IMBALANCE}),
+                gpu=1,
+                title="idle",
+            ),
         ),
     ),
 )

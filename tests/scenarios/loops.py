@@ -45,6 +45,7 @@ _QUEUE_LENGTH = 4
 _LAUNCHED_AHEAD = 2
 _REQUEST_BYTES, _REPLY_BYTES = 16, 65536
 _REPLY_SECONDS = 0.02
+_LOCKED_AFTER_SECONDS = 2.5
 _HOST = "127.0.0.1"
 
 Prepare = Callable[[], None]
@@ -167,7 +168,7 @@ def respawning(scene: Scene) -> None:
         ]
         for worker in workers:
             worker.start()
-        for _ in range(20):
+        for _ in range(6):
             batches.get()
             train.step()
         for worker in workers:
@@ -191,14 +192,15 @@ def checkpointing(scene: Scene) -> None:
 
 
 def locked_up(scene: Scene) -> None:
-    """The workers wait for a lock that nobody will release, the main loop for them."""
+    """The workers come to wait for a lock that nobody will release, the main loop for them."""
     lock = multiprocessing.get_context("fork").Lock()
     lock.acquire()
+    locked_at = time.monotonic() + _LOCKED_AFTER_SECONDS
 
     def prepare() -> None:
-        lock.acquire()
+        if time.monotonic() >= locked_at:
+            lock.acquire()
 
-    scene.gpus[0].run(STEP_SECONDS)
     fed(2, lambda _: lambda: prepare, scene)
 
 
@@ -248,7 +250,7 @@ LOOPS: dict[str, Callable[[Scene], None]] = {
     "disk_trickle": partial(fed, 2, partial(reading, 0.1)),
     "disk_heavy_prep": partial(fed, 2, partial(reading, 0.03, cpu_seconds=0.2)),
     "disk_light_prep": partial(fed, 2, partial(reading, 0.15, cpu_seconds=0.02)),
-    "cached": partial(fed, 4, partial(reading_cached, 64)),
+    "cached": partial(fed, 4, partial(reading_cached, 128)),
     "fetch_2": partial(fed, 2, partial(fetching, 16)),
     "fetch_8": partial(fed, 8, partial(fetching, 32)),
     "slow_main": slow_main,

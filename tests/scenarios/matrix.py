@@ -1,8 +1,9 @@
-"""Run all scenarios and print what was found as a confusion matrix in Markdown.
+"""Run all scenarios and print what was found as two confusion matrices in Markdown.
 
-    PYTHONPATH=tests python -m scenarios.matrix [--only PATTERN] [--verbose] [FILE]
+    PYTHONPATH=tests python -m scenarios.matrix [--only PATTERN] [--verbose] [FILE ...]
 
-writes it between the markers of FILE, if one is given.
+The one says what the idle time was put down to, the other which alerts fired. Each is written
+between its markers where a FILE has them.
 """
 
 from __future__ import annotations
@@ -11,70 +12,119 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pytest
+
 from gpu_bottleneck_exporter.stall import WAITING_ON
-from scenarios.cases import CASES, Case
+from scenarios.alerts import Heard, listening
+from scenarios.cases import CASES, Case, Diagnosis, Expected
 from scenarios.cgroups import Unavailable
 from scenarios.measure import Measured, repeated
 
-BEGIN, END = "<!-- scenarios: begin -->", "<!-- scenarios: end -->"
+CAUSES, ALERTS = "scenarios", "alerts"
+"""Names of the markers: `<!-- NAME: begin -->` and `<!-- NAME: end -->`."""
+_WRONG = " ✗"
+_NONE = "none"
 
 
 def row(case: Case, measured: Measured) -> str:
-    """One line of the matrix; an accepted cause is bold, a failure marked."""
-    title = f"{case.name}: {measured.expected.title}" if measured.expected.title else case.name
+    """One line of the matrix of causes; an accepted cause is bold, a failure marked."""
     cells = [_cell(measured, cause) for cause in WAITING_ON]
-    mark = " ✗" if measured.wrong else ""
-    return f"| {title}{mark} | {measured.busy:.0%} | {' | '.join(cells)} |"
+    mark = _WRONG if measured.wrong_causes else ""
+    return (
+        f"| {_title(case, measured.expected)}{mark} | {measured.busy:.0%} | {' | '.join(cells)} |"
+    )
+
+
+def alert_row(case: Case, heard: Heard) -> str:
+    """One line of the matrix of alerts; one that was expected is bold, a failure marked."""
+    expected = heard.expected
+    mark = _WRONG if heard.wrong else ""
+    fired = ", ".join(_fired(diagnosis, expected) for diagnosis in sorted(heard.fired))
+    primary = ", ".join(f"`{cause}`" for cause in sorted(heard.primary))
+    wanted = " or ".join(diagnosis.alert for diagnosis in sorted(expected.alerts))
+    cells = [f"{_title(case, expected)}{mark}", wanted, fired, primary]
+    return f"| {' | '.join(cell or _NONE for cell in cells)} |"
 
 
 def table(rows: Iterable[str]) -> str:
-    """The matrix."""
-    head = ["case", "busy", *(f"`{cause}`" for cause in WAITING_ON)]
-    rule = ["---", *(["---:"] * (len(head) - 1))]
-    return "\n".join([f"| {' | '.join(head)} |", f"| {' | '.join(rule)} |", *rows])
+    """The matrix of causes."""
+    return _table(["case", "busy", *(f"`{cause}`" for cause in WAITING_ON)], "---:", rows)
 
 
-def put(path: Path, text: str) -> None:
-    """Replace what stands between the markers of `path`."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{path} has no {BEGIN} ... {END}")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+def alert_table(rows: Iterable[str]) -> str:
+    """The matrix of alerts."""
+    return _table(["case", "expected", "fired", "primary cause"], "---", rows)
+
+
+def put(path: Path, tables: dict[str, str]) -> None:
+    """Replace what stands between the markers of `path`, of each table that it has markers of."""
+    text = path.read_text()
+    found = False
+    for name, content in tables.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, begun, rest = text.partition(begin)
+        _, ended, after = rest.partition(end)
+        if begun and ended:
+            text = f"{before}{begin}\n{content}\n{end}{after}"
+            found = True
+    if not found:
+        raise SystemExit(f"{path} has none of the markers of {', '.join(tables)}")
+    path.write_text(text)
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", help="regular expression: cases of that name")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
     options = parser.parse_args()
+    cases = [case for case in CASES if re.search(options.only, case.name)]
+    try:
+        tables = _measured(cases, verbose=options.verbose)
+    except pytest.skip.Exception as missing:
+        raise SystemExit(f"{missing}") from None
+    sys.stdout.write("\n\n".join(tables.values()) + "\n")
+    for path in options.files:
+        put(path, tables)
+
+
+def _measured(cases: Sequence[Case], *, verbose: bool) -> dict[str, str]:
     rows: list[str] = []
-    for case in CASES:
-        if not re.search(options.only, case.name):
-            continue
-        try:
-            with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-                results = repeated(case, Path(folder), _tell)
-        except Unavailable as reason:
-            sys.stderr.write(f"{case.name}: not measured: {reason}\n")
-            continue
-        for measured in results:
-            rows.append(row(case, measured))
-            if options.verbose or measured.wrong:
-                sys.stderr.write(f"{case.name}: {measured.wrong or 'as expected'}\n  {measured}\n")
-            sys.stderr.write(f"{rows[-1]}\n")
-    sys.stdout.write(table(rows) + "\n")
-    if options.file:
-        put(options.file, table(rows))
+    alert_rows: list[str] = []
+    with tempfile.TemporaryDirectory() as home, listening(Path(home)) as listener:
+        for case in cases:
+            try:
+                with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+                    results = repeated(case, Path(folder), listener, _tell)
+            except Unavailable as reason:
+                _tell(f"{case.name}: not measured: {reason}")
+                continue
+            for found in results:
+                rows.append(row(case, found))
+                if verbose or found.wrong:
+                    _tell(f"{case.name}: {found.wrong or 'as expected'}\n  {found}")
+                _tell(rows[-1])
+                if found.heard:
+                    alert_rows.append(alert_row(case, found.heard))
+                    _tell(alert_rows[-1])
+    return {CAUSES: table(rows), ALERTS: alert_table(alert_rows)}
 
 
 def _tell(what: str) -> None:
     sys.stderr.write(f"{what}\n")
+
+
+def _title(case: Case, expected: Expected) -> str:
+    return f"{case.name}: {expected.title}" if expected.title else case.name
+
+
+def _table(head: Sequence[str], rule: str, rows: Iterable[str]) -> str:
+    rules = ["---", *([rule] * (len(head) - 1))]
+    return "\n".join([f"| {' | '.join(head)} |", f"| {' | '.join(rules)} |", *rows])
 
 
 def _cell(measured: Measured, cause: str) -> str:
@@ -82,6 +132,10 @@ def _cell(measured: Measured, cause: str) -> str:
     if not percent:
         return ""
     return f"**{percent}**" if cause in measured.expected.waiting_on else f"{percent}"
+
+
+def _fired(diagnosis: Diagnosis, expected: Expected) -> str:
+    return f"**{diagnosis.alert}**" if diagnosis in expected.alerts else diagnosis.alert
 
 
 if __name__ == "__main__":

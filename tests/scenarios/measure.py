@@ -1,4 +1,7 @@
-"""Staging one case, and watching it through the sampler that the exporter serves from."""
+"""Staging one case, and watching it through the sampler that the exporter serves from.
+
+A Prometheus, if there is one, watches the same processes at the same time.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -24,6 +27,7 @@ from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import Feeders
 from scenarios import loops
+from scenarios.alerts import Heard, Listener
 from scenarios.cases import Case, Expected, Process
 from scenarios.cgroups import disk_of, limited
 
@@ -52,6 +56,8 @@ class Measured:
     stall_ns: Mapping[str, int]
     feeders: Feeders | None
     """What the feeders did, as the accounting saw it."""
+    heard: Heard | None = None
+    """What Prometheus said, if there was one."""
 
     @property
     def busy(self) -> float:
@@ -66,7 +72,13 @@ class Measured:
 
     @property
     def wrong(self) -> str | None:
-        """What does not meet the expectation; None when all does."""
+        """What does not meet the expectation, of the idle time or of the alerts; None: all does."""
+        alerts = self.heard.wrong if self.heard else None
+        return "; ".join(found for found in (self.wrong_causes, alerts) if found) or None
+
+    @property
+    def wrong_causes(self) -> str | None:
+        """What does not meet the expectation of the idle time; None when all does."""
         accepted = self.expected.waiting_on
         if not accepted:
             idle = 1 - self.busy
@@ -81,35 +93,63 @@ class Measured:
     def __str__(self) -> str:
         shares = sorted(self.shares.items(), key=lambda item: -item[1])
         told = ", ".join(f"{cause} {share:.0%}" for cause, share in shares)
-        return f"busy {self.busy:.0%}; idle: {told or 'never'}\n    {self.feeders}"
+        return (
+            f"busy {self.busy:.0%}; idle: {told or 'never'}\n    {self.feeders}\n    {self.heard}"
+        )
 
 
-def measure(case: Case, folder: Path) -> list[Measured]:
+def measure(case: Case, folder: Path, listener: Listener | None) -> list[Measured]:
     """Stage `case` with its files below `folder`; one result for each expectation.
 
     Raises Unavailable where the machine cannot stage it.
     """
     _await_quiet()
-    with _staged(case, folder) as (board, files), _sampling(board) as sampler:
+    with (
+        _staged(case, folder) as (board, files),
+        _sampling(board) as sampler,
+        _shown(listener, sampler),
+    ):
+        began = time.monotonic()
         time.sleep(_WARM_SECONDS)
         first = [expected for expected in case.expected if not expected.second_half]
-        results = _watch(sampler, first)
+        results = _heard(_watch(sampler, first), listener, board, began)
         second = [expected for expected in case.expected if expected.second_half]
         if second:
+            began = time.monotonic()
             (files / loops.SECOND_HALF).touch()
             time.sleep(_WARM_SECONDS)
-            results += _watch(sampler, second)
+            results += _heard(_watch(sampler, second), listener, board, began)
         return results
 
 
-def repeated(case: Case, folder: Path, tell: Callable[[str], None]) -> list[Measured]:
+def repeated(
+    case: Case, folder: Path, listener: Listener | None, tell: Callable[[str], None]
+) -> list[Measured]:
     """`measure`, once more when the first result is wrong: two cores are easily disturbed."""
-    results = measure(case, folder)
+    results = measure(case, folder, listener)
     wrong = [f"{case.name}, repeated: {found.wrong}\n{found}" for found in results if found.wrong]
     if not wrong:
         return results
     tell("\n".join(wrong))
-    return measure(case, folder)
+    return measure(case, folder, listener)
+
+
+def _shown(listener: Listener | None, sampler: Sampler) -> AbstractContextManager[None]:
+    return listener.showing(sampler) if listener else nullcontext()
+
+
+def _heard(
+    results: list[Measured], listener: Listener | None, board: Board, began: float
+) -> list[Measured]:
+    """`results` with the alerts; those expected come first, as others have to wait for them."""
+    if listener is None:
+        return results
+    heard: dict[int, Heard] = {}
+    for found in sorted(results, key=lambda found: not found.expected.alerts):
+        gpu = found.expected.gpu
+        uuid = board.gpus[gpu].record.uuid.decode()
+        heard[gpu] = listener.await_answer(uuid, found.expected, began)
+    return [replace(found, heard=heard[found.expected.gpu]) for found in results]
 
 
 def _await_quiet() -> None:

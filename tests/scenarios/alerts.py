@@ -1,0 +1,198 @@
+"""A real Prometheus with the real rules beside the scenarios: which alerts fire, for which cause.
+
+All durations of the rules are divided by `FACTOR`, so that an alert that takes twenty minutes
+fires within a case. Only the interval at which groups are evaluated is not: it is a second, as
+Prometheus takes its CPU time from the scenarios.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.exposition import TEXT, Exposition
+from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.web.listen import bind
+from gpu_bottleneck_exporter.web.server import WebServer
+from scenarios.cases import Diagnosis, Expected
+from support.prometheus import HOST, Labels, Prometheus, prometheus
+
+FACTOR = 120
+"""Ten minutes become five seconds; the window of most rates still holds two ticks of 1 s."""
+SILENT_SECONDS = 12.0
+"""A job is judged when 5 s old, and alerts fire 5 s later; the rest is the layers of the rules."""
+_SCRAPED_EVERY_SECONDS = 0.5
+_EVALUATED_EVERY = "1s"
+_CONSTANTS_EVALUATED_EVERY = "5s"
+_CONSTANTS = "thresholds.yml"
+_INTERVAL = re.compile(r"^( *interval: ).*$", re.MULTILINE)
+_MODEST = {"GOMAXPROCS": "1", "GOGC": "400"}
+"""Little CPU time for Prometheus; memory does not matter."""
+_UNCOUNTED = "GpuCausesBlind"
+"""No cause: it says which signals the virtual board or this machine lacks."""
+_PATIENCE_SECONDS = 60.0
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What Prometheus said of one GPU, and what was expected."""
+
+    expected: Expected
+    primary: frozenset[str]
+    """The primary cause at the end; empty: none."""
+    firing: frozenset[Diagnosis]
+    """At the end."""
+    fired: frozenset[Diagnosis]
+    """At any time of the case, or of its half."""
+    pending: frozenset[Diagnosis]
+
+    @property
+    def wrong(self) -> str | None:
+        """What does not meet the expectation; None when all does."""
+        accepted = self.expected.alerts
+        others = self.fired - accepted - self.expected.before
+        excess = [f"{diagnosis.alert} fired" for diagnosis in sorted(others)]
+        if not accepted:
+            excess += [f"{diagnosis.alert} is pending" for diagnosis in sorted(self.pending)]
+        causes = {diagnosis.cause for diagnosis in accepted}
+        right = self.primary <= causes and bool(self.primary) == bool(accepted)
+        if not right:
+            excess.append(f"the primary cause is {', '.join(sorted(self.primary)) or 'none'}")
+        if accepted and not self.firing & accepted:
+            excess.append("none of the expected alerts fires")
+        return ", ".join(excess) or None
+
+
+class Listener:
+    """Prometheus, and the endpoint it scrapes."""
+
+    def __init__(self, server: Prometheus, stage: _Stage) -> None:
+        self.server = server
+        self._stage = stage
+
+    @contextmanager
+    def showing(self, sampler: Sampler) -> Iterator[None]:
+        """Let Prometheus scrape `sampler`."""
+        self._stage.shown = Exposition(sampler, ALL)
+        try:
+            yield
+        finally:
+            self._stage.shown = None
+
+    def await_answer(self, gpu: str, expected: Expected, began: float) -> Heard:
+        """What is said of the GPU with UUID `gpu` since monotonic time `began`.
+
+        Waits until it is as expected, for as long as that may take.
+        """
+        while True:
+            elapsed = time.monotonic() - began
+            heard = self._hear(gpu, expected, elapsed)
+            if expected.alerts:
+                enough = not heard.wrong or elapsed >= expected.alert_seconds
+            else:
+                enough = elapsed >= SILENT_SECONDS
+            if enough:
+                return heard
+            time.sleep(_POLL_SECONDS)
+
+    def _hear(self, gpu: str, expected: Expected, seconds: float) -> Heard:
+        query = self.server.query
+        primary = query(f'gpu:bottleneck:primary{{uuid="{gpu}"}}')
+        alerts = f'ALERTS{{uuid=~"|{gpu}",alertname!="{_UNCOUNTED}"}}'
+        now = [labels for labels, _ in query(alerts)]
+        ever = [labels for labels, _ in query(f"last_over_time({alerts}[{round(seconds)}s])")]
+        return Heard(
+            expected=expected,
+            primary=frozenset(labels["cause"] for labels, _ in primary),
+            firing=_diagnoses(now, "firing"),
+            fired=_diagnoses(ever, "firing"),
+            pending=_diagnoses(now, "pending"),
+        )
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[Listener]:
+    """Prometheus with the rules, scaled, ready; its files lie below `folder` until the end."""
+    stage = _Stage()
+    with _served(stage) as target, _rules(folder) as rules:
+        jobs = [("gpu", target, _SCRAPED_EVERY_SECONDS)]
+        with prometheus(folder, jobs, rules, _MODEST) as server:
+            _await_constants(server)
+            yield Listener(server, stage)
+
+
+class _Stage:
+    """What the endpoint shows: one case's exposition after the other, nothing between them.
+
+    It is always there, as Prometheus takes seconds to find a new target. Cases do not see each
+    other: each has GPUs of its own, whose series end with it.
+    """
+
+    shown: Exposition | None = None
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        shown = self.shown
+        return shown.render(accept) if shown else (b"", TEXT)
+
+    def status_page(self) -> bytes:
+        return b""
+
+    def healthy(self) -> tuple[bool, str]:
+        return True, ""
+
+    def ready(self) -> tuple[bool, str]:
+        return True, ""
+
+
+@contextmanager
+def _served(stage: _Stage) -> Iterator[str]:
+    sockets = bind(f"{HOST}:0")
+    port = sockets[0].getsockname()[1]
+    server = WebServer(stage, sockets)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="exposition")
+    thread.start()
+    try:
+        yield f"{HOST}:{port}"
+    finally:
+        server.stop()
+        thread.join()
+
+
+@contextmanager
+def _rules(folder: Path) -> Iterator[list[Path]]:
+    paths: list[Path] = []
+    try:
+        for name, text in for_dialect(files(), "exporter").items():
+            every = _CONSTANTS_EVALUATED_EVERY if name == _CONSTANTS else _EVALUATED_EVERY
+            paths.append(folder / name)
+            paths[-1].write_text(_INTERVAL.sub(rf"\g<1>{every}", scaled(text, FACTOR)))
+        yield paths
+    finally:
+        for path in paths:
+            path.unlink()
+
+
+def _await_constants(server: Prometheus) -> None:
+    """Prometheus needs some seconds to find its target and to begin with its groups."""
+    wanted = ("up == 1", "gpu:threshold:evidence", "gpu:cause:order", "cluster:gpus_held:count")
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not all(server.query(query) for query in wanted):
+        assert time.monotonic() < deadline, "Prometheus does not evaluate the rules"
+        time.sleep(_POLL_SECONDS)
+
+
+def _diagnoses(alerts: list[Labels], state: str) -> frozenset[Diagnosis]:
+    return frozenset(
+        Diagnosis(labels["alertname"], labels.get("cause", ""))
+        for labels in alerts
+        if labels["alertstate"] == state
+    )
