@@ -20,7 +20,7 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel
 	$(BIN)/python -m pytest -n 2 --ignore tests/scenarios --ignore tests/dataloader $(PYTEST_ARGS)
 
-test-scenarios: $(VENV)/.tested-wheel  ## Test the stall accounting on real processes, alone on the machine
+test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes, alone on the machine
 	$(BIN)/python -m pytest tests/scenarios $(PYTEST_ARGS)
 
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader

@@ -121,7 +121,7 @@ def _case(  # noqa: PLR0913 - a table
 
 _DATA = 256
 _BUSY_HOST = ("hog", "disk_hog")
-_HOGS = ("hog",) * 2 * CORES
+_HOGS = ("hog",) * (CORES + 1)
 """More, and the GPU is used so little that its job counts as still starting."""
 
 CASES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 PASS_SECONDS = 0.1
 PASSES_PER_TICK = 10
+_JITTER = 0.3
 DISCOVERY_SECONDS = 10.0
 
 
@@ -119,7 +121,9 @@ class FeederWatch:
             except Exception:  # whatever /proc says, the watching goes on
                 log.exception("watching the feeders")
             number += 1
-            next_pass = max(next_pass + PASS_SECONDS, time.monotonic())
+            # Never in step with a loop of 25 or 100 ms, whose one moment would pass for all.
+            step = PASS_SECONDS * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+            next_pass = max(next_pass + step, time.monotonic())
             self._stop.wait(next_pass - time.monotonic())
         for feed in self._feeds.values():
             feed.close()
