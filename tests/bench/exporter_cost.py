@@ -40,7 +40,7 @@ from gpu_bottleneck_exporter.exposition import Families
 from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.board_exporter import HOST, Exporter, over_board, over_nvml
-from support.prometheus import get, wait_until
+from support.daemon import get, wait_until
 
 VIRTUAL, NVML = "virtual board", "NVML stand-in"
 DRIVERS = (VIRTUAL, NVML)

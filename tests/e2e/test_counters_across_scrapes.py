@@ -11,14 +11,8 @@ import pytest
 
 from gpu_bottleneck_exporter.driver.board import Board, VirtualGpu, create
 from support.board_exporter import over_board
-from support.prometheus import (
-    Prometheus,
-    QueryError,
-    free_port,
-    get,
-    prometheus,
-    wait_until,
-)
+from support.daemon import free_port, get, wait_until
+from support.prometheus import Prometheus, QueryError, prometheus
 from support.tools import require
 
 BUSY = "gpu_busy_seconds_total"

@@ -20,8 +20,7 @@ import pytest
 
 from rules.fleet import RULES
 from rules.parsed import rules
-from support.daemon import daemon
-from support.prometheus import HOST, PATIENCE_SECONDS, free_port, get
+from support.daemon import HOST, PATIENCE_SECONDS, daemon, free_port, get
 from support.tools import require
 
 PACKAGE = "prometheus-alertmanager"

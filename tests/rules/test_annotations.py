@@ -13,7 +13,8 @@ import pytest
 
 from rules.fleet import RULES
 from rules.parsed import Rule, rules
-from support.prometheus import Prometheus, get, prometheus, wait_until
+from support.daemon import get, wait_until
+from support.prometheus import Prometheus, prometheus
 
 VALUE = "0.6342"
 TARGET = {"job": "gpu", "instance": "node-7", "blind": "host_causes"}

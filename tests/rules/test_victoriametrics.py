@@ -22,8 +22,8 @@ from gpu_bottleneck_exporter.rulepack import without_keep_firing
 from rules.day import MINUTES, day, json_lines
 from rules.fleet import FILES, RULES, Fleet
 from rules.parsed import Rule, groups, rules
-from support.daemon import daemon
-from support.prometheus import HOST, PATIENCE_SECONDS, Prometheus, free_port, get
+from support.daemon import HOST, PATIENCE_SECONDS, daemon, free_port, get
+from support.prometheus import Prometheus
 from support.tools import require
 
 PACKAGE = "victoria-metrics"

@@ -23,7 +23,8 @@ from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
 from scenarios.cases import Diagnosis, Expected
-from support.prometheus import HOST, Labels, Prometheus, prometheus
+from support.daemon import HOST
+from support.prometheus import Labels, Prometheus, prometheus
 
 FACTOR = 120
 """Ten minutes become five seconds; the window of most rates still holds two ticks of 1 s."""

@@ -11,22 +11,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import shutil
-import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from support.daemon import HOST, daemon, free_port, get
 from support.tools import require
-
-HOST = "127.0.0.1"
-PATIENCE_SECONDS = 60
-"""How long to wait for what must come; never a measure of speed."""
 
 Labels = dict[str, str]
 Job = tuple[str, str, float]
@@ -35,35 +28,6 @@ Job = tuple[str, str, float]
 
 class QueryError(Exception):
     """Prometheus refused a query."""
-
-
-def wait_until(condition: Callable[[], bool], what: str, give_up: Callable[[], bool]) -> None:
-    """Wait until `condition` holds; raises when it does not come, or `give_up` says so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if give_up() or time.monotonic() > deadline:
-            raise RuntimeError(f"{what} has not come")
-        time.sleep(0.05)
-
-
-def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """Status and body of one request, by no proxy; status 0 where nobody listens."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_SECONDS)
-    try:
-        connection.request("GET", path, headers=headers or {})
-        response = connection.getresponse()
-        return response.status, response.read()
-    except OSError:
-        return 0, b""
-    finally:
-        connection.close()
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 class Prometheus:
@@ -152,27 +116,8 @@ def _running(
     port = free_port()
     command = [program, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}"]
     command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
-    environment = {**os.environ, **variables}
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(command, env=environment, stdout=output, stderr=output) as child,
-    ):
-        try:
-            _wait_until_ready(child, port, log)
-            yield Prometheus(port, child.pid)
-        finally:
-            child.kill()
-
-
-def _wait_until_ready(child: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    try:
-        wait_until(
-            lambda: get(port, "/-/ready")[0] == http.client.OK,
-            "Prometheus",
-            give_up=lambda: child.poll() is not None,
-        )
-    except RuntimeError as error:
-        raise RuntimeError(f"{error}: {log.read_text()}") from error
+    with daemon(command, port, "/-/ready", log, variables) as pid:
+        yield Prometheus(port, pid)
 
 
 def _scrape_config(job: Job) -> dict[str, object]:

@@ -133,15 +133,10 @@ class JobReader:
             memory_used_bytes=used,
             memory_bytes=limit,
             shared_memory=_shared_memory(self._proc, self._pids),
-            throttling_known=any(_throttled_ns(group) is not None for group in groups),
+            throttling_known=any(group.counted.throttled_ns is not None for group in groups),
             refaults_known=any(group.counted.refault_bytes is not None for group in groups),
             interactive=_interactive(self._proc, self._pids),
         )
-
-
-def _throttled_ns(group: Cgroup) -> int | None:
-    throttling = group.counted.throttling
-    return throttling.throttled_ns if throttling else None
 
 
 def _namespace(proc: Path, pid: int) -> int | None:

@@ -50,6 +50,11 @@ class Counted:
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Nanoseconds stalled by (resource, kind)."""
 
+    @property
+    def throttled_ns(self) -> int | None:
+        """Nanoseconds that CPU quotas held its tasks back (cpu.stat), own and inherited."""
+        return self.throttling.throttled_ns if self.throttling else None
+
 
 class Cgroup:
     """The cgroups of one process: folders on this machine, None where there is none.
@@ -100,11 +105,6 @@ class Cgroup:
         known = [value for text in texts if (value := _throttled(text)) is not None]
         most = max((_periods(text) for text in texts), key=lambda found: found[1])
         return Throttling(sum(known) if known else None, *most)
-
-    def throttled_ns(self) -> int | None:
-        """Nanoseconds that CPU quotas held its tasks back (cpu.stat), own and inherited."""
-        throttling = self.throttling()
-        return throttling.throttled_ns if throttling else None
 
     def cpu_limit(self) -> tuple[Path, float] | None:
         """The tightest CPU quota, its own or an ancestor's: where, and cores; None without one."""
