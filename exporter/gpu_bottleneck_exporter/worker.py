@@ -220,7 +220,10 @@ class GpuWorker:
         began = time.monotonic_ns()
         if collector.name in opened.unsupported or began < opened.due_ns.get(collector.name, 0):
             return
-        opened.due_ns[collector.name] = began + int(collector.every_seconds * 1e9)
+        # Half a tick early: a tick that comes a little sooner than the last must not wait for one.
+        opened.due_ns[collector.name] = (
+            began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
+        )
         before = opened.outcomes.get(collector.name, _UNTRIED)
         error = self._read(collector, opened)
         if collector.name in opened.unsupported:
@@ -268,12 +271,15 @@ class GpuWorker:
         self._watch.hold(uuid, holders)
         if not windows:
             return
-        start = windows[0].end_ns - windows[0].duration_ns
-        feeders = self._watch.feeders(uuid, start, windows[-1].end_ns)
+        observed = sum(window.duration_ns for window in windows)
+        active = sum(window.active_ns for window in windows)
+        self._watch.tell_busy(uuid, active / observed)
+        feeders = None
+        if holders and active < observed:  # else there is nothing to explain, or nobody to ask
+            start = windows[0].end_ns - windows[0].duration_ns
+            feeders = self._watch.feeders(uuid, start, windows[-1].end_ns)
         known = Holders(None if holders is None else len(holders))
         ledger.add_stall(split(windows, known, feeders))
-        observed = sum(window.duration_ns for window in windows)
-        self._watch.tell_busy(uuid, sum(window.active_ns for window in windows) / observed)
 
     def _tell(self, collector: Collector, error: str | None) -> None:
         if error is None:

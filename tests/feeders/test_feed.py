@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.feed import WORKERS_PER_TICK, Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
@@ -43,6 +43,7 @@ class Watched:
         """Whether the tree is up to date, and what a scrape would show."""
         self._groups.look()
         current = self.feed.sample(time.monotonic_ns())
+        current &= self.feed.knows_all_children()
         current &= self.feed.advance(time.monotonic_ns())
         return current, self._reader.read(self.feed, time.monotonic_ns(), queue_known=True)
 
@@ -120,6 +121,23 @@ def test_workers_come_and_go_and_nothing_falls(start: Start) -> None:
         assert before.processes == {"main": 1, "worker": 0}
         assert_grown(gone, before)
         assert before.counters["worker"].read_bytes is not None
+
+
+def test_many_workers_are_counted_in_turn_and_none_is_left_out(start: Start) -> None:
+    main = start()
+    workers = [main.fork(BURN_SECONDS) for _ in range(WORKERS_PER_TICK + 3)]
+    watched = Watched(main)
+    watched.discover(*workers)
+    deadline = time.monotonic() + 60
+    _, feeding = watched.tick()
+    while feeding.counters["worker"].cpu_ns < 0.8 * len(workers) * BURN_SECONDS * 1e9:
+        assert time.monotonic() < deadline, "some workers' CPU time is missing"
+        time.sleep(0.05)
+        _, now = watched.tick()
+        assert_grown(feeding, now)
+        feeding = now
+    for worker in workers:
+        main.end_child(worker)
 
 
 def test_workers_that_were_there_before_are_no_starts(start: Start) -> None:

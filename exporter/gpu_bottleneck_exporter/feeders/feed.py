@@ -18,6 +18,8 @@ HISTORY_NS = 20_000_000_000
 SLACK_NS = 1_500_000_000
 """Counters are read once a tick: for ratios, the ticks around a window are near enough."""
 WORKERS_PER_PASS = 2
+WORKERS_PER_TICK = 4
+"""So many workers' counters are read every tick; of more, half in one tick, half in the next."""
 WORKER_HISTORY_NS = 4_000_000_000
 """Workers are seen in turn: what takes most of their time shows over seconds, not in one tick."""
 ROLES = ("main", "worker")
@@ -104,6 +106,7 @@ class Feed:
         self._in_turn: list[Member] = []
         """The workers, for their states to be sampled in turn."""
         self._next_worker = 0
+        self._ticks_counted = 0
         self._last_pass_ns: int | None = None
         self._last_tick_ns: int | None = None
 
@@ -140,7 +143,7 @@ class Feed:
     def sample(self, now_ns: int, *, mains_only: bool = False) -> bool:
         """Look at what the mains, and a few of the workers in turn, are doing.
 
-        False when a process is gone or new and the tree is out of date.
+        False when a process is gone and the tree is out of date.
         """
         main = _counted(self.mains.values())
         chosen = [] if mains_only else self._next_workers()
@@ -149,9 +152,7 @@ class Feed:
         elapsed = now_ns - (self._last_pass_ns or now_ns)
         self._last_pass_ns = now_ns
         self._moments.append(Moment(now_ns, elapsed, main, workers, counts))
-        if mains_only:
-            return True
-        return State.GONE not in workers and self._knows_all_children()
+        return State.GONE not in workers
 
     def _next_workers(self) -> list[Member]:
         count = len(self._in_turn)
@@ -159,7 +160,8 @@ class Feed:
         self._next_worker += min(WORKERS_PER_PASS, count)
         return [self._in_turn[i % count] for i in range(first, self._next_worker)]
 
-    def _knows_all_children(self) -> bool:
+    def knows_all_children(self) -> bool:
+        """Whether no worker has been started since the tree was discovered."""
         for members in (self.mains, self._helpers):
             for member in members.values():
                 if member.strangers(self._knows):
@@ -180,8 +182,8 @@ class Feed:
         self._last_tick_ns = now_ns
         self._count_waits(before or 0)
         tick = Tick(now_ns, now_ns - (before or now_ns))
-        current = self._advance(self.mains, tick.main)
-        current &= self._advance(self.workers, tick.workers)
+        current = self._advance(self.mains.values(), tick.main)
+        current &= self._advance(self._workers_to_count(), tick.workers)
         for group, held in list(self._cgroups.items()):
             now = _held_back(group, held)
             tick.held.append(now.less(held))
@@ -272,9 +274,15 @@ class Feed:
             if state in _WAITS:
                 self.totals.wait_ns[role, _WAITS[state]] += elapsed_ns * number // sampled
 
-    def _advance(self, members: dict[int, Member], total: Counters) -> bool:
+    def _workers_to_count(self) -> list[Member]:
+        self._ticks_counted += 1
+        if len(self._in_turn) <= WORKERS_PER_TICK:
+            return self._in_turn
+        return self._in_turn[self._ticks_counted % 2 :: 2]
+
+    def _advance(self, members: Iterable[Member], total: Counters) -> bool:
         complete = True
-        for member in members.values():
+        for member in members:
             used = member.advance()
             if used is None:
                 complete = False

@@ -22,8 +22,11 @@ log = logging.getLogger(__name__)
 
 PASS_SECONDS = 0.1
 PASSES_PER_TICK = 10
+_PASSES_PER_LOOK_FOR_CHILDREN = 4
+_PASSES_PER_SNAPSHOT = 2 * PASSES_PER_TICK
 _JITTER = 0.3
 DISCOVERY_SECONDS = 10.0
+_STOP_SECONDS = 2.0
 
 
 class FeederWatch:
@@ -46,18 +49,24 @@ class FeederWatch:
         self._readers: dict[str, FeedingReader] = {}
         self._feedings: dict[str, Feeding | None] = {}
         self._changed = False
+        self._finished_pass_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
 
     def start(self) -> None:
         """Begin watching."""
         allow_many_files()
+        self._finished_pass_ns = time.monotonic_ns()
         self._thread.start()
 
     def stop(self) -> None:
-        """End; waits for the pass in work."""
+        """End; waits for the pass in work, but not if it is stuck in a read."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
+
+    def silent_seconds(self, now_ns: int) -> float:
+        """How long ago the last pass ended; 0 before `start`."""
+        return (now_ns - (self._finished_pass_ns or now_ns)) / 1e9
 
     def hold(self, uuid: str, pids: frozenset[int] | None) -> None:
         """Tell which processes hold GPU `uuid`, None when nobody knows; from any thread."""
@@ -92,7 +101,8 @@ class FeederWatch:
         return self._feedings.get(uuid)
 
     def _tell(self) -> None:
-        """Make the snapshots that scrapes show, once a tick."""
+        """Make the snapshots that scrapes show."""
+        self.host.look({pid for feed in self._feeds.values() for pid in feed.mains})
         host, now = self.host.snapshot, time.monotonic_ns()
         queue_known = host is None or host.signals.get("schedstat", True)
         for uuid, feed in self._feeds.items():
@@ -110,10 +120,8 @@ class FeederWatch:
         number = 0
         while not self._stop.is_set():
             try:
-                if number % PASSES_PER_TICK == 0:
-                    self.host.look({pid for feed in self._feeds.values() for pid in feed.mains})
                 stale = self._pass(number)
-                if number % PASSES_PER_TICK == 0:
+                if number % _PASSES_PER_SNAPSHOT == 0:
                     self._tell()
                 if stale or time.monotonic() >= next_discovery:
                     self._discover()
@@ -121,10 +129,12 @@ class FeederWatch:
             except Exception:  # whatever /proc says, the watching goes on
                 log.exception("watching the feeders")
             number += 1
+            self._finished_pass_ns = time.monotonic_ns()
             # Never in step with a loop of 25 or 100 ms, whose one moment would pass for all.
             step = PASS_SECONDS * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
             next_pass = max(next_pass + step, time.monotonic())
-            self._stop.wait(next_pass - time.monotonic())
+            # Not waiting for `_stop`: that costs several times as much, and this is brief.
+            time.sleep(max(next_pass - time.monotonic(), 0.0))
         for feed in self._feeds.values():
             feed.close()
 
@@ -136,6 +146,8 @@ class FeederWatch:
             self._groups.look()
         for feed in list(self._feeds.values()):
             stale |= not feed.sample(time.monotonic_ns(), mains_only=number % 2 == 1)
+            if number % _PASSES_PER_LOOK_FOR_CHILDREN == 0:
+                stale |= not feed.knows_all_children()
             if counting:
                 stale |= not feed.advance(time.monotonic_ns())
         return stale

@@ -32,6 +32,7 @@ _MIB = 1024 * 1024
 _VERSION = 1
 _HEAD = struct.Struct("=II2Q")
 _METRIC = struct.Struct("=IId24x")
+_UNANSWERED = b"".join(_METRIC.pack(m, pynvml.NVML_ERROR_UNKNOWN, math.nan) for m in _IDS)
 
 
 class GpmReader:
@@ -51,7 +52,8 @@ class GpmReader:
         self._old = calls.ask(pynvml.nvmlGpmSampleAlloc)
         self._new = calls.ask(pynvml.nvmlGpmSampleAlloc)
         self._old_at_ns: int | None = None
-        self._buffer = ctypes.create_string_buffer(_HEAD.size + len(_IDS) * _METRIC.size)
+        self._buffer = ctypes.create_string_buffer(_HEAD.size + len(_UNANSWERED))
+        self._metrics = memoryview(self._buffer).cast("B")[_HEAD.size :]
 
     def close(self) -> None:
         """Give the two samples back to the library."""
@@ -88,16 +90,13 @@ class GpmReader:
             ctypes.cast(sample, ctypes.c_void_p).value for sample in (self._old, self._new)
         ]
         _HEAD.pack_into(self._buffer, 0, _VERSION, len(_IDS), *addresses)
-        for position, metric in enumerate(_IDS):
-            offset = _HEAD.size + position * _METRIC.size
-            _METRIC.pack_into(self._buffer, offset, metric, pynvml.NVML_ERROR_UNKNOWN, math.nan)
+        self._metrics[:] = _UNANSWERED
         code = self._calls.code("nvmlGpmMetricsGet", self._buffer)
         if code != pynvml.NVML_SUCCESS:
             raise driver_error(code, "nvmlGpmMetricsGet")
-        metrics = memoryview(self._buffer)[_HEAD.size :]
         return {
             metric: value
-            for metric, result, value in _METRIC.iter_unpack(metrics)
+            for metric, result, value in _METRIC.iter_unpack(self._metrics)
             if result == pynvml.NVML_SUCCESS and math.isfinite(value)
         }
 
