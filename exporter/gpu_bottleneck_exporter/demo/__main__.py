@@ -1,14 +1,27 @@
 """One training loop on one virtual GPU: what `demo` starts, once for each of its GPUs."""
 
+import fcntl
+import signal
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.jobs import JOBS, run
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from gpu_bottleneck_exporter.driver.board import Board
 
+
+def leave_terminal() -> None:
+    """Give up the controlling terminal, if there is one: who has one counts as interactive."""
+    with suppress(OSError), open("/dev/tty", "rb") as terminal:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+
+
 if __name__ == "__main__":
     path, index, name, parent = sys.argv[1:]
     die_with_parent(int(parent))
+    leave_terminal()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the exporter, which ends us
     job = next(job for job in JOBS if job.name == name)
     run(job, Board(Path(path)).gpus[int(index)])

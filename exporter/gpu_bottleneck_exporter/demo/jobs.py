@@ -2,6 +2,10 @@
 
 Real processes all the way: a main process that drives a virtual GPU and, where a
 data loader would have them, workers that feed it through a multiprocessing queue.
+
+Two cores carry all of them, Prometheus, and some work of yours beside: none is
+starved by the others. So the two that burn CPU let their GPU work for just less
+than half of the time, and burn only while it waits.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing.queues import Queue
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Semaphore
 
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from gpu_bottleneck_exporter.driver.board import VirtualGpu, Work
@@ -20,7 +25,10 @@ GIB = 2**30
 TRAINING = Work()
 INPUT = replace(TRAINING, pcie_receive_bytes_per_second=6e9)
 SMALL_KERNELS = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, watts=90)
-_QUEUE_LENGTH = 4
+_BURN_SECONDS, _STEP_SECONDS = 0.05, 0.042
+"""46 % busy; underused is what is below 50 % (gpu:threshold:underused)."""
+_FIRST_WORK_SECONDS = 12.0
+"""Long enough for a Prometheus that starts beside it to see them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +43,39 @@ class Job:
 
 def healthy(gpu: VirtualGpu) -> None:
     """Batches are ready before the GPU wants them."""
-    batches = _workers(1, seconds_per_batch=0.004)
+    loader = _loader(seconds_per_batch=0.004, ahead=4)
     end = 0
     while True:
-        batches.get()
+        loader.next_batch()
         gpu.synchronize(end)
         end = gpu.launch(0.12, TRAINING)
 
 
 def cpu_preprocessing(gpu: VirtualGpu) -> None:
-    """A worker needs longer to decode a batch than the GPU to train on it."""
-    batches = _workers(1, seconds_per_batch=0.15)
+    """The worker decodes a batch when it is asked for, and the GPU waits for it."""
+    loader = _loader(seconds_per_batch=_BURN_SECONDS, ahead=0)
     while True:
-        batches.get()
-        gpu.run(0.03, INPUT)
+        loader.next_batch()
+        gpu.run(_STEP_SECONDS, INPUT)
 
 
 def python_loop(gpu: VirtualGpu) -> None:
     """The main loop computes metrics in Python between short kernels."""
     while True:
-        burn(0.06)
-        gpu.run(0.015, SMALL_KERNELS)
+        burn(_BURN_SECONDS)
+        gpu.run(_STEP_SECONDS, SMALL_KERNELS)
 
 
 def held_idle(gpu: VirtualGpu) -> None:
-    """A notebook that ran one cell and was left open."""
-    gpu.run(3.0, TRAINING)
+    """It tried a few things out and was left alone.
+
+    What it did is little: more would make it a job that has stalled, and less one that
+    has never started.
+    """
+    end = time.monotonic() + _FIRST_WORK_SECONDS
+    while time.monotonic() < end:
+        gpu.run(0.03, TRAINING)
+        time.sleep(0.17)
     while True:
         time.sleep(3600)
 
@@ -86,18 +101,31 @@ def burn(seconds: float) -> None:
         sum(range(500))
 
 
-def _workers(count: int, seconds_per_batch: float) -> Queue[bytes]:
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """One worker that prepares what it is asked for."""
+
+    wanted: Semaphore
+    batches: SimpleQueue[bytes]
+
+    def next_batch(self) -> bytes:
+        """The next one; the worker may begin another."""
+        self.wanted.release()
+        return self.batches.get()
+
+
+def _loader(seconds_per_batch: float, ahead: int) -> _Loader:
+    """Prepares `ahead` batches before they are asked for, each for so much CPU time."""
     context = multiprocessing.get_context("fork")
-    batches: Queue[bytes] = context.Queue(_QUEUE_LENGTH)
-    for _ in range(count):
-        context.Process(
-            target=_produce, args=(batches, seconds_per_batch, os.getpid()), daemon=True
-        ).start()
-    return batches
+    loader = _Loader(context.Semaphore(ahead), context.SimpleQueue())
+    arguments = (loader, seconds_per_batch, os.getpid())
+    context.Process(target=_produce, args=arguments, daemon=True).start()
+    return loader
 
 
-def _produce(batches: Queue[bytes], seconds_per_batch: float, parent: int) -> None:
+def _produce(loader: _Loader, seconds_per_batch: float, parent: int) -> None:
     die_with_parent(parent)
     while True:
+        loader.wanted.acquire()
         burn(seconds_per_batch)
-        batches.put(bytes(64))
+        loader.batches.put(bytes(64))
