@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.driver.readings import (
 )
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.stall import WAITING_ON
+from gpu_bottleneck_exporter.workload.join import NOTHING, Assigned
 
 R = TypeVar("R")
 
@@ -57,6 +58,7 @@ class GpuSnapshot:
     up: bool = True
     feeding: Feeding | None = None
     """None while it is not known who feeds the GPU, or was not seen within the deadline."""
+    assigned: Assigned = NOTHING
 
     def reading(self, kind: type[R]) -> R | None:
         """The last reading of type `kind`, None when it failed or is stale."""

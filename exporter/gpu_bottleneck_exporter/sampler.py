@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,18 +21,28 @@ from gpu_bottleneck_exporter.driver.readings import Processes, System
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.settings import KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.worker import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     GpuWorker,
     Outcome,
 )
+from gpu_bottleneck_exporter.workload.kubelet import (
+    UNASKED,
+    Condition,
+    KubeletWatch,
+    Pace,
+    Places,
+    Seen,
+)
 
 log = logging.getLogger(__name__)
 
 ACCESS_LOST_SECONDS = 30.0
 """The driver refusing everything for so long ends the process: only a new one can help."""
+PATIENCE_SECONDS = 60.0
+"""What has not moved for so long stands still: a pass over all feeders takes milliseconds."""
 _XID_WAIT_SECONDS = 1.0
 _WATCH_SECONDS = 1.0
 _WATCH_DEADLINE_SECONDS = 3.0
@@ -39,6 +50,8 @@ _WATCH_DEADLINE_SECONDS = 3.0
 _FEEDING = frozenset({"stall", "feeders", "workload"})
 """Collectors that need the processes that hold GPUs watched."""
 _WATCHING = _FEEDING | {"host"}
+_IN_A_POD = "KUBERNETES_SERVICE_HOST"
+"""The kubelet sets this variable in every container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,7 @@ class State:
     """Whether the driver reports XIDs; None while there is no driver."""
     host: HostSnapshot | None = None
     """None while it is not watched, or was not seen within the deadline."""
+    kubelet: Condition = UNASKED
 
 
 NO_SYSTEM = System(None, None)
@@ -84,6 +98,7 @@ class Sampler:
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
         self._wanted = _WATCHING & {collector.name for collector in collectors}
         self._watch = self._new_watch() if self._wanted else None
+        self._kubelet = self._new_kubelet() if "workload" in self._wanted else None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._xid_thread = threading.Thread(target=self._count_xids, name="xid", daemon=True)
 
@@ -91,6 +106,8 @@ class Sampler:
         """Begin; returns at once, also where there is no driver."""
         if self._watch is not None:
             self._watch.start()
+        if self._kubelet is not None:
+            self._kubelet.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
@@ -101,6 +118,8 @@ class Sampler:
         if self._watch is not None:
             self._watch.stop()
         deadline = time.monotonic() + timeout_seconds
+        if self._kubelet is not None:
+            self._kubelet.stop(timeout_seconds / 2)
         for worker in self._workers:
             worker.join(max(deadline - time.monotonic(), 0.0))
         for thread in (self._thread, self._xid_thread):
@@ -112,12 +131,28 @@ class Sampler:
         """Whether the sampler's own thread lives; says nothing of the driver."""
         return self._thread.is_alive()
 
+    def standstill(self, patience_seconds: float = PATIENCE_SECONDS) -> str | None:
+        """What has stopped, in one sentence; None while all goes on.
+
+        A hung driver is no standstill: it costs what it does not answer for, and a new process
+        would hang just so.
+        """
+        if not self.alive:
+            return f"the sampler has stopped: {self.status}"
+        if self._watch and self._watch.silent_seconds(time.monotonic_ns()) > patience_seconds:
+            return "the watching of the host and its processes is stuck"
+        return None
+
     @property
     def ready(self) -> bool:
-        """Whether it is known what there is to show: every GPU tried, or no driver found."""
+        """Whether it is known what there is to show: every GPU tried, or no driver found.
+
+        A GPU that has hung from the start counts as tried: the others are not to wait for it.
+        """
         if self._driver is None:
             return self._status != "opening the driver"
-        return all(worker.attempted for worker in self._workers)
+        now = time.monotonic_ns()
+        return all(worker.attempted or worker.down_reason(now) for worker in self._workers)
 
     @property
     def status(self) -> str:
@@ -134,15 +169,17 @@ class Sampler:
         """What is known now; cheap, and never waits for the driver."""
         now = time.monotonic_ns()
         driver, workers = self._driver, self._workers
+        gpus = [self._fed(gpu, now) for worker in workers for gpu in worker.snapshots(now)]
         return State(
             system=driver.system if driver else NO_SYSTEM,
             simulated=driver is not None and driver.name == "virtual",
-            gpus=tuple(self._fed(g, now) for worker in workers for g in worker.snapshots(now)),
+            gpus=self._assigned(gpus),
             outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
             driver_calls=driver.calls if driver else 0,
             driver_seconds=driver.seconds if driver else 0.0,
             xid_events=self._xid_events,
             host=self._host(now),
+            kubelet=self._kubelet.condition if self._kubelet else UNASKED,
         )
 
     def _new_watch(self) -> FeederWatch:
@@ -152,6 +189,27 @@ class Sampler:
             settings.sysfs,
             machine="host" in self._wanted,
             owners="workload" in self._wanted,
+        )
+
+    def _new_kubelet(self) -> KubeletWatch:
+        settings = self._settings
+        expected = _IN_A_POD in os.environ or settings.kubelet_socket != KUBELET_SOCKET
+        places = Places(settings.kubelet_socket, settings.container_logs, settings.procfs, expected)
+        return KubeletWatch(places, self._seen, Pace())
+
+    def _seen(self) -> Seen:
+        now = time.monotonic_ns()
+        gpus = [self._fed(gpu, now) for worker in self._workers for gpu in worker.snapshots(now)]
+        owners = (owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners)
+        return Seen(tuple(gpu.identity for gpu in gpus), frozenset(owners))
+
+    def _assigned(self, gpus: Sequence[GpuSnapshot]) -> tuple[GpuSnapshot, ...]:
+        """`gpus` with what the kubelet says of those that are up."""
+        if self._kubelet is None:
+            return tuple(gpus)
+        found = self._kubelet.assigned([gpu.identity for gpu in gpus])
+        return tuple(
+            replace(gpu, assigned=found[gpu.identity.uuid]) if gpu.up else gpu for gpu in gpus
         )
 
     def _fed(self, gpu: GpuSnapshot, now_ns: int) -> GpuSnapshot:

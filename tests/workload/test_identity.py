@@ -139,8 +139,24 @@ PLACES: dict[str, tuple[str, Place]] = {
         (UID, ID),
     ),
     "gone": (f"/system.slice/docker-{ID}.scope (deleted)", (None, ID)),
+    "minikube": (
+        f"/docker/{NODE}/kubepods.slice/kubepods-pod{OTHER_UID_}.slice/docker-{INNER}.scope",
+        (OTHER_UID, INNER),
+    ),
+    "minikube, cgroupfs": (
+        f"/docker/{NODE}/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
+        (OTHER_UID, INNER),
+    ),
+    "k3s in a unit": (
+        f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}",
+        (UID, ID),
+    ),
     "the root": ("/", (None, None)),
     "a login": ("/user.slice/user-1000.slice/session-3.scope", (None, None)),
+    "a program of a desktop": (
+        "/user.slice/user-1000.slice/user@1000.service/app.slice/app-code@1f.service",
+        (None, None),
+    ),
     "a service": ("/system.slice/nvidia-persistenced.service", (None, None)),
     "the runtime itself": ("/system.slice/containerd.service", (None, None)),
     "the kubelet itself": ("/system.slice/kubelet.service", (None, None)),

@@ -126,6 +126,8 @@ def samples(state: State) -> Iterator[Sample]:
 def signals(state: State) -> dict[str, bool]:
     """Whether each signal is given: by every whole GPU that is up, if any is, and by the host."""
     found = dict(state.host.signals) if state.host else {}
+    if state.kubelet.given is not None:
+        found["kubelet"] = state.kubelet.given
     whole = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]
     if not whole:
         return found

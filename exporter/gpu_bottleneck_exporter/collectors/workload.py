@@ -1,20 +1,24 @@
-"""Whose each GPU is: pod, container, job and user of the processes that hold it."""
+"""Whose each GPU is: pod, container, job and user."""
 
 from collections.abc import Iterator
 
 from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.join import joined
 
 FAMILIES = (
     Family(
         "gpu_workload_info",
         "gauge",
-        "Constant 1; whose the GPU is: one series for each owner of the main processes, 8 at most. "
-        "Pod and container by their cgroup (their names and the namespace are not known yet), "
+        "Constant 1; whose the GPU is: one series for each owner of the main processes, 8 at most, "
+        "and for each container, 32 at most, that the kubelet gave it to and that has no process "
+        "on it. Uid and id by the processes' cgroups (read every 10 s), names by the kubelet "
+        "(asked every 30 s, and at once about a new pod) or by the links to containers' logs, "
         "Slurm job by the cgroup or SLURM_JOB_ID of the environment, user by the real user id, "
         "which is told as a number where the host's names are not at hand. What does not apply or "
-        "is unknown is left out. Absent while nobody holds the GPU; read every 10 s.",
+        "is unknown is left out: where it is not certain which names belong to which uid, they "
+        "are in series of their own.",
         (
             "workload_namespace",
             "workload_pod",
@@ -29,9 +33,9 @@ FAMILIES = (
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    if gpu.feeding is not None:
-        for owner in gpu.feeding.owners:
-            yield Sample("gpu_workload_info", 1.0, _labels(owner))
+    of_processes = gpu.feeding.owners if gpu.feeding is not None else ()
+    for owner in joined(of_processes, gpu.assigned):
+        yield Sample("gpu_workload_info", 1.0, _labels(owner))
 
 
 def _labels(owner: Owner) -> tuple[str, ...]:

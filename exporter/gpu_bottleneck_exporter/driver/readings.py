@@ -35,6 +35,8 @@ class Identity:
     pci_bus_id: str | None = None
     mig_profile: str | None = None
     parent_uuid: str | None = None
+    gpu_instance: int | None = None
+    """NVML's id of the MIG instance on its parent."""
 
 
 class RingSample(NamedTuple):

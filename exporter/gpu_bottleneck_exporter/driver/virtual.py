@@ -161,6 +161,7 @@ class VirtualDevice:
             pci_bus_id=record.pci_bus_id.decode(),
             mig_profile=name.rpartition("MIG ")[2] if mig else None,
             parent_uuid=self._parent.uuid.decode() if mig else None,
+            gpu_instance=int(record.gpu_instance) if mig else None,
         )
 
     def guard(self, call: str) -> None:

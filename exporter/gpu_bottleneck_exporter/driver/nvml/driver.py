@@ -149,6 +149,7 @@ def _instances(calls: Calls, parent: object, above: Identity) -> list[Device]:
     found: list[Device] = []
     for handle in _instance_handles(calls, parent):
         name = _text(calls, pynvml.nvmlDeviceGetName, handle)
+        instance = int(calls.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle))
         identity = Identity(
             index=above.index,
             uuid=str(calls.ask(pynvml.nvmlDeviceGetUUID, handle)),
@@ -157,8 +158,8 @@ def _instances(calls: Calls, parent: object, above: Identity) -> list[Device]:
             pci_bus_id=above.pci_bus_id,
             mig_profile=name.rpartition("MIG ")[2] if name and "MIG " in name else None,
             parent_uuid=above.uuid,
+            gpu_instance=instance,
         )
-        instance = int(calls.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle))
         found.append(NvmlInstance(calls, handle, parent, instance, identity))
     return found
 

@@ -1,0 +1,39 @@
+"""Names of containers by their ids, from the names of the links to their logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from gpu_bottleneck_exporter.workload.podresources import Holder
+
+_LINK = re.compile(r"([^_/]+)_([^_/]+)_([^_/]+)-([0-9a-f]{64})\.log")
+"""`<pod>_<namespace>_<container>-<id>.log`: none of the names may have a `_`."""
+_AGAIN_SECONDS = 10.0
+
+
+class ContainerNames:
+    """Of the folder of links that the kubelet keeps; no log is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: the host's /var/log/containers, where there is one."""
+        self._folder = folder
+        self._known: Mapping[str, Holder] = {}
+        self._due = 0.0
+
+    def of(self, ids: Collection[str], now: float) -> Mapping[str, Holder]:
+        """Those of the containers `ids` that are known, at monotonic time `now` in seconds."""
+        if now >= self._due and not self._known.keys() >= set(ids):
+            self._due = now + _AGAIN_SECONDS
+            self._known = {name: holder for name, holder in _linked(self._folder) if name in ids}
+        return self._known
+
+
+def _linked(folder: Path) -> list[tuple[str, Holder]]:
+    try:
+        names = [link.name for link in folder.iterdir()]
+    except OSError:
+        return []
+    links = (found for name in names if (found := _LINK.fullmatch(name)))
+    return [(found[4], Holder(found[2], found[1], found[3])) for found in links]

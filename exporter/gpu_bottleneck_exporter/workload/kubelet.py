@@ -1,0 +1,230 @@
+"""The thread that asks the kubelet which container was given which GPU."""
+
+from __future__ import annotations
+
+import logging
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.workload.containers import ContainerNames
+from gpu_bottleneck_exporter.workload.devices import holders, read_minors
+from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.join import Assigned
+from gpu_bottleneck_exporter.workload.podresources import METHOD, Given, Holder, given
+from gpu_bottleneck_exporter.workload.trouble import (
+    MOUNT,
+    ROOT_ONLY,
+    UNWELL,
+    UPGRADE,
+    KubeletTrouble,
+)
+from gpu_bottleneck_exporter.workload.unary import call
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds."""
+
+    look: float = 1.0
+    """Between two looks for a new socket or a new pod."""
+    ask: float = 30.0
+    deadline: float = 5.0
+    first_retry: float = 1.0
+    """Doubled with each failure, up to `ask`."""
+    settle: float = 2.0
+    """A tick of the feeders and some: by then a pod that is gone is not seen any more."""
+    keep: float = 90.0
+    """An answer that is older is not shown any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Whether the kubelet tells; None: nobody expects it to, or it is being asked."""
+
+    given: bool | None = None
+    trouble: KubeletTrouble | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has been asked for the first time, and its answer is not there yet."""
+        return self.given is None and self.trouble is not None
+
+
+UNASKED = Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the kubelet told at `at` (monotonic seconds)."""
+
+    at: float
+    devices: tuple[Given, ...]
+    settled: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where to look. `expected`: it is a gap if there is no socket."""
+
+    socket: Path
+    logs: Path
+    proc: Path
+    expected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """GPUs and MIG instances, and the owners of the processes on them."""
+
+    identities: tuple[Identity, ...] = ()
+    owners: frozenset[Owner] = field(default_factory=frozenset)
+
+    @property
+    def pods(self) -> frozenset[str]:
+        """Their uids."""
+        return frozenset(owner.pod_uid for owner in self.owners if owner.pod_uid)
+
+    @property
+    def containers(self) -> frozenset[str]:
+        """Their ids."""
+        return frozenset(owner.container_id for owner in self.owners if owner.container_id)
+
+
+class KubeletWatch:
+    """Asks now and then, and whenever a pod is seen on a GPU that was not there before."""
+
+    def __init__(self, places: Places, look_at_gpus: Callable[[], Seen], pace: Pace) -> None:
+        """`look_at_gpus` tells who is on them now; called from the thread."""
+        self._places = places
+        self._look_at_gpus = look_at_gpus
+        self._pace = pace
+        self._containers = ContainerNames(places.logs)
+        self._names: Mapping[str, Holder] = {}
+        self._identities: tuple[Identity, ...] = ()
+        self._minors: Mapping[str, int] = {}
+        self._answer: Answer | None = None
+        self._condition = UNASKED
+        self._socket: tuple[int, int] | None = None
+        self._asked_about: frozenset[str] = frozenset()
+        self._due = 0.0
+        self._retry = pace.first_retry
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End; a call in work may outlast `timeout_seconds`."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    @property
+    def condition(self) -> Condition:
+        """Whether the kubelet tells, and why not."""
+        return self._condition
+
+    def assigned(self, identities: Sequence[Identity]) -> Mapping[str, Assigned]:
+        """What is known of GPUs and MIG instances, all that there are, by uuid."""
+        answer = self._answer
+        if answer is None or time.monotonic() - answer.at > self._pace.keep:
+            answer = Answer(0.0, (), frozenset())
+        having = holders(answer.devices, identities, self._minors)
+        return {
+            who.uuid: Assigned(having.get(who.uuid, ()), self._names, answer.settled)
+            for who in identities
+        }
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._look()
+            except Exception:  # whatever a kubelet says, the asking goes on
+                log.exception("asking the kubelet")
+            self._stop.wait(self._pace.look)
+
+    def _look(self) -> None:
+        seen, now = self._look_at_gpus(), time.monotonic()
+        self._names = self._containers.of(seen.containers, now)
+        if seen.identities != self._identities:
+            self._identities = seen.identities
+            self._minors = read_minors(self._places.proc, seen.identities)
+        try:
+            found = _identify(self._places.socket)
+            if found is not None and self._is_due(found, seen.pods, now):
+                self._socket, self._asked_about = found, seen.pods
+                self._ask(seen.pods)
+            elif found is None:
+                self._miss(seen)
+        except KubeletTrouble as trouble:
+            self._due = time.monotonic() + self._retry
+            self._retry = min(2 * self._retry, self._pace.ask)
+            # A new one: that which was raised keeps its frames, and they what was received.
+            kept = KubeletTrouble(trouble.sentence, trouble.remedy)
+            self._tell(Condition(given=False, trouble=kept))
+
+    def _is_due(self, found: tuple[int, int], pods: Collection[str], now: float) -> bool:
+        if found != self._socket:
+            self._retry = self._pace.first_retry
+            return True
+        # A pod that is new is asked about at once, but not through a pause after a failure.
+        return now >= self._due or bool(self._condition.given and set(pods) - self._asked_about)
+
+    def _ask(self, before: frozenset[str]) -> None:
+        if self._condition.given is None:
+            waiting = KubeletTrouble(f"{self._places.socket} has not answered yet", UNWELL)
+            self._condition = Condition(None, waiting)
+        reply = call(self._places.socket, METHOD, self._pace.deadline)
+        at = time.monotonic()
+        try:
+            devices = tuple(given(reply))
+        except ValueError as error:
+            sentence = f"{self._places.socket} answered with nonsense: {error}"
+            raise KubeletTrouble(sentence, UPGRADE) from error
+        # Processes of a pod that ended while it was asked must not get its successor's name.
+        if before:
+            self._stop.wait(self._pace.settle)
+        settled = before & self._look_at_gpus().pods
+        self._answer = Answer(at, devices, settled)
+        self._due, self._retry = at + self._pace.ask, self._pace.first_retry
+        self._tell(Condition(given=True))
+
+    def _miss(self, seen: Seen) -> None:
+        if self._places.expected or seen.pods or self._socket is not None:
+            sentence = f"there is no socket {self._places.socket}"
+            self._tell(Condition(given=False, trouble=KubeletTrouble(sentence, MOUNT)))
+        # Whatever comes next is a new one.
+        self._socket = (0, 0) if self._socket else None
+
+    def _tell(self, condition: Condition) -> None:
+        before, self._condition = self._condition, condition
+        if condition.given == before.given:
+            return
+        if condition.trouble is not None:
+            log.warning("signal kubelet is not available: %s", condition.trouble)
+        else:
+            log.info("signal kubelet is available")
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Which socket it is: one that was made anew is another. None where there is none."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise KubeletTrouble(f"{path}: {error.strerror}", ROOT_ONLY) from error
+    except (OSError, ValueError) as error:
+        raise KubeletTrouble(f"{path}: {error}", MOUNT) from error
+    if not stat.S_ISSOCK(found.st_mode):
+        raise KubeletTrouble(f"{path} is no socket", MOUNT)
+    return found.st_ino, found.st_ctime_ns

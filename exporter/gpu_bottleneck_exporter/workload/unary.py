@@ -1,0 +1,150 @@
+"""One gRPC call over a Unix socket, without arguments: a request is an empty message.
+
+By h2, a tenth of grpcio in memory; the connection lives as long as the call.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_bottleneck_exporter.workload.trouble import (
+    INSTALL,
+    ROOT_ONLY,
+    UNWELL,
+    UPGRADE,
+    KubeletTrouble,
+)
+
+if TYPE_CHECKING:
+    from h2.connection import H2Connection
+    from h2.events import Event
+
+MOST_BYTES = 16 * 2**20
+_EMPTY_MESSAGE = b"\0\0\0\0\0"
+_PREFIX_BYTES = 5
+_ROOM = 65536
+_MOST_TEXT = 200
+_OK, _TOO_LATE = b"0", b"4"
+_REMEDIES = {b"7": ROOT_ONLY, b"12": UPGRADE, b"16": ROOT_ONLY}
+"""By gRPC status: permission denied, unimplemented, unauthenticated."""
+
+
+@dataclass(slots=True)
+class _Reply:
+    body: bytearray
+    status: bytes | None = None
+    message: bytes = b""
+    ended: bool = False
+
+
+def call(path: Path, method: str, deadline_seconds: float, most_bytes: int = MOST_BYTES) -> bytes:
+    """The message with which the server at `path` answers `method`.
+
+    Raises KubeletTrouble, at the latest after `deadline_seconds`, however slowly it answers.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    try:
+        from h2.exceptions import H2Error  # noqa: PLC0415 - takes memory; only in Kubernetes
+    except ImportError as error:
+        raise KubeletTrouble("the package h2 is not installed", INSTALL) from error
+    try:
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.settimeout(_left(deadline))
+            channel.connect(f"{path}")
+            reply = _converse(channel, method, deadline, most_bytes)
+    except TimeoutError as error:
+        sentence = f"{path} has not answered within {deadline_seconds:g} s"
+        raise KubeletTrouble(sentence, UNWELL) from error
+    except PermissionError as error:
+        raise KubeletTrouble(f"{path}: {error.strerror}", ROOT_ONLY) from error
+    except OSError as error:
+        raise KubeletTrouble(f"{path}: {error.strerror or error}", UNWELL) from error
+    except H2Error as error:
+        raise KubeletTrouble(f"{path} does not speak HTTP/2", UPGRADE) from error
+    return _message(path, reply)
+
+
+def _converse(channel: socket.socket, method: str, deadline: float, most_bytes: int) -> _Reply:
+    connection = _request(method, deadline)
+    reply = _Reply(bytearray())
+    while not reply.ended:
+        channel.settimeout(_left(deadline))
+        if waiting := connection.data_to_send():
+            channel.sendall(waiting)
+        received = channel.recv(_ROOM)
+        if not received:
+            raise ConnectionError("it closed the connection")
+        for event in connection.receive_data(received):
+            _take(connection, reply, event)
+        if len(reply.body) > most_bytes:
+            raise ConnectionError(f"it answered with more than {most_bytes} bytes")
+    if reply.status == _TOO_LATE:
+        raise TimeoutError
+    return reply
+
+
+def _request(method: str, deadline: float) -> H2Connection:
+    from h2.config import H2Configuration  # noqa: PLC0415
+    from h2.connection import H2Connection  # noqa: PLC0415
+
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+    connection.initiate_connection()
+    stream = connection.get_next_available_stream_id()
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+        "grpc-timeout": f"{_left(deadline) * 1000:.0f}m",
+    }
+    connection.send_headers(stream, list(headers.items()))
+    connection.send_data(stream, _EMPTY_MESSAGE, end_stream=True)
+    return connection
+
+
+def _take(connection: H2Connection, reply: _Reply, event: Event) -> None:
+    from h2 import events  # noqa: PLC0415
+
+    if isinstance(event, events.DataReceived):
+        reply.body += event.data or b""
+        if event.flow_controlled_length:
+            connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+    elif isinstance(event, events.ResponseReceived | events.TrailersReceived):
+        headers = {bytes(name): bytes(value) for name, value in event.headers or ()}
+        reply.status = headers.get(b"grpc-status", reply.status)
+        reply.message = headers.get(b"grpc-message", reply.message)
+    elif isinstance(event, events.StreamEnded):
+        reply.ended = True
+    elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
+        raise ConnectionError(f"it broke off the call ({event.error_code!s})")
+
+
+def _message(path: Path, reply: _Reply) -> bytes:
+    if reply.status is None:
+        raise KubeletTrouble(f"{path} does not speak gRPC", UPGRADE)
+    if reply.status != _OK:
+        told = f"gRPC status {_printable(reply.status)}: {_printable(reply.message)}"
+        remedy = _REMEDIES.get(reply.status, UNWELL)
+        raise KubeletTrouble(f"{path} refuses ({told})", remedy)
+    prefix, message = reply.body[:_PREFIX_BYTES], bytes(reply.body[_PREFIX_BYTES:])
+    if prefix != b"\0" + len(message).to_bytes(4, "big"):
+        raise KubeletTrouble(f"{path} answered with no gRPC message", UPGRADE)
+    return message
+
+
+def _printable(text: bytes) -> str:
+    shown = text[:_MOST_TEXT].decode("ascii", "replace")
+    return "".join(c if c.isprintable() else "?" for c in shown)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

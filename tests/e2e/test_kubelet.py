@@ -1,0 +1,221 @@
+"""The exporter on a node with a kubelet: a real gRPC server, real processes in real cgroups."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from support.board_exporter import Exporter, over_nvml
+from support.command import COMMAND, environment, run, wait_for
+from support.daemon import get
+from support.drivers import Libraries
+from support.kubelet import Kubelet, with_gpus
+from support.prometheus import QueryError, prometheus
+from support.rights import AS_WE_ARE, Way, as_nobody
+from support.tools import _missing
+
+CGROUPS = Path("/sys/fs/cgroup")
+CONTAINER = "a1" * 32
+GIB = 2**30
+Labels = dict[str, str]
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Board]:
+    with create(tmp_path / "board", (H100, H100)) as created:
+        yield created
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path, board: Board) -> Iterator[Kubelet]:
+    """A kubelet that has given a GPU to each of two pods."""
+    first, second = (gpu.record.uuid.decode() for gpu in board.gpus)
+    pods = (with_gpus("train-0", first), with_gpus("idle-0", second))
+    with Kubelet(tmp_path / "kubelet.sock", *pods) as serving:
+        yield serving
+
+
+@contextmanager
+def exporting(
+    libraries: Libraries, board: Board, socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Exporter]:
+    monkeypatch.setenv("GPU_EXPORTER_KUBELET_SOCKET", f"{socket}")
+    library = libraries.path(int(board.header.driver_branch))
+    with over_nvml(library, board.path) as exporter:
+        yield exporter
+
+
+def series(exporter: Exporter, name: str) -> list[tuple[Labels, float]]:
+    status, body = get(exporter.port, "/metrics")
+    assert status == 200
+    found = text_string_to_metric_families(body.decode())
+    return [(s.labels, s.value) for family in found for s in family.samples if s.name == name]
+
+
+def workloads(exporter: Exporter, gpu: int) -> list[Labels]:
+    found = (labels for labels, _ in series(exporter, "gpu_workload_info"))
+    return [
+        {name: value for name, value in labels.items() if name not in {"gpu", "uuid"}}
+        for labels in found
+        if labels["gpu"] == str(gpu)
+    ]
+
+
+def available(exporter: Exporter) -> list[float]:
+    found = series(exporter, "gpu_exporter_signal_available")
+    return [value for labels, value in found if labels["signal"] == "kubelet"]
+
+
+def names(pod: str) -> Labels:
+    return {
+        "workload_namespace": "research",
+        "workload_pod": pod,
+        "workload_container": "main",
+    }
+
+
+@contextmanager
+def in_pod(uid: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the cgroup that a container of pod `uid` has."""
+    roots = [CGROUPS, CGROUPS / "unified", *sorted(CGROUPS.glob("*"))]
+    root = next((root for root in roots if (root / "cgroup.procs").exists()), None)
+    if root is None or not os.access(root, os.W_OK):
+        _missing(f"no control group can be made below {CGROUPS}")
+    folders = [root / f"gpu-test-{uuid4().hex}"]
+    for name in ("kubepods", f"pod{uid}", CONTAINER):
+        folders.append(folders[-1] / name)
+    with ExitStack() as cleanup:
+        for folder in folders:
+            folder.mkdir()
+            cleanup.callback(folder.rmdir)
+        process = cleanup.enter_context(subprocess.Popen(["sleep", "600"]))
+        cleanup.callback(process.kill)
+        (folders[-1] / "cgroup.procs").write_text(f"{process.pid}")
+        yield process
+
+
+def test_whose_gpus_are(
+    libraries: Libraries, board: Board, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = "2c48913c-b29f-11e7-9350-020968147796"
+    with in_pod(uid) as process:
+        board.gpus[0].hold(process.pid, 4 * GIB)
+        with exporting(libraries, board, kubelet.path, monkeypatch) as exporter:
+            of_process = {"pod_uid": uid, "container_id": CONTAINER, "user": "root"}
+            expected = [{**names("train-0"), **of_process}]
+            wait_for(lambda: workloads(exporter, 0) == expected, "pod and process as one")
+            assert workloads(exporter, 1) == [names("idle-0")]
+            held = {labels["gpu"]: value for labels, value in series(exporter, "gpu_processes")}
+            assert held == {"0": 1, "1": 0}
+            assert available(exporter) == [1]
+            kubelet.stop()
+            wait_for(lambda: available(exporter) == [0], "the end of the kubelet")
+            assert workloads(exporter, 0) == expected
+            kubelet.start()
+            wait_for(lambda: available(exporter) == [1], "the new kubelet")
+
+
+def test_without_a_kubelet_nothing_is_said_of_it(
+    libraries: Libraries, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    library = libraries.path(int(board.header.driver_branch))
+    with over_nvml(library, board.path) as exporter:
+        wait_for(lambda: bool(series(exporter, "gpu_processes")), "the first readings")
+        if not Path("/var/lib/kubelet").exists():
+            assert available(exporter) == []
+        assert series(exporter, "gpu_workload_info") == []
+
+
+def test_the_rules_see_who_has_never_used_a_gpu(
+    libraries: Libraries,
+    board: Board,
+    kubelet: Kubelet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = tmp_path / "rules"
+    scaled = ("rules", "--for-scale", "30", "--output", f"{rules}")
+    assert run(tmp_path, *scaled).returncode == 0
+    owned = 'gpu:bottleneck:lost_ratio{cause="allocated_never_used",gpu="1"}'
+    with (
+        exporting(libraries, board, kubelet.path, monkeypatch) as exporter,
+        prometheus(
+            tmp_path, [("gpu", exporter.target, 0.5)], sorted(rules.glob("*.yml"))
+        ) as server,
+    ):
+
+        def told() -> bool:
+            try:
+                found = server.query(owned)
+            except QueryError:
+                return False
+            return [labels["workload_pod"] for labels, _ in found] == ["idle-0"]
+
+        wait_for(told, owned)
+
+
+CHECK = (*COMMAND, "check", "--sampling.interval", "0.2", "--kubelet.socket")
+
+
+def gaps(board: Board, libraries: Libraries, socket: Path, way: Way, **variables: str) -> str:
+    """What `check` says of the kubelet and its remedy."""
+    library = libraries.path(int(board.header.driver_branch))
+    places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
+    result = subprocess.run(
+        [*way, *CHECK, f"{socket}"],
+        env={**environment(board.path.parent), **places, **variables},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode in {0, 1}, result.stderr
+    found = re.search(r"^gap +kubelet: .*\n  remedy +.*$", result.stdout, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def test_check_finds_a_kubelet(libraries: Libraries, board: Board, kubelet: Kubelet) -> None:
+    assert gaps(board, libraries, kubelet.path, AS_WE_ARE) == ""
+
+
+def test_check_names_a_socket_that_is_not_mounted(
+    libraries: Libraries, board: Board, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing.sock"
+    found = gaps(board, libraries, missing, AS_WE_ARE)
+    assert f"there is no socket {missing}" in found
+    assert "mount the host's folder /var/lib/kubelet/pod-resources" in found
+
+
+def test_check_names_the_missing_extra(
+    libraries: Libraries, board: Board, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    (tmp_path / "h2.py").write_text("raise ImportError\n")
+    found = gaps(board, libraries, kubelet.path, AS_WE_ARE, PYTHONPATH=f"{tmp_path}")
+    assert "the package h2 is not installed" in found
+    assert "pip install 'gpu-bottleneck-exporter[kubernetes]'" in found
+
+
+def test_check_names_missing_rights(
+    libraries: Libraries, kubelet: Kubelet, board: Board, tmp_path: Path
+) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    board.path.chmod(0o666)
+    kubelet.path.chmod(0o600)
+    library = libraries.path(int(board.header.driver_branch))
+    library.parents[1].chmod(0o755)
+    way = as_nobody(files=[library, board.path])
+    found = gaps(board, libraries, kubelet.path, way)
+    assert f"{kubelet.path}: Permission denied" in found
+    assert "run the exporter as user 0" in found

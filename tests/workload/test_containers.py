@@ -1,0 +1,58 @@
+"""Names of containers by the links to their logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.workload.containers import ContainerNames
+from gpu_bottleneck_exporter.workload.podresources import Holder
+
+ID, OTHER = "a1" * 32, "b2" * 32
+
+
+def link(folder: Path, name: str) -> None:
+    (folder / name).symlink_to("/var/log/pods/gone/0.log")
+
+
+def test_names_by_id(tmp_path: Path) -> None:
+    link(tmp_path, f"train-7f9c.v2-0_team-a_side-car-{ID}.log")
+    link(tmp_path, f"other_team-b_main-{OTHER}.log")
+    found = ContainerNames(tmp_path).of({ID}, 0.0)
+    assert found == {ID: Holder("team-a", "train-7f9c.v2-0", "side-car")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{ID}.log",
+        f"pod_ns-{ID}.log",
+        f"pod_ns_main-{ID}.log.gz",
+        f"pod_ns_main-{ID}",
+        f"pod_ns_main-{ID[:63]}.log",
+        f"pod_ns_main-{ID.upper()}.log",
+        f"a_pod_ns_main-{ID}.log",
+        "README",
+    ],
+)
+def test_other_files_name_nothing(tmp_path: Path, name: str) -> None:
+    link(tmp_path, name)
+    assert ContainerNames(tmp_path).of({ID}, 0.0) == {}
+
+
+def test_without_a_folder_there_are_no_names(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert ContainerNames(tmp_path / "missing").of({ID}, 0.0) == {}
+    assert ContainerNames(tmp_path / "file").of({ID}, 0.0) == {}
+
+
+def test_a_container_that_is_not_known_is_looked_for_now_and_then(tmp_path: Path) -> None:
+    names = ContainerNames(tmp_path)
+    assert names.of({ID}, 0.0) == {}
+    link(tmp_path, f"pod_ns_main-{ID}.log")
+    assert names.of({ID}, 9.0) == {}, "not at every look"
+    assert names.of({ID}, 10.0) == {ID: Holder("ns", "pod", "main")}
+    (tmp_path / f"pod_ns_main-{ID}.log").unlink()
+    assert names.of({ID}, 100.0) == {ID: Holder("ns", "pod", "main")}, "an id has one name"
+    assert names.of({OTHER}, 200.0) == {}

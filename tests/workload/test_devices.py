@@ -1,0 +1,188 @@
+"""Device ids as the plugins and drivers make them, and which GPU each is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given as example
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.workload.devices import MOST_HOLDERS, holders, read_minors
+from gpu_bottleneck_exporter.workload.podresources import Given, Holder
+from support.drivers import KINDS, Libraries, open_driver
+from support.trees import lay
+
+A = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
+B = "GPU-5f3a9c11-1111-2222-3333-444444444444"
+PARENT = "GPU-6a000000-1111-2222-3333-444444444444"
+SMALL = "MIG-aaaaaaaa-0d5e-5a5f-8c0f-000000000001"
+OTHER = "MIG-bbbbbbbb-0d5e-5a5f-8c0f-000000000002"
+LARGE = "MIG-cccccccc-0d5e-5a5f-8c0f-000000000003"
+LEGACY = "MIG-GPU-7b000000-1111-2222-3333-444444444444/1/0"
+LONE = "MIG-dddddddd-0d5e-5a5f-8c0f-000000000004"
+
+
+def gpu(index: int, uuid: str) -> Identity:
+    return Identity(index, uuid, pci_bus_id=f"00000000:{16 + index:02X}:00.0")
+
+
+def part(index: int, uuid: str, profile: str, instance: int) -> Identity:
+    whole = gpu(index, uuid)
+    parent = f"parent of {uuid}"
+    return Identity(index, uuid, None, None, whole.pci_bus_id, profile, parent, instance)
+
+
+GPUS = (
+    gpu(0, A),
+    gpu(1, B),
+    gpu(2, PARENT),
+    part(2, SMALL, "1g.10gb", 9),
+    part(2, OTHER, "1g.10gb", 10),
+    part(2, LARGE, "1g.10gb+me", 1),
+    part(3, LEGACY, "3g.20gb", 1),
+    part(4, LONE, "7g.80gb", 0),
+)
+MINORS = {f"00000000:{16 + index:02X}:00.0": index for index in range(5)}
+HOLDER = Holder("research", "train-0", "main")
+
+PLAIN: dict[str, str | None] = {
+    A: A,
+    A.upper().replace("GPU", "gpu"): A,
+    f"{A}::0": A,
+    f"{A}::17": A,
+    SMALL: SMALL,
+    f"{SMALL}::7": SMALL,
+    LEGACY: LEGACY,
+    "nvidia0": A,
+    "nvidia1": B,
+    "nvidia1/vgpu0": B,
+    "nvidia1/vgpu12": B,
+    "nvidia2/gi9": SMALL,
+    "nvidia2/gi1/vgpu3": LARGE,
+    "nvidia2": PARENT,
+    "nvidia2/gi5": None,
+    "nvidia7": None,
+    "nvidia": None,
+    "nvidiactl": None,
+    "nvidia0/gi": None,
+    "nvidia0/": None,
+    "GPU-00000000-0000-0000-0000-000000000000": None,
+    # Plugins that share a GPU in their own way do not use the one that the kubelet names.
+    f"{A}-3": None,
+    f"{A}::": None,
+    f"{A}::x": None,
+    "gpu-0": None,
+    "0": None,
+    "0:1": None,
+    "": None,
+}
+CLAIM = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-"
+CLAIMED: dict[str, str | None] = {
+    "gpu-0": A,
+    "gpu-1": B,
+    "gpu-7": None,
+    A.lower(): A,
+    f"{CLAIM}gpu-1": B,
+    f"{CLAIM}{A.lower()}": A,
+    "k8s.gpu.nvidia.com/device=gpu-1": B,
+    "k8s.gpu.nvidia.com/device=all": None,
+    "nvidia.com/gpu=0": None,
+    "gpu-2-mig-1g10gb-me-20-0": LARGE,
+    "gpu-2-mig-1g10gb-me-3": LARGE,
+    "gpu-4-mig-7g80gb-0-0": LONE,
+    "gpu-4-mig-7g80gb-0-7": LONE,
+    "gpu-4-mig-0-0-8": LONE,
+    f"{CLAIM}gpu-4-mig-7g80gb-0-0": LONE,
+    # One of two, which cannot be told apart from here.
+    "gpu-2-mig-1g10gb-19-4": None,
+    "gpu-2-mig-19-4-1": None,
+    "gpu-2-mig-2g20gb-14-0": None,
+    "gpu-0-mig-1g10gb-19-4": None,
+    "gpu-vfio-0": None,
+    "gpu-": None,
+    "nvidia0": None,
+    "imex-channel-0": None,
+    "": None,
+}
+
+
+def found(*devices: Given, gpus: Sequence[Identity] = GPUS) -> dict[str, tuple[Holder, ...]]:
+    return holders(devices, gpus, MINORS)
+
+
+@pytest.mark.parametrize(("device", "uuid"), PLAIN.items())
+def test_devices_of_plugins(device: str, uuid: str | None) -> None:
+    expected = {uuid: (HOLDER,)} if uuid else {}
+    assert found(Given(HOLDER, device, claimed=False)) == expected
+
+
+@pytest.mark.parametrize(("device", "uuid"), CLAIMED.items())
+def test_claimed_devices(device: str, uuid: str | None) -> None:
+    expected = {uuid: (HOLDER,)} if uuid else {}
+    assert found(Given(HOLDER, device, claimed=True)) == expected
+
+
+def test_numbers_that_are_not_known_name_no_gpu() -> None:
+    by_number = [Given(HOLDER, "nvidia0", claimed=False), Given(HOLDER, "gpu-0", claimed=True)]
+    assert holders(by_number, GPUS, {}) == {}
+
+
+def test_a_claim_is_nobodys_where_the_driver_counts_otherwise_than_the_device_nodes() -> None:
+    swapped = {bus_id: 1 - minor for bus_id, minor in MINORS.items() if minor < 2}
+    assert holders([Given(HOLDER, "gpu-0", claimed=True)], GPUS[:2], swapped) == {}
+    node = Given(HOLDER, "nvidia0", claimed=False)
+    assert holders([node], GPUS[:2], swapped) == {B: (HOLDER,)}
+
+
+def test_all_who_share_a_gpu_are_told_each_once() -> None:
+    second = Holder("research", "train-1", "main")
+    replicas = [
+        Given(second, f"{A}::2", claimed=False),
+        Given(HOLDER, f"{A}::0", claimed=False),
+        Given(HOLDER, f"{A}::1", claimed=False),
+    ]
+    assert found(*replicas) == {A: (HOLDER, second)}
+
+
+def test_holders_are_not_without_end() -> None:
+    many = [Given(Holder("n", f"{at:04}", "c"), A, claimed=False) for at in range(500)]
+    assert len(found(*many)[A]) == MOST_HOLDERS
+
+
+def test_a_gpu_without_a_uuid_is_nobodys() -> None:
+    unknown = Identity(index=0, uuid="")
+    assert found(Given(HOLDER, "", claimed=False), gpus=[unknown]) == {}
+
+
+@example(st.text(), st.booleans())
+def test_no_device_is_too_strange(device: str, claimed: bool) -> None:  # noqa: FBT001
+    assert len(found(Given(HOLDER, device, claimed=claimed))) <= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drivers_tell_the_number_of_an_instance(
+    kind: str, make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(mig=[(0, 3), (0, 2)])
+    whole, *parts = open_driver(kind, board, libraries).open(0)
+    told = [int(gpu.record.gpu_instance) for gpu in board.gpus[1:]]
+    assert len(set(told)) == 2
+    assert [part.identity.gpu_instance for part in parts] == told
+    assert whole.identity.gpu_instance is None
+
+
+def test_numbers_of_device_nodes(tmp_path: Path) -> None:
+    text = "Model: \t\t NVIDIA H100\nIRQ:   \t\t 0\nDevice Minor: \t {}\nGPU Excluded:\t No\n"
+    told = {"0000:10:00.0": 3, "0001:11:00.0": 12, "10000:e1:00.0": 4}
+    files = {f"driver/nvidia/gpus/{name}/information": text.format(n) for name, n in told.items()}
+    files["driver/nvidia/gpus/0000:12:00.0/information"] = "Device Minor: \t unknown\n"
+    lay(tmp_path, files)
+    ids = ["00000000:10:00.0", "00000001:11:00.0", "00010000:E1:00.0"]
+    others = ["00000000:12:00.0", "00000000:13:00.0", "", None]
+    identities = [Identity(0, "GPU-0", pci_bus_id=name) for name in (*ids, *others)]
+    assert read_minors(tmp_path, identities) == dict(zip(ids, (3, 12, 4), strict=True))
+    assert read_minors(tmp_path / "nowhere", identities) == {}

@@ -1,0 +1,352 @@
+"""The thread that asks the kubelet, against a real gRPC server that comes, goes and misbehaves."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.join import Assigned, joined
+from gpu_bottleneck_exporter.workload.kubelet import KubeletWatch, Pace, Places, Seen
+from gpu_bottleneck_exporter.workload.podresources import Holder
+from support.command import wait_for
+from support.kubelet import Claim, Container, Kubelet, Pod, with_gpus
+from support.trees import lay
+
+GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
+MIG = "MIG-aaaaaaaa-0d5e-5a5f-8c0f-000000000001"
+WHOLE = Identity(0, GPU, pci_bus_id="00000000:10:00.0")
+PART = Identity(1, MIG, None, None, "00000000:11:00.0", "1g.10gb", "GPU-1", 9)
+UID, OTHER = "2c48913c-b29f-11e7-9350-020968147796", "96dd7de3-0783-4613-a707-e0effc077ef5"
+ID = "a1" * 32
+TRAIN = Holder("research", "train-0", "main")
+SERVE = Holder("research", "serve-0", "main")
+QUICK = Pace(look=0.02, ask=0.1, deadline=5.0, first_retry=0.02, settle=0.02, keep=60.0)
+SLOW = replace(QUICK, ask=3600.0)
+"""Asks again for a reason only."""
+
+
+class Node:
+    """A node's kubelet, GPUs and processes, and who watches them."""
+
+    def __init__(self, root: Path) -> None:
+        self.socket = root / "kubelet.sock"
+        self.logs = root / "containers"
+        self.logs.mkdir()
+        minor = "driver/nvidia/gpus/0000:1{0}:00.0/information"
+        told = {minor.format(at): f"Device Minor: \t {at}\n" for at in range(2)}
+        self.proc = lay(root / "proc", told)
+        self.kubelet = Kubelet(self.socket)
+        self.seen = Seen((WHOLE, PART))
+        self.watch: KubeletWatch | None = None
+
+    def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
+        """Begin to watch."""
+        places = Places(self.socket, self.logs, self.proc, expected)
+        self.watch = KubeletWatch(places, lambda: self.seen, pace)
+        self.watch.start()
+        return self.watch
+
+    def on_the_gpu(self, *owners: Owner) -> None:
+        self.seen = replace(self.seen, owners=frozenset(owners))
+
+    def assigned(self, uuid: str = GPU) -> Assigned:
+        assert self.watch is not None
+        return self.watch.assigned(self.seen.identities)[uuid]
+
+    def holders(self, uuid: str = GPU) -> tuple[Holder, ...]:
+        return self.assigned(uuid).holders
+
+    def told(self) -> set[Owner]:
+        return set(joined(self.seen.owners, self.assigned()))
+
+    def shows(self, *holders: Holder, uuid: str = GPU) -> None:
+        wait_for(lambda: self.holders(uuid) == holders, f"{holders}, not {self.holders(uuid)}")
+
+    def works(self) -> None:
+        assert self.watch is not None
+        watch = self.watch
+        wait_for(lambda: watch.condition.given is True, "the kubelet's answer")
+
+    def fails(self, said: str) -> None:
+        assert self.watch is not None
+        watch = self.watch
+        wait_for(
+            lambda: watch.condition.given is False and said in f"{watch.condition.trouble}",
+            f"{said!r}, not {watch.condition}",
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    found = Node(tmp_path)
+    try:
+        yield found
+    finally:
+        if found.watch is not None:
+            found.watch.stop(30.0)
+        found.kubelet.stop()
+
+
+@pytest.fixture
+def running(node: Node) -> Node:
+    """With a kubelet that has given a GPU to a pod."""
+    node.kubelet.pods = [with_gpus("train-0", GPU)]
+    node.kubelet.start()
+    return node
+
+
+def test_who_was_given_a_gpu_and_has_not_opened_it(running: Node) -> None:
+    running.look()
+    running.shows(TRAIN)
+    running.works()
+    assert running.told() == {Owner(*TRAIN)}
+    assert running.holders(MIG) == ()
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        Container(devices={"nvidia.com/mig-1g.10gb": [MIG]}),
+        Container(devices={"nvidia.com/mig-1g.10gb.shared": [f"{MIG}::1"]}),
+        Container(devices={"nvidia.com/gpu": ["nvidia1/gi9"]}),
+        Container(devices={"nvidia.com/gpu": ["nvidia1/gi9/vgpu0"]}),
+        Container(claims=[Claim("gpu-1-mig-1g10gb-19-2")]),
+    ],
+    ids=["MIG", "MIG, shared", "GKE", "GKE, shared", "DRA"],
+)
+def test_mig_instances(running: Node, container: Container) -> None:
+    running.kubelet.pods = [Pod("train-0", containers=[container])]
+    running.look()
+    running.shows(TRAIN, uuid=MIG)
+    assert running.holders(GPU) == ()
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        [Container(devices={"nvidia.com/gpu.shared": [f"{GPU}::{at}"]}) for at in range(2)],
+        [Container(devices={"nvidia.com/gpu": [f"nvidia0/vgpu{at}"]}) for at in range(2)],
+        [Container(claims=[Claim("gpu-0")])] * 2,
+    ],
+    ids=["time slices", "GKE", "DRA"],
+)
+def test_two_pods_share_a_gpu(running: Node, containers: list[Container]) -> None:
+    pods = [
+        Pod(name, containers=[each])
+        for name, each in zip(("train-0", "serve-0"), containers, strict=True)
+    ]
+    running.kubelet.pods = pods
+    running.look()
+    running.shows(SERVE, TRAIN)
+
+
+def test_a_pod_and_its_process_are_one(running: Node) -> None:
+    owner = Owner(pod_uid=UID, container_id=ID, user="1000")
+    running.on_the_gpu(owner)
+    running.look()
+    expected = {Owner(*TRAIN, UID, ID, None, "1000")}
+    wait_for(lambda: running.told() == expected, "one owner")
+
+
+def test_a_pod_that_opens_its_gpu_later_is_asked_about_at_once(running: Node) -> None:
+    running.look(SLOW)
+    running.shows(TRAIN)
+    asked = running.kubelet.asked
+    running.on_the_gpu(Owner(pod_uid=UID))
+    wait_for(lambda: running.told() == {Owner(*TRAIN, UID)}, "one owner")
+    assert running.kubelet.asked == asked + 1
+
+
+def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node) -> None:
+    running.on_the_gpu(Owner(pod_uid=UID))
+    running.look(SLOW)
+    wait_for(lambda: running.told() == {Owner(*TRAIN, UID)}, "the first")
+    running.kubelet.pods = [with_gpus("serve-0", GPU)]
+    running.on_the_gpu(Owner(pod_uid=OTHER))
+    seen = []
+
+    def renamed() -> bool:
+        seen.append(running.told())
+        return seen[-1] == {Owner(*SERVE, OTHER)}
+
+    wait_for(renamed, "the second")
+    wrong = {Owner(*TRAIN, OTHER), Owner(*SERVE, UID)}
+    assert not any(told & wrong for told in seen)
+
+
+def test_a_process_that_ends_while_the_kubelet_is_asked_is_not_named(running: Node) -> None:
+    running.kubelet.delay_seconds = 0.3
+    running.on_the_gpu(Owner(pod_uid=UID))
+    running.look(SLOW)
+    wait_for(lambda: running.kubelet.asked == 1, "the call")
+    running.on_the_gpu()
+    running.shows(TRAIN)
+    assert running.assigned().settled == frozenset()
+
+
+def test_a_pod_made_anew_with_its_old_name(running: Node) -> None:
+    running.on_the_gpu(Owner(pod_uid=UID))
+    running.look(SLOW)
+    wait_for(lambda: running.told() == {Owner(*TRAIN, UID)}, "the first")
+    running.on_the_gpu(Owner(pod_uid=OTHER))
+    wait_for(lambda: running.told() == {Owner(*TRAIN, OTHER)}, "the second")
+
+
+def test_logs_tell_the_tenants_of_a_shared_gpu_apart(running: Node) -> None:
+    running.kubelet.pods = [with_gpus(each, f"{GPU}::{at}") for at, each in enumerate("xy")]
+    (running.logs / f"x_research_main-{ID}.log").symlink_to("gone")
+    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
+    running.look()
+    expected = {Owner("research", "x", "main", UID, ID), Owner("research", "y", "main")}
+    wait_for(lambda: running.told() == expected, "both")
+
+
+def test_a_pod_that_is_gone_is_gone(running: Node) -> None:
+    running.look()
+    running.shows(TRAIN)
+    running.kubelet.pods = []
+    running.shows()
+
+
+def test_without_a_kubelet_nothing_is_said(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    watch = node.look()
+    time.sleep(10 * QUICK.look)
+    assert watch.condition.given is None
+    assert not watch.condition.pending
+    assert node.holders() == ()
+    assert caplog.text == ""
+
+
+def test_a_kubelet_that_is_expected_is_missed(node: Node) -> None:
+    node.look(expected=True)
+    node.fails(f"there is no socket {node.socket}")
+
+
+def test_a_kubelet_is_missed_where_pods_hold_gpus(node: Node) -> None:
+    node.look()
+    node.on_the_gpu(Owner(user="root"), Owner(pod_uid=UID))
+    node.fails(f"there is no socket {node.socket}")
+
+
+def test_a_socket_that_appears_later(node: Node) -> None:
+    node.look(SLOW)
+    time.sleep(5 * QUICK.look)
+    node.kubelet.pods = [with_gpus("train-0", GPU)]
+    node.kubelet.start()
+    node.shows(TRAIN)
+    node.works()
+
+
+def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
+    running: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    running.look(SLOW)
+    running.works()
+    running.kubelet.stop()
+    running.fails("there is no socket")
+    time.sleep(5 * QUICK.look)
+    assert running.holders() == (TRAIN,)
+    running.kubelet.pods = [with_gpus("serve-0", GPU)]
+    running.kubelet.start()
+    running.shows(SERVE)
+    running.works()
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+
+
+def test_a_socket_that_was_left_behind(running: Node) -> None:
+    running.kubelet.stop()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{running.socket}")
+    running.look()
+    running.fails("Connection refused")
+    running.kubelet.start()
+    running.shows(TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "said"),
+    [
+        (lambda kubelet: setattr(kubelet, "refusal", grpc.StatusCode.RESOURCE_EXHAUSTED), "8"),
+        (lambda kubelet: setattr(kubelet, "raw", b"<html>"), "nonsense"),
+        (lambda kubelet: setattr(kubelet, "raw", bytes(17 * 2**20)), "more than 16777216 bytes"),
+    ],
+    ids=["refuses", "garbage", "huge"],
+)
+def test_a_kubelet_that_misbehaves_and_recovers(
+    running: Node, misbehave: Callable[[Kubelet], None], said: str
+) -> None:
+    misbehave(running.kubelet)
+    running.look()
+    running.fails(said)
+    assert running.holders() == ()
+    running.kubelet.refusal = running.kubelet.raw = None
+    running.shows(TRAIN)
+    running.works()
+
+
+def test_a_kubelet_that_is_too_slow(running: Node) -> None:
+    running.kubelet.delay_seconds = 0.5
+    watch = running.look(replace(QUICK, deadline=0.1))
+    wait_for(lambda: watch.condition.pending, "the call")
+    assert "has not answered yet" in f"{watch.condition.trouble}"
+    running.fails("has not answered within 0.1 s")
+    assert running.holders() == ()
+
+
+def test_a_kubelet_that_fails_is_asked_ever_less_often(running: Node) -> None:
+    running.kubelet.refusal = grpc.StatusCode.INTERNAL
+    watch = running.look(replace(QUICK, first_retry=0.01, ask=0.08))
+    wait_for(lambda: watch._retry == 0.08, "the longest pause")
+    assert running.kubelet.asked >= 3
+
+
+def test_a_kubelet_that_has_just_failed_is_not_asked_about_new_pods(running: Node) -> None:
+    running.kubelet.refusal = grpc.StatusCode.INTERNAL
+    running.look(replace(SLOW, first_retry=3600.0))
+    running.fails("gRPC status 13")
+    running.on_the_gpu(Owner(pod_uid=UID))
+    time.sleep(10 * QUICK.look)
+    assert running.kubelet.asked == 1
+
+
+def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
+    running.look(replace(QUICK, keep=0.5))
+    running.shows(TRAIN)
+    running.kubelet.refusal = grpc.StatusCode.UNAVAILABLE
+    running.shows()
+    assert running.assigned().settled == frozenset()
+
+
+def test_what_is_no_socket(node: Node) -> None:
+    node.socket.touch()
+    node.look()
+    node.fails(f"{node.socket} is no socket")
+
+
+def test_numbers_are_known_of_gpus_that_come_later(running: Node) -> None:
+    running.kubelet.pods = [with_gpus("train-0", "nvidia0")]
+    running.seen = Seen()
+    running.look(SLOW)
+    running.works()
+    running.seen = Seen((WHOLE, PART))
+    running.shows(TRAIN)
+
+
+def test_the_watch_ends_while_the_kubelet_keeps_it_waiting(running: Node) -> None:
+    running.kubelet.delay_seconds = 1.0
+    watch = running.look()
+    wait_for(lambda: running.kubelet.asked == 1, "the call")
+    watch.stop(0.0)
+    watch.stop(30.0)
+    assert not watch._thread.is_alive()

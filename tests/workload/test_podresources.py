@@ -1,0 +1,120 @@
+"""The kubelet's answer, encoded by protobuf, and whatever else may come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given as example
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.workload.podresources import Given, Holder, given
+from support.kubelet import Claim, Container, Pod, reply
+
+GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
+NAME = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-gpu-0"
+HOLDER = Holder("research", "train-0", "main")
+REFUSED = "wire type|cut short|no number|decode"
+
+
+def told(*containers: Container) -> list[Given]:
+    return list(given(reply([Pod("train-0", containers=containers)])))
+
+
+def test_nothing_was_given_to_nobody() -> None:
+    assert list(given(b"")) == list(given(reply([Pod("train-0")]))) == []
+
+
+def test_devices_of_plugins() -> None:
+    devices = {
+        "nvidia.com/gpu": [GPU, "nvidia0"],
+        "nvidia.com/mig-1g.10gb": ["MIG-1"],
+        "nvidia.com/gpu.shared": [f"{GPU}::3"],
+        "rdma/hca": [GPU],
+        "intel.com/gpu": ["card0"],
+    }
+    expected = [GPU, "nvidia0", "MIG-1", f"{GPU}::3"]
+    found = told(Container(devices=devices))
+    assert found == [Given(HOLDER, device, claimed=False) for device in expected]
+
+
+@pytest.mark.parametrize(
+    ("claim", "device"),
+    [
+        (Claim("gpu-0"), "gpu-0"),
+        (Claim("gpu-0", cdi=(NAME,)), "gpu-0"),
+        (Claim(driver="", cdi=(NAME,)), NAME),
+        (Claim("tpu-0", driver="tpu.google.com"), None),
+        (Claim("channel-0", driver="compute-domain.nvidia.com"), None),
+        (Claim(), None),
+    ],
+)
+def test_claimed_devices(claim: Claim, device: str | None) -> None:
+    found = told(Container(claims=[claim]))
+    assert found == ([Given(HOLDER, device, claimed=True)] if device else [])
+
+
+def test_every_container_counts() -> None:
+    two = [Container(name, {"nvidia.com/gpu": [GPU]}) for name in ("a", "b")]
+    assert [found.holder.container for found in told(*two)] == ["a", "b"]
+
+
+def test_who_has_no_name_is_left_out() -> None:
+    assert told(Container("", {"nvidia.com/gpu": [GPU]})) == []
+
+
+WHOLE = reply(
+    [
+        Pod(
+            "größe" * 40,
+            containers=[Container(devices={"nvidia.com/gpu": [GPU] * 9}, claims=[Claim("gpu-0")])],
+        )
+    ]
+)
+
+
+def test_a_message_that_is_cut_short_is_refused() -> None:
+    for end in range(1, len(WHOLE)):
+        with pytest.raises(ValueError, match=REFUSED):
+            list(given(WHOLE[:end]))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\x0b",  # a group, which nobody has used for long
+        b"\x0c",
+        b"\x0f",
+        b"\x0a",
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\x0a\x03\x0a\x01\xff",
+        b"<html>",
+    ],
+)
+def test_what_is_no_such_message_is_refused(bad: bytes) -> None:
+    with pytest.raises(ValueError, match=REFUSED):
+        list(given(bad))
+
+
+def test_fields_of_later_versions_are_passed_over() -> None:
+    later = b"\x9a\x06\x02hi" + b"\x18\x07" + b"\x21" + bytes(8) + b"\x2d" + bytes(4)
+    pod = reply([Pod("train-0", containers=[Container(devices={"nvidia.com/gpu": [GPU]})])])
+    assert list(given(later + pod + later)) == [Given(HOLDER, GPU, claimed=False)]
+
+
+@example(st.binary() | st.binary(max_size=40).map(lambda tail: WHOLE[:60] + tail))
+def test_no_bytes_are_too_strange(data: bytes) -> None:
+    try:
+        found = list(given(data))
+    except ValueError:
+        return
+    assert all(all(each.holder) for each in found)
+
+
+TEXT = st.text(min_size=1, max_size=20)
+
+
+@example(TEXT, TEXT, TEXT, st.lists(st.text(max_size=20), max_size=4))
+def test_what_was_told_is_what_is_read(pod: str, place: str, name: str, ids: list[str]) -> None:
+    container = Container(name, {"nvidia.com/gpu": ids})
+    found = list(given(reply([Pod(pod, place, [container])])))
+    assert found == [Given(Holder(place, pod, name), device, claimed=False) for device in ids]

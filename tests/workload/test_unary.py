@@ -1,0 +1,201 @@
+"""One gRPC call: to a real gRPC server, and to servers that are none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.workload import trouble
+from gpu_bottleneck_exporter.workload.podresources import METHOD
+from gpu_bottleneck_exporter.workload.trouble import KubeletTrouble
+from gpu_bottleneck_exporter.workload.unary import call
+from support.kubelet import Kubelet, reply, with_gpus
+
+PODS = [with_gpus(f"train-{number}", "GPU-1") for number in range(200)]
+LONG_SECONDS = 30.0
+SHORT_SECONDS = 0.3
+SETTINGS = bytes(3) + b"\x04" + bytes(5)
+"""An empty SETTINGS frame, with which every HTTP/2 server begins."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kubelet.sock"
+
+
+@pytest.fixture
+def kubelet(path: Path) -> Iterator[Kubelet]:
+    with Kubelet(path, *PODS) as serving:
+        yield serving
+
+
+def refused(path: Path, seconds: float = LONG_SECONDS, most_bytes: int = 2**20) -> KubeletTrouble:
+    with pytest.raises(KubeletTrouble) as caught:
+        call(path, METHOD, seconds, most_bytes)
+    assert caught.value.sentence.isprintable()
+    assert str(caught.value) == caught.value.sentence
+    return caught.value
+
+
+@contextlib.contextmanager
+def server(path: Path, serve: Callable[[socket.socket], object]) -> Iterator[None]:
+    """Anything that listens: `serve` gets the first connection."""
+    done: Future[None] = Future()
+    with socket.socket(socket.AF_UNIX) as listening:
+        path.unlink(missing_ok=True)
+        listening.bind(f"{path}")
+        listening.listen()
+
+        def run() -> None:
+            with listening.accept()[0] as connection, contextlib.suppress(OSError):
+                serve(connection)
+            done.set_result(None)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield
+        done.result(LONG_SECONDS)
+        thread.join()
+
+
+def test_an_answer(kubelet: Kubelet) -> None:
+    assert call(kubelet.path, METHOD, LONG_SECONDS) == reply(PODS)
+
+
+def test_an_empty_answer(kubelet: Kubelet) -> None:
+    kubelet.pods = ()
+    assert call(kubelet.path, METHOD, LONG_SECONDS) == b""
+
+
+def test_an_answer_of_many_frames(kubelet: Kubelet) -> None:
+    kubelet.raw = os.urandom(3_000_000)
+    assert call(kubelet.path, METHOD, LONG_SECONDS) == kubelet.raw
+
+
+def test_an_answer_that_is_too_long_is_not_taken_in(kubelet: Kubelet) -> None:
+    kubelet.raw = bytes(2**20 + 1)
+    assert "more than 1048576 bytes" in refused(kubelet.path).sentence
+
+
+def test_a_slow_answer(kubelet: Kubelet) -> None:
+    kubelet.delay_seconds = 2.0
+    found = refused(kubelet.path, SHORT_SECONDS)
+    assert found.sentence == f"{kubelet.path} has not answered within 0.3 s"
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "remedy"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, trouble.UNWELL),
+        (grpc.StatusCode.PERMISSION_DENIED, 7, trouble.ROOT_ONLY),
+        (grpc.StatusCode.INTERNAL, 13, trouble.UNWELL),
+    ],
+)
+def test_a_refusal(kubelet: Kubelet, code: grpc.StatusCode, number: int, remedy: str) -> None:
+    kubelet.refusal = code
+    found = refused(kubelet.path)
+    assert found.sentence == f"{kubelet.path} refuses (gRPC status {number}: not%0Anow)"
+    assert found.remedy == remedy
+
+
+def test_another_service(path: Path) -> None:
+    with Kubelet(path, service="v1alpha1.PodResourcesLister"):
+        found = refused(path)
+    assert "gRPC status 12" in found.sentence
+    assert found.remedy == trouble.UPGRADE
+
+
+def test_a_socket_that_nobody_serves(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{path}")
+    assert refused(path).sentence == f"{path}: Connection refused"
+
+
+def test_a_path_that_no_socket_can_have(tmp_path: Path) -> None:
+    assert "too long" in refused(tmp_path / ("x" * 200)).sentence
+
+
+def test_a_server_that_says_nothing(path: Path) -> None:
+    with server(path, lambda connection: connection.recv(1 << 20) and connection.recv(1)):
+        assert "has not answered within" in refused(path, SHORT_SECONDS).sentence
+
+
+def test_a_server_that_dribbles_is_given_up_on_in_time(path: Path) -> None:
+    def dribble(connection: socket.socket) -> None:
+        connection.sendall(SETTINGS)
+        while True:
+            connection.sendall(b"\0\0\x08\x06\0\0\0\0\0" + bytes(8))  # a PING
+            time.sleep(0.02)
+
+    with server(path, dribble):
+        assert "has not answered within" in refused(path, SHORT_SECONDS).sentence
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "it closed the connection"),
+        (SETTINGS, "it closed the connection|Broken pipe"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it closed the connection"),
+        (bytes(range(256)) * 99, "does not speak HTTP/2"),
+        (SETTINGS + b"\0\0\x01\x01\x05\0\0\0\x01\x88", "does not speak gRPC"),
+        (SETTINGS + b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08", "it broke off the call"),
+        (SETTINGS + b"\0\0\x08\x07\0\0\0\0\0" + bytes(8), "it broke off the call"),
+    ],
+    ids=["nothing", "settings", "HTTP/1.1", "noise", "no gRPC", "reset", "goaway"],
+)
+def test_what_is_no_grpc_server(path: Path, answer: bytes, said: str) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(answer)
+
+    with server(path, serve):
+        found = refused(path)
+    assert re.search(said, found.sentence), found
+
+
+FRAMES = st.builds(
+    lambda kind, flags, stream, body: (
+        len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+    ),
+    st.integers(0, 10),
+    st.integers(0, 255),
+    st.sampled_from([0, 1, 1, 2, 3]),
+    st.binary(max_size=20),
+)
+
+
+@given(st.lists(FRAMES, max_size=6).map(b"".join).map(SETTINGS.__add__))
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_no_frames_are_too_strange(path: Path, answer: bytes) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(answer)
+
+    with server(path, serve), contextlib.suppress(KubeletTrouble):
+        call(path, METHOD, LONG_SECONDS)
+
+
+def test_without_the_extra_it_says_how_to_install_it(
+    kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "h2.exceptions", None)  # as if it were not there
+    found = refused(kubelet.path)
+    assert "pip install 'gpu-bottleneck-exporter[kubernetes]'" in found.remedy
