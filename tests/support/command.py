@@ -69,7 +69,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where its metrics are."""
-        pattern = re.compile(r"^serving on (http://\S+)$", re.MULTILINE)
+        pattern = re.compile(r"^serving on (https?://\S+)$", re.MULTILINE)
         wait_for(lambda: bool(pattern.search(self.said)) or self.ended, "the address")
         found = pattern.search(self.said)
         assert found is not None, self.said

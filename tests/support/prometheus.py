@@ -80,16 +80,19 @@ def prometheus(
     jobs: Sequence[Job],
     rules: Sequence[Path] = (),
     variables: Mapping[str, str] | None = None,
+    access: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Iterator[Prometheus]:
     """Prometheus, ready, scraping `jobs`, evaluating `rules`, with environment `variables` too.
 
-    Needs nothing but `folder`, and leaves nothing there.
+    `access` has more settings of a job by its name: scheme, certificates, user. Needs
+    nothing but `folder`, and leaves nothing there.
     """
     program = require("prometheus", "prometheus")
     home = folder / "prometheus"
     home.mkdir()
     try:
-        with _running(program, home, jobs, rules, variables or {}) as server:
+        scrapes = [{**_scrape_config(job), **(access or {}).get(job[0], {})} for job in jobs]
+        with _running(program, home, scrapes, rules, variables or {}) as server:
             yield server
     finally:
         shutil.rmtree(home)
@@ -99,7 +102,7 @@ def prometheus(
 def _running(
     program: str,
     home: Path,
-    jobs: Sequence[Job],
+    scrapes: Sequence[Mapping[str, object]],
     rules: Sequence[Path],
     variables: Mapping[str, str],
 ) -> Iterator[Prometheus]:
@@ -109,7 +112,7 @@ def _running(
         json.dumps(
             {
                 "rule_files": [f"{path}" for path in rules],
-                "scrape_configs": [_scrape_config(job) for job in jobs],
+                "scrape_configs": scrapes,
             }
         )
     )

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.protocol import Limits
+from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import WebServer
 
 PATIENCE_S = 60
@@ -146,9 +148,13 @@ def serve(page: Page) -> Iterator[Serve]:
     threads_before = set(threading.enumerate())
     started: list[Running] = []
 
-    def start(telemetry_path: str = "/metrics", **limits: float) -> Running:
+    def start(
+        telemetry_path: str = "/metrics", web_config: Path | None = None, **limits: float
+    ) -> Running:
+        file = WebConfigFile(web_config) if web_config else None
         sockets = bind("127.0.0.1:0")
-        server = WebServer(page, sockets, telemetry_path, limits=Limits(**limits))  # type: ignore[arg-type]
+        within = Limits(**limits)  # type: ignore[arg-type]
+        server = WebServer(page, sockets, telemetry_path, limits=within, web_config=file)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         running = Running(server, sockets, sockets[0].getsockname()[1], thread)
         thread.start()

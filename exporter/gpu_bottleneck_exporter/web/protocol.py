@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Limits:
 
     Attributes:
         header: From connecting, or on a kept connection from the first byte, to the
-            end of the request's head.
+            end of the request's head; under TLS as much again for the handshake.
         write: For the client to take what was written to it.
         keep_alive: Between a response and the next request's first byte, whole seconds.
             Longer than the usual scrape interval, so that Prometheus can reuse it.
@@ -43,6 +44,9 @@ class LimitedProtocol(H11Protocol):
     """One connection; `limited` makes the class that uvicorn gets."""
 
     limits = Limits()
+    admits: Callable[[], bool] | None = None
+    """Whether the client's certificate is one of those that may come; asked once, under TLS."""
+    _refused = False
     _request_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
@@ -52,9 +56,19 @@ class LimitedProtocol(H11Protocol):
         if len(self.connections) > self.limits.connections:
             transport.abort()
             return
-        # pause_writing is to come for the first unsent byte, not for the 65536th.
-        transport.set_write_buffer_limits(high=0)
+        if self.admits is None:
+            # pause_writing is to come for the first unsent byte, not for the 65536th.
+            transport.set_write_buffer_limits(high=0)
+        elif not self.admits():
+            self._refused = True
+            transport.abort()
+            return
         self._await_request()
+
+    @property
+    def resting(self) -> bool:
+        """Whether no request is in work."""
+        return self.cycle is None or self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the timers."""
@@ -68,8 +82,10 @@ class LimitedProtocol(H11Protocol):
         Bytes of a body that come after the response, to a 405 for instance, count
         likewise: dripping them cannot hold the connection either.
         """
+        if self._refused:
+            return  # Python 3.10 hands over what came with the handshake
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
+        if self.resting:
             self._await_request()
         else:
             self._stop_request_timer()

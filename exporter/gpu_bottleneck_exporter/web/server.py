@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from gpu_bottleneck_exporter.web.app import DEFAULT_TELEMETRY_PATH, make_app
+from gpu_bottleneck_exporter.web.guard import Guard
+from gpu_bottleneck_exporter.web.handshake import Handshakes
 from gpu_bottleneck_exporter.web.listen import BACKLOG
 from gpu_bottleneck_exporter.web.protocol import Limits, limited
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpu_bottleneck_exporter.web.content import Content
+    from gpu_bottleneck_exporter.web.reload import WebConfigFile
 
 _TICK_SECONDS = 1.0
 
@@ -30,20 +33,8 @@ class WebServer:
     Logging stays the caller's: uvicorn gets no logging set-up, and from it come
     errors only, so that strangers who send nonsense cannot fill the log.
 
-    Where later features hook in:
-
-    - Basic auth: an ASGI application around `self._app` in `__init__`. bcrypt takes
-      its time by design, so it runs in an executor of its own, never on the event loop
-      and never in the scrape thread.
-    - TLS, minimum version and client CA: an `ssl.SSLContext` argument, set as
-      `config.ssl` after an explicit `config.load()`. asyncio then allows a silent
-      client 60 s for its handshake and shows it to `LimitedProtocol` only afterwards:
-      the limits want `ssl_handshake_timeout` too, which means `loop.create_server`
-      in an override of `_Server.startup`.
-    - Certificates that change: `load_cert_chain` again on the same context serves new
-      handshakes. A CA cannot be taken out of a context; for that, start new asyncio
-      servers over duplicates of the listening sockets and close the old ones, which
-      leaves open connections alone.
+    A web configuration file puts `guard.Guard` around the pages and, where it wants TLS,
+    `handshake.Handshakes` below the connections.
     """
 
     def __init__(
@@ -53,6 +44,7 @@ class WebServer:
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         *,
         limits: Limits | None = None,
+        web_config: WebConfigFile | None = None,
     ) -> None:
         """Prepares the server; nothing runs before `serve`.
 
@@ -61,6 +53,7 @@ class WebServer:
             sockets: Listening sockets, as from `listen.bind`. `serve` closes them.
             telemetry_path: Where scrapes go.
             limits: On what clients may hold; by default those of `Limits`.
+            web_config: TLS, users and headers.
 
         Raises:
             ExporterError: If the telemetry path is not usable.
@@ -68,12 +61,16 @@ class WebServer:
         limits = limits or Limits()
         self._sockets = list(sockets)
         self._app = make_app(content, telemetry_path)
+        self._guard = Guard(self._app, web_config) if web_config else None
+        protocol = limited(limits)
+        tls = web_config is not None and web_config.current().tls is not None
+        self._handshakes = Handshakes(protocol, web_config) if web_config and tls else None
         # Each argument that is the default elsewhere is named where an environment
         # variable or an installed extra could otherwise change it.
         config = uvicorn.Config(
-            self._app,
+            self._guard or self._app,
             interface="asgi3",
-            http=limited(limits),
+            http=self._handshakes or protocol,  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             workers=1,
@@ -86,11 +83,13 @@ class WebServer:
             timeout_keep_alive=limits.keep_alive,
             timeout_graceful_shutdown=limits.grace,
         )
-        self._server = _Server(config)
+        self._server = _Server(config, self._handshakes)
 
     @property
     def connections(self) -> int:
         """Connections that are open now."""
+        if self._handshakes is not None:
+            return len(self._handshakes.open)
         return len(self._server.server_state.connections)
 
     async def serve(self) -> None:
@@ -102,6 +101,8 @@ class WebServer:
             await self._server.serve(self._sockets)
         finally:
             self._app.close()
+            if self._guard is not None:
+                self._guard.close()
             await self._hang_up()
 
     def stop(self) -> None:
@@ -122,6 +123,8 @@ class WebServer:
         for connection in list(state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
+        if self._handshakes is not None:
+            self._handshakes.hang_up()
         await asyncio.sleep(0)  # the transports close their sockets in the next turn
 
 
@@ -134,12 +137,21 @@ class _Server(uvicorn.Server):
     _loop: asyncio.AbstractEventLoop | None = None
     _woken: asyncio.Event
 
+    def __init__(self, config: uvicorn.Config, handshakes: Handshakes | None) -> None:
+        super().__init__(config)
+        self._handshakes = handshakes
+
     async def main_loop(self) -> None:
         self._woken = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):  # 0: renew the Date header each time
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), _TICK_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._handshakes is not None:
+            self._handshakes.hang_up_resting()
+        await super().shutdown(sockets)
 
     def exit(self) -> None:
         """Let `serve` end, from any thread."""

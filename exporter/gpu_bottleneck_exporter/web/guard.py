@@ -1,0 +1,77 @@
+"""The web configuration around the pages: users, and headers of every response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from gpu_bottleneck_exporter.web.answer import (
+    Answer,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    header,
+    plain,
+    respond,
+)
+from gpu_bottleneck_exporter.web.reload import WebConfigFile
+from gpu_bottleneck_exporter.web.users import Logins, TooManyLoginsError, Users, credentials
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_CHALLENGE = (b"www-authenticate", b'Basic realm="gpu-bottleneck-exporter", charset="UTF-8"')
+
+
+class Guard:
+    """An ASGI application around another; `close` gives its thread back.
+
+    Every path asks for a password, the health pages too, as with exporter-toolkit.
+    """
+
+    def __init__(self, application: Application, file: WebConfigFile) -> None:
+        self._application = application
+        self._file = file
+        self._logins = Logins()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._logins.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, or lets the application do it."""
+        config = self._file.current().config
+        if config.headers:
+            send = _adding(config.headers, send)
+        refusal = await self._refusal(config.users, scope, receive) if config.users else None
+        if refusal is not None:
+            await respond(scope, send, refusal)
+        else:
+            await self._application(scope, receive, send)
+
+    async def _refusal(self, users: Users, scope: Scope, receive: Receive) -> Answer | None:
+        said = credentials(header(scope, b"authorization"))
+        try:
+            if said is not None and await self._logins.right(users, said, receive):
+                return None
+        except TooManyLoginsError:
+            return plain(503, "Too many passwords wait to be checked; try again.")
+        except asyncio.CancelledError:
+            return plain(503, "The exporter is stopping.")
+        return plain(401, "This page asks for a user and a password.")._replace(
+            headers=(_CHALLENGE,)
+        )
+
+
+def _adding(headers: Headers, send: Send) -> Send:
+    """Sends with `headers` in place of the application's own of these names."""
+    names = {name for name, _ in headers}
+
+    async def adding(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kept = [entry for entry in message["headers"] if entry[0] not in names]
+            message = {**message, "headers": [*kept, *headers]}
+        await send(message)
+
+    return adding

@@ -1,0 +1,91 @@
+"""A real Prometheus scrapes the command over mutual TLS, with a user."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import bcrypt
+
+from support.certificates import Authority, Pair
+from support.command import ANY_PORT, serving, wait_for
+from support.prometheus import Prometheus, prometheus
+
+INTERVAL_SECONDS = 0.5
+PASSWORD = "p:äss"  # noqa: S105 - of this test only
+
+
+def web_config(authority: Authority) -> Path:
+    """The exporter's file, beside its certificates."""
+    authority.issue("server")
+    tls = {
+        "cert_file": "server.pem",
+        "key_file": "server.key",
+        "client_auth_type": "RequireAndVerifyClientCert",
+        "client_ca_file": "ca.pem",
+        "client_allowed_sans": ["prometheus.example"],
+    }
+    users = {"prometheus": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()}
+    path = authority.folder / "web-config.yml"
+    path.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": users}))
+    return path
+
+
+def access(
+    authority: Path, pair: Pair | None = None, password: str | None = PASSWORD
+) -> dict[str, object]:
+    """What a job needs to scrape it."""
+    tls = {"ca_file": f"{authority}"}
+    if pair is not None:
+        tls |= {"cert_file": f"{pair.cert}", "key_file": f"{pair.key}"}
+    found: dict[str, object] = {"scheme": "https", "tls_config": tls}
+    if password is not None:
+        found["basic_auth"] = {"username": "prometheus", "password": password}
+    return found
+
+
+def ups(server: Prometheus) -> dict[str, float]:
+    return {labels["job"]: value for labels, value in server.query("up")}
+
+
+def test_only_the_right_prometheus_scrapes(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "site"), Authority(tmp_path / "other")
+    pair = authority.issue("prometheus", "prometheus.example")
+    ways: Mapping[str, dict[str, object]] = {
+        "right": access(authority.cert, pair),
+        "wrong password": access(authority.cert, pair, "wrong"),
+        "no password": access(authority.cert, pair, None),
+        "no certificate": access(authority.cert),
+        "certificate of others": access(authority.cert, other.issue("p", "prometheus.example")),
+        "another name": access(authority.cert, authority.issue("p", "grafana.example")),
+        "expired": access(
+            authority.cert, authority.issue("old", "prometheus.example", expired=True)
+        ),
+        "another server": access(other.cert, pair),
+        "no TLS": {},
+    }
+    flags = ("--web.config.file", str(web_config(authority)))
+    with serving(tmp_path, "serve", *ANY_PORT, *flags) as exporter:
+        target = exporter.url.split("/")[2]
+        jobs = [(name, target, INTERVAL_SECONDS * (1 + n % 3)) for n, name in enumerate(ways)]
+        with prometheus(tmp_path, jobs, access=ways) as server:
+            wait_for(lambda: len(ups(server)) == len(ways), "a scrape of each job")
+            wait_for(lambda: ups(server)["right"] == 1, "the right one")
+            assert ups(server) == {name: float(name == "right") for name in ways}
+
+            # A new authority for both sides, without a restart of either: Prometheus reads
+            # its files again too, and then connects anew.
+            other.issue("server")
+            for name in ("server.key", "server.pem", "ca.pem"):
+                (other.folder / name).replace(authority.folder / name)
+            new = other.issue("new", "prometheus.example")
+            new.cert.replace(pair.cert)
+            new.key.replace(pair.key)
+            wait_for(lambda: "was read again" in exporter.said, "the renewal")
+            renewed = time.time()
+            scraped_again = f'up{{job="right"}} == 1 and timestamp(up) > {renewed + 1}'
+            wait_for(lambda: server.query(scraped_again) != [], "the right one again")
+        assert exporter.terminate() == 0
+        assert "Traceback" not in exporter.said

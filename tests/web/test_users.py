@@ -1,0 +1,323 @@
+"""Users and headers of the web configuration file, over plain HTTP."""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import bcrypt
+import pytest
+
+from gpu_bottleneck_exporter.web.reload import WebConfigFile
+from gpu_bottleneck_exporter.web.users import MAX_WAITING, credentials
+from support.command import run
+
+if TYPE_CHECKING:
+    from .conftest import Page, Reply, Running, Serve
+
+    Eventually = Callable[[Callable[[], bool]], None]
+
+CHEAP, DEARER = 4, 5
+"""Costs of hashes: bcrypt allows nothing below 4."""
+
+
+def hashed(password: str | bytes, cost: int = CHEAP) -> str:
+    text = password if isinstance(password, bytes) else password.encode()
+    return bcrypt.hashpw(text, bcrypt.gensalt(cost)).decode()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "web.yml", {"alice": hashed("right")})
+
+
+def write(path: Path, users: Mapping[str, str], **headers: str) -> Path:
+    path.write_text(
+        json.dumps({"basic_auth_users": users, "http_server_config": {"headers": headers}})
+    )
+    return path
+
+
+def basic(user: str | bytes, password: str | bytes) -> dict[str, str]:
+    parts = (part if isinstance(part, bytes) else part.encode() for part in (user, password))
+    return {"Authorization": "Basic " + base64.b64encode(b":".join(parts)).decode()}
+
+
+class Checks:
+    """Real checks, noted and, while the gate is closed, held up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.costs: list[int] = []
+        self.entered = threading.Semaphore(0)
+        self.gate = threading.Event()
+        self.gate.set()
+        self._real = bcrypt.checkpw
+        monkeypatch.setattr(bcrypt, "checkpw", self._check)
+
+    def _check(self, password: bytes, hashed_password: bytes) -> bool:
+        self.costs.append(int(hashed_password[4:6]))
+        self.entered.release()
+        assert self.gate.wait(60)
+        return self._real(password, hashed_password)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
+    return Checks(monkeypatch)
+
+
+def assert_challenged(reply: Reply) -> None:
+    assert reply.status == 401
+    assert reply.headers["www-authenticate"].startswith('Basic realm="gpu-bottleneck-exporter"')
+    assert b"right" not in reply.body
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready"])
+def test_every_page_asks_for_a_user(serve: Serve, file: Path, path: str) -> None:
+    running = serve(web_config=file)
+    assert_challenged(running.get(path))
+    assert running.get(path, headers=basic("alice", "right")).status == 200
+
+
+def test_pages_that_do_not_exist_are_not_told_of(serve: Serve, file: Path) -> None:
+    running = serve(web_config=file)
+    assert running.get("/nonsense").status == 401
+    assert running.get("/nonsense", headers=basic("alice", "right")).status == 404
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        basic("alice", "wrong"),
+        basic("alice", ""),
+        basic("alice", "right "),
+        basic("Alice", "right"),
+        basic("bob", "right"),
+        basic("", ""),
+        basic(b"\xff", b"\xff"),
+        basic("alice", b"right\0"),
+        {"Authorization": ""},
+        {"Authorization": "Basic"},
+        {"Authorization": "Basic !!!"},
+        {"Authorization": "Basic " + base64.b64encode(b"alice").decode()},
+        {"Authorization": "Bearer " + base64.b64encode(b"alice:right").decode()},
+        {"Authorization": "Basic \xfc"},
+    ],
+)
+def test_all_else_is_refused(
+    serve: Serve,
+    file: Path,
+    page: Page,
+    headers: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert_challenged(serve(web_config=file).get("/metrics", headers=headers))
+    assert page.accepted == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+PASSWORDS: Mapping[str, str | bytes] = {
+    "colons": "a:b::",
+    "non-ASCII": "päßwörd 🔑",
+    "empty": "",
+    "blanks": "  x  ",
+    "no UTF-8": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("what", PASSWORDS)
+def test_any_password_can_be_used(serve: Serve, tmp_path: Path, what: str) -> None:
+    password = PASSWORDS[what]
+    running = serve(web_config=write(tmp_path / "web.yml", {"jürgen": hashed(password)}))
+    assert running.get("/metrics", headers=basic("jürgen", password)).status == 200
+    other = (password if isinstance(password, bytes) else password.encode()) + b"x"
+    assert running.get("/metrics", headers=basic("jürgen", other)).status == 401
+
+
+def test_of_a_long_password_72_bytes_count_as_with_htpasswd(serve: Serve, tmp_path: Path) -> None:
+    running = serve(web_config=write(tmp_path / "web.yml", {"a": hashed("x" * 72)}))
+    assert running.get("/metrics", headers=basic("a", "x" * 100)).status == 200
+    assert running.get("/metrics", headers=basic("a", "x" * 71)).status == 401
+
+
+@pytest.mark.parametrize("kind", ["$2a$", "$2b$", "$2y$"])
+def test_every_kind_of_hash(serve: Serve, tmp_path: Path, kind: str) -> None:
+    text = kind + hashed("right")[4:]
+    running = serve(web_config=write(tmp_path / "web.yml", {"a": text}))
+    assert running.get("/metrics", headers=basic("a", "right")).status == 200
+
+
+@pytest.mark.parametrize("user", ["007", "yes", "null", "1e3", "~"])
+def test_a_user_may_be_called_anything(serve: Serve, tmp_path: Path, user: str) -> None:
+    file = tmp_path / "web.yml"
+    file.write_text(f"basic_auth_users:\n  {user}: {hashed('right')}\n")
+    assert serve(web_config=file).get("/metrics", headers=basic(user, "right")).status == 200
+
+
+def test_a_right_password_is_checked_once(serve: Serve, file: Path, checks: Checks) -> None:
+    running = serve(web_config=file)
+    for _ in range(5):
+        assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+    assert checks.costs == [CHEAP]
+
+
+def test_wrong_and_unknown_cost_the_same_and_are_not_remembered(
+    serve: Serve, tmp_path: Path, checks: Checks
+) -> None:
+    users = {"alice": hashed("a", DEARER), "bob": hashed("b")}
+    running = serve(web_config=write(tmp_path / "web.yml", users))
+    for user, costs in (
+        ("alice", [DEARER]),
+        ("nobody", [DEARER]),
+        ("", [DEARER]),
+        ("bob", [CHEAP]),
+    ):
+        for _ in range(2):
+            checks.costs.clear()
+            assert running.get("/metrics", headers=basic(user, "wrong")).status == 401
+            assert checks.costs == costs
+
+
+def test_an_unknown_user_with_somebodys_password_stays_out(
+    serve: Serve, file: Path, checks: Checks
+) -> None:
+    running = serve(web_config=file)
+    for _ in range(2):
+        assert running.get("/metrics", headers=basic("bob", "right")).status == 401
+    assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+    assert running.get("/metrics", headers=basic("bob", "right")).status == 401
+    assert len(checks.costs) == 4
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic !"}])
+def test_without_a_password_nothing_is_checked(
+    serve: Serve, file: Path, checks: Checks, headers: dict[str, str]
+) -> None:
+    assert serve(web_config=file).get("/metrics", headers=headers).status == 401
+    assert checks.costs == []
+
+
+def test_known_users_are_answered_while_a_password_is_checked(
+    serve: Serve, file: Path, checks: Checks
+) -> None:
+    running = serve(web_config=file)
+    assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+    checks.gate.clear()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        stranger = pool.submit(running.get, "/metrics", headers=basic("alice", "wrong"))
+        try:
+            assert checks.entered.acquire(timeout=60)
+            for path in ("/metrics", "/-/healthy", "/"):
+                assert running.get(path, headers=basic("alice", "right")).status == 200
+            assert running.get("/metrics").status == 401
+            assert not stranger.done()
+        finally:
+            checks.gate.set()
+        assert stranger.result(60).status == 401
+
+
+def request(user: str, password: str) -> bytes:
+    value = basic(user, password)["Authorization"].encode()
+    return b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: " + value + b"\r\n\r\n"
+
+
+def test_only_so_many_passwords_wait(
+    serve: Serve, file: Path, checks: Checks, eventually: Eventually
+) -> None:
+    running = serve(web_config=file)
+    checks.gate.clear()
+    waiting = [running.connect(request("alice", f"wrong {n}")) for n in range(MAX_WAITING)]
+    eventually(lambda: running.server.connections == MAX_WAITING)
+    try:
+        one_more = until_not_401(running)
+    finally:
+        checks.gate.set()
+    assert one_more.status == 503
+    assert [client.recv(12) for client in waiting] == [b"HTTP/1.1 401"] * MAX_WAITING
+    assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+
+
+def until_not_401(running: Running) -> Reply:
+    return running.get("/metrics", headers=basic("alice", "right"))
+
+
+def test_who_went_away_no_longer_waits(
+    serve: Serve, file: Path, checks: Checks, eventually: Eventually
+) -> None:
+    running = serve(web_config=file)
+    checks.gate.clear()
+    first = running.connect(request("alice", "wrong"))
+    assert checks.entered.acquire(timeout=60)
+    leaving = [running.connect(request("alice", f"wrong {n}")) for n in range(10)]
+    eventually(lambda: running.server.connections == 11)
+    for client in leaving:
+        client.close()
+    eventually(lambda: running.server.connections == 1)
+    for _ in range(3):  # round trips, in which the loop takes them off the queue
+        assert running.get("/metrics").status == 401
+    checks.gate.set()
+    assert first.recv(12) == b"HTTP/1.1 401"
+    assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+    assert len(checks.costs) == 2
+
+
+def test_users_change_without_a_restart(serve: Serve, file: Path) -> None:
+    running = serve(web_config=file)
+    assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+    write(file, {"alice": hashed("new"), "bob": hashed("right")})
+    assert running.get("/metrics", headers=basic("alice", "right")).status == 401
+    assert running.get("/metrics", headers=basic("alice", "new")).status == 200
+    assert running.get("/metrics", headers=basic("bob", "right")).status == 200
+    write(file, {})
+    assert running.get("/metrics").status == 200
+
+
+def test_neither_hashes_nor_passwords_show_anywhere(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    active = WebConfigFile(file).current()
+    file.write_text(f'basic_auth_users: {{alice: "{hashed("right")}x"}}')
+    assert "$2b$" not in f"{active}"
+    assert "$2b$" not in caplog.text
+
+
+def test_headers_are_added_to_every_response(serve: Serve, tmp_path: Path) -> None:
+    headers = {
+        "X-Frame-Options": "sameorigin",
+        "Strict-Transport-Security": "max-age=31536000",
+        "Content-Security-Policy": "default-src 'self'",
+        "X-XSS-Protection": "",
+    }
+    running = serve(web_config=write(tmp_path / "web.yml", {"a": hashed("right")}, **headers))
+    asked = basic("a", "right")
+    for reply in (
+        running.get("/"),
+        running.get("/", headers=asked),
+        running.get("/no", headers=asked),
+    ):
+        assert reply.headers["x-frame-options"] == "sameorigin"
+        assert reply.headers["strict-transport-security"] == "max-age=31536000"
+        assert reply.headers["content-security-policy"] == "default-src 'self'"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert "x-xss-protection" not in reply.headers
+
+
+@pytest.mark.parametrize("scheme", ["Basic", "basic", "BASIC"])
+def test_the_scheme_is_written_as_one_likes(scheme: str) -> None:
+    said = credentials(f"{scheme}  {base64.b64encode(b'a:b:c').decode()}")
+    assert said == (b"a", b"b:c")
+
+
+@pytest.mark.parametrize("module", ["yaml", "bcrypt"])
+def test_without_the_extra_one_line_names_it(tmp_path: Path, file: Path, module: str) -> None:
+    (tmp_path / f"{module}.py").write_text("raise ImportError")
+    result = run(tmp_path, "serve", "--web.config.file", str(file), PYTHONPATH=str(tmp_path))
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "pip install 'gpu-bottleneck-exporter[web-config]'" in result.stderr
