@@ -1,0 +1,1 @@
+"""Builds the dashboards in the folder above: `PYTHONPATH=grafana python -m builders`."""

@@ -1,0 +1,196 @@
+"""What several dashboards share: selectors, variables, causes and their colours, the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from builders import pack
+from builders.model import (
+    Json,
+    Panel,
+    Query,
+    constant,
+    datasource_variable,
+    mapped,
+    override,
+    query_variable,
+    textbox,
+)
+from builders.panels import merged, table
+from gpu_bottleneck_exporter import palette
+
+FLEET_UID, GPU_UID, EXPORTER_UID = (
+    "gpu-bottleneck-fleet",
+    "gpu-bottleneck-gpu",
+    "gpu-bottleneck-self",
+)
+
+TARGETS = 'cluster=~"$cluster", job=~"$job", instance=~"$instance"'
+CHOSEN = f'{TARGETS}, uuid=~"$gpu"'
+SPACE = 'workload_namespace=~"$namespace"'
+ON_GPU = "on (job, instance, gpu, uuid)"
+OF_GPU = "job, instance, gpu, uuid"
+RATE = "[$__rate_interval]"
+HOURS = f"* {pack.interval_seconds()} / 3600"
+"""Makes GPU-hours of a sum over the samples of a share."""
+OWNED = f"{ON_GPU} gpu:held:info{{{TARGETS}, {SPACE}}}"
+"""Narrows series of GPUs down to those that somebody of the namespace has."""
+
+_OWNERS = (
+    ("user", "user $1", ("user",)),
+    ("", "container $1", ("container_id",)),
+    ("", "pod $1", ("pod_uid",)),
+    ("", "Slurm $1", ("slurm_job_id",)),
+    ("", "$1", ("workload_pod",)),
+    ("", "$1", ("workload_namespace", "workload_pod")),
+)
+"""What tells whose a GPU is; the last one that is known is taken."""
+
+
+def with_owner(expr: str) -> str:
+    """`expr` with the label `owner`: one text for pod, Slurm job, container or user."""
+    for _, text, labels in _OWNERS:
+        if len(labels) == 1:
+            expr = f'label_replace({expr}, "owner", "{text}", "{labels[0]}", "(.+)")'
+        else:
+            joined = ", ".join(f'"{label}"' for label in labels)
+            expr = f'label_join({expr}, "path", "/", {joined})'
+            expr = f'label_replace({expr}, "owner", "$1", "path", "(.+/.+)")'
+    return expr
+
+
+def cause_colours() -> dict[str, str]:
+    """For series named by a cause."""
+    return dict(palette.CAUSES)
+
+
+def causes_by_name() -> Json:
+    """Shows a cause in its colour."""
+    return mapped({cause: (cause, colour) for cause, colour in palette.CAUSES.items()})
+
+
+def causes_by_rank() -> Json:
+    """Shows the rank of a primary cause as the cause."""
+    ranks = sorted(pack.ranks().items(), key=lambda item: item[1])
+    return mapped({f"{rank:g}": (cause, palette.CAUSES[cause]) for cause, rank in ranks})
+
+
+def waits_colours() -> dict[str, str]:
+    """For series named by what is waited on, and for the busy time."""
+    return {"busy": palette.BUSY, **palette.WAITING_ON}
+
+
+def target_variables(metric: str) -> list[Json]:
+    """Data source, and which targets, by a metric that all of them have."""
+    within = 'cluster=~"$cluster"'
+    return [
+        datasource_variable(),
+        query_variable("cluster", "Cluster", f"label_values({metric}, cluster)", everything=".*"),
+        query_variable("job", "Job", f"label_values({metric}{{{within}}}, job)"),
+        query_variable(
+            "instance", "Instance", f'label_values({metric}{{{within}, job=~"$job"}}, instance)'
+        ),
+    ]
+
+
+def namespace_variable() -> Json:
+    """Whose: a namespace; All are also those without any."""
+    query = f"label_values(gpu:held:info{{{TARGETS}}}, workload_namespace)"
+    return query_variable("namespace", "Namespace", query, everything=".*")
+
+
+def runbooks_variable() -> Json:
+    """Where the runbooks are."""
+    return constant("runbooks", pack.runbooks())
+
+
+def cost_variable() -> Json:
+    """What a GPU-hour costs."""
+    return textbox("cost", "Cost of a GPU-hour", "0")
+
+
+# --- The verdicts ---------------------------------------------------------------------------------
+_TO_GPU = (
+    f"/d/{GPU_UID}?${{__url_time_range}}&${{datasource:queryparam}}&${{cluster:queryparam}}"
+    "&var-job=${__data.fields.job}&var-instance=${__data.fields.instance}"
+    "&var-gpu=${__data.fields.uuid}"
+)
+_RUNBOOK = "${runbooks}/${__value.text}.md"
+_COLUMNS = ("instance", "gpu", "owner", "cause", "Value #B", "Value #C", "Value #D")
+_MORE_COLUMNS = ("Value #E", "Value #F", "Value #G", "Value #H", "runbook", "job", "uuid")
+
+
+def verdicts(title: str, selector: str, *, height: int) -> Panel:
+    """One row for each GPU that somebody has: whose, how busy, what is wrong, since when."""
+    owned = f"{ON_GPU} gpu:held:info{{{selector}, {SPACE}}}"
+    return table(
+        title,
+        "Each GPU that somebody has, the most expensive one first. The cause is the first one with "
+        "enough evidence; none: it is used well, or too young to be judged (10 minutes). Lost is "
+        "counted over the time shown. A click on the cause leads to the GPU, the last column to "
+        "the runbook.",
+        _verdict_queries(selector, owned),
+        "none",
+        width=24,
+        height=height,
+        sort="GPU-hours lost",
+        transformations=merged((*_COLUMNS, *_MORE_COLUMNS), "Value #A"),
+        overrides=_verdict_columns(),
+        no_value="Nobody has a GPU",
+    )
+
+
+def _verdict_queries(selector: str, owned: str) -> list[Query]:
+    lost = f"gpu:bottleneck:lost_ratio{{{selector}, {SPACE}}}"
+    primary = f"gpu:bottleneck:primary{{{selector}}}"
+    named = f'label_replace({lost}, "runbook", "$1", "cause", "(.+)")'
+    held = with_owner(f"gpu:held:info{{{selector}, {SPACE}}}")
+    return [
+        Query(expr, table=True)
+        for expr in (
+            f"max by ({OF_GPU}, owner) ({held})",
+            f"max by ({OF_GPU}) (gpu:busy:ratio_rate5m{{{selector}}} and {owned})",
+            f"max by ({OF_GPU}) (gpu:sm_active:ratio_rate5m{{{selector}}} and {owned})",
+            f"max by ({OF_GPU}) (gpu:power:ratio_avg5m{{{selector}}} and {owned})",
+            f"max by ({OF_GPU}, cause, runbook) ({named})",
+            f"max by ({OF_GPU}) (gpu:cause:evidence{{{selector}}} and {primary} and {owned})",
+            f"max by ({OF_GPU}) (gpu:bottleneck:since_timestamp{{{selector}}} and {owned}) * 1000",
+            f"sum by ({OF_GPU}) (sum_over_time({lost}[$__range])) {HOURS}",
+        )
+    ]
+
+
+def _verdict_columns() -> Sequence[Json]:
+    share = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+    alert_names = mapped({cause: (name, None) for cause, name in pack.alerts().items()})
+    to_gpu = [{"title": "Look into this GPU", "url": _TO_GPU}]
+    to_runbook = [{"title": "Runbook", "url": _RUNBOOK, "targetBlank": True}]
+    shares = {"Value #B": "Busy", "Value #C": "SM active", "Value #D": "Power"}
+    coloured_text = {"type": "color-background", "mode": "basic"}
+    ratio = {"unit": "percentunit", "decimals": 0, "min": 0, "max": 1}
+    return [
+        override("instance", displayName="Node", links=to_gpu),
+        override("gpu", displayName="GPU", custom_width=60, links=to_gpu),
+        override("owner", displayName="Owner"),
+        override(
+            "cause",
+            displayName="Cause",
+            mappings=[causes_by_name()],
+            custom_cellOptions=coloured_text,
+            links=to_gpu,
+        ),
+        override("runbook", displayName="Runbook", mappings=[alert_names], links=to_runbook),
+        *(
+            override(name, displayName=text, custom_cellOptions=share, **ratio)
+            for name, text in shares.items()
+        ),
+        override("Value #E", displayName="Lost now", **ratio),
+        override("Value #F", displayName="Evidence", **ratio),
+        override("Value #G", displayName="Since", unit="dateTimeFromNow"),
+        override("Value #H", displayName="GPU-hours lost", unit="short", decimals=1),
+        # As Grafana says it up to 12.1, and later.
+        *(
+            override(name, custom_hidden=True, custom_hideFrom={"viz": True})
+            for name in ("job", "uuid")
+        ),
+    ]

@@ -1,0 +1,268 @@
+"""The exporter itself: whether it answers, how fresh it is, what it sees, what it costs."""
+
+from __future__ import annotations
+
+from builders.common import EXPORTER_UID, RATE, TARGETS, runbooks_variable, target_variables
+from builders.model import WARN, Dashboard, Panel, Query, Row, alert_annotation, mapped, override
+from builders.panels import LEGEND_TABLE, lines, merged, states, stats, table
+from gpu_bottleneck_exporter import palette
+
+OF_US = f"gpu_exporter_build_info{{{TARGETS}}}"
+OURS = f"on (job, instance) {OF_US}"
+GOOD, BAD = palette.BUSY, WARN
+
+
+def _answers() -> list[Panel]:
+    return [
+        states(
+            "Targets",
+            "Whether Prometheus reaches each exporter; those that have not answered for 6 hours "
+            "are left out.",
+            [
+                Query(
+                    f"max by (job, instance) (up{{{TARGETS}}} "
+                    f"and on (job, instance) last_over_time({OF_US}[6h]))",
+                    "{{instance}}",
+                )
+            ],
+            [mapped({"1": ("up", GOOD), "0": ("down", BAD)})],
+            width=16,
+            no_value="No exporter",
+        ),
+        stats(
+            "GPUs",
+            "GPUs that answered their driver within the deadline, and those that did not.",
+            [
+                Query(f"count(gpu_up{{{TARGETS}}} == 1)", "answer", instant=True),
+                Query(f"count(gpu_up{{{TARGETS}}} == 0)", "do not", instant=True),
+            ],
+            "none",
+            colours={"answer": GOOD, "do not": BAD},
+            width=4,
+        ),
+        stats(
+            "Rules",
+            "Whether the rule pack is loaded: without it there are no causes. More than once is "
+            "as bad as not at all.",
+            [Query("count(gpu:threshold:evidence)", "loaded", instant=True)],
+            "none",
+            defaults={
+                "mappings": [mapped({"1": ("loaded", GOOD)})],
+                "color": {"mode": "fixed", "fixedColor": BAD},
+            },
+            width=4,
+            no_value="Not loaded",
+        ),
+        table(
+            "GPUs that do not answer",
+            "The reason is in the exporter's log and on its status page.",
+            [
+                Query(
+                    f"max by (instance, gpu, uuid) (gpu_up{{{TARGETS}}} == 0)",
+                    table=True,
+                )
+            ],
+            "none",
+            height=6,
+            transformations=merged(("instance", "gpu", "uuid"), "Value"),
+            overrides=[
+                override("instance", displayName="Node"),
+                override("gpu", displayName="GPU", custom_width=60),
+                override("uuid", displayName="UUID"),
+            ],
+            no_value="All answer",
+        ),
+        table(
+            "Versions",
+            "Of the exporter and its Python; simulated: the GPUs are made up (demo).",
+            [
+                Query(
+                    "max by (instance, version, python_version) "
+                    f"({OF_US} * 0 + on (job, instance) gpu_exporter_simulated{{{TARGETS}}})",
+                    table=True,
+                )
+            ],
+            "none",
+            height=6,
+            transformations=merged(("instance", "version", "python_version", "Value")),
+            overrides=[
+                override("instance", displayName="Node"),
+                override("version", displayName="Version"),
+                override("python_version", displayName="Python"),
+                override(
+                    "Value",
+                    displayName="GPUs",
+                    mappings=[mapped({"0": ("real", None), "1": ("simulated", None)})],
+                ),
+            ],
+        ),
+    ]
+
+
+def _fresh() -> list[Panel]:
+    last = f"gpu_exporter_collector_last_success_timestamp_seconds{{{TARGETS}}}"
+    return [
+        lines(
+            "Age of the last success, by collector",
+            "Of the exporter on which it is longest ago. Most collectors read once a second, "
+            "health, link and processes every 10 s.",
+            [Query(f"time() - min by (collector) ({last})", "{{collector}}")],
+            "s",
+            height=9,
+            legend=LEGEND_TABLE,
+        ),
+        lines(
+            "Collectors that fail",
+            "On how many exporters a collector's last reading did not succeed completely on every "
+            "GPU that supports it; the log says why, once.",
+            [
+                Query(
+                    f"sum by (collector) (1 - gpu_exporter_collector_success{{{TARGETS}}})",
+                    "{{collector}}",
+                )
+            ],
+            "short",
+            height=9,
+            legend=LEGEND_TABLE,
+        ),
+        lines(
+            "Time that is not accounted for",
+            "The share of time, of all GPUs, of which it is not known whether they were busy; and "
+            "the part of it that the driver dropped before it was read.",
+            [
+                Query(
+                    f"sum(rate(gpu_unobserved_seconds_total{{{TARGETS}}}{RATE})) "
+                    f"/ (sum(rate(gpu_observed_seconds_total{{{TARGETS}}}{RATE})) "
+                    f"+ sum(rate(gpu_unobserved_seconds_total{{{TARGETS}}}{RATE})) > 0)",
+                    "not observed",
+                ),
+                Query(
+                    f"sum(rate(gpu_exporter_lost_samples_seconds_total{{{TARGETS}}}{RATE})) "
+                    f"/ (sum(rate(gpu_observed_seconds_total{{{TARGETS}}}{RATE})) "
+                    f"+ sum(rate(gpu_unobserved_seconds_total{{{TARGETS}}}{RATE})) > 0)",
+                    "dropped",
+                ),
+            ],
+            "percentunit",
+            colours={"not observed": palette.WAITING_ON["unknown"], "dropped": BAD},
+        ),
+        lines(
+            "Duration of a reading, by collector",
+            "Over all GPUs of an exporter, of the slowest one. Readings run in the background: a "
+            "scrape does not wait for them.",
+            [
+                Query(
+                    f"max by (collector) (gpu_exporter_collector_duration_seconds{{{TARGETS}}})",
+                    "{{collector}}",
+                )
+            ],
+            "s",
+            legend=LEGEND_TABLE,
+        ),
+    ]
+
+
+def _sees() -> list[Panel]:
+    return [
+        table(
+            "Signals",
+            "Whether every GPU that is up, or the host, gives the signal. No: the series built on "
+            "it are absent or coarser somewhere; `check` on the node tells the remedy.",
+            [
+                Query(
+                    f"min by (instance, signal) (gpu_exporter_signal_available{{{TARGETS}}})",
+                    table=True,
+                )
+            ],
+            "none",
+            width=24,
+            height=10,
+            transformations=[
+                {
+                    "id": "groupingToMatrix",
+                    "options": {
+                        "columnField": "instance",
+                        "rowField": "signal",
+                        "valueField": "Value",
+                        "emptyValue": "null",
+                    },
+                }
+            ],
+            defaults={"mappings": [mapped({"1": ("yes", GOOD), "0": ("no", BAD)})]},
+            overrides=[override("signal\\instance", displayName="Signal", custom_width=220)],
+        ),
+    ]
+
+
+def _costs() -> list[Panel]:
+    by = "{{instance}}"
+    return [
+        lines(
+            "CPU",
+            "Cores that the exporter itself uses, driver included.",
+            [Query(f"rate(process_cpu_seconds_total{{{TARGETS}}}{RATE}) and {OURS}", by)],
+            "short",
+            width=8,
+        ),
+        lines(
+            "Memory",
+            "Resident memory of the exporter.",
+            [Query(f"process_resident_memory_bytes{{{TARGETS}}} and {OURS}", by)],
+            "bytes",
+            width=8,
+        ),
+        lines(
+            "Inside the driver",
+            "Seconds of each second that its threads spend inside driver calls.",
+            [Query(f"rate(gpu_exporter_driver_seconds_total{{{TARGETS}}}{RATE})", by)],
+            "percentunit",
+            width=8,
+        ),
+        lines(
+            "Driver calls",
+            "Calls into the driver in a second.",
+            [Query(f"rate(gpu_exporter_driver_calls_total{{{TARGETS}}}{RATE})", by)],
+            "cps",
+            width=8,
+        ),
+        lines(
+            "Duration of a scrape",
+            "As Prometheus sees it. A scrape renders what is known and calls no driver.",
+            [Query(f"scrape_duration_seconds{{{TARGETS}}} and {OURS}", by)],
+            "s",
+            width=8,
+        ),
+        lines(
+            "Samples of a scrape",
+            "Series that the exporter shows.",
+            [Query(f"scrape_samples_scraped{{{TARGETS}}} and {OURS}", by)],
+            "short",
+            width=8,
+        ),
+    ]
+
+
+def dashboard() -> Dashboard:
+    """The exporter."""
+    alerts = "GpuExporterDown|GpuTelemetryLost|GpuThresholdsMissing|GpuCausesBlind"
+    return Dashboard(
+        name="exporter",
+        uid=EXPORTER_UID,
+        title="GPU exporter: what it sees, what it costs",
+        description="Whether the exporters answer, how fresh they are, what they see and cost.",
+        variables=[*target_variables("gpu_exporter_build_info"), runbooks_variable()],
+        annotations=[
+            alert_annotation(
+                f'ALERTS{{alertstate="firing", alertname=~"{alerts}", {TARGETS}}}',
+                "{{instance}}",
+                enabled=True,
+            )
+        ],
+        since="6h",
+        rows=[
+            Row("Does it answer", _answers()),
+            Row("Is it fresh", _fresh()),
+            Row("What it can see", _sees()),
+            Row("What it costs", _costs()),
+        ],
+    )

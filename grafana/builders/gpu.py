@@ -1,0 +1,606 @@
+"""One GPU, or the GPUs of a job, on one time axis: what it did, what it waited for, and why."""
+
+from __future__ import annotations
+
+from builders.common import (
+    CHOSEN,
+    GPU_UID,
+    OF_GPU,
+    ON_GPU,
+    RATE,
+    TARGETS,
+    cause_colours,
+    causes_by_name,
+    causes_by_rank,
+    namespace_variable,
+    runbooks_variable,
+    target_variables,
+    verdicts,
+    waits_colours,
+)
+from builders.model import (
+    WARN,
+    Dashboard,
+    Json,
+    Panel,
+    Query,
+    Row,
+    alert_annotation,
+    override,
+    query_variable,
+)
+from builders.panels import LEGEND_TABLE, lines, merged, states, table
+from gpu_bottleneck_exporter import palette
+
+WAIT = palette.WAITING_ON
+LIMIT, DIM = WARN, WAIT["unknown"]
+NAMED = "{{instance}} GPU {{gpu}}"
+
+
+def _sum(metric: str, *, by: str = "", where: str = "") -> str:
+    """The sum of a gauge over the chosen GPUs."""
+    return f"sum{_by(by)} ({metric}{{{where}{CHOSEN}}})"
+
+
+def _rate(metric: str, *, by: str = "", where: str = "") -> str:
+    """What the chosen GPUs count in a second, together."""
+    return f"sum{_by(by)} (rate({metric}{{{where}{CHOSEN}}}{RATE}))"
+
+
+def _mean(series: str, *, by: str = "", where: str = "") -> str:
+    return f"avg{_by(by)} ({series}{{{where}{CHOSEN}}})"
+
+
+def _by(labels: str) -> str:
+    return f" by ({labels})" if labels else ""
+
+
+# --- What is wrong --------------------------------------------------------------------------------
+def _verdict() -> list[Panel]:
+    return [
+        verdicts("Verdict", CHOSEN, height=5),
+        states(
+            "Primary cause",
+            "The first cause with enough evidence, over time; a gap: none. It takes some minutes "
+            "to show, as it is judged over 10.",
+            [Query(f"min by ({OF_GPU}) (gpu:cause:rank{{{CHOSEN}}})", NAMED)],
+            [causes_by_rank()],
+            width=24,
+            height=5,
+            no_value="No cause",
+        ),
+        _evidence_table(),
+        lines(
+            "Evidence over time",
+            "How much speaks for each cause, of the GPU for which it is most. Causes for which "
+            "nothing speaks are left out.",
+            [Query(f"max by (cause) (gpu:cause:evidence{{{CHOSEN}}}) > 0", "{{cause}}")],
+            "percentunit",
+            colours=cause_colours(),
+            thresholds=("evidence",),
+            share=True,
+            height=9,
+            no_value="Nothing speaks for any cause",
+        ),
+    ]
+
+
+def _evidence_table() -> Panel:
+    return table(
+        "Evidence",
+        "Every cause that was weighed, so that a wrong verdict can be seen: 1 is certain, 0 ruled "
+        "out. The first one in the order of the rules that reaches the threshold is the primary "
+        "cause, not the largest. A cause that is missing could not be weighed: a signal is absent, "
+        "or the GPU is used well.",
+        [
+            Query(
+                f"max by ({OF_GPU}, cause) (gpu:cause:evidence{{{CHOSEN}}})",
+                table=True,
+            )
+        ],
+        "percentunit",
+        height=9,
+        sort="Evidence",
+        thresholds=("evidence",),
+        transformations=merged(("instance", "gpu", "cause", "Value"), "job", "uuid"),
+        overrides=[
+            override("instance", displayName="Node"),
+            override("gpu", displayName="GPU", custom_width=60),
+            override(
+                "cause",
+                displayName="Cause",
+                mappings=[causes_by_name()],
+                custom_cellOptions={"type": "color-background", "mode": "basic"},
+            ),
+            override(
+                "Value",
+                displayName="Evidence",
+                min=0,
+                max=1,
+                decimals=2,
+                custom_cellOptions={
+                    "type": "gauge",
+                    "mode": "basic",
+                    "valueDisplayMode": "text",
+                },
+            ),
+        ],
+        no_value="Nothing is weighed",
+    )
+
+
+# --- Where the time goes --------------------------------------------------------------------------
+def _time() -> list[Panel]:
+    observed = _rate("gpu_observed_seconds_total")
+    return [
+        lines(
+            "Busy, and idle by what it waited for",
+            "All of the observed time: busy, and idle by what the processes that feed the GPU were "
+            "waiting for. It adds up to 100 %.",
+            [
+                Query(f"{_rate('gpu_busy_seconds_total')} / ({observed} > 0)", "busy"),
+                Query(
+                    f"{_rate('gpu_stall_seconds_total', by='waiting_on')} "
+                    f"/ on () group_left () ({observed} > 0)",
+                    "{{waiting_on}}",
+                ),
+            ],
+            "percentunit",
+            colours=waits_colours(),
+            stacked=True,
+            share=True,
+            height=10,
+            legend=LEGEND_TABLE,
+            no_value="Not observed",
+        ),
+        lines(
+            "Activity",
+            "Busy says that a kernel ran, SM active how much of the GPU it used. Tensor, FP32 and "
+            "DRAM are shares of the peak. All but busy and memory controller are missing before "
+            "Hopper.",
+            [
+                Query(_mean("gpu:busy:ratio_rate5m"), "busy"),
+                Query(_mean("gpu:sm_active:ratio_rate5m"), "SM active"),
+                Query(_mean("gpu:sm_occupancy:ratio_rate5m"), "SM occupancy"),
+                Query(
+                    _mean("gpu:pipe_active:ratio_rate5m", by="pipe", where='pipe=~"tensor|fp32", '),
+                    "{{pipe}}",
+                ),
+                Query(_mean("gpu:dram_active:ratio_rate5m"), "DRAM"),
+                Query(_mean("gpu:memory_controller:ratio_rate5m"), "memory controller"),
+            ],
+            "percentunit",
+            colours={
+                "busy": palette.BUSY,
+                "SM active": WAIT["storage"],
+                "SM occupancy": WAIT["network"],
+                "tensor": WAIT["worker_cpu"],
+                "fp32": WAIT["peer"],
+                "DRAM": WAIT["host_code"],
+                "memory controller": DIM,
+            },
+            share=True,
+            height=10,
+            legend=LEGEND_TABLE,
+        ),
+    ]
+
+
+# --- Who feeds it ---------------------------------------------------------------------------------
+_STATES = {
+    "runs": WAIT["worker_cpu"],
+    "waits for a CPU": WAIT["cpu_queue"],
+    "disk": WAIT["storage"],
+    "network": WAIT["network"],
+    "queue": WAIT["unallocated"],
+    "sleep": WAIT["asleep"],
+    "unknown": WAIT["unknown"],
+}
+
+
+def _waterfall(title: str, description: str, role: str, runs: str) -> Panel:
+    of_role = f'role="{role}", '
+    return lines(
+        title,
+        description,
+        [
+            Query(_rate("gpu_feeder_cpu_seconds_total", where=of_role), "runs"),
+            Query(_rate("gpu_feeder_run_queue_seconds_total", where=of_role), "waits for a CPU"),
+            Query(_rate("gpu_feeder_wait_seconds_total", by="on", where=of_role), "{{on}}"),
+        ],
+        "short",
+        colours={**_STATES, "runs": runs},
+        stacked=True,
+        height=9,
+        legend=LEGEND_TABLE,
+        no_value="Not seen",
+    )
+
+
+def _feeders() -> list[Panel]:
+    return [
+        _waterfall(
+            "What the workers did",
+            "Seconds of each second, of all workers together: 4 is four workers' time. Queue is "
+            "waiting for the main process or for work, which is good. Several threads in a worker "
+            "count for more than one.",
+            "worker",
+            WAIT["worker_cpu"],
+        ),
+        _waterfall(
+            "What the main process did",
+            "Seconds of each second, of the processes that hold the GPU. Runs: all threads; it "
+            "also runs while it waits for the GPU by spinning. Queue is waiting for the workers or "
+            "for the GPU.",
+            "main",
+            WAIT["host_code"],
+        ),
+        *_cpu(),
+        *_io(),
+        *_host_memory(),
+    ]
+
+
+def _cpu() -> list[Panel]:
+    host = (
+        f"instance:cpu_idle:ratio_rate5m{{{TARGETS}}} and on (job, instance) "
+        f"gpu:up:bool{{{CHOSEN}}}"
+    )
+    return [
+        lines(
+            "CPU of the job, and its limit",
+            "Cores that its processes use, are allowed by the limit of their control groups, and "
+            "are in their CPU set.",
+            [
+                Query(_rate("gpu_feeder_cpu_seconds_total", by="role"), "{{role}}"),
+                Query(f"max (gpu_feeder_cpu_limit_cores{{{CHOSEN}}})", "limit"),
+                Query(f"max (gpu_feeder_cpus_allowed{{{CHOSEN}}})", "CPU set"),
+            ],
+            "short",
+            colours={
+                "main": WAIT["host_code"],
+                "worker": WAIT["worker_cpu"],
+                "limit": LIMIT,
+                "CPU set": DIM,
+            },
+        ),
+        lines(
+            "Throttled, and idle CPUs of the node",
+            "Throttled: the share of CPU time that the limit took away, which is the throughput "
+            "that is lost. Node idle: the share of the node's CPUs with nothing to do.",
+            [
+                Query(f"max (gpu:throttled:ratio_rate5m{{{CHOSEN}}})", "throttled"),
+                Query(f"min ({host})", "node idle"),
+            ],
+            "percentunit",
+            colours={"throttled": WAIT["cpu_quota"], "node idle": DIM},
+            share=True,
+            thresholds=("throttled", "throttled_severe"),
+        ),
+    ]
+
+
+def _io() -> list[Panel]:
+    disks = (
+        f"instance:disk_busy:ratio_rate5m{{{TARGETS}}} "
+        f"and on (job, instance) gpu:up:bool{{{CHOSEN}}}"
+    )
+    return [
+        lines(
+            "What the job reads and writes",
+            "Read and written: from and to storage, past the page cache. Evicted: read before, "
+            "dropped from memory and read again. Network: of its network namespace, that is of the "
+            "node with hostNetwork.",
+            [
+                Query(_rate("gpu_feeder_read_bytes_total"), "read"),
+                Query(_rate("gpu_feeder_written_bytes_total"), "written"),
+                Query(_rate("gpu_feeder_refault_bytes_total"), "evicted"),
+                Query(_rate("gpu_feeder_network_receive_bytes_total"), "received"),
+                Query(_rate("gpu_feeder_network_transmit_bytes_total"), "sent"),
+            ],
+            "Bps",
+            colours={
+                "read": WAIT["storage"],
+                "written": WAIT["worker_cpu"],
+                "evicted": WAIT["memory"],
+                "received": WAIT["network"],
+                "sent": WAIT["host_code"],
+            },
+        ),
+        lines(
+            "Pressure of the job, and the node's disks",
+            "Pressure: the share of time in which some task of the job's control groups was held "
+            "up for lack of CPU, disk or memory. Disk: the busiest disk of the node, whoever uses "
+            "it.",
+            [
+                Query(
+                    "max by (resource) (rate(gpu_feeder_pressure_seconds_total"
+                    f'{{kind="some", {CHOSEN}}}{RATE}))',
+                    "{{resource}}",
+                ),
+                Query(f"max ({disks})", "disk"),
+            ],
+            "percentunit",
+            colours={
+                "cpu": WAIT["cpu_queue"],
+                "io": WAIT["storage"],
+                "memory": WAIT["memory"],
+                "disk": DIM,
+            },
+            share=True,
+            thresholds=("disk_busy",),
+        ),
+    ]
+
+
+def _host_memory() -> list[Panel]:
+    return [
+        lines(
+            "Host memory of the job",
+            "What its control groups use, page cache included, and their limit.",
+            [
+                Query(f"max (gpu_feeder_memory_used_bytes{{{CHOSEN}}})", "used"),
+                Query(f"max (gpu_feeder_memory_limit_bytes{{{CHOSEN}}})", "limit"),
+            ],
+            "bytes",
+            colours={"used": WAIT["memory"], "limit": LIMIT},
+        ),
+        lines(
+            "Shared memory",
+            "The used share of the job's /dev/shm, through which workers hand their batches over: "
+            "when it is full they die.",
+            [Query(f"max (gpu:shm:used_ratio{{{CHOSEN}}})", "used")],
+            "percentunit",
+            colours={"used": WAIT["memory"]},
+            share=True,
+            thresholds=("shm_full",),
+            width=6,
+        ),
+        lines(
+            "Workers, and their starts",
+            "Loader workers now, and those started in 10 minutes. Many starts: they are made anew "
+            "each epoch.",
+            [
+                Query(_sum("gpu:workers:count"), "workers"),
+                Query(_sum("gpu:worker_starts:increase10m"), "started in 10 min"),
+            ],
+            "short",
+            colours={"workers": WAIT["worker_cpu"], "started in 10 min": DIM},
+            width=6,
+        ),
+    ]
+
+
+# --- The GPU itself -------------------------------------------------------------------------------
+def _device() -> list[Panel]:
+    return [
+        *_device_memory(),
+        *_power(),
+        *_links(),
+        lines(
+            "Errors",
+            "XIDs, ECC errors and PCIe replays within 10 minutes. 13, 31, 43, 45, 68 and 109 come "
+            "from the application, other XIDs from the hardware or the driver. An XID's first "
+            "event makes its series: here it shows from the second one on, among alerts at once.",
+            [
+                Query(_increase("gpu_xid_errors_total", "xid"), "XID {{xid}}"),
+                Query(_increase("gpu_ecc_errors_total", "kind"), "ECC {{kind}}"),
+                Query(_increase("gpu_pcie_replays_total", "gpu"), "PCIe replays"),
+            ],
+            "short",
+            width=24,
+            height=6,
+        ),
+    ]
+
+
+def _increase(metric: str, label: str) -> str:
+    return f"sum by ({label}) (increase({metric}{{{CHOSEN}}}[10m]))"
+
+
+def _device_memory() -> list[Panel]:
+    return [
+        lines(
+            "Memory of the GPU",
+            "Allocated by processes, caches of frameworks included, and installed. Free memory and "
+            "idle SMs ask for a larger batch.",
+            [
+                Query(_sum("gpu_memory_used_bytes"), "used"),
+                Query(_sum("gpu_memory_total_bytes"), "installed"),
+            ],
+            "bytes",
+            colours={"used": WAIT["memory"], "installed": LIMIT},
+        ),
+        lines(
+            "Used share of the GPU's memory",
+            "Near the upper line and growing, it will run out; below the lower one there is room "
+            "for a larger batch.",
+            [Query(f"max (gpu:memory:used_ratio{{{CHOSEN}}})", "used")],
+            "percentunit",
+            colours={"used": WAIT["memory"]},
+            share=True,
+            thresholds=("memory_free", "near_oom"),
+        ),
+    ]
+
+
+def _power() -> list[Panel]:
+    limits = f'gpu_temperature_limit_celsius{{limit="slowdown", {CHOSEN}}}'
+    return [
+        lines(
+            "Power",
+            "Drawn, and the limit. Much less than the limit at full utilization: little of the GPU "
+            "works.",
+            [
+                Query(_sum("gpu_power_watts"), "drawn"),
+                Query(_sum("gpu_power_limit_watts"), "limit"),
+            ],
+            "watt",
+            colours={"drawn": WAIT["worker_cpu"], "limit": LIMIT},
+        ),
+        lines(
+            "SM clock, of the highest",
+            "The clock falls by itself when a GPU idles. Below the lines while it is busy, "
+            "something holds it down.",
+            [Query(f"min (gpu:clock:ratio_avg5m{{{CHOSEN}}})", "clock")],
+            "percentunit",
+            colours={"clock": WAIT["storage"]},
+            share=True,
+            thresholds=("clock_low", "clock_reduced"),
+            below_is_bad=True,
+        ),
+        lines(
+            "Throttled, by reason",
+            "The share of time in which the reason held the clocks down. `power_cap` now and then "
+            "is healthy under full load.",
+            [Query(f"max by (reason) (gpu:throttle:ratio_rate5m{{{CHOSEN}}})", "{{reason}}")],
+            "percentunit",
+            share=True,
+        ),
+        lines(
+            "Temperature",
+            "Of the hottest of the GPUs chosen, and where the driver begins to slow it down.",
+            [
+                Query(f"max by (sensor) (gpu_temperature_celsius{{{CHOSEN}}})", "{{sensor}}"),
+                Query(f"min ({limits})", "slows down"),
+            ],
+            "celsius",
+            colours={
+                "gpu": WAIT["cpu_queue"],
+                "memory": WAIT["memory"],
+                "slows down": palette.CAUSES["gpu_fault"],
+            },
+        ),
+    ]
+
+
+def _links() -> list[Panel]:
+    return [
+        lines(
+            "PCIe and NVLink traffic",
+            "PCIe: to and from the host; NVLink: between GPUs. Missing before Hopper. Capacity is "
+            "that of one direction of PCIe.",
+            [
+                Query(_rate("gpu_pcie_receive_bytes_total"), "PCIe received"),
+                Query(_rate("gpu_pcie_transmit_bytes_total"), "PCIe sent"),
+                Query(_rate("gpu_nvlink_receive_bytes_total"), "NVLink received"),
+                Query(_rate("gpu_nvlink_transmit_bytes_total"), "NVLink sent"),
+                Query(_sum("gpu:pcie:capacity_bytes"), "PCIe capacity"),
+            ],
+            "Bps",
+            colours={
+                "PCIe received": WAIT["storage"],
+                "PCIe sent": WAIT["network"],
+                "NVLink received": WAIT["worker_cpu"],
+                "NVLink sent": WAIT["peer"],
+                "PCIe capacity": LIMIT,
+            },
+        ),
+        lines(
+            "PCIe link, of what it supports",
+            "Lanes and generation in use. The generation falls while the GPU idles; fewer lanes "
+            "are a fault.",
+            [
+                Query(f"min (gpu:pcie_width:ratio{{{CHOSEN}}})", "lanes"),
+                Query(f"min (gpu:pcie_generation:ratio{{{CHOSEN}}})", "generation"),
+            ],
+            "percentunit",
+            colours={"lanes": WAIT["storage"], "generation": WAIT["network"]},
+            share=True,
+        ),
+    ]
+
+
+# --- Its siblings ---------------------------------------------------------------------------------
+def _siblings() -> list[Panel]:
+    size: Json = {"width": 8, "legend": {**LEGEND_TABLE, "placement": "bottom"}, "height": 10}
+    nobody = "No job, or no other GPU in it"
+    return [
+        lines(
+            "Job: busy",
+            "All GPUs of the same job, on whatever node. One below the others is starved or has "
+            "less to do; in a synchronous job the others wait for it and look busy.",
+            [Query(_of_job("gpu:busy:ratio_rate10m"), NAMED)],
+            "percentunit",
+            share=True,
+            thresholds=("underused",),
+            below_is_bad=True,
+            no_value=nobody,
+            **size,
+        ),
+        lines(
+            "Job: power, of the limit",
+            "All GPUs of the same job. One that draws more has more to do than the others, which "
+            "wait for it.",
+            [Query(_of_job("gpu:power:ratio_avg5m"), NAMED)],
+            "percentunit",
+            share=True,
+            no_value=nobody,
+            **size,
+        ),
+        lines(
+            "Job: SM clock, of the highest",
+            "All GPUs of the same job. A slower one holds up the others.",
+            [Query(_of_job("gpu:clock:ratio_avg5m"), NAMED)],
+            "percentunit",
+            share=True,
+            no_value=nobody,
+            **size,
+        ),
+    ]
+
+
+def _of_job(series: str) -> str:
+    """`series` of all GPUs of the jobs that the chosen ones belong to."""
+    return (
+        f'{series}{{cluster=~"$cluster", job=~"$job"}} * {ON_GPU} group_left (workload_group) '
+        f'gpu:workload:group{{cluster=~"$cluster", job=~"$job"}} '
+        f"and on (workload_group) gpu:workload:group{{{CHOSEN}}}"
+    )
+
+
+# --- Which GPUs -----------------------------------------------------------------------------------
+def _variables() -> list[Json]:
+    groups = f"gpu:workload:group{{{TARGETS}}}"
+    of_job = 'workload_group=~"$workload"'
+    # GPUs have no such label, so the first part has any only where the pattern takes an empty one.
+    there = (
+        f"gpu:up:bool{{{TARGETS}, {of_job}}} "
+        f"or gpu:up:bool{{{TARGETS}}} and {ON_GPU} gpu:workload:group{{{TARGETS}, {of_job}}}"
+    )
+    return [
+        *target_variables("gpu:up:bool"),
+        namespace_variable(),
+        query_variable(
+            "workload", "Workload", f"label_values({groups}, workload_group)", everything=".*"
+        ),
+        query_variable(
+            "gpu",
+            "GPU",
+            f'query_result(label_join({there}, "text", " GPU ", "instance", "gpu"))',
+            everything=None,
+            regex='/text="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/',
+        ),
+        runbooks_variable(),
+    ]
+
+
+def dashboard() -> Dashboard:
+    """One GPU."""
+    alerts = f'ALERTS{{alertstate="firing", alertname=~"Gpu.+", {CHOSEN}}}'
+    return Dashboard(
+        name="gpu",
+        uid=GPU_UID,
+        title="GPU: what it waits for",
+        description="One GPU, or several of a job: what it did, what it waited for, the evidence.",
+        variables=_variables(),
+        annotations=[alert_annotation(alerts, "{{instance}} GPU {{gpu}}: {{cause}}", enabled=True)],
+        since="3h",
+        rows=[
+            Row("What is wrong", _verdict()),
+            Row("Where the time goes", _time()),
+            Row("Who feeds it", _feeders()),
+            Row("The GPU itself", _device()),
+            Row("Other GPUs of the same job", _siblings()),
+        ],
+    )

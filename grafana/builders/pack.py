@@ -1,0 +1,60 @@
+"""What the dashboards take from the rules: thresholds, the order of causes, alerts, links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import yaml
+
+from gpu_bottleneck_exporter import rulepack
+
+THRESHOLD = "gpu:threshold:"
+
+
+@cache
+def _rules() -> tuple[dict[str, Any], ...]:
+    return tuple(_read())
+
+
+def _read() -> Iterator[dict[str, Any]]:
+    for name in rulepack.NAMES:
+        for group in yaml.safe_load(rulepack.files()[name])["groups"]:
+            for rule in group["rules"]:
+                yield {"labels": {}, **rule, "interval": group["interval"]}
+
+
+def threshold(name: str) -> float:
+    """The number of `gpu:threshold:<name>`. Raises KeyError for one that is not there."""
+    found = {rule["record"]: rule["expr"] for rule in _rules() if "record" in rule}
+    return _number(found[THRESHOLD + name])
+
+
+def ranks() -> dict[str, float]:
+    """Each cause of the chain and its rank, the first one the smallest."""
+    orders = (rule for rule in _rules() if rule.get("record") == "gpu:cause:order")
+    return {rule["labels"]["cause"]: _number(rule["expr"]) for rule in orders}
+
+
+def alerts() -> dict[str, str]:
+    """Each cause and the name of its alert, which is that of its runbook."""
+    causes = (rule for rule in _rules() if "alert" in rule and "cause" in rule["labels"])
+    return {rule["labels"]["cause"]: rule["alert"] for rule in causes}
+
+
+def runbooks() -> str:
+    """The folder of the runbooks, as the alerts link it."""
+    urls = {rule["annotations"]["runbook_url"] for rule in _rules() if "alert" in rule}
+    (folder,) = {url.rpartition("/")[0] for url in urls}
+    return str(folder)
+
+
+def interval_seconds() -> int:
+    """How far apart two samples of a recorded series are."""
+    (interval,) = {rule["interval"] for rule in _rules()}
+    return int(interval.removesuffix("s"))
+
+
+def _number(expression: str) -> float:
+    return float(expression.removeprefix("vector(").removesuffix(")"))

@@ -1,0 +1,180 @@
+"""What the queries of the fleet dashboard cost Prometheus: 1 000 GPUs, 24 hours.
+
+    PYTHONPATH=tests python tests/bench/dashboards_scale.py [GPUS]
+
+Writes the series that the rules would have recorded for a made-up fleet, every 30 s, as blocks of
+a real Prometheus, and asks each query as Grafana does. It takes minutes and a GB in $TMPDIR.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+from gpu_bottleneck_exporter.palette import CAUSES
+from grafana.boards import EVERYTHING, Asked, asked
+from rules.parsed import seconds
+from support.daemon import HOST, daemon, free_port
+from support.prometheus import Prometheus
+from support.tools import require
+
+STEP_SECONDS = 30
+BLOCK_SECONDS = 7200
+DAY_SECONDS = 86_400
+POINT_SECONDS = 90
+"""Between two points of a graph that is about 1 000 pixels wide."""
+RECENT_SECONDS = 600
+"""What only tables and single values show is written for so long."""
+TIMES = 5
+GPUS_PER_NODE = 8
+_CAUSES = [*CAUSES]
+
+Value = Callable[[int, int], float]
+"""Of GPU number, at Unix time."""
+
+
+def main(gpus: int) -> None:
+    """Print the table."""
+    end = int(time.time()) // STEP_SECONDS * STEP_SECONDS
+    with tempfile.TemporaryDirectory(prefix="dashboards-") as name:
+        folder = Path(name)
+        samples = fill(folder, gpus, end)
+        port = free_port()
+        (folder / "prometheus.yml").write_text("{}\n")
+        command = [
+            require("prometheus", "prometheus"),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.max-block-duration=2h",  # no compaction beside the queries
+            f"--web.listen-address={HOST}:{port}",
+            "--log.level=warn",
+        ]
+        with daemon(command, port, "/-/ready", folder / "log") as pid:
+            print(f"{gpus} GPUs, {samples / 1e6:.1f} million samples\n")
+            print_table(Prometheus(port, pid), end)
+
+
+def print_table(server: Prometheus, end: int) -> None:
+    """Each query of the fleet dashboard and its time."""
+    print("| Panel | Query | Series | First, ms | Median of 5, ms |")
+    print("|---|---|---:|---:|---:|")
+    for query in asked("fleet"):
+        times, series = zip(*(measured(server, query, end) for _ in range(TIMES)), strict=True)
+        panel, letter = query.panel["title"], query.target["refId"]
+        first, middle = 1000 * times[0], 1000 * median(times)
+        print(f"| {panel} | {letter} | {series[0]} | {first:.0f} | {middle:.0f} |")
+
+
+def measured(server: Prometheus, query: Asked, end: int) -> tuple[float, int]:
+    """Seconds until the answer is there, decoded, and how many series it has."""
+    values = {**EVERYTHING, "__range": f"{DAY_SECONDS}s", "__rate_interval": "2m"}
+    text = query.text(values)
+    began = time.perf_counter()
+    if query.target["instant"]:
+        count = len(server.query(text, end))
+    else:
+        step = max(POINT_SECONDS, int(seconds(query.target.get("interval", "0s"))))
+        count = len(server.query_range(text, end - DAY_SECONDS, end, step))
+    return time.perf_counter() - began, count
+
+
+def fill(folder: Path, gpus: int, end: int) -> int:
+    """Write blocks of two hours each; how many samples."""
+    count = 0
+    start = (end - DAY_SECONDS) // BLOCK_SECONDS * BLOCK_SECONDS
+    for begin in range(start, end + 1, BLOCK_SECONDS):
+        text = folder / "samples"
+        with text.open("w", encoding="utf-8") as file:
+            for line in lines(gpus, begin, min(begin + BLOCK_SECONDS, end + 1), end):
+                file.write(line)
+                count += line.count("\n")
+            file.write("# EOF\n")
+        command = [require("promtool", "prometheus"), "tsdb", "create-blocks-from"]
+        command += ["openmetrics", f"{text}", f"{folder / 'data'}"]
+        subprocess.run(command, check=True, capture_output=True)
+        text.unlink()
+    return count
+
+
+def lines(gpus: int, begin: int, until: int, end: int) -> Iterator[str]:
+    """The samples of a block, series by series."""
+    times = range(begin, until, STEP_SECONDS)
+    recent = [at for at in times if at > end - RECENT_SECONDS]
+    for number in range(gpus):
+        labels, owner = gpu_labels(number), owner_labels(number)
+        held = number % 10 != 0
+        yield series("gpu:held:bool", labels, float(held), times)
+        if not held:
+            continue
+        yield series("gpu:tenants:count", labels, 1, times)
+        yield series("gpu:held:info", labels + owner, 1, times)
+        if number % 8 == 0:
+            yield series("gpu:blind:bool", f'{labels},blind="device_causes"', 1, times)
+        yield from of_now(number, labels, recent)
+        if number % 10 < 8:
+            yield from of_cause(number, times, recent)
+
+
+def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
+    """Seven of ten have a cause, in each block another one; so have two on each node."""
+    labels, owner = gpu_labels(number), owner_labels(number)
+    cause = _CAUSES[(number // 4 + times[0] // BLOCK_SECONDS) % len(_CAUSES)]
+    told = f'{labels},cause="{cause}"'
+    yield series("gpu:bottleneck:lost_ratio", told + owner, 0.6, times)
+    if number % 4 == 1:
+        yield series("instance:lost_gpu_seconds:rate", node_labels(number, cause), 1.8, times)
+    yield series("gpu:bottleneck:primary", told, 1, recent)
+    yield series("gpu:bottleneck:since_timestamp", told, times[0], recent)
+    yield series("gpu:cause:evidence", told, 0.9, recent)
+    alert = f'{told},alertname="Gpu{cause}",severity="warning",owner="job"{owner}'
+    yield series("ALERTS", f'{alert},alertstate="firing"', 1, recent)
+
+
+def of_now(number: int, labels: str, times: list[int]) -> Iterator[str]:
+    """What tables and single values show."""
+    names = ("gpu:busy:ratio_rate5m", "gpu:sm_active:ratio_rate5m", "gpu:power:ratio_avg5m")
+    gates = ("gpu:gate:warm", "gpu:gate:underused", "gpu:gate:idle", "gpu:gate:inefficient")
+    for name in (*names, *gates[: 1 + number % 4]):
+        yield series(name, labels, 0.3, times)
+    for cause in _CAUSES[:12]:
+        yield series("gpu:cause:evidence", f'{labels},cause="other_{cause}"', 0.2, times)
+
+
+def gpu_labels(number: int) -> str:
+    """Of the GPU and its target."""
+    node, index = divmod(number, GPUS_PER_NODE)
+    return (
+        f'cluster="one",job="gpu",instance="node-{node:04}:10170",gpu="{index}",'
+        f'uuid="GPU-{number:08x}-0000-0000-0000-000000000000"'
+    )
+
+
+def node_labels(number: int, cause: str) -> str:
+    """Of the sums by node and namespace."""
+    node = number // GPUS_PER_NODE
+    target = f'cluster="one",job="gpu",instance="node-{node:04}:10170"'
+    return f'{target},cause="{cause}",workload_namespace="team-{node % 12}"'
+
+
+def owner_labels(number: int) -> str:
+    """Whose it is: a pod has the GPUs of a node."""
+    node = number // GPUS_PER_NODE
+    return (
+        f',workload_namespace="team-{node % 12}",workload_pod="train-{node}-worker-0",'
+        f'workload_container="train",pod_uid="00000000-0000-0000-0000-{node:012}"'
+    )
+
+
+def series(name: str, labels: str, value: float, times: range | list[int]) -> str:
+    """A constant series as OpenMetrics."""
+    head = f"{name}{{{labels}}} {value:g} "
+    return "".join([f"{head}{at}\n" for at in times])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

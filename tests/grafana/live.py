@@ -1,0 +1,140 @@
+"""A real Prometheus with the real rules, filled by a made-up fleet and by the demo.
+
+All durations of the rules are divided by `FACTOR`, so that there are causes and alerts within
+half a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
+from rules import day
+from rules.fleet import JOB, STALE, Fleet, Gpu, Labels, Series, add_gpu
+from support.command import ANY_PORT, serving
+from support.daemon import HOST, daemon, free_port
+from support.prometheus import Prometheus
+from support.tools import require
+
+FACTOR = 120
+DEMO = "demo"
+_SCRAPED_EVERY = "500ms"
+_EVERY = re.compile(r"^( *interval: ).*$", re.MULTILINE)
+_MINUTES = 30
+"""What is made of the fleet; the time in which it is served is much shorter."""
+
+JOB_OF_FOUR: Labels = {"slurm_job_id": "4711", "user": "ada"}
+POD: Labels = {"workload_namespace": "nlp", "workload_pod": "train-0", "pod_uid": "7d1f"}
+CONTAINER: Labels = {"container_id": "c0ffee"}
+
+
+def fleet() -> Fleet:
+    """A GPU or more for every panel; none of them changes what it does."""
+    made = Fleet(_MINUTES)
+    for index, busy in enumerate((0.98, 0.97, 0.98)):
+        add_gpu(made, "job", Gpu(busy=busy, owner=JOB_OF_FOUR, target={"cluster": "one"}), index)
+    starved = Gpu(busy=0.2, stalls={"storage": 0.8}, disk_busy=0.9, owner=JOB_OF_FOUR)
+    add_gpu(made, "storage", starved)
+    add_gpu(made, "pod", _gpu(day.PREPROCESSING, owner=POD))
+    add_gpu(made, "limited", _gpu(day.THROTTLED, owner=CONTAINER, cpu_limit_cores=4))
+    add_gpu(made, "idle", _gpu(day.IDLE, owner={"user": "eve"}))
+    add_gpu(made, "batch", _gpu(day.SMALL_BATCH, owner={**POD, "workload_pod": "train-1"}))
+    add_gpu(made, "hot", _gpu(day.HOT_BOARD))
+    add_gpu(made, "unknown", Gpu(busy=0.3, stalls={"unknown": 0.7}, sm=None, dram=None, pipes=None))
+    add_gpu(made, "free", _gpu(day.IDLE, processes=0, memory=0.0, feeders=False))
+    add_gpu(made, "down", Gpu(up=0.0, busy=STALE, processes=STALE, memory=STALE, feeders=False))
+    limited = {"job": JOB, "instance": "limited", "gpu": "0", "uuid": "GPU-limited-0"}
+    made.gauge("gpu_feeder_memory_limit_bytes", 6.4e10, **limited)
+    for resource in ("cpu", "io", "memory"):
+        name = "gpu_feeder_pressure_seconds_total"
+        made.counter(name, 0.3, reset_at=None, **limited, resource=resource, kind="some")
+    errors = {"94": [(minute, 1 + minute) for minute in range(1, 9)]}
+    add_gpu(made, "errors", Gpu(xids=errors, replays=1.0))
+    return made
+
+
+def _gpu(state: day.State, **others: object) -> Gpu:
+    return Gpu(**{**state, **others})  # type: ignore[arg-type]
+
+
+def exposition(series: list[Series], seconds: float) -> str:
+    """What is scraped after so many seconds; between two minutes, counters grow evenly."""
+    minute, part = divmod(seconds / 60, 1)
+    lines = []
+    for one in series:
+        now, then = one.values[int(minute)], one.values[int(minute) + 1]
+        if now is not None and then is not None and not math.isnan(now + then):
+            lines.append(f"{one.selector} {now + part * (then - now):.6f}")
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def served(made: Fleet) -> Iterator[str]:
+    """The fleet over HTTP, at host:port."""
+    began = time.monotonic()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = exposition(made._series, time.monotonic() - began).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", f"{len(body)}")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer((HOST, 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"{HOST}:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def filled_prometheus(folder: Path) -> Iterator[Prometheus]:
+    """Prometheus that scrapes the fleet (job `gpu`) and the demo (job `demo`)."""
+    program = require("prometheus", "prometheus")
+    for name, text in for_dialect(files(), "exporter").items():
+        (folder / name).write_text(_EVERY.sub(r"\g<1>1s", scaled(text, FACTOR)))
+    with served(fleet()) as fleet_target, serving(folder, "demo", *ANY_PORT) as demo:
+        demo_target = demo.url.split("/")[2]
+        config = folder / "prometheus.json"
+        config.write_text(json.dumps(_config(folder, {JOB: fleet_target, DEMO: demo_target})))
+        port = free_port()
+        command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+        command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
+        variables = {"GOMAXPROCS": "1", "GOGC": "400"}
+        with daemon(command, port, "/-/ready", folder / "log", variables) as pid:
+            yield Prometheus(port, pid)
+
+
+def _config(folder: Path, targets: dict[str, str]) -> object:
+    """JSON is YAML."""
+    return {
+        "rule_files": [f"{folder}/*.yml"],
+        "scrape_configs": [
+            {
+                "job_name": name,
+                # The fleet's series have a job and an instance of their own.
+                "honor_labels": True,
+                "scrape_interval": _SCRAPED_EVERY,
+                "scrape_timeout": _SCRAPED_EVERY,
+                "static_configs": [{"targets": [target]}],
+            }
+            for name, target in targets.items()
+        ],
+    }
