@@ -1,0 +1,127 @@
+{{- define "exporter.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "exporter.fullname" -}}
+{{- $name := include "exporter.name" . }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- /* Fullname and a suffix, no longer than a name may be: `list . "suffix"`. */ -}}
+{{- define "exporter.named" -}}
+{{- $suffix := index . 1 }}
+{{- $length := int (sub 62 (len $suffix)) }}
+{{- printf "%s-%s" (include "exporter.fullname" (index . 0) | trunc $length | trimSuffix "-") $suffix }}
+{{- end }}
+
+{{- define "exporter.identity" -}}
+app.kubernetes.io/name: {{ include "exporter.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "exporter.selector" -}}
+{{ include "exporter.identity" . }}
+app.kubernetes.io/component: exporter
+{{- end }}
+
+{{- define "exporter.labels" -}}
+{{ include "exporter.identity" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}
+{{- printf "%s@%s" .repository .digest }}
+{{- else }}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "exporter.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- /* "true" where the exporter sees the node, else empty. */ -}}
+{{- define "exporter.full" -}}
+{{- if eq .Values.privilege.level "full" }}true{{ end }}
+{{- end }}
+
+{{- /* The secret with the web config, if there is one. */ -}}
+{{- define "exporter.webSecret" -}}
+{{- if .Values.webConfig.existingSecret }}
+{{- .Values.webConfig.existingSecret }}
+{{- else if .Values.webConfig.content }}
+{{- include "exporter.named" (list . "web-config") }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.scheme" -}}
+{{- if or .Values.webConfig.tls (hasKey .Values.webConfig.content "tls_server_config") }}https{{ else }}http{{ end }}
+{{- end }}
+
+{{- /* A probe of a path: `list . "/-/ready"`. */ -}}
+{{- define "exporter.probe" -}}
+{{- $root := index . 0 }}
+{{- $type := $root.Values.probes.type | default (ternary "tcp" "http" (include "exporter.webSecret" $root | empty | not)) }}
+{{- if eq $type "tcp" -}}
+tcpSocket:
+  port: metrics
+{{- else -}}
+httpGet:
+  path: {{ index . 1 }}
+  port: metrics
+  scheme: {{ include "exporter.scheme" $root | upper }}
+{{- end }}
+{{- end }}
+
+{{- /* The fields that ServiceMonitor and PodMonitor share: `list . values`. */ -}}
+{{- define "exporter.endpoint" -}}
+{{- $root := index . 0 }}
+{{- with index . 1 -}}
+port: metrics
+path: {{ $root.Values.exporter.telemetryPath }}
+scheme: {{ include "exporter.scheme" $root }}
+interval: {{ .interval }}
+scrapeTimeout: {{ .scrapeTimeout }}
+honorLabels: {{ .honorLabels }}
+{{- with .tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .basicAuth }}
+basicAuth:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+relabelings:
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: node
+  {{- if .nodeAsInstance }}
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: instance
+  {{- end }}
+  {{- with .relabelings }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,262 @@
+{{- /* What the values' schema cannot say, in one line each. */ -}}
+{{- define "exporter.check" -}}
+{{- if and (eq .Values.gpu.access "privileged") (not (include "exporter.full" .)) }}
+{{- fail "gpu.access=privileged runs the container privileged: it takes privilege.level=full" }}
+{{- end }}
+{{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
+{{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not" }}
+{{- end }}
+{{- if and .Values.webConfig.existingSecret .Values.webConfig.content }}
+{{- fail "webConfig.existingSecret and webConfig.content exclude each other" }}
+{{- end }}
+{{- if and .Values.webConfig.certificateSecret (not (include "exporter.webSecret" .)) }}
+{{- fail "webConfig.certificateSecret needs a web config that names its tls.crt and tls.key" }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.podAnnotations" -}}
+{{- $annotations := dict "kubectl.kubernetes.io/default-container" "exporter" }}
+{{- if eq .Values.gpu.access "nri" }}
+{{- $_ := set $annotations "nvidia.cdi.k8s.io/container.exporter" .Values.gpu.cdiDevice }}
+{{- end }}
+{{- /* The exporter reads a changed web config by itself, but TLS goes on or off in a new one only. */}}
+{{- if include "exporter.webSecret" . }}
+{{- $_ := set $annotations "web-config/scheme" (include "exporter.scheme" .) }}
+{{- end }}
+{{- toYaml (mergeOverwrite $annotations (deepCopy .Values.podAnnotations)) }}
+{{- end }}
+
+{{- define "exporter.pod" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+serviceAccountName: {{ include "exporter.serviceAccount" . }}
+automountServiceAccountToken: false
+# A service called gpu-exporter would else put variables like the exporter's own into the environment.
+enableServiceLinks: false
+{{- if include "exporter.full" . }}
+hostPID: true
+{{- end }}
+{{- if and (eq .Values.gpu.access "runtime") .Values.gpu.runtimeClassName }}
+runtimeClassName: {{ .Values.gpu.runtimeClassName }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+securityContext:
+  {{- include "exporter.podSecurityContext" . | nindent 2 }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "exporter.affinity" . | fromYaml }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+  - name: exporter
+    image: {{ include "exporter.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    args:
+      {{- include "exporter.arguments" . | nindent 6 }}
+    {{- with include "exporter.environment" . | fromYamlArray }}
+    env:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    ports:
+      - name: metrics
+        containerPort: {{ .Values.exporter.port }}
+        protocol: TCP
+    startupProbe:
+      {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
+      {{- toYaml .Values.probes.startup | nindent 6 }}
+    readinessProbe:
+      {{- include "exporter.probe" (list . "/-/ready") | nindent 6 }}
+      {{- toYaml .Values.probes.readiness | nindent 6 }}
+    livenessProbe:
+      {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
+      {{- toYaml .Values.probes.liveness | nindent 6 }}
+    {{- with .Values.resources }}
+    resources:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    securityContext:
+      {{- include "exporter.securityContext" . | nindent 6 }}
+    {{- with include "exporter.mounts" . | fromYamlArray }}
+    volumeMounts:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- with include "exporter.volumes" . | fromYamlArray }}
+volumes:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.affinity" -}}
+{{- if .Values.affinity }}
+{{- toYaml .Values.affinity }}
+{{- else if .Values.gpuNodeLabels -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range .Values.gpuNodeLabels }}
+      - matchExpressions:
+          - {{ toJson . }}
+      {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.arguments" -}}
+- serve
+- --web.listen-address=:{{ .Values.exporter.port }}
+- --web.telemetry-path={{ .Values.exporter.telemetryPath }}
+- --log.level={{ .Values.exporter.logLevel }}
+- --log.format={{ .Values.exporter.logFormat }}
+{{- if include "exporter.webSecret" . }}
+- --web.config.file=/etc/gpu-bottleneck-exporter/web/{{ .Values.webConfig.key }}
+{{- end }}
+{{- if include "exporter.kubelet" . }}
+- --kubelet.socket={{ .Values.kubelet.podResourcesPath }}/kubelet.sock
+{{- with .Values.kubelet.containerLogsPath }}
+- --kubelet.container-logs={{ . }}
+{{- end }}
+{{- end }}
+{{- with .Values.runbookBaseUrl }}
+- --web.runbook-base={{ . }}
+{{- end }}
+{{- range .Values.exporter.disabledCollectors }}
+- --no-collector.{{ . }}
+{{- end }}
+{{- range .Values.exporter.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.kubelet" -}}
+{{- if and .Values.kubelet.enabled (include "exporter.full" .) }}true{{ end }}
+{{- end }}
+
+{{- define "exporter.environment" -}}
+{{- if eq .Values.gpu.access "runtime" }}
+- name: NVIDIA_VISIBLE_DEVICES
+  value: {{ .Values.gpu.visibleDevices | quote }}
+- name: NVIDIA_DRIVER_CAPABILITIES
+  value: utility
+{{- else if eq .Values.gpu.access "privileged" }}
+- name: LD_LIBRARY_PATH
+  value: /usr/local/nvidia/lib64
+{{- end }}
+{{- with .Values.exporter.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.podSecurityContext" -}}
+{{- $context := dict "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- if include "exporter.full" . }}
+{{- $_ := merge $context (dict "runAsUser" 0 "runAsGroup" 0) }}
+{{- else }}
+{{- $_ := merge $context (dict "runAsNonRoot" true "runAsUser" 65534 "runAsGroup" 65534 "fsGroup" 65534) }}
+{{- end }}
+{{- toYaml (mergeOverwrite $context (deepCopy .Values.podSecurityContext)) }}
+{{- end }}
+
+{{- define "exporter.securityContext" -}}
+{{- $context := dict "readOnlyRootFilesystem" true }}
+{{- if eq .Values.gpu.access "privileged" }}
+{{- $_ := set $context "privileged" true }}
+{{- else }}
+{{- $capabilities := dict "drop" (list "ALL") }}
+{{- if and (include "exporter.full" .) .Values.privilege.capabilities }}
+{{- $_ := set $capabilities "add" .Values.privilege.capabilities }}
+{{- end }}
+{{- $_ := merge $context (dict "allowPrivilegeEscalation" false "capabilities" $capabilities) }}
+{{- end }}
+{{- toYaml (mergeOverwrite $context (deepCopy .Values.securityContext)) }}
+{{- end }}
+
+{{- /* Of /sys only the cgroups: mounts below a mounted folder (debugfs, cgroups) would be writable. */ -}}
+{{- define "exporter.mounts" -}}
+{{- if include "exporter.full" . }}
+- name: cgroup
+  mountPath: /sys/fs/cgroup
+  readOnly: true
+{{- end }}
+{{- if include "exporter.kubelet" . }}
+- name: pod-resources
+  mountPath: {{ .Values.kubelet.podResourcesPath }}
+  readOnly: true
+{{- with .Values.kubelet.containerLogsPath }}
+- name: container-logs
+  mountPath: {{ . }}
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- if eq .Values.gpu.access "privileged" }}
+- name: driver
+  mountPath: /usr/local/nvidia/lib64
+  readOnly: true
+- name: dev
+  mountPath: /dev
+{{- end }}
+{{- if include "exporter.webSecret" . }}
+- name: web-config
+  mountPath: /etc/gpu-bottleneck-exporter/web
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.volumes" -}}
+{{- if include "exporter.full" . }}
+- name: cgroup
+  hostPath:
+    path: /sys/fs/cgroup
+    type: Directory
+{{- end }}
+{{- if include "exporter.kubelet" . }}
+- name: pod-resources
+  hostPath:
+    path: {{ .Values.kubelet.podResourcesPath }}
+    type: Directory
+{{- with .Values.kubelet.containerLogsPath }}
+- name: container-logs
+  hostPath:
+    path: {{ . }}
+    type: Directory
+{{- end }}
+{{- end }}
+{{- if eq .Values.gpu.access "privileged" }}
+- name: driver
+  hostPath:
+    path: {{ .Values.gpu.libraryPath }}
+    type: Directory
+- name: dev
+  hostPath:
+    path: /dev
+    type: Directory
+{{- end }}
+{{- if include "exporter.webSecret" . }}
+- name: web-config
+  projected:
+    defaultMode: 0440
+    sources:
+      - secret:
+          name: {{ include "exporter.webSecret" . }}
+      {{- with .Values.webConfig.certificateSecret }}
+      - secret:
+          name: {{ . }}
+      {{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

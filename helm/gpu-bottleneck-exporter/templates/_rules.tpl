@@ -1,0 +1,52 @@
+{{- /* The groups of rules/*.yml as the values want them. Text from there is data: it holds templates of Prometheus. */ -}}
+{{- define "exporter.ruleGroups" -}}
+{{- $groups := list }}
+{{- $known := dict "alerts" (dict) "thresholds" (dict) }}
+{{- range $file := list "thresholds.yml" "recording.yml" "alerts.yml" }}
+{{- range $group := ($.Files.Get (printf "rules/%s" $file) | fromYaml).groups }}
+{{- $rules := list }}
+{{- range $rule := $group.rules }}
+{{- $_ := include "exporter.rule" (list $ $rule $known) }}
+{{- if not (has (get $rule "alert") $.Values.prometheusRule.disabledAlerts) }}
+{{- $rules = append $rules $rule }}
+{{- end }}
+{{- end }}
+{{- $groups = append $groups (set $group "rules" $rules) }}
+{{- end }}
+{{- end }}
+{{- range $.Values.prometheusRule.disabledAlerts }}
+{{- if not (hasKey $known.alerts .) }}
+{{- fail (printf "prometheusRule.disabledAlerts: there is no alert %s" .) }}
+{{- end }}
+{{- end }}
+{{- range $name, $_ := $.Values.prometheusRule.thresholds }}
+{{- if not (hasKey $known.thresholds $name) }}
+{{- fail (printf "prometheusRule.thresholds: there is no threshold %s; there are %s" $name (keys $known.thresholds | sortAlpha | join ", ")) }}
+{{- end }}
+{{- end }}
+{{- toYaml $groups }}
+{{- end }}
+
+{{- /* Changes one rule in place, and notes its name: `list . rule known`. */ -}}
+{{- define "exporter.rule" -}}
+{{- $wanted := (index . 0).Values.prometheusRule }}
+{{- $rule := index . 1 }}
+{{- $known := index . 2 }}
+{{- if hasKey $rule "alert" }}
+{{- $_ := set $known.alerts $rule.alert true }}
+{{- $_ := set $rule "labels" (mergeOverwrite (default (dict) $rule.labels) (deepCopy $wanted.alertLabels)) }}
+{{- with (index . 0).Values.runbookBaseUrl }}
+{{- $_ := set $rule.annotations "runbook_url" (printf "%s/%s" (trimSuffix "/" .) (base $rule.annotations.runbook_url)) }}
+{{- end }}
+{{- if not $wanted.keepFiringFor }}
+{{- $_ := unset $rule "keep_firing_for" }}
+{{- end }}
+{{- else if hasPrefix "gpu:threshold:" $rule.record }}
+{{- $name := trimPrefix "gpu:threshold:" $rule.record }}
+{{- $_ := set $known.thresholds $name true }}
+{{- if hasKey $wanted.thresholds $name }}
+{{- $value := get $wanted.thresholds $name }}
+{{- $_ := set $rule "expr" (ternary $value (printf "vector(%s)" (toJson $value)) (kindIs "string" $value)) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,94 @@
+"""The chart, rendered by Helm's own engine, as objects."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+helm = pytest.importorskip("helm_python", reason="pip install helm-python-sdk")
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm/gpu-bottleneck-exporter"
+CASES = sorted((CHART / "ci").glob("*-values.yaml"))
+"""One file of values for each switch."""
+RELEASE = "gpu"
+NAMESPACE = "gpu-monitoring"
+
+Object = dict[str, Any]
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem[: -len("-values")])
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What a release consists of."""
+
+    objects: Sequence[Object]
+    notes: str
+
+    def of(self, kind: str) -> list[Object]:
+        return [found for found in self.objects if found["kind"] == kind]
+
+    def one(self, kind: str) -> Object:
+        (found,) = self.of(kind)
+        return found
+
+    @property
+    def pod(self) -> Object:
+        """The pod of the DaemonSet."""
+        return dict(self.one("DaemonSet")["spec"]["template"]["spec"])
+
+    @property
+    def container(self) -> Object:
+        (container,) = self.pod["containers"]
+        return dict(container)
+
+    @property
+    def pods(self) -> list[Object]:
+        """Also that of `helm test`."""
+        return [self.pod, *(pod["spec"] for pod in self.of("Pod"))]
+
+
+def loaded(path: Path) -> Mapping[str, Any]:
+    """The values in a file."""
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+@functools.cache
+def chart() -> Any:  # noqa: ANN401 - the engine's own class
+    """The chart as Helm reads it."""
+    return helm.Chart.load(CHART)
+
+
+def rendered(values: Mapping[str, Any] | None = None, **more: Any) -> Rendered:  # noqa: ANN401
+    """The chart with `values` over its own.
+
+    Raises HelmError as `helm install` does.
+    """
+    return _rendered(json.dumps({**(values or {}), **more}))
+
+
+def case(name: str) -> Mapping[str, Any]:
+    """The values of a switch's file."""
+    return loaded(CHART / "ci" / f"{name}-values.yaml")
+
+
+@functools.cache
+def _rendered(values: str) -> Rendered:
+    return parsed(chart().render(json.loads(values), name=RELEASE, namespace=NAMESPACE))
+
+
+def parsed(templates: Mapping[str, str]) -> Rendered:
+    """Rendered templates as objects; those that gave nothing are left out."""
+    notes = next((text for path, text in templates.items() if path.endswith("NOTES.txt")), "")
+    texts = [text for path, text in templates.items() if not path.endswith("NOTES.txt")]
+    return Rendered(
+        [o for text in texts for o in yaml.load_all(text, yaml.CSafeLoader) if o], notes
+    )

@@ -1,0 +1,83 @@
+"""What `helm test` runs, against a real exporter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from gpu_bottleneck_exporter.driver.board import H100, Board
+from helm import chart
+from helm.chart import rendered
+from support.board_exporter import over_board
+from support.daemon import free_port
+
+
+def fetch(url: str, guard: str = "open") -> subprocess.CompletedProcess[str]:
+    """The program as it is in the pod, with other arguments."""
+    (container,) = rendered().one("Pod")["spec"]["containers"]
+    assert container["command"] == ["python3", "-c"]
+    return subprocess.run(
+        [sys.executable, "-c", container["args"][0], url, guard],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+class _Guarded(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(401 if self.path == "/metrics" else 200, "any")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """A server that asks for a password."""
+    with HTTPServer(("127.0.0.1", 0), _Guarded) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_an_exporter_passes(make_board: Callable[..., Board]) -> None:
+    board = make_board(gpus=[H100, H100])
+    with over_board(board.path) as exporter:
+        result = fetch(f"http://{exporter.target}/metrics")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "GPUs answer" in result.stdout
+        assert fetch(f"http://{exporter.target}/").returncode == 1
+
+
+def test_nobody_there_fails() -> None:
+    result = fetch(f"http://127.0.0.1:{free_port()}/metrics")
+    assert result.returncode == 1
+    assert "refused" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_asking_for_a_password_is_enough_where_one_is_set(guarded: str) -> None:
+    assert fetch(f"{guarded}/metrics", "guarded").returncode == 0
+    assert fetch(f"{guarded}/metrics").returncode == 1
+    assert fetch(f"{guarded}/other", "guarded").returncode == 1
+
+
+def test_the_pod_is_told_of_a_web_config() -> None:
+    def arguments(name: str) -> list[str]:
+        (container,) = rendered(chart.case(name)).one("Pod")["spec"]["containers"]
+        return list(container["args"])
+
+    assert arguments("default")[1].startswith("http://")
+    assert arguments("default")[2] == "open"
+    assert arguments("web-config")[1].startswith("https://")
+    assert arguments("web-config")[2] == "guarded"

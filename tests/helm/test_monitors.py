@@ -1,0 +1,127 @@
+"""How Prometheus finds the exporters, and what may reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from helm import chart
+from helm.chart import Object, rendered
+from helm.test_pod import labels_of_pods
+
+NODE = "__meta_kubernetes_pod_node_name"
+
+
+def endpoint(monitor: Object) -> dict[str, Any]:
+    spec = monitor["spec"]
+    (found,) = spec["endpoints" if monitor["kind"] == "ServiceMonitor" else "podMetricsEndpoints"]
+    return dict(found)
+
+
+def relabeled(monitor: Object) -> dict[str, str]:
+    """Target labels that are taken from the name of the node."""
+    relabelings = endpoint(monitor)["relabelings"]
+    return {r["targetLabel"]: NODE for r in relabelings if r.get("sourceLabels") == [NODE]}
+
+
+def test_neither_is_there_by_default() -> None:
+    assert rendered().of("ServiceMonitor") == rendered().of("PodMonitor") == []
+    assert "Nothing scrapes it yet" in rendered().notes
+
+
+def test_a_service_monitor() -> None:
+    values = chart.case("service-monitor")["serviceMonitor"]
+    found = rendered(chart.case("service-monitor"))
+    monitor, service = found.one("ServiceMonitor"), found.one("Service")
+    assert monitor["metadata"]["namespace"] == values["namespace"]
+    assert values["labels"].items() <= monitor["metadata"]["labels"].items()
+    assert monitor["metadata"]["annotations"] == values["annotations"]
+    assert monitor["spec"]["namespaceSelector"]["matchNames"] == [chart.NAMESPACE]
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    )
+    assert monitor["spec"]["jobLabel"] in service["metadata"]["labels"]
+    scrape = endpoint(monitor)
+    assert scrape["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert (scrape["interval"], scrape["scrapeTimeout"]) == ("15s", "5s")
+    assert (scrape["path"], scrape["scheme"]) == ("/metrics", "http")
+    assert scrape["honorLabels"] is False
+    assert scrape["relabelings"][-1:] == values["relabelings"]
+    assert scrape["metricRelabelings"] == values["metricRelabelings"]
+    assert relabeled(monitor) == {"node": NODE, "instance": NODE}
+    assert "Nothing scrapes it yet" not in found.notes
+
+
+def test_a_pod_monitor() -> None:
+    found = rendered(chart.case("pod-monitor"))
+    monitor = found.one("PodMonitor")
+    assert found.of("Service") == found.of("Pod") == []
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels_of_pods(found).items()
+    assert monitor["spec"]["jobLabel"] in labels_of_pods(found)
+    assert endpoint(monitor)["port"] == found.container["ports"][0]["name"]
+    assert endpoint(monitor)["honorLabels"] is True
+    assert relabeled(monitor) == {"node": NODE}
+
+
+def test_both_are_warned_of() -> None:
+    both = {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}
+    assert "scraped twice" in rendered(both).notes
+
+
+def test_one_path_for_all() -> None:
+    values = {"exporter": {"telemetryPath": "/gpu"}, "serviceMonitor": {"enabled": True}}
+    found = rendered(values)
+    assert endpoint(found.one("ServiceMonitor"))["path"] == "/gpu"
+    assert found.one("Pod")["spec"]["containers"][0]["args"][1].endswith("/gpu")
+
+
+def test_the_service_stands_for_no_single_exporter() -> None:
+    assert rendered().one("Service")["spec"]["clusterIP"] == "None"
+    spec = rendered(chart.case("everything-else")).one("Service")["spec"]
+    assert "clusterIP" not in spec
+    assert spec["ports"][0]["port"] == 80
+
+
+@pytest.mark.parametrize(
+    ("service", "port"),
+    [({}, 10170), ({"port": 80}, 10170), ({"port": 80, "clusterIP": ""}, 80)],
+)
+def test_the_test_asks_a_port_that_answers(service: Mapping[str, Any], port: int) -> None:
+    """Headless, a service's name is the pods' addresses, which know their own port only."""
+    (container,) = rendered(service=service).one("Pod")["spec"]["containers"]
+    name = rendered().one("Service")["metadata"]["name"]
+    assert container["args"][1] == f"http://{name}.{chart.NAMESPACE}:{port}/metrics"
+
+
+def test_a_network_policy_lets_scrapes_in_and_nothing_out() -> None:
+    found = rendered(chart.case("network-policy-open"))
+    spec = found.one("NetworkPolicy")["spec"]
+    assert spec["podSelector"]["matchLabels"].items() <= labels_of_pods(found).items()
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
+    assert spec["egress"] == []
+
+
+def test_a_network_policy_for_some() -> None:
+    values = chart.case("network-policy")
+    found = rendered(values)
+    spec = found.one("NetworkPolicy")["spec"]
+    (rule,) = spec["ingress"]
+    (tests,) = [source for source in rule["from"] if source not in values["networkPolicy"]["from"]]
+    labels = found.one("Pod")["metadata"]["labels"]
+    assert tests["podSelector"]["matchLabels"].items() <= labels.items()
+    assert spec["egress"] == values["networkPolicy"]["egress"]
+    without = rendered({**values, "tests": {"enabled": False}}).one("NetworkPolicy")["spec"]
+    assert without["ingress"][0]["from"] == values["networkPolicy"]["from"]
+
+
+def test_service_accounts() -> None:
+    account = rendered().one("ServiceAccount")
+    assert rendered().pod["serviceAccountName"] == account["metadata"]["name"]
+    assert account["automountServiceAccountToken"] is False
+    assert rendered(chart.case("every-node")).pod["serviceAccountName"] == "gpu"
+    existing = rendered(chart.case("everything-else"))
+    assert existing.of("ServiceAccount") == []
+    assert existing.pod["serviceAccountName"] == "existing"

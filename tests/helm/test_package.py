@@ -1,0 +1,144 @@
+"""The chart's package, and its documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_bottleneck_exporter.errors import ExporterError
+from helm import chart, values_table
+
+README = chart.CHART / "README.md"
+LINKS = {"rules": "../../rules", "dashboards": "../../grafana"}
+OWN = {
+    "Chart.yaml",
+    "README.md",
+    "files/fetch.py",
+    "values.schema.json",
+    "values.yaml",
+    ".helmignore",
+}
+LARGEST_SECRET = 1_000_000
+"""Helm keeps a release, chart and manifests, compressed in a secret."""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(chart.helm.package(chart.CHART, destination=tmp_path_factory.mktemp("package")))
+
+
+def contents(package: Path) -> dict[str, bytes]:
+    with tarfile.open(package) as archive:
+        members = archive.getmembers()
+        assert all(member.isfile() for member in members)
+        files = {m.name.partition("/")[2]: archive.extractfile(m) for m in members}
+        return {name: file.read() for name, file in files.items() if file is not None}
+
+
+def test_links_lead_to_the_sources() -> None:
+    assert {name: f"{(chart.CHART / name).readlink()}" for name in LINKS} == LINKS
+
+
+def test_it_has_rules_and_dashboards_as_files(package: Path) -> None:
+    there = contents(package)
+    names = ("thresholds.yml", "recording.yml", "alerts.yml")
+    expected = {f"rules/{n}": (chart.ROOT / "rules" / n).read_bytes() for n in names}
+    grafana = (chart.ROOT / "grafana").glob("*.json")
+    expected |= {f"dashboards/{path.name}": path.read_bytes() for path in grafana}
+    assert {n: data for n, data in there.items() if n.startswith(("rules/", "dashboards/"))} == (
+        expected
+    )
+
+
+def test_it_has_nothing_else(package: Path) -> None:
+    others = {
+        name
+        for name in contents(package)
+        if not name.startswith(("rules/", "dashboards/", "templates/"))
+    }
+    assert others == OWN
+
+
+def test_a_release_fits_into_its_secret(package: Path) -> None:
+    # Base64 twice makes 16/9 of it; the manifests are there beside the chart.
+    assert package.stat().st_size * 2 * 16 / 9 < LARGEST_SECRET
+
+
+def test_the_package_renders_what_the_folder_does(package: Path) -> None:
+    values = {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
+    with chart.helm.Chart.load(package) as packed:
+        assert packed.render(values, name="gpu") == chart.chart().render(values, name="gpu")
+
+
+def test_the_table_of_values_is_current() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert values_table.with_table(text) == text, "run `make generate`"
+
+
+def test_every_value_is_in_the_table() -> None:
+    rows = [row.key for row in values_table.values(values_table.VALUES.read_text())]
+    assert len(rows) == len(set(rows))
+    missing = [
+        path
+        for path in _leaves(dict(chart.chart().values))
+        if not any(path == row or path.startswith(f"{row}.") for row in rows)
+    ]
+    assert missing == []
+
+
+def _leaves(values: dict[str, object], above: str = "") -> list[str]:
+    return [
+        path
+        for key, below in values.items()
+        for path in (
+            _leaves(below, f"{above}{key}.")
+            if isinstance(below, dict) and below
+            else [f"{above}{key}"]
+        )
+    ]
+
+
+def test_a_value_without_a_word_is_an_error() -> None:
+    with pytest.raises(ExporterError, match=r"says nothing about a\.b"):
+        values_table.values("a:\n\n  b: 1\n")
+
+
+def test_markers_are_needed() -> None:
+    with pytest.raises(ExporterError, match="markers"):
+        values_table.with_table("no table")
+
+
+def test_examples_in_the_readme_are_values() -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    for block in blocks:
+        chart.rendered(yaml.safe_load(block))
+
+
+def test_flags_in_the_readme_are_values() -> None:
+    text = README.read_text(encoding="utf-8")
+    platforms = re.findall(r"`((?:[a-zA-Z]+\.)+[a-zA-Z]+=[^\s`]*)`", text)
+    settings = [*re.findall(r"--set (\S+)", text), *platforms]
+    foreign = ("sidecar.", "cdi.")
+    for setting in settings:
+        if not setting.startswith(foreign):
+            chart.chart().validate_schema(chart.helm.parse_set_string(setting))
+    assert len(settings) > len(foreign)
+
+
+def test_links_in_the_readme() -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8")):
+        assert (chart.CHART / link).exists(), link
+
+
+def test_the_schema_is_tidy() -> None:
+    schema = json.loads((chart.CHART / "values.schema.json").read_text())
+    used = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)))
+    assert used == set(schema["$defs"])
+    known = set(chart.chart().values)
+    assert set(schema["properties"]) == known | {"global", "enabled"}

@@ -1,0 +1,409 @@
+"""The exporter's pod: what it may do, where it runs, what it is told."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from gpu_bottleneck_exporter import cli
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.settings import KUBELET_SOCKET
+from helm import chart
+from helm.chart import Object, each_case, rendered
+
+CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
+NOBODY = 65534
+RESTRICTED = chart.case("restricted")
+PERMISSIONS = chart.ROOT / "exporter/README.md"
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+"""Kinds that the standard "restricted" allows."""
+
+
+def violations(pod: Object) -> list[str]:
+    """Rules of the Pod Security Standards, baseline and restricted, that a Linux pod breaks.
+
+    https://kubernetes.io/docs/concepts/security/pod-security-standards
+    """
+    return [*_of_the_pod(pod), *(said for c in pod["containers"] for said in _of_one(pod, c))]
+
+
+def _of_the_pod(pod: Object) -> Iterator[str]:
+    yield from (name for name in ("hostPID", "hostIPC", "hostNetwork") if pod.get(name))
+    for volume in pod.get("volumes", []):
+        if not VOLUMES & volume.keys():
+            yield f"volume {volume['name']}"
+    if "sysctls" in pod.get("securityContext", {}):
+        yield "sysctls"
+
+
+def _of_one(pod: Object, container: Object) -> Iterator[str]:
+    own = container["securityContext"]
+    context = {**pod.get("securityContext", {}), **own}
+    capabilities = own.get("capabilities", {})
+    if own.get("privileged"):
+        yield "privileged"
+    if own.get("allowPrivilegeEscalation") is not False:
+        yield "privilege escalation"
+    if capabilities.get("drop") != ["ALL"]:
+        yield "capabilities are not dropped"
+    if set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
+        yield "capabilities are added"
+    if context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0:
+        yield "root"
+    if context.get("seccompProfile", {}).get("type") not in {"RuntimeDefault", "Localhost"}:
+        yield "seccomp"
+    if any(name in context for name in ("procMount", "windowsOptions", "seLinuxOptions")):
+        yield "another proc, Windows or SELinux"
+    if any("hostPort" in port for port in container.get("ports", [])):
+        yield "hostPort"
+    if any("host" in handler for handler in _handlers(container)):
+        yield "probes of other hosts"
+
+
+def _handlers(container: Object) -> Iterator[Object]:
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        for kind in ("httpGet", "tcpSocket"):
+            yield container.get(probe, {}).get(kind, {})
+
+
+def hosts_folders(pod: Object) -> dict[str, str]:
+    """Mount path in the container by path on the node."""
+    (container,) = pod["containers"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
+    volumes = [volume for volume in pod.get("volumes", []) if "hostPath" in volume]
+    return {volume["hostPath"]["path"]: mounted[volume["name"]] for volume in volumes}
+
+
+def flags(container: Object) -> dict[str, str]:
+    """What it is told on the command line."""
+    command, *given = container["args"]
+    assert command == "serve"
+    return dict(flag.partition("=")[::2] for flag in given)
+
+
+def test_restricted_breaks_no_rule_of_pod_security() -> None:
+    found = rendered(RESTRICTED)
+    assert [violations(pod) for pod in found.pods] == [[], []]
+    assert found.pod["securityContext"]["runAsUser"] == NOBODY
+
+
+@pytest.mark.parametrize("name", ["nri", "default-runtime", "web-config", "dashboards"])
+def test_restricted_goes_with_other_switches(name: str) -> None:
+    found = rendered({**chart.case(name), **RESTRICTED})
+    assert [said for pod in found.pods for said in violations(pod)] == []
+
+
+def test_restricted_is_not_told_of_what_it_cannot_reach() -> None:
+    container = rendered(RESTRICTED).container
+    assert not any(name.startswith("--kubelet.") for name in flags(container))
+    assert "volumeMounts" not in container
+
+
+def test_full_breaks_those_rules_that_it_must() -> None:
+    assert violations(rendered().pod) == [
+        "hostPID",
+        "volume cgroup",
+        "volume pod-resources",
+        "volume container-logs",
+        "capabilities are added",
+        "root",
+    ]
+
+
+def test_full_has_the_capabilities_that_the_documentation_names_and_no_more() -> None:
+    section = PERMISSIONS.read_text(encoding="utf-8").partition("\n## Permissions\n")[2]
+    named = set(re.findall(r"CAP_([A-Z_]+)", section.partition("\n## ")[0]))
+    added = rendered().container["securityContext"]["capabilities"]
+    assert set(added["add"]) == named == CAPABILITIES
+    assert added["drop"] == ["ALL"]
+
+
+def test_full_without_capabilities() -> None:
+    found = rendered(chart.case("without-capabilities"))
+    assert found.container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert found.pod["hostPID"] is True
+    assert hosts_folders(found.pod) == {"/sys/fs/cgroup": "/sys/fs/cgroup"}
+    assert "SYS_PTRACE" in found.notes
+
+
+@each_case
+def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
+    privileged = case.stem == "privileged-values"
+    for pod in rendered(chart.loaded(case)).pods:
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            own = privileged and container["name"] == "exporter"
+            assert context.get("privileged", False) is own
+            assert context["readOnlyRootFilesystem"] is True
+            assert "SYS_ADMIN" not in context.get("capabilities", {}).get("add", [])
+            assert own or context["allowPrivilegeEscalation"] is False
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert "hostNetwork" not in pod
+        assert "hostIPC" not in pod
+
+
+@each_case
+def test_no_gpu_is_ever_requested(case: Path) -> None:
+    for pod in rendered(chart.loaded(case)).pods:
+        assert "resourceClaims" not in pod
+        for container in pod["containers"]:
+            wanted = container.get("resources", {})
+            named = {name for part in ("requests", "limits") for name in wanted.get(part, {})}
+            assert named <= {"cpu", "memory"}
+
+
+@each_case
+def test_what_the_node_lends_cannot_be_written_to(case: Path) -> None:
+    pod = rendered(chart.loaded(case)).pod
+    lent = hosts_folders(pod).values()
+    (container,) = pod["containers"]
+    writable = {m["mountPath"] for m in container.get("volumeMounts", []) if not m.get("readOnly")}
+    # Opening a device takes no write access to its folder, but the runtime makes files in /dev.
+    assert writable & {*lent} <= ({"/dev"} if case.stem == "privileged-values" else set())
+
+
+def test_full_sees_cgroups_the_kubelet_and_names_of_logs() -> None:
+    pod = rendered().pod
+    folders = hosts_folders(pod)
+    assert folders == {path: path for path in folders}
+    assert set(folders) == {"/sys/fs/cgroup", f"{KUBELET_SOCKET.parent}", "/var/log/containers"}
+    assert {volume["hostPath"]["type"] for volume in pod["volumes"]} == {"Directory"}
+    told = flags(rendered().container)
+    assert told["--kubelet.socket"] == f"{KUBELET_SOCKET}"
+    assert told["--kubelet.container-logs"] == "/var/log/containers"
+
+
+def test_another_kubelet() -> None:
+    values = chart.case("everything-else")
+    folder = values["kubelet"]["podResourcesPath"]
+    found = rendered(values)
+    assert set(hosts_folders(found.pod)) == {"/sys/fs/cgroup", folder}
+    assert flags(found.container)["--kubelet.socket"] == f"{folder}/kubelet.sock"
+    assert "--kubelet.container-logs" not in flags(found.container)
+
+
+def serve_options() -> dict[str, click.Option]:
+    options = cli.commands.commands["serve"].params
+    return {
+        name: option
+        for option in options
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+
+
+@each_case
+def test_the_command_knows_every_flag_and_takes_its_value(case: Path) -> None:
+    known = serve_options()
+    for name, value in flags(rendered(chart.loaded(case)).container).items():
+        assert name in known, f"{shlex.join(known)}: no {name}"
+        assert known[name].is_flag is (value == "")
+        if value:
+            known[name].type.convert(value, known[name], None)
+
+
+def test_every_collector_can_be_switched_off() -> None:
+    names = [collector.name for collector in ALL]
+    told = flags(rendered(exporter={"disabledCollectors": names}).container)
+    assert {f"--no-collector.{name}" for name in names} <= told.keys() & serve_options().keys()
+
+
+@pytest.mark.parametrize("case", chart.CASES, ids=lambda case: case.stem[: -len("-values")])
+def test_ports_and_paths_agree(case: Path) -> None:
+    found = rendered(chart.loaded(case))
+    (port,) = found.container["ports"]
+    assert flags(found.container)["--web.listen-address"] == f":{port['containerPort']}"
+    for service in found.of("Service"):
+        assert [p["targetPort"] for p in service["spec"]["ports"]] == [port["name"]]
+        assert service["spec"]["selector"].items() <= labels_of_pods(found).items()
+    assert (
+        found.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
+        <= {**labels_of_pods(found)}.items()
+    )
+
+
+def labels_of_pods(found: chart.Rendered) -> Mapping[str, str]:
+    return dict(found.one("DaemonSet")["spec"]["template"]["metadata"]["labels"])
+
+
+def test_the_tests_pod_is_none_of_the_exporters() -> None:
+    found = rendered()
+    labels = found.one("Pod")["metadata"]["labels"]
+    selector = found.one("DaemonSet")["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= labels.items()
+
+
+def environment(found: chart.Rendered) -> dict[str, str]:
+    return {variable["name"]: variable["value"] for variable in found.container.get("env", [])}
+
+
+MOUNTED = "/var/run/nvidia-container-devices"
+ALL_GPUS = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime", "variables"),
+    [
+        ("default", "nvidia", ALL_GPUS),
+        ("restricted", "nvidia", ALL_GPUS),
+        ("default-runtime", None, ALL_GPUS),
+        ("devices-as-mounts", "nvidia", {**ALL_GPUS, "NVIDIA_VISIBLE_DEVICES": MOUNTED}),
+        ("nri", None, {}),
+        ("privileged", None, {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}),
+    ],
+)
+def test_ways_to_the_gpus(name: str, runtime: str | None, variables: Mapping[str, str]) -> None:
+    found = rendered(chart.case(name))
+    assert found.pod.get("runtimeClassName") == runtime
+    assert environment(found) == variables
+
+
+def test_the_nri_plugin_is_asked_for_this_container() -> None:
+    template = rendered(chart.case("nri")).one("DaemonSet")["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    key = f"nvidia.cdi.k8s.io/container.{container['name']}"
+    assert template["metadata"]["annotations"][key] == "management.nvidia.com/gpu=all"
+
+
+def test_privileged_has_the_library_where_it_is_looked_for() -> None:
+    found = rendered(chart.case("privileged"))
+    folders = hosts_folders(found.pod)
+    assert folders["/home/kubernetes/bin/nvidia/lib64"] == environment(found)["LD_LIBRARY_PATH"]
+    assert folders["/dev"] == "/dev"
+    assert "privileged" in found.notes
+
+
+NODES: dict[str, Mapping[str, str]] = {
+    "GPU Operator": {"nvidia.com/gpu.present": "true"},
+    "NFD": {"feature.node.kubernetes.io/pci-10de.present": "true"},
+    "NFD by class": {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+    "NFD, display": {"feature.node.kubernetes.io/pci-0300_10de.present": "true"},
+    "GKE": {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"},
+    "eksctl": {"k8s.amazonaws.com/accelerator": "nvidia-tesla-v100"},
+    "Karpenter": {"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"},
+    "EKS Auto Mode": {"eks.amazonaws.com/instance-gpu-manufacturer": "nvidia"},
+    "AKS": {"kubernetes.azure.com/accelerator": "nvidia"},
+    "Alibaba": {"aliyun.accelerator/nvidia_name": "A10"},
+    "DigitalOcean": {"doks.digitalocean.com/gpu-brand": "nvidia"},
+    "CoreWeave": {"gpu.nvidia.com/class": "H100_NVLINK_80GB"},
+}
+OTHERS: dict[str, Mapping[str, str]] = {
+    "no GPU": {"kubernetes.io/os": "linux", "nvidia.com/gpu.present": "false"},
+    "AMD on DigitalOcean": {"doks.digitalocean.com/gpu-brand": "amd"},
+    "AMD on Karpenter": {"karpenter.k8s.aws/instance-gpu-manufacturer": "amd"},
+    "NFD, AMD": {"feature.node.kubernetes.io/pci-0300_1002.present": "true"},
+    "GKE, TPU": {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"},
+}
+
+
+def matches(pod: Object, labels: Mapping[str, str]) -> bool:
+    """Whether the scheduler lets the pod onto a node: terms are alternatives, expressions not."""
+    affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return any(
+        all(_matches(expression, labels) for expression in term["matchExpressions"])
+        for term in affinity["nodeSelectorTerms"]
+    )
+
+
+def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    if expression["operator"] == "Exists":
+        return expression["key"] in labels
+    assert expression["operator"] == "In"
+    return labels.get(expression["key"]) in expression["values"]
+
+
+@pytest.mark.parametrize("labels", NODES.values(), ids=NODES.keys())
+def test_nodes_with_nvidia_gpus_are_found(labels: Mapping[str, str]) -> None:
+    assert matches(rendered().pod, labels)
+
+
+@pytest.mark.parametrize("labels", OTHERS.values(), ids=OTHERS.keys())
+def test_other_nodes_are_left_alone(labels: Mapping[str, str]) -> None:
+    assert not matches(rendered().pod, labels)
+
+
+def test_every_label_has_a_node() -> None:
+    keys = {label["key"] for label in chart.chart().values["gpuNodeLabels"]}
+    assert keys == {key for labels in NODES.values() for key in labels}
+
+
+def test_nodes_can_be_chosen_otherwise() -> None:
+    assert "affinity" not in rendered(chart.case("every-node")).pod
+    values = chart.case("everything-else")
+    pod = rendered(values).pod
+    assert pod["affinity"] == values["affinity"]
+    assert pod["nodeSelector"] == values["nodeSelector"]
+    assert "tolerations" not in pod
+
+
+def tolerated(pod: Object, key: str, effect: str) -> bool:
+    return any(
+        toleration["operator"] == "Exists"
+        and toleration.get("key", key) == key
+        and toleration.get("effect", effect) == effect
+        for toleration in pod["tolerations"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "effect", "expected"),
+    [
+        ("nvidia.com/gpu", "NoSchedule", True),
+        ("nvidia.com/gpu", "NoExecute", True),
+        ("sku", "NoSchedule", True),
+        ("dedicated", "NoSchedule", True),
+        ("node.kubernetes.io/out-of-service", "NoExecute", False),
+    ],
+)
+def test_taints(key: str, effect: str, *, expected: bool) -> None:
+    assert tolerated(rendered().pod, key, effect) is expected
+
+
+def test_resources_leave_room_over_what_was_measured() -> None:
+    wanted = rendered().container["resources"]
+    assert wanted == {
+        "requests": {"cpu": "50m", "memory": "64Mi"},
+        "limits": {"memory": "256Mi"},
+    }
+
+
+def test_probes_ask_what_the_exporter_answers() -> None:
+    container = rendered().container
+    asked = {
+        probe: container[f"{probe}Probe"]["httpGet"]["path"]
+        for probe in ("startup", "readiness", "liveness")
+    }
+    assert asked == {"startup": "/-/healthy", "readiness": "/-/ready", "liveness": "/-/healthy"}
+
+
+@pytest.mark.parametrize(
+    ("name", "handler"),
+    [
+        ("web-config", {"tcpSocket": {"port": "metrics"}}),
+        (
+            "web-config-secret",
+            {"httpGet": {"path": "/-/ready", "port": "metrics", "scheme": "HTTPS"}},
+        ),
+        ("everything-else", {"tcpSocket": {"port": "metrics"}}),
+    ],
+)
+def test_probes_with_a_web_config(name: str, handler: Object) -> None:
+    probe = rendered(chart.case(name)).container["readinessProbe"]
+    assert handler.items() <= probe.items()
+    assert len({"httpGet", "tcpSocket"} & probe.keys()) == 1

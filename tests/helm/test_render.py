@@ -1,0 +1,186 @@
+"""Every switch of the chart, rendered by Helm's engine and held against Kubernetes' own schemas."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from gpu_bottleneck_exporter import __version__
+from helm import chart, values_table
+from helm.chart import Object, each_case, rendered
+
+VERSIONS = ("1.25", "1.29", "1.33", "1.37")
+"""The oldest that the chart takes, to the newest."""
+WARNING = 2
+LONGEST_NAME = 63
+CUSTOM = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+SWITCHES = {
+    "ServiceAccount",
+    "DaemonSet",
+    "Service",
+    "Secret",
+    "ConfigMap",
+    "NetworkPolicy",
+    "Pod",
+    *CUSTOM,
+}
+OLDER = sorted(Path(__file__).parent.glob("values-*.yaml"))
+"""The defaults of each release, as they were."""
+
+
+@functools.cache
+def validate(text: str, version: str) -> None:
+    """Raises where Kubernetes would refuse the object, unknown fields included."""
+    kubernetes_validate.validate(json.loads(text), version, strict=True)
+
+
+def assert_valid(found: Object) -> None:
+    if found["kind"] in CUSTOM:
+        return
+    for version in VERSIONS:
+        validate(json.dumps(found, sort_keys=True), version)
+
+
+@each_case
+def test_helm_finds_nothing_to_complain_about(case: Path) -> None:
+    report = chart.helm.lint(chart.CHART, dict(chart.loaded(case)), strict=True)
+    assert report["errors"] == []
+    assert [found for found in report["messages"] if found["severity"] >= WARNING] == []
+
+
+@each_case
+def test_kubernetes_takes_it(case: Path) -> None:
+    for found in rendered(chart.loaded(case)).objects:
+        assert_valid(found)
+
+
+@each_case
+def test_objects_are_told_apart_and_say_whose_they_are(case: Path) -> None:
+    objects = rendered(chart.loaded(case)).objects
+    names = [(o["kind"], o["metadata"]["namespace"], o["metadata"]["name"]) for o in objects]
+    assert len(names) == len(set(names))
+    for found in objects:
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", found["metadata"]["name"])
+        assert len(found["metadata"]["name"]) <= LONGEST_NAME
+        labels = found["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == chart.RELEASE
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+def test_a_schema_is_asked() -> None:
+    daemonset = copy.deepcopy(rendered().one("DaemonSet"))
+    daemonset["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        assert_valid(daemonset)
+
+
+def test_every_kind_of_object_has_a_case() -> None:
+    kinds = {o["kind"] for case in chart.CASES for o in rendered(chart.loaded(case)).objects}
+    assert kinds == SWITCHES
+
+
+def test_every_value_has_a_case() -> None:
+    cases = [chart.loaded(case) for case in chart.CASES]
+    unused = [
+        path
+        for path in paths(dict(chart.chart().values))
+        if not any(has(values, path) for values in cases) and path not in WITHOUT_A_CASE
+    ]
+    assert unused == []
+
+
+WITHOUT_A_CASE = {
+    # a name like others that have one
+    ("image", "tag"),
+    ("gpu", "visibleDevices"),
+    ("gpu", "cdiDevice"),
+    ("gpu", "libraryPath"),
+    ("serviceMonitor", "honorLabels"),
+    ("serviceMonitor", "jobLabel"),
+    ("serviceMonitor", "nodeAsInstance"),
+    *(("probes", probe, "periodSeconds") for probe in ("startup", "readiness", "liveness")),
+    *(("probes", probe, "timeoutSeconds") for probe in ("readiness", "liveness")),
+    *(("probes", probe, "failureThreshold") for probe in ("readiness", "liveness")),
+    # the same template as the ServiceMonitor's
+    *(
+        ("podMonitor", name)
+        for name in ("namespace", "labels", "annotations", "interval", "scrapeTimeout")
+    ),
+    *(
+        ("podMonitor", name)
+        for name in ("jobLabel", "relabelings", "metricRelabelings", "tlsConfig", "basicAuth")
+    ),
+}
+
+
+def paths(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:  # noqa: ANN401
+    """Where values are that are no maps, and empty ones."""
+    if not isinstance(values, dict) or not values:
+        return [above]
+    return [path for key, below in values.items() for path in paths(below, (*above, key))]
+
+
+def has(values: Any, path: tuple[str, ...]) -> bool:  # noqa: ANN401
+    """Whether the path, or one above it, is set."""
+    for key in path:
+        if not isinstance(values, dict) or not values:
+            return True
+        if key not in values:
+            return False
+        values = values[key]
+    return True
+
+
+def test_chart_and_package_have_one_version() -> None:
+    metadata = chart.chart().metadata
+    assert metadata["appVersion"] == metadata["version"] == __version__
+    assert rendered().container["image"].endswith(f":{__version__}")
+
+
+def test_a_digest_wins_over_the_tag() -> None:
+    digest = "sha256:" + "a" * 64
+    assert rendered(image={"tag": "x", "digest": digest}).container["image"].endswith(f"@{digest}")
+    assert rendered(image={"tag": "x"}).container["image"].endswith(":x")
+
+
+@pytest.mark.parametrize("release", ["gpu", "gpu-bottleneck-exporter", "r" * 53])
+def test_names_follow_the_release(release: str) -> None:
+    templates = chart.chart().render(
+        {"dashboards": {"enabled": True}, **chart.case("web-config")}, name=release
+    )
+    names = {o["metadata"]["name"] for o in chart.parsed(templates).objects}
+    assert all(name.startswith(release[:30]) and len(name) <= LONGEST_NAME for name in names)
+    assert any(name.endswith("-test") for name in names)
+    assert len([name for name in names if "-dashboard-" in name]) == len(
+        [*(chart.ROOT / "grafana").glob("*.json")]
+    )
+
+
+@pytest.mark.parametrize("older", OLDER, ids=lambda older: older.stem)
+def test_values_of_older_releases_still_work(older: Path, tmp_path: Path) -> None:
+    """As `helm upgrade --reuse-values` does: these templates without defaults of their own."""
+    chart.chart().validate_schema(dict(chart.loaded(older)))
+    folder = Path(chart.chart().save_dir(tmp_path))
+    shutil.copy(older, folder / "values.yaml")
+    with chart.helm.Chart.load(folder) as mixed:
+        for case in chart.CASES:
+            given = dict(chart.loaded(case))
+            templates = mixed.render(
+                given, name=chart.RELEASE, namespace=chart.NAMESPACE, is_upgrade=True
+            )
+            for found in chart.parsed(templates).objects:
+                assert_valid(found)
+
+
+def test_the_values_of_this_release_are_kept_for_later_ones() -> None:
+    kept = Path(__file__).with_name(f"values-{__version__}.yaml")
+    assert kept in OLDER, f"copy values.yaml to {kept.name}"
+    assert kept.read_bytes() == values_table.VALUES.read_bytes(), f"copy values.yaml to {kept.name}"

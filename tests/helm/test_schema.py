@@ -1,0 +1,146 @@
+"""The schema of the values: what it refuses, and in how many words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.log import FORMATS, LEVELS
+from helm import chart
+from helm.chart import rendered
+
+DEFAULTS = dict(chart.chart().values)
+SCHEMA = dict(chart.chart().schema)
+FREE = {"labels", "requests", "limits"}
+"""Maps with any keys."""
+
+
+def below(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    """`value` as values, at a path."""
+    for key in reversed(path):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def sections(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Maps whose keys the chart knows."""
+    yield above
+    for key, value in values.items():
+        if isinstance(value, dict) and value and key not in FREE:
+            yield from sections(value, (*above, key))
+
+
+def leaves(values: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401
+    if isinstance(values, dict) and values:
+        for key, value in values.items():
+            yield from leaves(value, (*above, key))
+    else:
+        yield above, values
+
+
+def refused(values: Mapping[str, Any]) -> str:
+    with pytest.raises(chart.helm.HelmError) as error:
+        rendered(values)
+    return str(error.value)
+
+
+dotted = ".".join
+
+
+@pytest.mark.parametrize("path", [*sections(DEFAULTS)], ids=dotted)
+def test_a_key_that_does_not_exist(path: tuple[str, ...]) -> None:
+    assert "additional properties 'typo' not allowed" in refused(below((*path, "typo"), "x"))
+
+
+@pytest.mark.parametrize(("path", "value"), [*leaves(DEFAULTS)], ids=str)
+def test_another_type(path: tuple[str, ...], value: object) -> None:
+    other = {"x": "y"} if not isinstance(value, dict) else "x"
+    said = refused(below(path, other))
+    assert path[-1] in said
+    assert "got" in said or "must be one of" in said or "value must" in said
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("gpu.access", "hostPath"),
+        ("gpu.cdiDevice", "gpu"),
+        ("gpu.libraryPath", "lib64"),
+        ("privilege.level", "some"),
+        ("privilege.capabilities", ["SYS_ADMIN"]),
+        ("privilege.capabilities", ["ALL"]),
+        ("privilege.capabilities", ["CAP sys"]),
+        ("resources.limits", {"nvidia.com/gpu": 1}),
+        ("resources.requests", {"nvidia.com/mig-1g.10gb": "1"}),
+        ("kubelet.podResourcesPath", "/var/lib/kubelet/pod-resources/"),
+        ("exporter.port", 80),
+        ("exporter.port", "10170"),
+        ("exporter.telemetryPath", "/"),
+        ("exporter.telemetryPath", "/-/ready"),
+        ("exporter.logLevel", "trace"),
+        ("exporter.extraArgs", ["demo"]),
+        ("exporter.disabledCollectors", ["gpu"]),
+        ("image.digest", "sha256:abc"),
+        ("serviceMonitor.interval", "30"),
+        ("podMonitor.interval", "30"),
+        ("prometheusRule.thresholds", {"underused": True}),
+        ("prometheusRule.disabledAlerts", [""]),
+        ("runbookBaseUrl", "example.org"),
+        ("gpuNodeLabels", [{"key": "a"}]),
+        ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
+        ("tolerations", [{"key": "a", "effect": "NoStart"}]),
+        ("probes.type", "exec"),
+        ("imagePullSecrets", ["registry"]),
+        ("podLabels", {"a": 1}),
+    ],
+)
+def test_a_value_that_makes_no_sense(path: str, value: object) -> None:
+    assert path.rpartition(".")[2] in refused(below(tuple(path.split(".")), value))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"gpu": {"access": "privileged"}, "privilege": {"level": "restricted"}},
+            "gpu.access=privileged runs the container privileged: it takes privilege.level=full",
+        ),
+        (
+            {"webConfig": {"existingSecret": "a", "content": {"b": "c"}}},
+            "webConfig.existingSecret and webConfig.content exclude each other",
+        ),
+        (
+            {"webConfig": {"certificateSecret": "a"}},
+            "webConfig.certificateSecret needs a web config that names its tls.crt and tls.key",
+        ),
+        (
+            {"serviceMonitor": {"enabled": True}, "service": {"enabled": False}},
+            "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not",
+        ),
+        (
+            {"prometheusRule": {"enabled": True, "disabledAlerts": ["GpuIdle"]}},
+            "prometheusRule.disabledAlerts: there is no alert GpuIdle",
+        ),
+        (
+            {"prometheusRule": {"enabled": True, "thresholds": {"idel": 1}}},
+            "prometheusRule.thresholds: there is no threshold idel; there are ",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other(values: Mapping[str, Any], sentence: str) -> None:
+    assert sentence in refused(values)
+
+
+def test_a_parent_chart_may_share_values_and_switch_it_on() -> None:
+    assert rendered({"global": {"a": {"b": 1}}, "enabled": True}).objects
+
+
+def test_the_schema_knows_what_the_command_knows() -> None:
+    exporter = SCHEMA["properties"]["exporter"]["properties"]
+    assert set(exporter["logLevel"]["enum"]) == set(LEVELS)
+    assert set(exporter["logFormat"]["enum"]) == set(FORMATS)
+    assert set(exporter["disabledCollectors"]["items"]["enum"]) == {c.name for c in ALL}

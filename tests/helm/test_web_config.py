@@ -1,0 +1,88 @@
+"""The web config: where the exporter finds it, and who follows."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from gpu_bottleneck_exporter.web.config import parse
+from helm import chart
+from helm.chart import rendered
+from helm.test_pod import flags
+
+INLINE = chart.case("web-config")
+SECRET = chart.case("web-config-secret")
+
+
+def sources(found: chart.Rendered) -> list[str]:
+    """Secrets that lie in the folder of the web config."""
+    (volume,) = [v for v in found.pod["volumes"] if v["name"] == "web-config"]
+    assert volume["projected"]["defaultMode"] == 0o440
+    return [source["secret"]["name"] for source in volume["projected"]["sources"]]
+
+
+def file(found: chart.Rendered) -> PurePosixPath:
+    (mount,) = [m for m in found.container["volumeMounts"] if m["name"] == "web-config"]
+    path = PurePosixPath(flags(found.container)["--web.config.file"])
+    assert mount["mountPath"] == f"{path.parent}"
+    return path
+
+
+def test_inline_content_becomes_a_secret_and_certificates_lie_beside_it() -> None:
+    found = rendered(INLINE)
+    secret = found.one("Secret")
+    assert sources(found) == [secret["metadata"]["name"], "exporter-tls"]
+    (text,) = secret["stringData"].values()
+    assert set(secret["stringData"]) == {file(found).name}
+    assert yaml.safe_load(text) == INLINE["webConfig"]["content"]
+
+
+def test_the_exporter_understands_the_content(tmp_path: Path) -> None:
+    found = rendered(INLINE)
+    path = tmp_path / file(found).name
+    path.write_text(found.one("Secret")["stringData"][path.name], encoding="utf-8")
+    config = parse(path)
+    assert config.tls is not None
+    assert config.tls.files == (tmp_path / "tls.crt", tmp_path / "tls.key")
+    assert set(config.users) == {b"prometheus"}
+
+
+def test_pods_are_replaced_when_tls_goes_on_and_for_nothing_else() -> None:
+    """A changed file is read by itself; switching TLS takes a new process."""
+
+    def template(**content: object) -> object:
+        return rendered(webConfig={"content": content}).one("DaemonSet")["spec"]["template"]
+
+    users = {"basic_auth_users": {"a": "b"}}
+    assert template(**users) == template(basic_auth_users={"c": "d"})
+    assert template(**users) != template(**users, tls_server_config={"cert_file": "tls.crt"})
+
+
+def test_a_secret_of_ones_own() -> None:
+    found = rendered(SECRET)
+    assert found.of("Secret") == []
+    assert sources(found) == ["exporter-web"]
+    assert file(found).name == "web.yml"
+
+
+def test_nothing_is_mounted_without_one() -> None:
+    assert "--web.config.file" not in flags(rendered().container)
+    assert "web-config" not in {volume["name"] for volume in rendered().pod["volumes"]}
+
+
+def test_who_is_no_root_may_read_it() -> None:
+    pod = rendered({**INLINE, **chart.case("restricted")}).pod
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+
+
+def test_the_scheme_follows() -> None:
+    (endpoint,) = rendered(INLINE).one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == INLINE["serviceMonitor"]["tlsConfig"]
+    assert endpoint["basicAuth"] == INLINE["serviceMonitor"]["basicAuth"]
+    (endpoint,) = rendered(SECRET).one("PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    passwords = {"content": {"basic_auth_users": {"a": "b"}}}
+    found = rendered(webConfig=passwords, serviceMonitor={"enabled": True})
+    assert found.one("ServiceMonitor")["spec"]["endpoints"][0]["scheme"] == "http"
