@@ -6,7 +6,9 @@ leave a core for another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpu_bottleneck_exporter import stall
 from scenarios.cgroups import Limits
@@ -41,6 +43,7 @@ JOB_STALLED = Diagnosis("GpuJobStalled", "job_stalled")
 STARTUP = Diagnosis("GpuStartupStall", "startup_stall")
 ALLOCATED_IDLE = Diagnosis("GpuAllocatedIdle", "allocated_idle")
 NO_ALERT: frozenset[Diagnosis] = frozenset()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class Case:
     data_bytes: int = 0
     """Size of the data set to be made; 0: it reads none."""
     note: str = ""
+    light: bool = False
+    """It takes hardly any CPU time, no disk and no limits: it may be staged beside its like."""
 
     @property
     def gpus(self) -> int:
@@ -103,6 +108,7 @@ def _case(  # noqa: PLR0913 - a table
     limits: Limits | None = None,
     data: int = 0,
     note: str = "",
+    light: bool = False,
 ) -> Case:
     return Case(
         name=name,
@@ -116,7 +122,45 @@ def _case(  # noqa: PLR0913 - a table
         limits=limits,
         data_bytes=data * MEBIBYTE,
         note=note,
+        light=light,
     )
+
+
+def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
+    """Cases to be staged at the same time: the light ones, then each other one alone."""
+    light = tuple(case for case in cases if case.light)
+    alone = [(case,) for case in cases if not case.light]
+    return [light, *alone] if light else list(alone)
+
+
+def side_by_side(cases: Sequence[Case]) -> Case:
+    """One case made of `cases`, which have no limits, each with GPUs of its own."""
+    if len(cases) == 1:
+        return cases[0]
+    processes: list[Process] = []
+    expected: list[Expected] = []
+    first = 0
+    for case in cases:
+        processes += [_moved(process, first) for process in case.processes]
+        expected += [replace(one, gpu=one.gpu + first) for one in case.expected]
+        first += case.gpus
+    return Case(
+        name="side by side",
+        processes=tuple(dict.fromkeys(processes)),  # what runs beside two jobs runs once
+        expected=tuple(expected),
+    )
+
+
+def apart(cases: Sequence[Case], results: Sequence[T]) -> list[list[T]]:
+    """`results` of `side_by_side(cases)`, by case."""
+    left = iter(results)
+    return [[next(left) for _ in case.expected] for case in cases]
+
+
+def _moved(process: Process, first: int) -> Process:
+    """`process` with its GPUs counted from `first` on."""
+    gpus = process.gpus
+    return process if gpus is BESIDE else replace(process, gpus=tuple(i + first for i in gpus))
 
 
 _DATA = 256
@@ -125,7 +169,7 @@ _HOGS = ("hog",) * (CORES + 1)
 """More, and the GPU is used so little that its job counts as still starting."""
 
 CASES = (
-    _case("healthy, 2 workers", "healthy"),
+    _case("healthy, 2 workers", "healthy", light=True),
     _case("prep, 0 workers", "prep_inline", stall.HOST_CODE, alerts=(HOST_LOOP,)),
     _case(
         "prep, 1 worker",
@@ -156,6 +200,7 @@ CASES = (
         stall.NETWORK,
         alerts=(NETWORK_STORAGE,),
         beside=("server",),
+        light=True,
     ),
     _case(
         "socket fetch, 8 workers",
@@ -163,6 +208,7 @@ CASES = (
         stall.NETWORK,
         alerts=(NETWORK_STORAGE,),
         beside=("server",),
+        light=True,
     ),
     _case("slow main loop", "slow_main", stall.HOST_CODE, alerts=(HOST_LOOP,)),
     _case(
@@ -237,6 +283,7 @@ CASES = (
         alerts=(JOB_STALLED,),
         alert_seconds=30.0,
         note="they worked before",
+        light=True,
     ),
     _case(
         "throttled disk reads",
@@ -255,8 +302,9 @@ CASES = (
         before=(STARTUP,),
         alert_seconds=50.0,
         note="for an hour, 30 s here, it may be starting",
+        light=True,
     ),
-    Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),)),
+    Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),), light=True),
     Case(
         "two jobs on two GPUs",
         (Process("server", BESIDE), Process("fetch_2", (0,)), Process("slow_main", (1,))),
@@ -305,5 +353,6 @@ CASES = (
                 title="idle",
             ),
         ),
+        light=True,
     ),
 )

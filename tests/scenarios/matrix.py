@@ -19,7 +19,7 @@ import pytest
 
 from gpu_bottleneck_exporter.stall import WAITING_ON
 from scenarios.alerts import Heard, listening
-from scenarios.cases import CASES, Case, Diagnosis, Expected
+from scenarios.cases import CASES, Case, Diagnosis, Expected, apart, side_by_side, stages
 from scenarios.cgroups import Unavailable
 from scenarios.measure import Measured, repeated
 
@@ -96,21 +96,22 @@ def _measured(cases: Sequence[Case], *, verbose: bool) -> dict[str, str]:
     rows: list[str] = []
     alert_rows: list[str] = []
     with tempfile.TemporaryDirectory() as home, listening(Path(home)) as listener:
-        for case in cases:
+        for stage in stages(cases):
             try:
                 with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-                    results = repeated(case, Path(folder), listener, _tell)
+                    results = repeated(side_by_side(stage), Path(folder), listener, _tell)
             except Unavailable as reason:
-                _tell(f"{case.name}: not measured: {reason}")
+                _tell(f"{', '.join(case.name for case in stage)}: not measured: {reason}")
                 continue
-            for found in results:
-                rows.append(row(case, found))
-                if verbose or found.wrong:
-                    _tell(f"{case.name}: {found.wrong or 'as expected'}\n  {found}")
-                _tell(rows[-1])
-                if found.heard:
-                    alert_rows.append(alert_row(case, found.heard))
-                    _tell(alert_rows[-1])
+            for case, of_case in zip(stage, apart(stage, results), strict=True):
+                for found in of_case:
+                    rows.append(row(case, found))
+                    if verbose or found.wrong:
+                        _tell(f"{case.name}: {found.wrong or 'as expected'}\n  {found}")
+                    _tell(rows[-1])
+                    if found.heard:
+                        alert_rows.append(alert_row(case, found.heard))
+                        _tell(alert_rows[-1])
     return {CAUSES: table(rows), ALERTS: alert_table(alert_rows)}
 
 

@@ -1,17 +1,17 @@
 """Real processes starve a virtual GPU in known ways; accounting and alerts must name the way.
 
-Each case runs once and is judged twice.
+Each case runs once and is judged twice; those that hardly take a CPU run at the same time.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from scenarios.alerts import Listener, listening
-from scenarios.cases import CASES, Case
+from scenarios.cases import CASES, Case, apart, side_by_side, stages
 from scenarios.cgroups import Unavailable
 from scenarios.matrix import alert_row, row
 from scenarios.measure import Measured, repeated
@@ -41,20 +41,27 @@ def measured_fixture(
     listener: Listener | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Measure:
     known: dict[str, list[Measured] | Unavailable] = {}
+    stage_of = {case.name: stage for stage in stages(CASES) for case in stage}
 
     def measured(case: Case) -> list[Measured]:
         if case.name not in known:
+            stage = stage_of[case.name]
             try:
                 folder = tmp_path_factory.mktemp("case")
-                known[case.name] = repeated(case, folder, listener, print)
+                results = repeated(side_by_side(stage), folder, listener, print)
+                known.update(zip(names(stage), apart(stage, results), strict=True))
             except Unavailable as reason:
-                known[case.name] = reason
+                known.update(dict.fromkeys(names(stage), reason))
         found = known[case.name]
         if isinstance(found, Unavailable):
             pytest.skip(f"{found}")
         return found
 
     return measured
+
+
+def names(stage: Iterable[Case]) -> list[str]:
+    return [case.name for case in stage]
 
 
 @_each_case

@@ -1,0 +1,304 @@
+"""What the rules cost Prometheus, by the size of the fleet.
+
+    PYTHONPATH=tests python tests/bench/rules_scale.py [GPUS ...]
+
+Each row is a real Prometheus of its own that scrapes made-up nodes of eight GPUs once a minute,
+with the pack as it is. What the longest windows look back on is written beforehand, but for those
+of a day. It takes 10 minutes a row; 10 000 GPUs take GBs of memory and of $TMPDIR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import promql_parser as promql
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter import rulepack
+from rules import day
+from rules.fleet import Fleet, Gpu, add_gpu
+from rules.parsed import rules
+from support.daemon import HOST, daemon, free_port, get
+from support.tools import require
+
+SIZES = (1000, 5000, 10_000)
+GPUS_PER_NODE = 8
+SCRAPED_EVERY_SECONDS = 60
+EVALUATED_EVERY_SECONDS = 30
+"""What the groups say."""
+SETTLED_AFTER_SECONDS = 420
+"""The windows of ten minutes are nearly full, those of five are."""
+WATCHED_SECONDS = 120
+HISTORY_SECONDS = 7200
+LONG_SECONDS = 600
+"""Windows of more are filled beforehand, from recorded series."""
+STATES: Sequence[day.State] = (
+    *[day.WELL] * 9,
+    day.IDLE,
+    day.STORAGE,
+    day.REMOTE,
+    day.FEW_WORKERS,
+    day.PREPROCESSING,
+    day.THROTTLED,
+    day.LOOP,
+    day.COPYING,
+)
+"""Half of the GPUs are well; node by node, as a job has whole nodes."""
+_CONTENT = "text/plain; version=0.0.4"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series of a GPU: it grows evenly, or not at all."""
+
+    name: str
+    labels: str
+    first: float
+    per_minute: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One reading of Prometheus' own metrics."""
+
+    seconds: Mapping[str, float]
+    """Of the last evaluation, by group."""
+    missed: float
+    series: float
+    cpu_seconds: float
+    resident_bytes: float
+
+
+def main(sizes: Sequence[int]) -> None:
+    """Print the table."""
+    print(
+        "| GPUs | series | all groups, s | share of 30 s | slowest group, s | missed | CPU | RSS |"
+    )
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for gpus in sizes:
+        print(row(gpus, measured(gpus)), flush=True)
+
+
+def row(gpus: int, found: Sequence[Found]) -> str:
+    """Medians of what was found."""
+    total = median(sum(one.seconds.values()) for one in found)
+    name = max(found[-1].seconds, key=lambda group: found[-1].seconds[group])
+    slowest = median(one.seconds[name] for one in found)
+    cores = (found[-1].cpu_seconds - found[0].cpu_seconds) / WATCHED_SECONDS
+    resident = max(one.resident_bytes for one in found)
+    cells = [
+        f"{gpus:,}".replace(",", " "),
+        f"{found[-1].series / 1e6:.2f} M",
+        f"{total:.1f}",
+        f"{total / EVALUATED_EVERY_SECONDS:.0%}",
+        f"{name} {slowest:.1f}",
+        f"{found[-1].missed - found[0].missed:.0f}",
+        f"{cores:.2f} cores",
+        f"{resident / 2**30:.1f} GiB",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def measured(gpus: int) -> list[Found]:
+    """Readings over the watched time, one for each evaluation."""
+    nodes = gpus // GPUS_PER_NODE
+    with tempfile.TemporaryDirectory(prefix="rules-scale-") as name, serving() as port:
+        folder = Path(name)
+        fill(folder, nodes, int(time.time()) // EVALUATED_EVERY_SECONDS * EVALUATED_EVERY_SECONDS)
+        own = free_port()
+        (folder / "prometheus.yml").write_text(json.dumps(config(folder, nodes, port)))
+        command = [
+            require("prometheus", "prometheus"),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.max-block-duration=2h",
+            f"--web.listen-address={HOST}:{own}",
+            "--log.level=warn",
+        ]
+        with daemon(command, own, "/-/ready", folder / "log") as pid:
+            time.sleep(SETTLED_AFTER_SECONDS)
+            found = []
+            for _ in range(WATCHED_SECONDS // EVALUATED_EVERY_SECONDS + 1):
+                found.append(reading(own, pid))
+                time.sleep(EVALUATED_EVERY_SECONDS)
+            return found
+
+
+def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
+    """All nodes are paths of one server."""
+    paths = []
+    for name, text in rulepack.for_dialect(rulepack.files(), "exporter").items():
+        paths.append(folder / name)
+        paths[-1].write_text(text)
+    address = ["__address__"]
+    return {
+        "rule_files": [f"{path}" for path in paths],
+        "scrape_configs": [
+            {
+                "job_name": "gpu",
+                "scrape_interval": f"{SCRAPED_EVERY_SECONDS}s",
+                "scrape_timeout": f"{SCRAPED_EVERY_SECONDS}s",
+                "static_configs": [{"targets": [node_name(number) for number in range(nodes)]}],
+                "relabel_configs": [
+                    {"source_labels": address, "target_label": "instance"},
+                    {
+                        "source_labels": address,
+                        "target_label": "__metrics_path__",
+                        "replacement": "/$1",
+                    },
+                    {"target_label": "__address__", "replacement": f"{HOST}:{port}"},
+                ],
+            }
+        ],
+    }
+
+
+def reading(port: int, pid: int) -> Found:
+    """What Prometheus says of itself now."""
+    _, body = get(port, "/metrics")
+    samples = [
+        sample
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    ]
+    by_group = {
+        sample.labels["rule_group"].rpartition(";")[2]: sample.value
+        for sample in samples
+        if sample.name == "prometheus_rule_group_last_duration_seconds"
+    }
+    totals = {sample.name: sample.value for sample in samples if not sample.labels}
+    missed = sum(
+        s.value for s in samples if s.name.startswith("prometheus_rule_group_iterations_m")
+    )
+    process = psutil.Process(pid)
+    times = process.cpu_times()
+    return Found(
+        seconds=by_group,
+        missed=missed,
+        series=totals["prometheus_tsdb_head_series"],
+        cpu_seconds=times.user + times.system,
+        resident_bytes=process.memory_info().rss,
+    )
+
+
+def node_name(number: int) -> str:
+    return f"node-{number:05}"
+
+
+@cache
+def lines(kind: int) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+    """The series of GPU 0 of a node whose GPUs are in state `kind`: the GPU's, and the host's."""
+    fleet = Fleet(minutes=1)
+    owner = {"workload_namespace": "team", "workload_pod": "train", "workload_container": "main"}
+    add_gpu(fleet, "node", replace(Gpu(**STATES[kind]), owner=owner))  # type: ignore[arg-type]
+    own: list[Line] = []
+    host: list[Line] = []
+    for one in fleet._series:
+        hidden = ("job", "instance", "gpu", "uuid")
+        pairs = [f"{key}={json.dumps(v)}" for key, v in one.labels.items() if key not in hidden]
+        first, second = (value or 0.0 for value in one.values[:2])
+        line = Line(one.name, ",".join(pairs), first, second - first)
+        (own if "uuid" in one.labels else host).append(line)
+    return tuple(own), tuple(line for line in host if line.name != "up")
+
+
+def exposition(number: int, minutes: float) -> bytes:
+    """What node `number` shows so long after the start."""
+    own, host = lines(number % len(STATES))
+    text = [f"{line.name}{{{line.labels}}} {_value(line, minutes)!r}" for line in host]
+    for index in range(GPUS_PER_NODE):
+        gpu = f'gpu="{index}",uuid="GPU-{number}-{index}"'
+        for line in own:
+            labels = f"{gpu},{line.labels}" if line.labels else gpu
+            if line.name == "gpu_workload_info":
+                labels = labels.replace('"train"', f'"train-{number // 4}"')
+            text.append(f"{line.name}{{{labels}}} {_value(line, minutes)!r}")
+    return ("\n".join(text) + "\n").encode()
+
+
+def _value(line: Line, minutes: float) -> float:
+    return line.first + line.per_minute * minutes
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    """A server of all nodes, in a thread; yields its port."""
+    loop = asyncio.new_event_loop()
+    began = time.monotonic()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readline():
+            number = int(head.split()[1].rpartition(b"-")[2])
+            while await reader.readline() not in (b"\r\n", b""):
+                pass
+            body = exposition(number, (time.monotonic() - began) / 60)
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
+                % (_CONTENT.encode(), len(body))
+            )
+            writer.write(body)
+            await writer.drain()
+        writer.close()
+
+    server = loop.run_until_complete(asyncio.start_server(answer, HOST, 0, backlog=4096))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def long_windows() -> set[str]:
+    """Recorded series that rules look back on for long."""
+    pack = rules()
+    recorded = {rule.name for rule in pack if not rule.is_alert}
+    return {
+        name
+        for rule in pack
+        for matrix in rule.nodes(promql.MatrixSelector)
+        if matrix.range.total_seconds() > LONG_SECONDS
+        and (name := matrix.vector_selector.name) in recorded
+        and "dcgm" not in name
+    }
+
+
+def fill(folder: Path, nodes: int, end: int) -> None:
+    """Write the past of these series, as a block."""
+    times = range(end - HISTORY_SECONDS, end, EVALUATED_EVERY_SECONDS)
+    source = folder / "samples"
+    with source.open("w", encoding="utf-8") as file:
+        for name in sorted(long_windows()):
+            for number in range(nodes):
+                for index in range(GPUS_PER_NODE):
+                    file.write(past(name, number, index, times))
+        file.write("# EOF\n")
+    command = [require("promtool", "prometheus"), "tsdb", "create-blocks-from"]
+    command += ["openmetrics", f"{source}", f"{folder / 'data'}"]
+    subprocess.run(command, check=True, capture_output=True)
+    source.unlink()
+
+
+def past(name: str, number: int, index: int, times: range) -> str:
+    """A constant series as OpenMetrics."""
+    labels = f'job="gpu",instance="{node_name(number)}",gpu="{index}",uuid="GPU-{number}-{index}"'
+    head = f"{name}{{{labels}}} 0.5 "
+    return "".join([f"{head}{at}\n" for at in times])
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]] or SIZES)
