@@ -4,9 +4,15 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpu_bottleneck_exporter/__init__.py)
+BUILDER ?= docker
+IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
+IMAGE_ARGS ?=
+LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --upgrade \
+	--custom-compile-command 'make lock'
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch lint bench generate build tools clean
+.PHONY: help run demo test test-scenarios test-torch test-service test-image lint bench generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -18,7 +24,7 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 	@exec $(EXPORTER) demo --alerts
 
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel
-	$(BIN)/python -m pytest -n 2 --ignore tests/scenarios --ignore tests/dataloader $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --ignore tests/scenarios --ignore tests/dataloader --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/top/test_top.py $(PYTEST_ARGS)
 
 test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes, alone on the machine
 	$(BIN)/python -m pytest tests/scenarios $(PYTEST_ARGS)
@@ -26,6 +32,14 @@ test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on rea
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
 	$(BIN)/pip install -q torch==2.13.0
 	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)
+
+test-service: $(VENV)/.tested-wheel tools  ## Run the unit under a systemd of its own (root, namespaces)
+	$(BIN)/python -m pytest tests/deploy/test_service.py $(PYTEST_ARGS)
+
+test-image: $(VENV)/.tested-wheel tools  ## Build the image on a bare Debian and run it (root, network)
+	@command -v buildah >/dev/null || $(call apt,buildah)
+	@command -v mmdebstrap >/dev/null || $(call apt,mmdebstrap)
+	$(BIN)/python -m pytest tests/deploy/test_image.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.developer  ## Check style and types
 	$(BIN)/ruff check
@@ -37,20 +51,33 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP se
 	$(BIN)/python tests/bench/feeders_cost.py
 	$(BIN)/python tests/bench/http_servers.py
 
-generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the golden exposition
+generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the dashboards, the golden exposition
 	$(BIN)/python -m gpu_bottleneck_exporter.collectors.reference exporter/README.md
 	PYTHONPATH=tests $(BIN)/python -m rules.causes_table rules/README.md README.md
+	PYTHONPATH=tests $(BIN)/python -m helm.values_table helm/gpu-bottleneck-exporter/README.md
+	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
+
+pictures: $(VENV)/.developer tools  ## Take the READMEs' pictures of the status page and of top, on a quiet machine
+	PYTHONPATH=tests $(BIN)/python tests/pictures.py exporter/pictures
 
 build: $(VENV)/.venv  ## Build wheel and sdist into dist/
 	$(BIN)/pip install -q build
 	rm -rf dist build
 	$(BIN)/python -m build -q
 
+image:  ## Build the container image; BUILDER=podman or buildah, IMAGE=registry/name:tag
+	$(BUILDER) build -f exporter/deploy/Dockerfile --build-arg VERSION=$(VERSION) -t $(IMAGE) $(IMAGE_ARGS) .
+
+lock: $(VENV)/.venv  ## Renew the versions and hashes that the image is built from
+	$(BIN)/pip install -q uv
+	$(LOCK) --extra web-config --extra kubernetes pyproject.toml -o exporter/deploy/requirements.txt
+	echo 'setuptools>=77' | $(LOCK) - -o exporter/deploy/build-requirements.txt
+
 clean:  ## Remove everything that was built or installed here
 	rm -rf $(VENV) dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-SOURCES = pyproject.toml $(wildcard rules/*.yml rules/runbooks/*.md) \
+SOURCES = pyproject.toml $(wildcard rules/*.yml rules/runbooks/*.md grafana/*.json) \
 	$(shell find exporter -name '*.py' -o -name py.typed)
 
 # Debian's python3 comes without ensurepip.
@@ -60,7 +87,7 @@ $(VENV)/.venv:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
-	$(BIN)/pip install -q .
+	$(BIN)/pip install -q '.[kubernetes,web-config]'
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.venv pyproject.toml
@@ -81,6 +108,7 @@ tools:  ## Install the programs that the tests need (Debian, as root), or say wh
 	@command -v amtool >/dev/null || $(call apt,prometheus-alertmanager)
 	@command -v vmalert >/dev/null || $(call apt,victoria-metrics)
 	@command -v cc >/dev/null || $(call apt,gcc libc6-dev)
+	@command -v systemd-analyze >/dev/null || $(call apt,systemd)
 	@command -v chromium >/dev/null || $(call apt,chromium)
 
 apt = { if [ "$$(id -u)" = 0 ]; \

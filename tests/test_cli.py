@@ -17,8 +17,8 @@ from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
 from support.command import ANY_PORT, PATIENCE_SECONDS, Server, run, serving, wait_for
 
-ALL_COMMANDS = ("check", "demo", "once", "rules", "serve")
-SAMPLING_COMMANDS = ("check", "demo", "once", "serve")
+ALL_COMMANDS = ("check", "dashboards", "demo", "once", "rules", "serve", "top")
+SAMPLING_COMMANDS = ("check", "demo", "once", "serve", "top")
 
 
 def names(text: str) -> set[str]:
@@ -115,7 +115,7 @@ def test_serve_without_a_driver_says_what_is_missing(serve: Server) -> None:
     status, page = serve.get("/")
     assert status == 200
     assert "LIBRARY_NOT_FOUND" in page
-    assert "No GPU to show." in page
+    assert "No GPU to show: " in page
     assert serve.get("/nonsense")[0] == 404
     assert 'level=warning source=sampler msg="no GPU metrics: ' in serve.said
 

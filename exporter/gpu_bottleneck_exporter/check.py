@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gpu_bottleneck_exporter.collectors.exporter import missing_signals, signals
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_NO_DRIVER, OF_SIGNALS
 from gpu_bottleneck_exporter.sampler import Sampler, State
 from gpu_bottleneck_exporter.serve import enabled_collectors
 from gpu_bottleneck_exporter.settings import Settings
@@ -16,40 +17,6 @@ from gpu_bottleneck_exporter.settings import Settings
 COMPLETE, WITH_GAPS, NO_GPU = 0, 1, 2
 """Exit statuses."""
 
-_REMEDIES = {
-    "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
-    "from GPM or from one reading a tick, which is coarser",
-    "gpm": "GPM needs Hopper or later and driver 525 or later: without it there are no SM, "
-    "tensor, DRAM, PCIe or NVLink counters",
-    "energy": "the energy counter needs Volta or later and no vGPU: use gpu_power_watts",
-    "throttle_counters": "the driver gives no throttle time: only gpu_throttle_active is left",
-    "processes": "the driver does not list processes: run in the host's PID namespace and, under "
-    "MIG, with access to /dev/nvidia-caps (mig monitor)",
-    "xid_events": "the driver reports no events: watch the kernel log for XIDs",
-    "psi_host": "the kernel accounts no pressure: boot it with psi=1 (CONFIG_PSI)",
-    "psi_cgroup": "jobs have pressure under cgroup v2 only: boot with "
-    "systemd.unified_cgroup_hierarchy=1, and psi=1 if psi_host is missing too; in a container "
-    "mount the host's /sys read-only and name it with --path.sysfs",
-    "schedstat": "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO): there is no time in "
-    "the CPU's queue, and contention shows as host_code or worker_cpu",
-    "wait_channel": "the kernel does not tell what processes sleep in, so network, queue and "
-    "asleep become unknown: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it "
-    "as root",
-    "process_io": "what processes read and wrote, their /dev/shm and their environment are not "
-    "told, so memory shows as storage, copying as host_code or worker_cpu, peer within one process "
-    "only: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
-    "host_pids": "not all processes are seen, so GPUs lack feeders and idle time is unallocated or "
-    "unknown: set hostPID: true in the pod (docker: --pid=host); where /proc is mounted with "
-    "hidepid, add the exporter to the group of its gid= or run it as root",
-    "cgroup_cpu": "no cgroup CPU controller is mounted, so CPU limits and throttling are not "
-    "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
-    "cgroup_memory": "no cgroup memory controller is mounted, so limits, use and refaults are not "
-    "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
-}
-_DRIVER_REMEDY = (
-    "install NVIDIA's driver; in a container use the NVIDIA runtime with the capability 'utility'. "
-    "To try the exporter without a GPU: gpu-bottleneck-exporter demo"
-)
 _PATIENCE_SECONDS = 20.0
 
 
@@ -64,6 +31,7 @@ class Report:
 def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
     """Sample for a few ticks and tell what came of it."""
     sampler = sampled(settings, open_driver, ticks=3)
+    _wait_for_the_kubelet(sampler)
     state = sampler.state()
     down = sampler.down_reasons()
     status = sampler.status
@@ -80,7 +48,7 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
 def none_found(status: str) -> Report:
     """The report where there is no GPU to speak of."""
     none = f"GPU metrics     none: {status}"
-    return Report((none, f"  remedy        {_DRIVER_REMEDY}"), NO_GPU)
+    return Report((none, f"  remedy        {OF_NO_DRIVER}"), NO_GPU)
 
 
 def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Sampler:
@@ -93,6 +61,12 @@ def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -
     if sampler.state().gpus:
         time.sleep(ticks * settings.interval_seconds)
     return sampler
+
+
+def _wait_for_the_kubelet(sampler: Sampler) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while sampler.state().kubelet.pending and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _driver_lines(state: State) -> Iterator[str]:
@@ -128,10 +102,13 @@ def _missing(state: State) -> dict[str, str]:
 def _gaps(state: State, down: dict[int, str]) -> Iterator[str]:
     for index, reason in sorted(down.items()):
         yield f"gap             gpu {index} is down: {reason}"
-        yield "  remedy        look for XIDs in the kernel log; reset the GPU or restart the node"
+        yield f"  remedy        {OF_DOWN}"
     for signal, gpus in _missing(state).items():
         yield f"gap             {signal}: not given by {gpus}"
-        yield f"  remedy        {_REMEDIES[signal]}"
+        yield f"  remedy        {OF_SIGNALS[signal]}"
+    if (trouble := state.kubelet.trouble) is not None:
+        yield f"gap             kubelet: {trouble.sentence}"
+        yield f"  remedy        {trouble.remedy}"
     for name, outcome in state.outcomes:
         if outcome.error and not down:
             yield f"gap             collector {name}: {outcome.error}"

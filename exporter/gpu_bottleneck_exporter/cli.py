@@ -15,9 +15,10 @@ import click
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
-from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.remedies import RUNBOOK_BASE
+from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET, Settings
 
 _NAME = "gpu-bottleneck-exporter"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -85,6 +86,21 @@ _SAMPLING = (
         is_flag=True,
         help="Read GPUs that runtime power management has put to sleep, and keep them awake.",
     ),
+    flag(
+        "kubelet.socket",
+        "kubelet_socket",
+        # Without the right to read it `check` is to say so, and the rest is to work.
+        type=click.Path(readable=False, path_type=Path),
+        default=KUBELET_SOCKET,
+        help="Where the kubelet's pod-resources socket is mounted; without one pods have no names.",
+    ),
+    flag(
+        "kubelet.container-logs",
+        "container_logs",
+        type=click.Path(readable=False, path_type=Path),
+        default=CONTAINER_LOGS,
+        help="Where the host's /var/log/containers is mounted, for the names of its files.",
+    ),
 )
 
 
@@ -109,6 +125,15 @@ def _log(level: str) -> tuple[Callable[[Command], Command], ...]:
 
 _SERVING = _log("info")
 _REPORTING = _log("error")
+_WEB_CONFIG = (
+    flag(
+        "web.config.file",
+        "web_config_file",
+        default="",
+        metavar="FILE",
+        help="TLS and users, in the format of Prometheus' exporter-toolkit.",
+    ),
+)
 _WEB = (
     flag(
         "web.listen-address",
@@ -123,6 +148,13 @@ _WEB = (
         default="/metrics",
         metavar="PATH",
         help="Path under which metrics are served.",
+    ),
+    flag(
+        "web.runbook-base",
+        "runbook_base",
+        default=RUNBOOK_BASE,
+        metavar="URL",
+        help="Where your copy of the runbooks is, for the status page to link there.",
     ),
 )
 
@@ -166,7 +198,7 @@ def commands() -> None:
 
 
 @commands.command()
-@settings_flags(_WEB, _SAMPLING, _SERVING)
+@settings_flags(_WEB, _WEB_CONFIG, _SAMPLING, _SERVING)
 def serve(settings: Settings) -> None:
     """Serve the metrics of this machine's GPUs.
 
@@ -175,9 +207,10 @@ def serve(settings: Settings) -> None:
     from gpu_bottleneck_exporter.serve import serve as run  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415
 
+    web_config = _web_config(settings)
     sockets = bind(settings.listen_address)
-    click.echo(f"serving on {_url(sockets[0], settings)}", err=True)
-    run(settings, _nvml(settings), sockets)
+    click.echo(f"serving on {_url(sockets[0], settings, web_config)}", err=True)
+    run(settings, _nvml(settings), sockets, web_config)
 
 
 @commands.command()
@@ -188,7 +221,7 @@ def serve(settings: Settings) -> None:
     show_envvar=True,
     help="Run Prometheus and Alertmanager with the rules beside it, and show alerts here.",
 )
-@settings_flags(_WEB, _SAMPLING, _SERVING)
+@settings_flags(_WEB, _WEB_CONFIG, _SAMPLING, _SERVING)
 def demo(settings: Settings, *, alerts: bool) -> None:
     """Serve simulated GPUs that real little training loops keep busy, each in its own way."""
     from gpu_bottleneck_exporter.demo.alerts import alerting  # noqa: PLC0415
@@ -197,16 +230,19 @@ def demo(settings: Settings, *, alerts: bool) -> None:
     from gpu_bottleneck_exporter.serve import serve as run  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415
 
+    if alerts and settings.web_config_file:
+        raise SettingsError("--alerts scrapes without TLS and users: leave --web.config.file out")
+    web_config = _web_config(settings)
     sockets = bind(settings.listen_address)
     with running() as demo_board:
         click.echo(demo_board.banner, err=True)
-        click.echo(f"serving on {_url(sockets[0], settings)}", err=True)
+        click.echo(f"serving on {_url(sockets[0], settings, web_config)}", err=True)
         with ExitStack() as beside:
             if alerts:
                 port = sockets[0].getsockname()[1]
                 tell = partial(click.echo, err=True)
                 beside.enter_context(alerting(f"127.0.0.1:{port}", tell))
-            run(settings, lambda: VirtualDriver(demo_board.board), sockets)
+            run(settings, lambda: VirtualDriver(demo_board.board), sockets, web_config)
 
 
 @commands.command()
@@ -237,7 +273,7 @@ def once(settings: Settings) -> None:
     metavar="SECONDS",
     help="Watch for so long, then say per GPU how busy it was, what it waited on, and what to try.",
 )
-@settings_flags(_SAMPLING, _REPORTING)
+@settings_flags(_WEB_CONFIG, _SAMPLING, _REPORTING)
 def check(settings: Settings, seconds: float | None) -> None:
     """Tell what was found, each gap with its remedy.
 
@@ -246,6 +282,10 @@ def check(settings: Settings, seconds: float | None) -> None:
     from gpu_bottleneck_exporter.check import check as run  # noqa: PLC0415
     from gpu_bottleneck_exporter.diagnose import diagnose  # noqa: PLC0415
 
+    web_config = _web_config(settings)
+    if web_config is not None:
+        summary = web_config.current().config.summary
+        click.echo(f"web config      OK: {settings.web_config_file}: {summary}")
     if seconds is None:
         report = run(settings, _nvml(settings))
     else:
@@ -254,6 +294,68 @@ def check(settings: Settings, seconds: float | None) -> None:
     for line in report.lines:
         click.echo(line)
     sys.exit(report.status)
+
+
+@commands.command()
+@flag(
+    "url",
+    "url",
+    metavar="URL",
+    help="Watch the exporter there instead, as in https://user:password@node7:10170/metrics.",
+)
+@flag(
+    "ca-file",
+    "ca_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Certificates of the authorities to trust with --url, instead of the system's.",
+)
+@flag(
+    "interval",
+    "seconds",
+    type=click.FloatRange(0.5, 60),
+    default=2.0,
+    metavar="SECONDS",
+    help="Time between two looks, 0.5 to 60.",
+)
+@click.option(
+    "--count",
+    "-n",
+    "count",
+    type=click.IntRange(1),
+    envvar=f"{ENVIRONMENT_PREFIX}COUNT",
+    show_envvar=True,
+    metavar="N",
+    help="Print plain lines N times and end; so it does without end where stdout is no terminal.",
+)
+@flag("once", "once_only", is_flag=True, help="The same as --count 1.")
+@flag(
+    "sort",
+    "order",
+    type=click.Choice(["gpu", "busy", "watts", "temperature", "memory", "cause"]),
+    default="gpu",
+    help="What to sort by at first.",
+)
+@settings_flags(_SAMPLING, _REPORTING)
+def top(  # noqa: PLR0913 - one for each option
+    settings: Settings,
+    url: str | None,
+    ca_file: Path | None,
+    seconds: float,
+    count: int | None,
+    *,
+    once_only: bool,
+    order: str,
+) -> None:
+    """Show a node live: what each GPU does, what it waits for, and what to try.
+
+    This machine's GPUs without --url. Keys: ? tells them, q quits.
+    """
+    from gpu_bottleneck_exporter.top.run import top as run  # noqa: PLC0415
+    from gpu_bottleneck_exporter.top.source import Local, Remote  # noqa: PLC0415
+
+    source = Remote(url, ca_file) if url else Local(settings, _nvml(settings))
+    run(source, seconds, 1 if once_only else count, order)
 
 
 @commands.command()
@@ -314,6 +416,31 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
         click.echo(f"wrote {path}", err=True)
 
 
+@commands.command()
+@click.argument("name", required=False)
+@flag(
+    "output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write all of them there.",
+)
+@flag("force", "force", is_flag=True, help="Let --output overwrite files that differ.")
+def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
+    """List the Grafana dashboards, print the one named, or write all to a folder."""
+    from gpu_bottleneck_exporter import dashboardoutput, ruleoutput  # noqa: PLC0415
+
+    if folder is not None:
+        if name is not None:
+            raise ExporterError("--output writes all dashboards: name none")
+        for path in ruleoutput.write(folder, dashboardoutput.files(), force=force):
+            click.echo(f"wrote {path}", err=True)
+    elif name is not None:
+        click.echo(dashboardoutput.printed(name), nl=False)
+    else:
+        click.echo("\n".join(dashboardoutput.names()))
+
+
 def _progress(seconds_left: float) -> None:
     """A line that is written over; nothing where stderr is no terminal."""
     if sys.stderr.isatty():
@@ -327,11 +454,18 @@ def _nvml(settings: Settings) -> Callable[[], Any]:
     return functools.partial(open_nvml, settings.sysfs, wake_suspended=settings.wake_suspended)
 
 
-def _url(listening: Any, settings: Settings) -> str:
+def _web_config(settings: Settings) -> Any:
+    from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
+
+    return WebConfigFile(Path(settings.web_config_file)) if settings.web_config_file else None
+
+
+def _url(listening: Any, settings: Settings, web_config: Any) -> str:
+    scheme = "https" if web_config and web_config.current().tls else "http"
     host, port = listening.getsockname()[:2]
     if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
         host = "localhost"
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.telemetry_path}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.telemetry_path}"
 
 
 def main() -> NoReturn:
@@ -342,7 +476,7 @@ def main() -> NoReturn:
     try:
         commands.main(prog_name=_NAME, standalone_mode=False)
     except ExporterError as error:
-        _end(str(error))
+        _end(str(error), error.status)
     except click.ClickException as error:
         _end(error.format_message(), error.exit_code)
     finally:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors.base import Collector
 from gpu_bottleneck_exporter.exposition import Exposition
+from gpu_bottleneck_exporter.nodeview.local import LocalNode, Recorder
 from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.web.status import status_page
 
@@ -15,11 +15,13 @@ class ExporterContent:
     """The exporter as `web.content.Content`."""
 
     def __init__(
-        self, sampler: Sampler, collectors: Sequence[Collector], telemetry_path: str
+        self, sampler: Sampler, collectors: Sequence[Collector], telemetry_path: str, runbooks: str
     ) -> None:
         self._sampler = sampler
         self._exposition = Exposition(sampler, collectors)
         self._telemetry_path = telemetry_path
+        self._runbooks = runbooks
+        self.recorder = Recorder(LocalNode(sampler, collectors))
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """One scrape."""
@@ -27,19 +29,14 @@ class ExporterContent:
 
     def status_page(self) -> bytes:
         """The page for people."""
-        return status_page(
-            version=__version__,
-            status=self._sampler.status,
-            state=self._sampler.state(),
-            down=self._sampler.down_reasons(),
-            telemetry_path=self._telemetry_path,
-        ).encode()
+        view = self.recorder.view()
+        page = status_page(view, telemetry_path=self._telemetry_path, runbooks=self._runbooks)
+        return page.encode(errors="replace")
 
     def healthy(self) -> tuple[bool, str]:
         """Liveness: the sampler runs. A missing or hung driver is no reason to be restarted."""
-        if self._sampler.alive:
-            return True, "the sampler is running"
-        return False, f"the sampler has stopped: {self._sampler.status}"
+        standstill = self._sampler.standstill()
+        return standstill is None, standstill or "the sampler is running"
 
     def ready(self) -> tuple[bool, str]:
         """Readiness: every GPU was tried once, or it is known that there is no driver."""

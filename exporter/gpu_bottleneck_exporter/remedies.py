@@ -1,4 +1,4 @@
-"""The first thing to try for each thing an idle GPU waits on."""
+"""The first thing to try: for each thing an idle GPU waits on, and for what is missing."""
 
 from __future__ import annotations
 
@@ -54,3 +54,60 @@ REMEDIES: dict[str, tuple[str, str]] = {
     ),
 }
 """What it means, and what to try first, by `waiting_on`."""
+
+RUNBOOK_BASE = (
+    "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
+)
+RUNBOOKS: dict[str, str] = {
+    stall.HOST_CODE: "GpuHostLoopBound",
+    stall.WORKER_CPU: "GpuCpuPreprocessingBound",
+    stall.CPU_QUEUE: "GpuCpuOversubscribed",
+    stall.CPU_QUOTA: "GpuCpuThrottled",
+    stall.STORAGE: "GpuLocalStorageBound",
+    stall.MEMORY: "GpuPageCacheThrash",
+    stall.NETWORK: "GpuNetworkStorageBound",
+    stall.PEER: "GpuImbalance",
+    stall.ASLEEP: "GpuAllocatedIdle",
+    stall.UNKNOWN: "GpuUnexplainedLowUtilization",
+}
+"""By `waiting_on`; a GPU that nobody holds needs none."""
+RUNBOOK_OF_DOWN = "GpuTelemetryLost"
+
+OF_DOWN = "look for XIDs in the kernel log; reset the GPU or restart the node"
+OF_NO_DRIVER = (
+    "install NVIDIA's driver; in a container use the NVIDIA runtime with the capability 'utility'. "
+    "To try the exporter without a GPU: gpu-bottleneck-exporter demo"
+)
+OF_SIGNALS: dict[str, str] = {
+    "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
+    "from GPM or from one reading a tick, which is coarser",
+    "gpm": "GPM needs Hopper or later and driver 525 or later: without it there are no SM, "
+    "tensor, DRAM, PCIe or NVLink counters",
+    "energy": "the energy counter needs Volta or later and no vGPU: use gpu_power_watts",
+    "throttle_counters": "the driver gives no throttle time: only gpu_throttle_active is left",
+    "processes": "the driver does not list processes: run in the host's PID namespace and, under "
+    "MIG, with access to /dev/nvidia-caps (mig monitor)",
+    "xid_events": "the driver reports no events: watch the kernel log for XIDs",
+    "kubelet": "pods have no names in gpu_workload_info, and GPUs that were given to a pod which "
+    "has not opened them look free: gpu-bottleneck-exporter check says why",
+    "psi_host": "the kernel accounts no pressure: boot it with psi=1 (CONFIG_PSI)",
+    "psi_cgroup": "jobs have pressure under cgroup v2 only: boot with "
+    "systemd.unified_cgroup_hierarchy=1, and psi=1 if psi_host is missing too; in a container "
+    "mount the host's /sys read-only and name it with --path.sysfs",
+    "schedstat": "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO): there is no time in "
+    "the CPU's queue, and contention shows as host_code or worker_cpu",
+    "wait_channel": "the kernel does not tell what processes sleep in, so network, queue and "
+    "asleep become unknown: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it "
+    "as root",
+    "process_io": "what processes read and wrote, their /dev/shm and their environment are not "
+    "told, so memory shows as storage, copying as host_code or worker_cpu, peer within one process "
+    "only: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
+    "host_pids": "not all processes are seen, so GPUs lack feeders and idle time is unallocated or "
+    "unknown: set hostPID: true in the pod (docker: --pid=host); where /proc is mounted with "
+    "hidepid, add the exporter to the group of its gid= or run it as root",
+    "cgroup_cpu": "no cgroup CPU controller is mounted, so CPU limits and throttling are not "
+    "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
+    "cgroup_memory": "no cgroup memory controller is mounted, so limits, use and refaults are not "
+    "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
+}
+"""What a signal that is missing costs, and how to get it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.web.reload import WebConfigFile
 
 _ALLOCATIONS = 20_000
 """Net allocations between two looks for cycles; Python's own default is 700."""
@@ -29,12 +31,13 @@ def serve(
     settings: Settings,
     open_driver: Callable[[], Driver],
     sockets: Sequence[socket.socket],
+    web_config: WebConfigFile | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises ExporterError when the driver can only be used by a new process.
     """
-    asyncio.run(_serve(settings, open_driver, sockets))
+    asyncio.run(_serve(settings, open_driver, sockets, web_config))
 
 
 def _spare_the_collector() -> None:
@@ -49,29 +52,42 @@ def _spare_the_collector() -> None:
 
 
 async def _serve(
-    settings: Settings, open_driver: Callable[[], Driver], sockets: Sequence[socket.socket]
+    settings: Settings,
+    open_driver: Callable[[], Driver],
+    sockets: Sequence[socket.socket],
+    web_config: WebConfigFile | None,
 ) -> None:
     # Imported late: uvicorn costs start-up time that `once` and `check` need not pay.
+    from gpu_bottleneck_exporter.notify import reporting, supervisor  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.server import WebServer  # noqa: PLC0415
 
     fatal: list[str] = []
+    boss = supervisor(os.environ)
+
+    def stop(*_: object) -> None:
+        if boss is not None:
+            boss.tell("STOPPING=1")
+        server.stop()
 
     def end(reason: str) -> None:
         fatal.append(reason)
-        server.stop()
+        stop()
 
     collectors = enabled_collectors(settings)
     sampler = Sampler(open_driver, collectors, settings, end)
-    content = ExporterContent(sampler, collectors, settings.telemetry_path)
-    server = WebServer(content, sockets, settings.telemetry_path)
+    content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
+    server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
     # Not the event loop's handlers: with it they would go, and a second signal would kill.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.stop())
+        signal.signal(number, stop)
     sampler.start()
+    content.recorder.start()
     _spare_the_collector()
     try:
-        await server.serve()
+        async with reporting(sampler, boss, settings.deadline_seconds):
+            await server.serve()
     finally:
+        content.recorder.stop()
         sampler.stop()
     if fatal:
         raise ExporterError(fatal[0])

@@ -6,11 +6,15 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.remedies import RUNBOOK_BASE
 
 MINIMUM_INTERVAL_SECONDS = 0.2
 MAXIMUM_INTERVAL_SECONDS = 5.0
 MAXIMUM_DEADLINE_SECONDS = 60.0
+KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+CONTAINER_LOGS = Path("/var/log/containers")
+_URL = re.compile(r"https?://[^\s\"'<>]+")
 _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
 
@@ -18,11 +22,15 @@ _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 class Settings:
     """What the command line and the environment say.
 
-    Raises ExporterError, with the flag's name, for a value that makes no sense.
+    Raises SettingsError, with the flag's name, for a value that makes no sense.
     """
 
     listen_address: str = ":10170"
     telemetry_path: str = "/metrics"
+    web_config_file: str = ""
+    """TLS and users, in exporter-toolkit's format; "" for neither."""
+    runbook_base: str = RUNBOOK_BASE
+    """Below it are the runbooks that the status page links to."""
     interval_seconds: float = 1.0
     """Time between two readings of a GPU. The driver's ring holds 10 s: 5 s at most."""
     deadline_seconds: float = 5.0
@@ -30,28 +38,37 @@ class Settings:
     procfs: Path = Path("/proc")
     sysfs: Path = Path("/sys")
     wake_suspended: bool = False
+    kubelet_socket: Path = KUBELET_SOCKET
+    """Of the kubelet's pod-resources API; it may be absent, and come and go."""
+    container_logs: Path = CONTAINER_LOGS
+    """Where the kubelet links the logs of containers; it may be absent."""
     disabled_collectors: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
         if not MINIMUM_INTERVAL_SECONDS <= self.interval_seconds <= MAXIMUM_INTERVAL_SECONDS:
-            raise ExporterError(
+            raise SettingsError(
                 f"--sampling.interval must be {MINIMUM_INTERVAL_SECONDS} to "
                 f"{MAXIMUM_INTERVAL_SECONDS} seconds, not {self.interval_seconds:g}"
             )
         if not 2 * self.interval_seconds <= self.deadline_seconds <= MAXIMUM_DEADLINE_SECONDS:
-            raise ExporterError(
+            raise SettingsError(
                 "--sampling.deadline must be at least twice --sampling.interval "
                 f"({2 * self.interval_seconds:g} s) and at most {MAXIMUM_DEADLINE_SECONDS:g} s, "
                 f"not {self.deadline_seconds:g}"
             )
         _check_path(self.telemetry_path)
+        if not _URL.fullmatch(self.runbook_base):
+            raise SettingsError(
+                "--web.runbook-base must be like https://example.org/runbooks, "
+                f"not {self.runbook_base!r}"
+            )
         _check_folder("--path.procfs", self.procfs, "stat")
         _check_folder("--path.sysfs", self.sysfs, "")
 
 
 def _check_path(path: str) -> None:
     if not _TELEMETRY_PATH.fullmatch(path) or path.startswith("/-/"):
-        raise ExporterError(
+        raise SettingsError(
             f"--web.telemetry-path must be like /metrics (not /, nor below /-/), not {path!r}"
         )
 
@@ -63,4 +80,4 @@ def _check_folder(flag: str, folder: Path, probe: str) -> None:
         else:
             next(folder.iterdir(), None)
     except OSError as error:
-        raise ExporterError(f"{flag}: cannot read {folder / probe}: {error.strerror}") from error
+        raise SettingsError(f"{flag}: cannot read {folder / probe}: {error.strerror}") from error

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.check import _REMEDIES, _gaps
+from gpu_bottleneck_exporter.check import _gaps
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.host.watch import HostSnapshot, HostWatch
+from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 from support.states import NO_DRIVER
 from support.trees import cgroup_v1, cgroup_v2, lay
 
@@ -162,7 +163,7 @@ def test_the_pid_namespace_of_this_machine() -> None:
 
 def test_each_has_a_remedy() -> None:
     found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
-    assert found.keys() | {"wait_channel", "host_pids"} <= _REMEDIES.keys()
+    assert found.keys() | {"wait_channel", "host_pids"} <= OF_SIGNALS.keys()
 
 
 def test_a_gap_of_the_host_is_told_with_its_remedy() -> None:

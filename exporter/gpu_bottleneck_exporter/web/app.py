@@ -4,53 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.web.answer import (
+    Answer,
+    Receive,
+    Scope,
+    Send,
+    header,
+    in_thread,
+    plain,
+    respond,
+)
 from gpu_bottleneck_exporter.web.encoding import LastGzip, allows_gzip
+from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY
 
 if TYPE_CHECKING:
     from gpu_bottleneck_exporter.web.content import Content
 
 logger = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-T = TypeVar("T")
-
 DEFAULT_TELEMETRY_PATH = "/metrics"
 STATUS_PATH = "/"
 HEALTHY_PATH = "/-/healthy"
 READY_PATH = "/-/ready"
 
-PLAIN = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
 ALLOWED_METHODS = ("GET", "HEAD")
 
 PAGE_HEADERS = (
     (
         b"content-security-policy",
-        (
-            b"default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; "
-            b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        ),
+        CONTENT_SECURITY_POLICY.encode(),
     ),
     (b"referrer-policy", b"no-referrer"),
 )
 """The page shows names of processes and users; nothing of it is to run or to leave."""
-
-
-class Answer(NamedTuple):
-    """One response before it is sent."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 Route = Callable[[Scope, Receive], Awaitable[Answer]]
@@ -84,39 +76,31 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         answer = await self._answer(scope, receive)
-        headers = [
-            (b"content-type", answer.content_type.encode("latin-1")),
-            (b"content-length", str(len(answer.body)).encode("ascii")),
-            (b"x-content-type-options", b"nosniff"),
-            *answer.headers,
-        ]
-        body = b"" if scope["method"] == "HEAD" else answer.body
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await respond(scope, send, answer)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         path = scope["path"]
         route = self._routes.get(path)
         if route is None:
-            return _plain(404, "There is no such page; / lists those there are.")
+            return plain(404, "There is no such page; / lists those there are.")
         if scope["method"] not in ALLOWED_METHODS:
             allowed = ", ".join(ALLOWED_METHODS)
-            refusal = _plain(405, f"This page answers {allowed} only.")
+            refusal = plain(405, f"This page answers {allowed} only.")
             return refusal._replace(headers=((b"allow", allowed.encode("ascii")),))
         try:
             return await route(scope, receive)
         except asyncio.CancelledError:
             # The client went away or the server is stopping; in the second case a
             # plain answer beats a connection that just ends.
-            return _plain(503, "The exporter is stopping.")
+            return plain(503, "The exporter is stopping.")
         except Exception:
             # Whatever a page stumbles over, the other pages go on.
             logger.exception("The page %s failed.", path)
-            return _plain(500, "This page failed; the exporter's log says why.")
+            return plain(500, "This page failed; the exporter's log says why.")
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
-        accept = _header(scope, b"accept")
-        packed = allows_gzip(_header(scope, b"accept-encoding"))
+        accept = header(scope, b"accept")
+        packed = allows_gzip(header(scope, b"accept-encoding"))
 
         def render() -> Answer:
             body, content_type = self._content.metrics(accept)
@@ -126,10 +110,10 @@ class App:
                 headers += ((b"content-encoding", b"gzip"),)
             return Answer(200, content_type, body, headers)
 
-        return await _in_thread(self._scrapes, receive, render)
+        return await in_thread(self._scrapes, receive, render)
 
     async def _status(self, _scope: Scope, receive: Receive) -> Answer:
-        page = await _in_thread(self._pages, receive, self._content.status_page)
+        page = await in_thread(self._pages, receive, self._content.status_page)
         return Answer(200, HTML, page, PAGE_HEADERS)
 
     async def _healthy(self, _scope: Scope, _receive: Receive) -> Answer:
@@ -166,37 +150,6 @@ def make_app(content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> 
     return App(content, telemetry_path)
 
 
-def _plain(status: int, sentence: str) -> Answer:
-    return Answer(status, PLAIN, f"{sentence}\n".encode())
-
-
 def _verdict(verdict: tuple[bool, str]) -> Answer:
     good, sentence = verdict
-    return _plain(200 if good else 503, sentence)
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    """A header's value, repeated ones joined as HTTP has it; "" when it is missing."""
-    values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-    return ", ".join(values)
-
-
-async def _in_thread(executor: ThreadPoolExecutor, receive: Receive, work: Callable[[], T]) -> T:
-    """Runs `work` in the executor; a client that goes away takes its work off the queue.
-
-    Raises:
-        asyncio.CancelledError: If the client went away or the server is stopping.
-    """
-    job = asyncio.get_running_loop().run_in_executor(executor, work)
-    watch = asyncio.create_task(_gone(receive))
-    watch.add_done_callback(lambda _: job.cancel())
-    try:
-        return await job
-    finally:
-        watch.cancel()
-
-
-async def _gone(receive: Receive) -> None:
-    """Returns when the client has gone; reads and drops a request body on the way."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    return plain(200 if good else 503, sentence)

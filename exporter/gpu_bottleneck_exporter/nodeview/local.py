@@ -1,0 +1,86 @@
+"""This process as a node: readings of its own sampler, and a thread that keeps a few of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpu_bottleneck_exporter.collectors.base import Collector
+from gpu_bottleneck_exporter.exposition import Families
+from gpu_bottleneck_exporter.nodeview.history import History
+from gpu_bottleneck_exporter.nodeview.metrics import reading_of
+from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, NodeView, Reading
+from gpu_bottleneck_exporter.sampler import Sampler
+
+WINDOW_SECONDS = 60.0
+KEPT_SECONDS = 300.0
+STEP_SECONDS = 5.0
+_COUNTING = frozenset({"utilization", "stall", "activity", "host"})
+"""Collectors whose counters a history needs."""
+
+
+class LocalNode:
+    """Readings of a sampler, with the reasons that metrics do not tell."""
+
+    def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
+        self._sampler = sampler
+        self._all = Families(sampler, collectors)
+        self._counting = Families(sampler, [c for c in collectors if c.name in _COUNTING])
+
+    def read(self) -> Reading:
+        """All there is to show."""
+        reading = reading_of(self._all.collect())
+        down = self._sampler.down_reasons()
+        return replace(
+            reading,
+            gpus=tuple(replace(g, down=down.get(int(g.key.gpu))) for g in reading.gpus),
+            status=self._sampler.status,
+            collectors=_with_errors(reading.collectors, self._errors()),
+        )
+
+    def count(self) -> Reading:
+        """The counters only: a fifth of the work."""
+        return reading_of(self._counting.collect())
+
+    def _errors(self) -> Mapping[str, str]:
+        outcomes = self._sampler.state().outcomes
+        return {name: outcome.error for name, outcome in outcomes if outcome.error}
+
+
+class Recorder:
+    """Keeps the last minutes of a node, one reading every 5 s."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        self._history = History(WINDOW_SECONDS, KEPT_SECONDS)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def start(self) -> None:
+        """Begin to keep readings."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def view(self) -> NodeView:
+        """The node now."""
+        reading = self._node.read()
+        return self._history.view(time.monotonic(), reading)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            reading = self._node.count()
+            self._history.add(time.monotonic(), reading)
+            self._stop.wait(STEP_SECONDS)
+
+
+def _with_errors(
+    found: Sequence[CollectorHealth], errors: Mapping[str, str]
+) -> tuple[CollectorHealth, ...]:
+    return tuple(replace(collector, error=errors.get(collector.name)) for collector in found)

@@ -1,0 +1,86 @@
+"""The columns of the table: what stands in them, how wide they are, which go first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_bottleneck_exporter.nodeview.model import DASH, GpuView, likely_cause
+from gpu_bottleneck_exporter.nodeview.text import gibibytes, label, number, owners
+
+_MEGA = 1e6
+_LEAST_BAR = 18
+_LONGEST_LABEL = 16
+_WIDEST_OWNER, _LEAST_OWNER = 48, 10
+BAR, OWNER = "busy and waiting", "OWNER"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; `width` in cells, `order` is the key that sorts by it."""
+
+    title: str
+    width: int
+    text: Callable[[GpuView], str]
+    right: bool = True
+    drops: int = 0
+    """Columns with larger numbers make room first; 0 stays."""
+
+
+def share(value: float | None) -> str:
+    """12 %, as short as can be."""
+    return DASH if value is None else f"{value:.0%}"
+
+
+def _pair(used: str, most: str) -> str:
+    return used if DASH in (used, most) else f"{used}/{most}"
+
+
+_COLUMNS = (
+    Column("GPU", 4, label, right=False),
+    Column(BAR, _LEAST_BAR, lambda _: "", right=False),
+    Column("BUSY", 5, lambda gpu: share(gpu.shares.busy if gpu.shares else None)),
+    Column(
+        "WATTS",
+        7,
+        lambda gpu: _pair(number(gpu.now.power_watts), number(gpu.now.power_limit_watts)),
+        drops=2,
+    ),
+    Column("°C", 3, lambda gpu: number(gpu.now.temperature), drops=3),
+    Column(
+        "GiB",
+        7,
+        lambda gpu: _pair(gibibytes(gpu.now.memory_used_bytes), _total(gpu)),
+        drops=4,
+    ),
+    Column("SM", 4, lambda gpu: share(gpu.shares.sm_active if gpu.shares else None), drops=5),
+    Column("MHz", 4, lambda gpu: number(_clock(gpu)), drops=7),
+    Column("LIKELY CAUSE", 13, likely_cause, right=False, drops=1),
+    Column(OWNER, _LEAST_OWNER, owners, right=False, drops=6),
+    Column("MODEL", 22, lambda gpu: gpu.now.name or DASH, right=False, drops=8),
+)
+
+
+def columns(gpus: Sequence[GpuView], width: int) -> list[Column]:
+    """The columns that fit; the bar and the owner share what is left over."""
+    longest = max((len(label(gpu)) for gpu in gpus), default=0)
+    found = [replace(_COLUMNS[0], width=min(max(longest, 4), _LONGEST_LABEL)), *_COLUMNS[1:]]
+    while _taken(found) > width and any(column.drops for column in found):
+        found.remove(max(found, key=lambda column: column.drops))
+    spare = max(width - _taken(found), 0)
+    with_owner = any(column.title == OWNER for column in found)
+    for_owner = min(spare // 3, _WIDEST_OWNER - _LEAST_OWNER) if with_owner else 0
+    extra = {BAR: spare - for_owner, OWNER: for_owner}
+    return [replace(column, width=column.width + extra.get(column.title, 0)) for column in found]
+
+
+def _taken(found: Sequence[Column]) -> int:
+    return sum(column.width + 1 for column in found) - 1
+
+
+def _total(gpu: GpuView) -> str:
+    return gibibytes(gpu.now.memory_total_bytes)
+
+
+def _clock(gpu: GpuView) -> float | None:
+    return None if gpu.now.sm_clock is None else gpu.now.sm_clock / _MEGA

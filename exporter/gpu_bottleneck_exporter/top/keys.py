@@ -1,0 +1,96 @@
+"""What the user has chosen, and what each key changes; nothing here knows of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_bottleneck_exporter.nodeview.model import GpuView, Key, NodeView, likely_cause
+
+UP, DOWN, ENTER, ESCAPE = "up", "down", "enter", "escape"
+Order = Callable[[GpuView], float | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the screen is to look."""
+
+    order: str = "gpu"
+    backwards: bool = False
+    selected: Key | None = None
+    """None: the first row."""
+    details: bool = True
+    help: bool = False
+    ended: bool = False
+
+
+ORDERS: Mapping[str, Order] = {
+    "gpu": lambda _: None,
+    "busy": lambda gpu: gpu.shares.busy if gpu.shares else None,
+    "watts": lambda gpu: gpu.now.power_watts,
+    "temperature": lambda gpu: gpu.now.temperature,
+    "memory": lambda gpu: gpu.now.memory_used_bytes,
+    "cause": likely_cause,
+}
+"""Largest first, but for texts; those of which it is not known come last."""
+KEYS = {order[0]: order for order in ORDERS}
+HELP = (
+    ("q, Ctrl-C", "quit"),
+    ("up, down, k, j", "select a GPU"),
+    ("Enter", "show or hide its details"),
+    ("g b w t m c", "sort by GPU, busy, watts, temperature, memory, cause"),
+    ("s", "sort by the next of these"),
+    ("r", "turn the order round"),
+    ("?, h", "this help"),
+)
+
+
+def pressed(choice: Choice, key: str, view: NodeView | None) -> Choice:
+    """The choice after `key`; other keys change nothing."""
+    if choice.help and key not in ("q", "Q"):
+        return replace(choice, help=False)
+    if key in KEYS:
+        return replace(choice, order=KEYS[key])
+    if key in (UP, "k", DOWN, "j"):
+        return _moved(choice, -1 if key in (UP, "k") else 1, view)
+    changes = {
+        "q": replace(choice, ended=True),
+        "Q": replace(choice, ended=True),
+        "?": replace(choice, help=True),
+        "h": replace(choice, help=True),
+        "r": replace(choice, backwards=not choice.backwards),
+        "s": replace(choice, order=_after(choice.order)),
+        ENTER: replace(choice, details=not choice.details),
+    }
+    return changes.get(key, choice)
+
+
+def ordered(choice: Choice, view: NodeView) -> list[GpuView]:
+    """The rows from top to bottom."""
+    by = ORDERS[choice.order]
+    known = [gpu for gpu in view.gpus if by(gpu) is not None]
+    rest = [gpu for gpu in view.gpus if by(gpu) is None]
+    downwards = choice.order != "cause"
+    known.sort(key=lambda gpu: by(gpu) or 0, reverse=downwards != choice.backwards)
+    if choice.order == "gpu" and choice.backwards:
+        rest.reverse()
+    return known + rest
+
+
+def place(choice: Choice, rows: Sequence[GpuView]) -> int:
+    """Which row is selected."""
+    keys = [gpu.now.key for gpu in rows]
+    return keys.index(choice.selected) if choice.selected in keys else 0
+
+
+def _moved(choice: Choice, by: int, view: NodeView | None) -> Choice:
+    rows = ordered(choice, view) if view else []
+    if not rows:
+        return choice
+    at = min(max(place(choice, rows) + by, 0), len(rows) - 1)
+    return replace(choice, selected=rows[at].now.key)
+
+
+def _after(order: str) -> str:
+    names = list(ORDERS)
+    return names[(names.index(order) + 1) % len(names)]

@@ -1,0 +1,140 @@
+"""The whole screen as lines of styled text: a pure function of what is known and chosen."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+
+from gpu_bottleneck_exporter.nodeview.model import GpuView, NodeView
+from gpu_bottleneck_exporter.nodeview.text import duration, memory, summary
+from gpu_bottleneck_exporter.remedies import OF_NO_DRIVER, REMEDIES
+from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
+from gpu_bottleneck_exporter.top.details import details
+from gpu_bottleneck_exporter.top.feed import Latest
+from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
+from gpu_bottleneck_exporter.top.spans import (
+    BAD,
+    HEAD,
+    SELECTED,
+    SOFT,
+    STRONG,
+    Glyphs,
+    Line,
+    Span,
+    bar,
+    clipped,
+    fitted,
+)
+
+_FOOTER = " q quit   ? help   up/down select   Enter details   s sort: {order}   r reverse"
+_SORTED = {"gpu": "GPU", "busy": "BUSY", "watts": "WATTS", "temperature": "°C", "memory": "GiB"}
+_LEAST_DETAILS = 5
+_FIXED_LINES = 5
+"""Heading, host, message, titles, footer."""
+
+
+def frame(latest: Latest, choice: Choice, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Exactly `height` lines of at most `width` cells."""
+    body = height - 1
+    lines = [*_top(latest, width)]
+    if choice.help:
+        lines += _help(width, glyphs)
+    elif latest.view is not None and latest.view.gpus:
+        lines += _gpus(latest.view, choice, width, height, glyphs)
+    else:
+        lines += _nothing(latest, width)
+    lines = lines[:body] + [[] for _ in range(body - len(lines))]
+    footer = _FOOTER.format(order=choice.order)
+    return [*lines, [Span(fitted(footer, width), HEAD)]][-height:]
+
+
+def _top(latest: Latest, width: int) -> Iterator[Line]:
+    view = latest.view
+    said = f"{summary(view)}" if view else "no reading yet"
+    simulated = "  SIMULATED" if view and view.now.simulated else ""
+    clock = time.strftime("%H:%M:%S")
+    left = clipped(f"{latest.source}  {said}{simulated}", width - 9)
+    yield [Span(fitted(left, width - 8), STRONG), Span(clock)]
+    yield [Span(clipped(_host(view) if view else "", width), SOFT)]
+    if latest.error:
+        since = duration(time.monotonic() - latest.error_since)
+        yield [Span(clipped(f"{latest.error}; for {since}, trying again", width), BAD)]
+    else:
+        yield [Span(clipped(f"Shares are of the last {latest.window_seconds:.0f} s.", width), SOFT)]
+
+
+def _host(view: NodeView) -> str:
+    host = view.now.host
+    available, total = host.memory_available_bytes, host.memory_total_bytes
+    used = None if available is None or total is None else total - available
+    cpus = f" of {host.cpus:.0f}" if host.cpus else ""
+    held = ", ".join(f"{name} {share(part)}" for name, part in view.pressure.items())
+    pressure = f"   pressure {held}" if held else ""
+    return f"CPU {share(view.cpu_busy)}{cpus}   memory {memory(used, total)}{pressure}"
+
+
+def _nothing(latest: Latest, width: int) -> Iterator[Line]:
+    if latest.view is None:
+        return
+    yield []
+    yield [Span(clipped(f"No GPU to show: {latest.view.now.status or 'none there'}.", width), BAD)]
+    yield from _wrapped(f"To have one here: {OF_NO_DRIVER}.", width)
+
+
+def _gpus(
+    view: NodeView, choice: Choice, width: int, height: int, glyphs: Glyphs
+) -> Iterator[Line]:
+    rows = ordered(choice, view)
+    at = place(choice, rows)
+    room = max(height - _FIXED_LINES - (_LEAST_DETAILS + 1 if choice.details else 0), 1)
+    first = min(max(at - room // 2, 0), max(len(rows) - room, 0))
+    shown = columns(rows, width)
+    yield _spaced([[_title(column, choice)] for column in shown], HEAD)
+    for number, gpu in enumerate(rows[first : first + room], first):
+        yield _row(gpu, shown, glyphs, selected=number == at)
+    if choice.details:
+        yield []
+        yield from details(rows[at], width, glyphs)
+
+
+def _title(column: Column, choice: Choice) -> Span:
+    mark = "*" if column.title == _SORTED.get(choice.order, "LIKELY CAUSE") else ""
+    text = fitted((column.title + mark)[: column.width], column.width, right=column.right)
+    return Span(text, HEAD)
+
+
+def _row(gpu: GpuView, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -> Line:
+    style = SELECTED if selected else "" if gpu.now.up else BAD
+    cells: list[Line] = []
+    for column in shown:
+        if column.title == BAR:
+            cells.append(bar(gpu.shares, column.width, glyphs))
+        else:
+            text = fitted(column.text(gpu), column.width, right=column.right)
+            cells.append([Span(text, style)])
+    return _spaced(cells, style)
+
+
+def _spaced(cells: Sequence[Line], style: str) -> Line:
+    """Cells with a space between them."""
+    line = list(cells[0])
+    for cell in cells[1:]:
+        line += [Span(" ", style), *cell]
+    return line
+
+
+def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
+    yield []
+    for keys, what in HELP:
+        yield [Span(f"  {keys:16}", STRONG), Span(clipped(what, width - 18))]
+    yield []
+    yield [Span("  "), Span(2 * glyphs.busy, "busy"), Span(" busy: a kernel ran")]
+    for name, (meaning, _) in REMEDIES.items():
+        text = clipped(f"{name}: {meaning}", width - 5)
+        yield [Span("  "), Span(2 * glyphs.cause, name), Span(f" {text}")]
+
+
+def _wrapped(text: str, width: int) -> Iterator[Line]:
+    for line in textwrap.wrap(text, max(width, 20)):
+        yield [Span(line)]

@@ -1,0 +1,101 @@
+"""Pieces of text with a style, and how many cells of a terminal they take."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Shares
+
+HEAD, SELECTED, STRONG, SOFT, BAD, PLAIN = "head", "selected", "strong", "soft", "bad", ""
+"""Styles; the others are names of waits, and `busy`."""
+
+
+class Span(NamedTuple):
+    """Text in one style."""
+
+    text: str
+    style: str = PLAIN
+
+
+Line = list[Span]
+
+
+class Glyphs(NamedTuple):
+    """What bars are made of."""
+
+    busy: str
+    cause: str
+    other: str
+
+
+IN_COLOUR = Glyphs("█", "█", "█")
+WITHOUT_COLOUR = Glyphs("█", "▒", "░")
+IN_ASCII = Glyphs("#", "=", "-")
+
+
+def clean(text: str) -> str:
+    """`text` without what could move the cursor, hide or turn other text."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def cells(text: str) -> int:
+    """Cells that clean text takes."""
+    return sum(_cell(character) for character in text)
+
+
+def clipped(text: str, width: int) -> str:
+    """`text`, clean, of at most `width` cells; an ellipsis tells that there was more."""
+    text = clean(text)
+    if cells(text) <= width:
+        return text
+    kept, used = "", 0
+    for character in text:
+        used += _cell(character)
+        if used > width - 1:
+            break
+        kept += character
+    return kept + "…" if width > 0 else ""
+
+
+def fitted(text: str, width: int, *, right: bool = False) -> str:
+    """`text` in exactly `width` cells."""
+    text = clipped(text, width)
+    space = " " * (width - cells(text))
+    return space + text if right else text + space
+
+
+def plain(line: Iterable[Span]) -> str:
+    """The text alone."""
+    return "".join(span.text for span in line)
+
+
+def bar(shares: Shares | None, width: int, glyphs: Glyphs) -> Line:
+    """What a GPU did, in `width` cells; empty where that is not known."""
+    if shares is None:
+        return [Span(" " * width)]
+    parts = {KEPT_BUSY: shares.busy, **shares.stalls}
+    line = []
+    for name, length in _lengths(parts, width).items():
+        glyph = glyphs.busy if name == KEPT_BUSY else glyphs.other
+        glyph = glyphs.cause if name == next(iter(shares.stalls), None) else glyph
+        line.append(Span(glyph * length, name))
+    return [*line, Span(" " * (width - sum(len(span.text) for span in line)))]
+
+
+def _lengths(parts: Mapping[str, float], width: int) -> dict[str, int]:
+    """Whole cells for each part; those cut off most get what is left."""
+    exact = {name: part * width for name, part in parts.items()}
+    lengths = {name: int(length) for name, length in exact.items()}
+    left = min(round(sum(exact.values())), width) - sum(lengths.values())
+    by_loss = sorted(exact, key=lambda name: lengths[name] - exact[name])
+    for name in by_loss[: max(left, 0)]:
+        lengths[name] += 1
+    return lengths
+
+
+def _cell(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

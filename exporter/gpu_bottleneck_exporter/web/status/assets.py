@@ -1,0 +1,36 @@
+"""The page's own style and script, and the policy that lets these two run and nothing else."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
+
+from gpu_bottleneck_exporter.palette import BUSY, WAITING_ON
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _colours() -> str:
+    """A class for each wait; `var(--c)` is its colour."""
+    colours = {"busy": BUSY, **WAITING_ON}
+    return "".join(f".c-{name} {{ --c: {colour}; }}\n" for name, colour in colours.items())
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+STYLE = _read("status.css") + _colours()
+SCRIPT = _read("refresh.js")
+BUILD = sha256((STYLE + SCRIPT).encode()).hexdigest()[:12]
+"""A page that finds another one loads itself anew: its style would not fit."""
+
+CONTENT_SECURITY_POLICY = (
+    f"default-src 'none'; style-src {_digest(STYLE)}; script-src {_digest(SCRIPT)}; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+"""The page shows names of processes and users; nothing of it is to run or to leave."""

@@ -1,0 +1,209 @@
+"""The whole page, around the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_bottleneck_exporter.nodeview.model import DASH, CollectorHealth, NodeView
+from gpu_bottleneck_exporter.nodeview.text import (
+    memory,
+    number,
+    percent,
+    summary,
+)
+from gpu_bottleneck_exporter.remedies import OF_NO_DRIVER, OF_SIGNALS
+from gpu_bottleneck_exporter.web.status.assets import BUILD, SCRIPT, STYLE
+from gpu_bottleneck_exporter.web.status.gpu import card, row
+from gpu_bottleneck_exporter.web.status.html import Html, element, join
+
+_TITLE = "GPU bottleneck exporter"
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
+    "%3Crect width='8' height='8' rx='2' fill='%23009E73'/%3E"
+    "%3Crect x='3' width='5' height='8' rx='1' fill='%23E69F00'/%3E%3C/svg%3E"
+)
+_MANY = 5
+_NUMBERS = frozenset({"Busy", "Took"})
+_RELOAD_SECONDS = "5"
+"""Where no script runs."""
+
+
+def status_page(view: NodeView, *, telemetry_path: str, runbooks: str) -> str:
+    """The page as HTML. `runbooks`: the address below which they are."""
+    head = join(
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("noscript", element("meta", http_equiv="refresh", content=_RELOAD_SECONDS)),
+        element("link", rel="icon", href=_ICON),
+        element("title", f"{summary(view)} | {_TITLE}"),
+        element("style", Html(STYLE)),
+    )
+    body = join(
+        _header(view, telemetry_path),
+        element("p", id="link", role="status", class_="notice bad", hidden=""),
+        element(
+            "main",
+            _simulated(view),
+            _node(view),
+            _overview(view),
+            _gpus(view, runbooks),
+            _signals(view),
+            _collectors(view.now.collectors),
+        ),
+        element("footer", _footer(view)),
+        element("script", Html(SCRIPT)),
+    )
+    whole = element(
+        "html", element("head", head), element("body", body), lang="en", data_build=BUILD
+    )
+    return f"<!DOCTYPE html>\n{whole}\n"
+
+
+def _header(view: NodeView, telemetry_path: str) -> Html:
+    links = [("Metrics", telemetry_path), ("Health", "/-/healthy"), ("Readiness", "/-/ready")]
+    return element(
+        "header",
+        element("h1", _TITLE),
+        element("p", summary(view), id="summary"),
+        element(
+            "nav",
+            *(element("a", text, href=path) for text, path in links),
+            aria_label="Other pages",
+        ),
+    )
+
+
+def _footer(view: NodeView) -> str:
+    driver = f", driver {view.now.driver_version}" if view.now.driver_version else ""
+    return f"Version {view.now.version or DASH}{driver}. {view.now.status or ''}"
+
+
+def _simulated(view: NodeView) -> Html | None:
+    if not view.now.simulated:
+        return None
+    return element(
+        "p",
+        "These GPUs are ",
+        element("strong", "simulated"),
+        "; the processes that feed them are real.",
+        class_="notice",
+    )
+
+
+def _node(view: NodeView) -> Html:
+    tiles = [
+        element("div", element("dt", name), element("dd", value)) for name, value in _facts(view)
+    ]
+    return element(
+        "section",
+        element("h2", "This node", id="node"),
+        element("dl", *tiles, class_="tiles"),
+        aria_labelledby="node",
+    )
+
+
+def _facts(view: NodeView) -> Iterator[tuple[str, str]]:
+    host = view.now.host
+    yield "Idle GPUs, added up", _lost(view)
+    yield "CPU", f"{percent(view.cpu_busy)} of {number(host.cpus)}" if host.cpus else DASH
+    available, total = host.memory_available_bytes, host.memory_total_bytes
+    used = None if available is None or total is None else total - available
+    yield "Memory", memory(used, total)
+    yield "Shared memory", memory(host.shm_used_bytes, host.shm_size_bytes)
+    for resource in ("cpu", "io", "memory"):
+        name = {"cpu": "CPU", "io": "I/O"}.get(resource, resource)
+        yield f"Held up for {name}", percent(view.pressure.get(resource))
+
+
+def _lost(view: NodeView) -> str:
+    """Idle GPUs, added up: what all this is about."""
+    known = [gpu.shares for gpu in view.gpus if gpu.shares and gpu.now.mig_profile is None]
+    if not known:
+        return DASH
+    return f"{sum(1 - shares.busy for shares in known):.1f} of {len(known)}"
+
+
+def _overview(view: NodeView) -> Html | None:
+    """All GPUs on one screen, where their cards would not fit."""
+    if len(view.gpus) < _MANY:
+        return None
+    rows = (row(at, gpu) for at, gpu in enumerate(view.gpus))
+    columns = ("GPU", "Busy and waiting", "Busy", "Likely cause")
+    return _table("Overview", "The last minute of each GPU", columns, *rows)
+
+
+def _gpus(view: NodeView, runbooks: str) -> Html:
+    title = element("h2", "GPUs", id="gpus")
+    if view.gpus:
+        cards = (card(at, gpu, runbooks) for at, gpu in enumerate(view.gpus))
+        content = element("ul", *cards, class_="gpus")
+    else:
+        content = element(
+            "div",
+            element(
+                "p", element("strong", "No GPU to show: "), f"{view.now.status or 'not known yet'}."
+            ),
+            element("p", f"To have one here: {OF_NO_DRIVER}."),
+            class_="notice bad",
+        )
+    return element("section", title, content, aria_labelledby="gpus")
+
+
+def _signals(view: NodeView) -> Html | None:
+    missing = sorted(name for name, given in view.now.signals.items() if not given)
+    if not missing:
+        return None
+    rows = (
+        element("tr", element("th", name, scope="row"), element("td", OF_SIGNALS.get(name, DASH)))
+        for name in missing
+    )
+    return _table(
+        "Missing signals", "What each costs, and how to get it", ("Signal", "What it costs"), *rows
+    )
+
+
+def _collectors(collectors: tuple[CollectorHealth, ...]) -> Html | None:
+    if not collectors:
+        return None
+    rows = (
+        element(
+            "tr",
+            element("th", found.name, scope="row"),
+            element(
+                "td",
+                "works" if found.success else f"fails: {found.error or 'see the log'}",
+                class_=None if found.success else "bad",
+            ),
+            element(
+                "td",
+                DASH if found.seconds is None else f"{1000 * found.seconds:.1f} ms",
+                class_="number",
+            ),
+        )
+        for found in collectors
+    )
+    return _table(
+        "Collectors",
+        "Readings of the driver, and how long the last one took over all GPUs",
+        ("Collector", "State", "Took"),
+        *rows,
+    )
+
+
+def _table(title: str, about: str, columns: tuple[str, ...], *rows: Html) -> Html:
+    head = element("tr", *(_column(column) for column in columns))
+    return element(
+        "section",
+        element("h2", title),
+        element(
+            "table",
+            element("caption", about),
+            element("thead", head),
+            element("tbody", *rows),
+        ),
+    )
+
+
+def _column(name: str) -> Html:
+    return element("th", name, scope="col", class_="number" if name in _NUMBERS else None)

@@ -1,0 +1,147 @@
+"""The status page in a real browser, served by real exporters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, ViewportSize, expect
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter.nodeview.metrics import reading_of
+from gpu_bottleneck_exporter.nodeview.model import Key, NodeView
+from gpu_bottleneck_exporter.web.app import HTML, PAGE_HEADERS
+from gpu_bottleneck_exporter.web.status import status_page
+from support.browser import DESK, PATIENCE_MILLISECONDS, PHONE, chromium, opened
+from support.command import ANY_PORT, Server, serving, wait_for
+from support.daemon import free_port
+from support.nodes import reading, view
+from support.states import mixed_state
+
+HOSTILE = "</title><img src=x onerror=alert(1)><script>alert(1)</script>"
+WAITS = re.compile(r"Waits: (\w+)")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The demo, once it has something to say of each of its GPUs."""
+    with serving(tmp_path_factory.mktemp("demo"), "demo", *ANY_PORT) as server:
+        wait_for(lambda: server.get("/")[1].count('class="bar"') == 4, "four bars")
+        yield server
+
+
+def page_of(server: Server) -> str:
+    return server.url.removesuffix("metrics")
+
+
+def too_wide(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> None:
+    with opened(browser, page_of(demo)) as (page, said):
+        cards = page.get_by_role("article")
+        expect(cards).to_have_count(4)
+        expect(page.get_by_text("simulated")).to_be_visible()
+        expect(cards.nth(3)).to_contain_text("Waits: asleep", timeout=PATIENCE_MILLISECONDS)
+        metrics = text_string_to_metric_families(demo.get()[1])
+        known = {
+            name for gpu in reading_of(metrics).gpus if gpu.counters for name in gpu.counters.stalls
+        }
+        named = set(WAITS.findall(page.get_by_role("main").inner_text()))
+        assert "asleep" in named <= known
+        assert said == []
+
+
+def test_it_follows_without_losing_place_and_focus(browser: Browser, demo: Server) -> None:
+    with opened(browser, page_of(demo), viewport=PHONE) as (page, said):
+        last = page.get_by_role("article").last
+        last.get_by_role("link").focus()
+        page.evaluate("scrollTo(0, document.body.scrollHeight / 2); window.before = true")
+        before, place = page.get_by_role("main").inner_text(), page.evaluate("scrollY")
+        expect(page.get_by_role("main")).not_to_have_text(
+            before, use_inner_text=True, timeout=PATIENCE_MILLISECONDS
+        )
+        assert page.evaluate("document.activeElement.textContent").startswith("Runbook")
+        assert abs(page.evaluate("scrollY") - place) < 100
+        assert page.evaluate("window.before")
+        assert said == []
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_accessible_and_never_too_wide(
+    browser: Browser, demo: Server, viewport: ViewportSize, scheme: str
+) -> None:
+    with opened(browser, page_of(demo), viewport=viewport, color_scheme=scheme) as (page, _):
+        result = Axe().run(page)
+        assert result.violations_count == 0, result.generate_report()
+        assert not too_wide(page)
+
+
+def test_without_scripts_it_shows_the_same_and_loads_itself_anew(
+    browser: Browser, demo: Server
+) -> None:
+    with opened(browser, page_of(demo), java_script_enabled=False) as (page, said):
+        expect(page.get_by_role("article")).to_have_count(4)
+        with page.expect_request(page_of(demo)):
+            pass
+        expect(page.get_by_role("article")).to_have_count(4)
+        assert said == []
+
+
+def crowded() -> NodeView:
+    """Sixteen GPUs, MIG, one down, and names that would like to be HTML."""
+    now = reading(mixed_state())
+    owner = {"workload_pod": HOSTILE, "workload_namespace": "n" * 60, "user": "\u202eecila"}
+    more = (
+        replace(now.gpus[0], key=Key(f"{index}", f"u{index}"), owners=(owner,), name=HOSTILE)
+        for index in range(4, 16)
+    )
+    return view(replace(now, gpus=(*now.gpus, *more)))
+
+
+def test_many_gpus_with_hostile_names(browser: Browser) -> None:
+    url = "http://exporter.test/"
+    body = status_page(crowded(), telemetry_path="/metrics", runbooks="https://example.org")
+    headers = {name.decode(): value.decode() for name, value in PAGE_HEADERS}
+    with opened(browser, "about:blank", viewport=DESK) as (page, said):
+        dialogs: list[str] = []
+        page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+        page.route(url, lambda route: route.fulfill(body=body, content_type=HTML, headers=headers))
+        page.goto(url)
+        expect(page.get_by_role("article")).to_have_count(17)
+        expect(page.get_by_text(f"/{HOSTILE}, user").first).to_be_visible()
+        assert not too_wide(page)
+        page.set_viewport_size(PHONE)
+        assert not too_wide(page)
+        result = Axe().run(page)
+        assert result.violations_count == 0, result.generate_report()
+        assert (said, dialogs) == ([], [])
+
+
+def test_it_outlives_the_exporter(browser: Browser, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    arguments = ("serve", "--web.listen-address", address)
+    with serving(tmp_path, *arguments) as server:
+        url = page_of(server)
+        wait_for(lambda: "LIBRARY_NOT_FOUND" in server.get("/")[1], "the reason")
+        with opened(browser, url) as (page, _):
+            expect(page.get_by_text("No GPU to show")).to_be_visible()
+            gone = page.get_by_role("status")
+            expect(gone).to_be_hidden()
+            assert server.terminate() == 0
+            expect(gone).to_contain_text("not been reachable since", timeout=PATIENCE_MILLISECONDS)
+            with serving(tmp_path, *arguments):
+                expect(gone).to_be_hidden(timeout=PATIENCE_MILLISECONDS)
+                expect(page.get_by_text("No GPU to show")).to_be_visible()

@@ -1,0 +1,225 @@
+"""What systemd is told, over a real socket, by the real command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.notify import Supervisor, supervisor
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from support.command import ANY_PORT, COMMAND, Server, environment, wait_for
+from support.drivers import Libraries
+
+WATCHDOG_SECONDS = 1.0
+HOST_FILES = ("stat", "meminfo", "diskstats", "uptime", "mounts", "1/stat", "self/schedstat")
+NO_DRIVER = "STATUS=nvmlInit: LIBRARY_NOT_FOUND"
+
+
+@dataclass
+class Ear:
+    """systemd's end of the socket."""
+
+    socket: socket.socket
+    address: str
+    heard: list[str] = field(default_factory=list)
+
+    def listen(self) -> None:
+        """Take what has come."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.heard += self.socket.recv(4096, socket.MSG_DONTWAIT).decode().splitlines()
+
+    def has(self, beginning: str, times: int = 1) -> bool:
+        """Whether an assignment was heard so often by now."""
+        self.listen()
+        return sum(line.startswith(beginning) for line in self.heard) >= times
+
+    def said(self, line: str) -> bool:
+        """Whether exactly this was heard by now."""
+        self.listen()
+        return line in self.heard
+
+
+@pytest.fixture
+def ear(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ear]:
+    """On a path, and where a test asks for it on an abstract socket."""
+    path = getattr(request, "param", "path") == "path"
+    address = f"{tmp_path}/notify" if path else f"@{os.getpid()}-{tmp_path.name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(address if path else f"\0{address[1:]}")
+        yield Ear(listening, address)
+
+
+@pytest.fixture
+def procfs(tmp_path: Path) -> Path:
+    """A copy of the files of the host in /proc, for one of them to become another kind of file."""
+    copy = tmp_path / "proc"
+    for name in HOST_FILES:
+        if (source := Path("/proc", name)).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes(source.read_bytes())
+    return copy
+
+
+@dataclass
+class Started:
+    server: Server
+    ear: Ear
+
+
+@pytest.fixture
+def start(tmp_path: Path, ear: Ear) -> Iterator[Starter]:
+    starter = Starter(tmp_path, ear)
+    yield starter
+    for process in starter.processes:
+        process.kill()
+        process.wait()
+
+
+@dataclass
+class Starter:
+    folder: Path
+    ear: Ear
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __call__(self, *arguments: str, **variables: str) -> Server:
+        told = {
+            "NOTIFY_SOCKET": self.ear.address,
+            "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}",
+            **variables,
+        }
+        errors = self.folder / "stderr"
+        with errors.open("wb") as file:
+            process = subprocess.Popen(
+                [*COMMAND, "serve", *ANY_PORT, *arguments],
+                env={**environment(self.folder), **told},
+                stderr=file,
+            )
+        self.processes.append(process)
+        return Server(process, errors)
+
+
+@pytest.mark.parametrize("ear", ["path", "abstract"], indirect=True)
+def test_without_a_driver_it_is_ready_says_why_feeds_and_stops(start: Starter, ear: Ear) -> None:
+    server = start()
+    wait_for(lambda: ear.has("READY=1"), "READY=1")
+    assert server.get("/-/ready")[0] == 200
+    assert ear.has(NO_DRIVER)
+    wait_for(lambda: ear.has("WATCHDOG=1", 3), "the watchdog's food")
+    assert not ear.has("STOPPING=1")
+    assert server.terminate() == 0
+    assert ear.has("STOPPING=1")
+
+
+def test_what_stands_still_starves_the_watchdog_until_it_goes_on(
+    start: Starter, ear: Ear, procfs: Path
+) -> None:
+    start("--path.procfs", f"{procfs}")
+    wait_for(lambda: ear.has("WATCHDOG=1", 2), "the watchdog's food")
+    stuck = procfs / "meminfo"
+    text = stuck.read_bytes()
+    os.mkfifo(procfs / "fifo")
+    (procfs / "fifo").rename(stuck)  # whoever opens it now waits for a writer
+    wait_for(lambda: ear.has("STATUS=the watching of the host and its processes is stuck"), "alarm")
+    ear.heard.clear()
+    time.sleep(1.5 * WATCHDOG_SECONDS)
+    assert not ear.has("WATCHDOG=1")
+    (procfs / "regular").write_bytes(text)
+    with stuck.open("wb") as writer:
+        (procfs / "regular").rename(stuck)
+        writer.write(text)
+    wait_for(lambda: ear.has("WATCHDOG=1"), "food again")
+    assert ear.has("STATUS=")
+
+
+def test_a_hung_gpu_is_told_and_starves_nobody(
+    start: Starter, ear: Ear, libraries: Libraries, tmp_path: Path
+) -> None:
+    with create(tmp_path / "board", gpus=[H100, H100]) as board:
+        board.gpus[1].record.hang = 1
+        server = start_on(board, start, libraries)
+        wait_for(lambda: ear.has("STATUS=watching 2 GPUs (nvml driver); down: GPU 1"), "status")
+        assert server.get("/-/ready")[0] == 200
+        ear.heard.clear()
+        wait_for(lambda: ear.has("WATCHDOG=1", 3), "the watchdog's food")
+        board.gpus[1].record.hang = 0
+        wait_for(lambda: ear.said("STATUS=watching 2 GPUs (nvml driver)"), "up")
+
+
+def start_on(board: Board, start: Starter, libraries: Libraries) -> Server:
+    library = libraries.path(int(board.header.driver_branch))
+    fast = ("--sampling.interval", "0.2", "--sampling.deadline", "1")
+    shutil.copy(library, start.folder)
+    return start(*fast, FAKE_NVML_BOARD=f"{board.path}")
+
+
+def test_a_watchdog_of_another_process_is_not_ours(start: Starter, ear: Ear) -> None:
+    server = start(WATCHDOG_PID="1")
+    wait_for(lambda: ear.has("READY=1"), "READY=1")
+    time.sleep(WATCHDOG_SECONDS)
+    server.terminate()
+    assert not ear.has("WATCHDOG=1")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"NOTIFY_SOCKET": ""}, None),
+        ({"NOTIFY_SOCKET": "vsock:2:1234"}, None),
+        ({"NOTIFY_SOCKET": "/run/n"}, Supervisor("/run/n")),
+        ({"NOTIFY_SOCKET": "@n"}, Supervisor("\0n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "500000"}, Supervisor("/n", 0.5)),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, Supervisor("/n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "soon"}, Supervisor("/n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}, Supervisor("/n")),
+        (
+            {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": f"{os.getpid()}"},
+            Supervisor("/n", 1.0),
+        ),
+    ],
+)
+def test_what_the_environment_says(variables: dict[str, str], expected: Supervisor | None) -> None:
+    assert supervisor(variables) == expected
+
+
+def test_a_supervisor_that_is_gone_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not Supervisor(f"{tmp_path}/nobody").tell("READY=1", "STATUS=well")
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot tell the supervisor READY=1: [Errno 2] No such file or directory"
+    ]
+
+
+def no_driver() -> Driver:
+    raise DriverMissing("none here")
+
+
+def test_no_pass_is_a_standstill_only_after_some_patience(procfs: Path) -> None:
+    sampler = Sampler(no_driver, ALL, Settings(procfs=procfs), lambda _: None)
+    assert sampler.standstill() is not None
+    (procfs / "meminfo").unlink()
+    os.mkfifo(procfs / "meminfo")
+    sampler.start()
+    try:
+        wait_for(lambda: sampler.standstill(0.5) is not None, "a standstill")
+        assert sampler.standstill() is None
+    finally:
+        sampler.stop()  # comes back though the pass does not
+        with (procfs / "meminfo").open("wb"):
+            pass
+    assert sampler.standstill() == "the sampler has stopped: none here"

@@ -1,0 +1,117 @@
+"""The unit, its environment file, the Dockerfile and the lock file, against what they refer to."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from importlib.metadata import entry_points, requires
+
+import click
+import pytest
+from packaging.requirements import Requirement
+
+from deploy.machine import DEPLOY, NAME, PREFIX, REPOSITORY, UNIT
+from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.cli import commands
+from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.settings import Settings
+
+README = (DEPLOY / "README.md").read_text()
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+ENVIRONMENT = (DEPLOY / f"systemd/{NAME}.env").read_text()
+PROJECT = (REPOSITORY / "pyproject.toml").read_text()
+SHIPPED_EXTRAS = ("kubernetes", "web-config")
+
+
+def setting(name: str) -> str:
+    """The value of the unit's only line with `name`."""
+    (value,) = re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+    return str(value)
+
+
+def options() -> dict[str, click.Option]:
+    """The options of `serve`, by environment variable."""
+    parameters = commands.commands["serve"].params
+    return {f"{p.envvar}": p for p in parameters if isinstance(p, click.Option)}
+
+
+def documented() -> dict[str, str]:
+    """Variables in the environment file, with their values."""
+    return dict(re.findall(r"^#(GPU_EXPORTER_\w+)=(.*)$", ENVIRONMENT, re.MULTILINE))
+
+
+def test_the_unit_starts_a_command_that_exists() -> None:
+    program, command, *rest = shlex.split(setting("ExecStart"))
+    assert program == f"{PREFIX}/bin/{NAME}"
+    assert NAME in entry_points(group="console_scripts").names
+    assert isinstance(commands.commands[command], click.Command)
+    assert rest == ["$ARGS"]
+
+
+def test_bad_settings_end_with_the_status_that_is_not_tried_again() -> None:
+    status = int(setting("RestartPreventExitStatus"))
+    assert status == click.UsageError.exit_code
+    with pytest.raises(SettingsError) as bad:
+        Settings(interval_seconds=60)
+    assert bad.value.status == status
+
+
+def test_the_readme_installs_what_the_unit_names() -> None:
+    assert f"python3 -m venv {PREFIX}\n" in README
+    assert setting("EnvironmentFile") == f"-/etc/default/{NAME}"
+    assert f"cp exporter/deploy/systemd/{NAME}.env /etc/default/{NAME}\n" in README
+    assert f"cp exporter/deploy/systemd/{UNIT.name} /etc/systemd/system/\n" in README
+
+
+def test_every_setting_is_in_the_environment_file_and_no_other() -> None:
+    assert documented().keys() == options().keys()
+
+
+def test_the_environment_file_shows_defaults() -> None:
+    for variable, option in options().items():
+        shown = documented()[variable]
+        default = option.get_default(click.Context(commands.commands["serve"]))
+        if isinstance(default, bool):
+            default = f"{default}".lower()
+        assert not default or shown == f"{default}", variable
+
+
+def test_the_environment_file_sets_nothing_but_would_be_taken() -> None:
+    lines = [line for line in ENVIRONMENT.splitlines() if line and not line.startswith("#")]
+    assert lines == []
+    (arguments,) = re.findall(r'^#ARGS="(.*)"$', ENVIRONMENT, re.MULTILINE)
+    serve = commands.commands["serve"]
+    with serve.make_context("serve", shlex.split(arguments)) as context:
+        assert context.params["log_format"] == "json"
+
+
+def test_the_image_runs_what_is_installed() -> None:
+    assert f'ENTRYPOINT ["{NAME}"]\n' in DOCKERFILE
+    assert 'CMD ["serve"]\n' in DOCKERFILE
+    assert f"EXPOSE {Settings().listen_address.removeprefix(':')}\n" in DOCKERFILE
+    assert f"ARG VERSION={__version__}\n" in DOCKERFILE
+
+
+def locked(file: str) -> Mapping[str, str]:
+    """Versions by name; raises where one has no hashes."""
+    text = (DEPLOY / file).read_text().replace("\\\n", "")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all("--hash=sha256:" in line for line in lines)
+    return dict(line.split(maxsplit=1)[0].split("==") for line in lines)
+
+
+def test_the_lock_file_has_what_the_package_needs() -> None:
+    versions = locked("requirements.txt")
+    for requirement in map(Requirement, requires(NAME) or ()):
+        extras = [extra for extra in SHIPPED_EXTRAS if f'"{extra}"' in f"{requirement.marker}"]
+        if requirement.marker is None or extras:
+            assert requirement.specifier.contains(versions[requirement.name]), requirement
+
+
+def test_the_lock_file_of_the_build_has_what_building_needs() -> None:
+    versions = locked("build-requirements.txt")
+    (needed,) = re.findall(r"^requires = \[(.*)\]$", PROJECT, re.MULTILINE)
+    for requirement in map(Requirement, json.loads(f"[{needed}]")):
+        assert requirement.specifier.contains(versions[requirement.name])

@@ -1,0 +1,147 @@
+"""Other people's servers, real ones, and all they may answer."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.top.feed import Feed
+from gpu_bottleneck_exporter.top.source import Remote
+from support.certificates import Authority
+from support.daemon import free_port
+
+GOOD = b'gpu_exporter_build_info{version="9"} 1\n'
+
+
+class Answers(BaseHTTPRequestHandler):
+    """What each path answers."""
+
+    def do_GET(self) -> None:
+        pages = {
+            "/metrics": (200, GOOD),
+            "/html": (200, b"<!DOCTYPE html><title>x</title>{"),
+            "/other": (200, b"node_load1 1\n"),
+            "/away": (302, b""),
+            "/secret": (200 if self._knows() else 401, GOOD),
+        }
+        status, body = pages.get(self.path, (404, b""))
+        self.send_response(status)
+        self.send_header("Location", "/metrics")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _knows(self) -> bool:
+        pair = base64.b64encode(b"alice:p:w@d").decode()
+        return self.headers["Authorization"] == f"Basic {pair}"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def running(server: ThreadingHTTPServer) -> Iterator[int]:
+    """Its port, while it serves."""
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server, running(server) as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", ["", "/metrics"])
+def test_the_path_may_be_left_out(port: int, path: str) -> None:
+    assert Remote(f"http://127.0.0.1:{port}{path}").read().version == "9"
+
+
+def test_a_password_in_the_address_is_sent_and_not_shown(port: int) -> None:
+    source = Remote(f"http://alice:p%3Aw%40d@127.0.0.1:{port}/secret")
+    assert source.read().version == "9"
+    assert source.name == f"127.0.0.1:{port}"
+    with pytest.raises(ExporterError, match=r"secret answers 401") as raised:
+        Remote(f"http://alice:wrong@127.0.0.1:{port}/secret").read()
+    assert "wrong" not in f"{raised.value}"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/html", "answers something else than metrics"),
+        ("/other", "has no metrics of this exporter"),
+        ("/away", "answers 302"),
+        ("/missing", "answers 404"),
+    ],
+)
+def test_answers_that_do_not_help(port: int, path: str, said: str) -> None:
+    with pytest.raises(ExporterError, match=said):
+        Remote(f"http://127.0.0.1:{port}{path}").read()
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(ExporterError, match="connection refused"):
+        Remote(f"http://127.0.0.1:{free_port()}").read()
+
+
+@pytest.mark.parametrize("url", ["", "node7", "file:///etc/passwd", "http://", "http://a:b:c/"])
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(ExporterError, match="--url must be like"):
+        Remote(url)
+
+
+def test_tls_by_an_authority_of_ones_own(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("node")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        with running(server) as port:
+            assert Remote(f"https://127.0.0.1:{port}", authority.cert).read().version == "9"
+            with pytest.raises(ExporterError, match=r"certificate .*\(see --ca-file\)"):
+                Remote(f"https://127.0.0.1:{port}").read()
+
+
+def test_a_file_without_certificates(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("nothing\n")
+    with pytest.raises(ExporterError, match="--ca-file: cannot use"):
+        Remote("https://127.0.0.1", file)
+
+
+def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -> None:
+    class Gone(Remote):
+        broken = False
+
+        def _text(self) -> str:
+            if self.broken:
+                raise ExporterError("it is gone")
+            return super()._text()
+
+    source = Gone(f"http://127.0.0.1:{port}")
+    feed = Feed(source, 1)
+    assert feed.read().error is None
+    source.broken = True
+    latest = feed.read()
+    assert latest.error == "it is gone"
+    assert latest.view is not None
+    since = latest.error_since
+    feed._read_at -= 60
+    latest = feed.read()
+    assert (latest.view, latest.error_since) == (None, since)
+    source.broken = False
+    assert feed.read().error is None

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gpu_bottleneck_exporter.nodeview.model import Key, NodeView, Reading
+from gpu_bottleneck_exporter.top.feed import Latest
+from gpu_bottleneck_exporter.top.keys import DOWN, ENTER, UP, Choice, ordered, pressed
+from gpu_bottleneck_exporter.top.screen import frame
+from gpu_bottleneck_exporter.top.spans import (
+    IN_ASCII,
+    IN_COLOUR,
+    WITHOUT_COLOUR,
+    Glyphs,
+    bar,
+    cells,
+    clipped,
+    plain,
+)
+from gpu_bottleneck_exporter.top.terminal import nearest
+from support.nodes import reading, view
+from support.states import HOPPER, ampere, hopper, mixed_state, state
+
+SIZES = [(80, 24), (200, 50), (100, 12), (40, 10), (20, 6), (1, 1)]
+
+
+def latest(shown: NodeView | None, error: str | None = None) -> Latest:
+    return Latest("node7:10170", 15, shown, error)
+
+
+def crowded(count: int) -> NodeView:
+    now = reading(state(hopper()))
+    gpus = (
+        replace(now.gpus[0], key=Key(f"{n}", f"u{n}"), power_watts=float(100 - n))
+        for n in range(count)
+    )
+    return view(replace(now, gpus=tuple(gpus)))
+
+
+def screen(
+    shown: Latest, choice: Choice | None = None, size: tuple[int, int] = (80, 24)
+) -> list[str]:
+    lines = frame(shown, choice or Choice(), *size, IN_COLOUR)
+    return [plain(line) for line in lines]
+
+
+def rows(lines: Sequence[str]) -> list[str]:
+    """The table's rows: their first cells."""
+    return [line.split()[0] for line in lines[4:] if line[:1].isdigit()]
+
+
+def after(keys: Sequence[str], shown: NodeView) -> Choice:
+    choice = Choice()
+    for key in keys:
+        choice = pressed(choice, key, shown)
+    return choice
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("choice", [Choice(), Choice(help=True), Choice(details=False)])
+@pytest.mark.parametrize(
+    "shown",
+    [None, view(Reading(status="no driver")), view(reading(mixed_state())), crowded(60)],
+    ids=["nothing", "no gpu", "mixed", "crowded"],
+)
+def test_every_screen_fits(shown: NodeView | None, choice: Choice, size: tuple[int, int]) -> None:
+    width, height = size
+    lines = screen(latest(shown, "cannot read " + "x" * 300), choice, size)
+    assert len(lines) == height
+    if width >= 40:
+        assert max(cells(line) for line in lines) <= width
+
+
+def test_a_row_for_each_gpu_at_80_columns() -> None:
+    lines = screen(latest(view(reading(mixed_state()))))
+    assert "5 GPUs: 4 waiting, 1 down" in lines[0]
+    head = "GPU* busy and waiting BUSY WATTS °C GiB SM LIKELY CAUSE"
+    assert " ".join(lines[3].split()) == head
+    assert rows(lines) == ["0", "1", "1", "2", "3"]
+    assert lines[4].split()[-6:] == ["62%", "412/700", "61", "52/80", "50%", "unknown"]
+    assert lines[6].startswith("1 · MIG 3g.40gb")
+    assert lines[8].split() == ["3", *"–" * 5, "down"]  # noqa: RUF001 - the dash
+
+
+def test_wide_terminals_show_more() -> None:
+    lines = screen(latest(view(reading(mixed_state()))), size=(200, 50))
+    assert lines[3].split()[-2:] == ["OWNER", "MODEL"]
+    assert "research/train-7f9c/trainer" in lines[4]
+    assert HOPPER.name is not None
+    assert lines[4].rstrip().endswith(HOPPER.name)
+
+
+def test_the_selected_gpu_is_told_in_full() -> None:
+    shown = view(reading(mixed_state()))
+    text = "\n".join(screen(latest(shown), after([DOWN, DOWN, DOWN, DOWN], shown), (100, 40)))
+    assert "GPU 3  NVIDIA A100-SXM4-80GB" in text
+    assert "XID 79 (1)" not in text  # what is said of a GPU that is down is that it is
+    assert "try first  look for XIDs" in text
+    text = "\n".join(screen(latest(shown), size=(100, 40)))
+    assert "waits for  unknown" in text
+    assert "runbook    GpuUnexplainedLowUtilization.md" in text
+    assert "clocks held down: power_cap" in text
+
+
+def test_keys_sort_turn_round_and_select() -> None:
+    shown = crowded(4)
+    assert rows(screen(latest(shown), after(["w"], shown))) == ["0", "1", "2", "3"]
+    assert rows(screen(latest(shown), after(["w", "r"], shown))) == ["3", "2", "1", "0"]
+    assert rows(screen(latest(shown), after(["r"], shown))) == ["3", "2", "1", "0"]
+    assert after([DOWN, DOWN, UP], shown).selected == Key("1", "u1")
+    assert after([UP], shown).selected == Key("0", "u0")
+    assert after([DOWN] * 9, shown).selected == Key("3", "u3")
+    assert [after(["s"] * n, shown).order for n in (1, 6)] == ["busy", "gpu"]
+    assert not after([ENTER], shown).details
+    assert after(["q"], shown).ended
+    assert after(["?", "q"], shown).ended
+    assert not after(["?", "x"], shown).help
+
+
+def test_what_is_not_known_sorts_last() -> None:
+    shown = view(reading(mixed_state()))
+    for keys in (["w"], ["w", "r"]):
+        last = [gpu.now.power_watts for gpu in ordered(after(keys, shown), shown)][-2:]
+        assert last == [None, None]
+
+
+def test_the_selected_row_is_always_on_the_screen() -> None:
+    shown = crowded(60)
+    for steps in (0, 1, 30, 58, 59):
+        lines = frame(latest(shown), after([DOWN] * steps, shown), 80, 24, IN_COLOUR)
+        chosen = [plain(line) for line in lines if any(span.style == "selected" for span in line)]
+        assert [line.split()[0] for line in chosen] == [f"{steps}"]
+
+
+@pytest.mark.parametrize("glyphs", [IN_COLOUR, WITHOUT_COLOUR, IN_ASCII])
+def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
+    shares = crowded(1).gpus[0].shares
+    assert shares is not None
+    for width in (10, 37, 100):
+        line = bar(shares, width, glyphs)
+        assert cells(plain(line)) == width
+        assert next(len(s.text) for s in line if s.style == "busy") == pytest.approx(
+            0.62 * width, abs=1
+        )
+    assert plain(bar(None, 5, glyphs)) == "     "
+
+
+def test_without_colour_the_cause_can_be_told_from_busy() -> None:
+    shares = crowded(1).gpus[0].shares
+    text = plain(bar(shares, 40, WITHOUT_COLOUR))
+    assert len(set(text.strip())) == 3
+
+
+def test_an_error_is_shown_and_said_since_when() -> None:
+    lines = screen(latest(None, "cannot read http://node7: refused"))
+    assert "cannot read http://node7: refused" in lines[2]
+    assert lines[2].endswith("trying again")
+
+
+def test_hostile_names_cannot_steer_the_terminal() -> None:
+    evil = "\x1b[2J\r\n\u202eevil\x07"
+    now = reading(state(hopper(), ampere()))
+    gpus = tuple(
+        replace(
+            gpu,
+            name=evil,
+            owners=({"user": evil},),
+            key=gpu.key._replace(uuid=evil),
+            trouble=(evil,),
+        )
+        for gpu in now.gpus
+    )
+    shown = latest(view(replace(now, gpus=gpus, status=evil)), evil)
+    for line in screen(shown, size=(200, 40)):
+        assert line.isprintable()
+
+
+def test_wide_characters_take_two_cells() -> None:
+    assert cells("漢字") == 4
+    assert clipped("漢字漢字", 5) == "漢字…"
+    assert clipped("e\u0301", 1) == "e\u0301"
+
+
+@pytest.mark.parametrize(
+    ("colour", "count", "number"),
+    [("#D7AF00", 256, 178), ("#FFFFFF", 256, 231), ("#5A5A5A", 256, 240), ("#FF0000", 8, 1)],
+)
+def test_the_nearest_colour_of_a_terminal(colour: str, count: int, number: int) -> None:
+    assert nearest(colour, count) == number

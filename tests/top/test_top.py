@@ -1,0 +1,153 @@
+"""`top` as it is used: in a terminal, in a pipe, near and far."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command import ANY_PORT, COMMAND, Server, environment, run, serving, wait_for
+from support.daemon import free_port
+from support.terminal import Terminal, terminal
+
+ROW = re.compile(r"^(\d) .*\d%")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("demo"), "demo", *ANY_PORT) as server:
+        wait_for(lambda: "gpu_stall_seconds_total" in server.get()[1], "counters")
+        yield server
+
+
+def watching(server: Server, *arguments: str) -> list[str]:
+    return [*COMMAND, "top", "--url", server.url, "--interval", "0.5", *arguments]
+
+
+def rows(lines: list[str]) -> list[str]:
+    return [line for line in lines if ROW.match(line)]
+
+
+def shown(lines: list[str]) -> bool:
+    return len(rows(lines)) == 4 and all("█" in row for row in rows(lines))
+
+
+@pytest.mark.parametrize(("columns", "height"), [(80, 24), (200, 50)])
+def test_live_in_a_terminal(demo: Server, columns: int, height: int) -> None:
+    with terminal(watching(demo), columns, height) as screen:
+        lines = screen.wait_for(shown, "the bars")
+        assert "4 GPUs:" in lines[0]
+        assert "SIMULATED" in lines[0]
+        assert lines[-1].startswith(" q quit")
+        assert len(screen.colours(4)) > 1
+        screen.press("q")
+        assert screen.end() == 0
+        assert_restored(screen)
+
+
+def assert_restored(screen: Terminal) -> None:
+    """The other screen and the hidden cursor are left."""
+    assert screen.written.rindex(b"\x1b[?1049l") > screen.written.rindex(b"\x1b[?1049h")
+    assert screen.written.rindex(b"\x1b[?25h") > screen.written.rindex(b"\x1b[?25l")
+
+
+def test_keys_and_other_sizes(demo: Server) -> None:
+    with terminal(watching(demo)) as screen:
+        screen.wait_for(shown, "the bars")
+        screen.press("w")
+        screen.wait_for(lambda lines: "WATTS*" in lines[3], "the order")
+        lines = screen.wait_for(lambda lines: bool(rows(lines)) and "WATTS*" in lines[3], "rows")
+        watts = [int(row.split("/700")[0].split()[-1]) for row in rows(lines)]
+        assert watts == sorted(watts, reverse=True)
+        screen.press("gj")
+        screen.wait_for(lambda lines: any(x.startswith("GPU 1 ") for x in lines), "details")
+        names = {line[:13].strip() for line in screen.lines[9:-1]}
+        assert {"waits for", "try first", "busy", "held by", "figures"} <= names
+        screen.press("?")
+        screen.wait_for(lambda lines: any("turn the order round" in x for x in lines), "help")
+        screen.press("?")
+        screen.resize(120, 30)
+        screen.wait_for(lambda lines: shown(lines) and "OWNER" in lines[3], "the wider table")
+        screen.resize(60, 12)
+        screen.wait_for(lambda lines: lines[-1].startswith(" q quit") and "GPU" in lines[3], "less")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_leave_the_terminal_in_order(demo: Server, number: signal.Signals) -> None:
+    with terminal(watching(demo)) as screen:
+        screen.wait_for(shown, "the bars")
+        screen.child.kill(number)
+        assert screen.end() == 0
+        assert_restored(screen)
+
+
+def test_no_color_is_honoured(demo: Server) -> None:
+    with terminal(watching(demo), NO_COLOR="1") as screen:
+        lines = screen.wait_for(
+            lambda lines: len(rows(lines)) == 4 and "█" in rows(lines)[0], "bars"
+        )
+        assert screen.colours(4) == {"default"}
+        assert {"▒", "█"} <= set("".join(rows(lines)))
+
+
+def test_a_locale_without_unicode(demo: Server) -> None:
+    with terminal(
+        watching(demo), LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
+    ) as screen:
+        screen.wait_for(lambda lines: any("=" in row for row in rows(lines)), "bars in ASCII")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def test_a_terminal_that_cannot_be_drawn_on(demo: Server) -> None:
+    with terminal(watching(demo), TERM="no-such-terminal") as screen:
+        assert screen.end() == 1
+        assert "cannot draw on the terminal 'no-such-terminal'" in screen.text
+
+
+def test_the_exporter_goes_and_comes_back(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    serve = ("serve", "--web.listen-address", address)
+    with terminal([*COMMAND, "top", "--url", f"http://{address}", "--interval", "0.5"]) as screen:
+        screen.wait_for(lambda lines: "connection refused" in lines[2], "the error")
+        with serving(tmp_path, *serve):
+            screen.wait_for(lambda lines: "no GPU" in lines[0], "an answer")
+            screen.wait_for(lambda lines: lines[2].startswith("Shares"), "the end of the error")
+        screen.wait_for(lambda lines: "connection refused" in lines[2], "the error again")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def test_plain_lines_where_there_is_no_terminal(demo: Server, tmp_path: Path) -> None:
+    result = run(tmp_path, *watching(demo, "--count", "2")[len(COMMAND) :])
+    assert (result.returncode, result.stderr) == (0, "")
+    header, *lines = result.stdout.splitlines()
+    assert header.split()[:3] == ["TIME", "GPU", "BUSY"]
+    assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"] * 2
+    assert "\x1b" not in result.stdout
+
+
+def test_a_reader_that_has_had_enough(demo: Server, tmp_path: Path) -> None:
+    command = " ".join(watching(demo)) + " | head -n 3"
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 3
+
+
+def test_once_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
+    result = run(tmp_path, "top", "--once", "--interval", "0.5")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "no GPU to show: nvmlInit: LIBRARY_NOT_FOUND" in result.stderr
+    assert result.stderr.count("\n") == 1
