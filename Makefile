@@ -78,7 +78,7 @@ clean:  ## Remove everything that was built or installed here
 	rm -rf $(VENV) dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 SOURCES = pyproject.toml $(wildcard rules/*.yml rules/runbooks/*.md grafana/*.json) \
-	$(shell find exporter -name '*.py' -o -name py.typed)
+	$(shell find exporter -name '*.py' -o -name '*.css' -o -name '*.js' -o -name py.typed)
 
 # Debian's python3 comes without ensurepip.
 $(VENV)/.venv:

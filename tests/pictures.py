@@ -17,13 +17,15 @@ from itertools import groupby
 from pathlib import Path
 
 import pyte
+from playwright.sync_api import ViewportSize
 
-from support.browser import DESK, chromium, opened
+from support.browser import chromium, opened
 from support.command import ANY_PORT, COMMAND, serving
 from support.terminal import terminal
 
 _WARM_UP_SECONDS = 75
 _COLUMNS, _ROWS = 110, 25
+_PAGE: ViewportSize = {"width": 1280, "height": 965}
 _WIDE, _HIGH, _MARGIN = 8.4, 18, 12
 _GROUND, _INK = "#16191d", "#d8dce2"
 _BLOCK = "█"
@@ -55,7 +57,10 @@ def top(url: str) -> str:
 
 def page(url: str, file: Path) -> None:
     """The status page's first screen."""
-    with chromium() as browser, opened(browser, url, viewport=DESK, color_scheme="light") as (p, _):
+    with (
+        chromium() as browser,
+        opened(browser, url, viewport=_PAGE, color_scheme="light") as (p, _),
+    ):
         p.wait_for_timeout(3000)
         p.screenshot(path=file)
 

@@ -77,6 +77,28 @@ def test_bad_telemetry_paths(tmp_path: Path, path: str) -> None:
     assert "telemetry-path" in said
 
 
+@pytest.mark.parametrize("url", ["", "runbooks", "javascript:alert(1)", "https://a b", "http://<"])
+def test_bad_runbook_addresses(tmp_path: Path, url: str) -> None:
+    said = refuse(tmp_path, "serve", *ANY_PORT, f"--web.runbook-base={url}")
+    assert "--web.runbook-base must be like" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--url", "node7"],
+        ["--url", "https://x", "--ca-file", "/no/such/file"],
+        ["--url", "https://x", "--ca-file", "/proc/self/stat"],
+        ["--interval", "0"],
+        ["--count", "0"],
+        ["--sort", "name"],
+    ],
+    ids=lambda arguments: arguments[-2],
+)
+def test_bad_options_of_top(tmp_path: Path, arguments: list[str]) -> None:
+    assert arguments[-2] in refuse(tmp_path, "top", *arguments)
+
+
 BAD_ADDRESSES = (
     "",
     "nonsense",

@@ -34,8 +34,9 @@ LOG = f"/var/log/{NAME}"
 _SYSTEMD = "/lib/systemd/systemd"
 _CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 _UNITS = "/etc/systemd/system"
-_WRITTEN = ("/run", "/etc/default", _UNITS, "/var", "/tmp", "/dev/shm")  # noqa: S108 - in memory
-_READ_ONLY = ("/", "/dev", "/sys", "/proc/sys")
+_WRITTEN = ("/run", "/etc/default", _UNITS, "/var", "/tmp", "/dev")  # noqa: S108 - in memory
+_READ_ONLY = ("/", "/sys", "/proc/sys")
+_DEVICES = {"null": "1 3", "zero": "1 5", "full": "1 7", "random": "1 8", "urandom": "1 9"}
 _TARGETS = ("sysinit", "basic", "shutdown", "network", "multi-user", "idle")
 _HOMES = ("/home", "/root", "/run/user")
 """What `ProtectHome=` hides."""
@@ -139,12 +140,13 @@ def _boot(folder: Path, files: Mapping[str, str]) -> str:
         "umount --recursive --lazy /sys/fs/cgroup",
         "mount -t tmpfs -o mode=755 tmpfs /opt",
         *_bind(folder, "/opt/stage"),
-        "mount --bind /opt/stage/console /dev/console",
         *_program(),
         *(f"mount -t tmpfs -o mode=755 tmpfs {path}" for path in _WRITTEN),
         *(_here(Path(path), text) for path, text in files.items()),
         f"chmod +x {PREFIX}/bin/{NAME}",
-        "mkdir -p /var/log",
+        "mkdir -p /var/log /dev/mqueue /dev/pts /dev/shm",
+        *(f"mknod -m 666 /dev/{name} c {numbers}" for name, numbers in _DEVICES.items()),
+        "ln -s /opt/stage/console /dev/console",
         "mount --bind /proc/sys /proc/sys",
         *(f"mount -o remount,bind,ro {path}" for path in _READ_ONLY),
         "mount -t cgroup2 cgroup2 /sys/fs/cgroup",

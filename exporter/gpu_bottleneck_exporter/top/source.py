@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.driver.protocol import Driver
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
 from gpu_bottleneck_exporter.nodeview.metrics import reading_of
 from gpu_bottleneck_exporter.nodeview.model import Reading
@@ -122,7 +122,7 @@ def _parsed(url: str) -> SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        raise ExporterError(f"--url must be like http://node7:10170/metrics, not {_bare(url)!r}")
+        raise SettingsError(f"--url must be like http://node7:10170/metrics, not {_bare(url)!r}")
     return parts
 
 
@@ -143,7 +143,7 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         reason = error.strerror or "no certificate in it"
-        raise ExporterError(f"--ca-file: cannot use {ca_file}: {reason}") from error
+        raise SettingsError(f"--ca-file: cannot use {ca_file}: {reason}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -82,6 +82,8 @@ def _loop(screen: curses.window, feed: Feed, choice: Choice) -> None:
         height, width = screen.getmaxyx()
         _draw(screen, frame(latest, choice, width, height, glyphs), styles)
         code = screen.getch()
+        if code == curses.KEY_RESIZE:
+            screen.clear()  # terminals differ in what they keep, and where
         key = _KEYS.get(code) or (chr(code) if 0 < code < 128 else "")  # noqa: PLR2004 - ASCII
         choice = pressed(choice, key, feed.latest.view) if key else choice
 

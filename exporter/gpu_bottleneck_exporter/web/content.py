@@ -31,8 +31,8 @@ class Content(Protocol):
         lock.
 
         Returns:
-            UTF-8 HTML. The page may hold inline styles and `data:` images; the
-            server's Content-Security-Policy stops scripts and everything remote.
+            UTF-8 HTML. The page may hold the style and the script of `web.status` and
+            `data:` images; the server's Content-Security-Policy stops everything else.
         """
         ...
 
