@@ -44,7 +44,7 @@ ACCESS_LOST_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
 """What has not moved for so long stands still: a pass over all feeders takes milliseconds."""
 _XID_WAIT_SECONDS = 1.0
-_WATCH_SECONDS = 1.0
+_WATCH_SECONDS = 2.0
 _WATCH_DEADLINE_SECONDS = 3.0
 """Feeders and host are read once a second, however short the deadline of the GPUs is."""
 _FEEDING = frozenset({"stall", "feeders", "workload"})

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #define EVENT_XID 8u
-#define POLL_US 200000u
+#define POLL_US 500000u
 
 struct event_set {
   uint64_t seen;

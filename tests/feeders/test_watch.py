@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
 from gpu_bottleneck_exporter.exposition import Exposition
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch, Rhythm
 from gpu_bottleneck_exporter.sampler import Sampler, State
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.users import UserNames
@@ -72,6 +73,34 @@ def test_a_process_that_holds_a_gpu_feeds_it(watch: FeederWatch, start: Start) -
     assert found.processes == {"main": 1, "worker": 1}
     assert watch.feeding("b") is None
     main.end_child(worker)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.15, 0.2, 0.7])
+def test_what_is_done_every_second_is_done_once_a_second_at_any_pass(step: float) -> None:
+    rhythm = Rhythm(1.0)
+    times = [number * step for number in range(round(1000 / step))]
+    done = [at for at in times if rhythm.is_due(1e6 + at)]
+    assert done[0] == 0
+    assert len(done) == pytest.approx(1000, rel=0.01)
+    assert max(later - before for before, later in pairwise(done)) <= 1 + step + 1e-6
+
+
+def test_what_comes_late_is_not_made_up_for() -> None:
+    rhythm = Rhythm(1.0)
+    assert [rhythm.is_due(at) for at in (100.0, 107.0, 107.1, 108.0)] == [True, True, False, True]
+
+
+def test_a_member_with_one_thread_tells_its_children(watch: FeederWatch, start: Start) -> None:
+    main = start()
+    worker = main.fork()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    feed = watch.feed("a")
+    assert feed is not None
+    assert feed.workers[worker].children() == []
+    assert feed.mains[main.pid].children() == [worker]
+    main.end_child(worker)
+    until(lambda: worker not in feed.workers, "the end of the worker")
 
 
 def test_a_gpu_that_nobody_holds_has_no_main(watch: FeederWatch) -> None:

@@ -88,6 +88,12 @@ def test_a_root_that_is_gone_has_none(family: Family) -> None:
     assert found == {gone.pid: set(), family.plain: set()}
 
 
+def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
+    known = {family.server: [], family.plain: [4_000_000]}
+    found = descendants(PROC, [family.root], NOBODY, known.get)
+    assert found == {family.root: {family.plain, family.of_thread, family.server, 4_000_000}}
+
+
 def test_no_roots() -> None:
     assert descendants(PROC, [], NOBODY) == {}
 

@@ -29,7 +29,16 @@ UID, OTHER = "2c48913c-b29f-11e7-9350-020968147796", "96dd7de3-0783-4613-a707-e0
 ID = "a1" * 32
 TRAIN = Holder("research", "train-0", "main")
 SERVE = Holder("research", "serve-0", "main")
-QUICK = Pace(look=0.02, ask=0.1, deadline=5.0, first_retry=0.02, settle=0.02, keep=60.0)
+QUICK = Pace(
+    look=0.02,
+    search=0.02,
+    idle=0.02,
+    ask=0.1,
+    deadline=5.0,
+    first_retry=0.02,
+    settle=0.02,
+    keep=60.0,
+)
 SLOW = replace(QUICK, ask=3600.0)
 """Asks again for a reason only."""
 
@@ -46,14 +55,19 @@ class Node:
         self.proc = lay(root / "proc", told)
         self.kubelet = Kubelet(self.socket)
         self.seen = Seen((WHOLE, PART))
+        self.looks = 0
         self.watch: KubeletWatch | None = None
 
     def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
         places = Places(self.socket, self.logs, self.proc, expected)
-        self.watch = KubeletWatch(places, lambda: self.seen, pace)
+        self.watch = KubeletWatch(places, self._look_at_gpus, pace)
         self.watch.start()
         return self.watch
+
+    def _look_at_gpus(self) -> Seen:
+        self.looks += 1
+        return self.seen
 
     def on_the_gpu(self, *owners: Owner) -> None:
         self.seen = replace(self.seen, owners=frozenset(owners))
@@ -318,6 +332,13 @@ def test_a_kubelet_that_has_just_failed_is_not_asked_about_new_pods(running: Nod
     running.on_the_gpu(Owner(pod_uid=UID))
     time.sleep(10 * QUICK.look)
     assert running.kubelet.asked == 1
+
+
+def test_without_a_socket_it_is_seldom_asked_who_is_on_the_gpus(running: Node) -> None:
+    running.kubelet.stop()
+    running.look(replace(QUICK, idle=3600.0))
+    time.sleep(10 * QUICK.search)
+    assert running.looks == 1
 
 
 def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:

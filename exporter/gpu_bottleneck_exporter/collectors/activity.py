@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample
+from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 
 _ACTIVE = {
@@ -77,4 +77,4 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
             yield Sample(family, totals.traffic_bytes[name])
 
 
-COLLECTOR = Collector("activity", FAMILIES, _samples, lambda device: device.activity())
+COLLECTOR = Collector("activity", FAMILIES, _samples, lambda device: device.activity(), UNHURRIEDLY)

@@ -42,8 +42,8 @@ FAMILIES = (
         "counter",
         "Seconds in which the processes' first threads waited, by what on: disk (uninterruptible), "
         "network (asleep in a socket), queue (pipe, futex, semaphore), sleep (timer, poll), "
-        "unknown (no permission to know). Sampled ten times a second, workers in turn; each kind "
-        "is absent until it was seen.",
+        "unknown (no permission to know). Sampled five to ten times a second, workers in turn; "
+        "each kind is absent until it was seen.",
         ("role", "on"),
     ),
     Family(

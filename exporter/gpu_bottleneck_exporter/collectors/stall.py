@@ -14,7 +14,7 @@ FAMILIES = (
         "workers that ran), cpu_queue (they waited for a CPU), cpu_quota (held back by the CPU "
         "limit), storage, memory (reading again what was evicted), network, peer (another GPU of "
         "the job worked), asleep (everything slept), unknown. Adds up to observed less busy "
-        "seconds, exactly; the split is per tick, from states sampled ten times a second.",
+        "seconds, exactly; the split is per tick, from states sampled five to ten times a second.",
         ("waiting_on",),
     ),
 )

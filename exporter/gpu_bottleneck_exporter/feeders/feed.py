@@ -59,6 +59,28 @@ class Moment(NamedTuple):
 
 
 @dataclass(slots=True)
+class Looks:
+    """What the workers were seen doing in several moments."""
+
+    states: dict[State, int] = field(default_factory=dict)
+    workers: int = 0
+    """How many there were, summed over the moments."""
+    moments: int = 0
+
+    def add(self, moment: Moment) -> None:
+        """Take one moment in."""
+        _add_up(self.states, moment.workers)
+        self.workers += moment.counts[1]
+        self.moments += 1
+
+    def merge(self, other: Looks) -> None:
+        """Take the moments of `other` in."""
+        _add_up(self.states, other.states)
+        self.workers += other.workers
+        self.moments += other.moments
+
+
+@dataclass(slots=True)
 class Tick:
     """Counters of one tick."""
 
@@ -68,6 +90,8 @@ class Tick:
     workers: Counters = field(default_factory=Counters)
     held: list[Held] = field(default_factory=list)
     """How each control group held them back in this tick."""
+    looks: Looks = field(default_factory=Looks)
+    """What its workers were seen doing."""
 
 
 @dataclass(slots=True)
@@ -180,8 +204,8 @@ class Feed:
         """Read the counters; False when a process is gone and the tree is out of date."""
         before = self._last_tick_ns
         self._last_tick_ns = now_ns
-        self._count_waits(before or 0)
         tick = Tick(now_ns, now_ns - (before or now_ns))
+        self._count_waits(before or 0, tick.looks)
         current = self._advance(self.mains.values(), tick.main)
         current &= self._advance(self._workers_to_count(), tick.workers)
         for group, held in list(self._cgroups.items()):
@@ -196,11 +220,10 @@ class Feed:
 
         `peer_busy`: how busy the busiest other GPU of the job is, 0-1.
         """
-        recent = _since(self._moments, min(start_ns, end_ns - WORKER_HISTORY_NS), end_ns)
-        moments = [m for m in recent if m.at_ns > start_ns]
+        moments = _since(self._moments, start_ns, end_ns)
         if not moments:
             return None
-        recent = [m for m in recent if m.at_ns > end_ns - WORKER_HISTORY_NS]
+        looks = self._looks(moments, end_ns)
         ticks = _since(self._ticks, start_ns - SLACK_NS, end_ns + SLACK_NS)
         held_back = [held for tick in ticks for held in tick.held]
         main, workers = Counters(), Counters()
@@ -210,8 +233,8 @@ class Feed:
         return Feeders(
             elapsed_ns=sum(tick.elapsed_ns for tick in ticks),
             main=_summed(m.main for m in moments),
-            workers=_summed(m.workers for m in recent),
-            worker_count=sum(m.counts[1] for m in recent) / len(recent),
+            workers=looks.states,
+            worker_count=looks.workers / looks.moments,
             main_usage=_usage(main, main.leader_cpu_ns),
             worker_usage=_usage(workers, workers.cpu_ns),
             other_threads_cpu_ns=max(main.cpu_ns - main.leader_cpu_ns, 0),
@@ -220,6 +243,18 @@ class Feed:
             refault_bytes=sum(held.refault_bytes for held in held_back),
             peer_busy=peer_busy,
         )
+
+    def _looks(self, moments: Iterable[Moment], end_ns: int) -> Looks:
+        """What workers did in the last seconds: whole ticks, and the `moments` since."""
+        looks = Looks()
+        ticks = _since(self._ticks, end_ns - WORKER_HISTORY_NS, end_ns)
+        for tick in ticks:
+            looks.merge(tick.looks)
+        told_ns = ticks[0].at_ns if ticks else 0
+        for moment in moments:
+            if moment.at_ns > told_ns:
+                looks.add(moment)
+        return looks
 
     def close(self) -> None:
         """Give all descriptors back."""
@@ -257,9 +292,10 @@ class Feed:
         text = read(self._proc / str(pid) / "cgroup")
         return self._groups.of(text) if text else None
 
-    def _count_waits(self, since_ns: int) -> None:
+    def _count_waits(self, since_ns: int, looks: Looks) -> None:
         unseen_ns = 0
         for moment in reversed(_since(self._moments, since_ns, self._last_pass_ns or 0)):
+            looks.add(moment)
             mains, workers = moment.counts
             self._count("main", moment.main, moment.elapsed_ns * mains)
             unseen_ns += moment.elapsed_ns * workers
@@ -326,7 +362,7 @@ def _usage(counters: Counters, cpu_ns: int) -> Usage:
 
 
 def _counted(members: Iterable[Member]) -> dict[State, int]:
-    # Not a Counter: this runs ten times a second for every GPU, and it is ten times as slow.
+    # Not a Counter: this runs at each pass for every GPU, and it is ten times as slow.
     total: dict[State, int] = {}
     for member in members:
         state = member.state()
@@ -337,9 +373,13 @@ def _counted(members: Iterable[Member]) -> dict[State, int]:
 def _summed(counts: Iterable[Mapping[State, int]]) -> dict[State, int]:
     total: dict[State, int] = {}
     for states in counts:
-        for state, number in states.items():
-            total[state] = total.get(state, 0) + number
+        _add_up(total, states)
     return total
+
+
+def _add_up(total: dict[State, int], states: Mapping[State, int]) -> None:
+    for state, number in states.items():
+        total[state] = total.get(state, 0) + number
 
 
 def _held_back(group: Cgroup, before: Held = Held()) -> Held:

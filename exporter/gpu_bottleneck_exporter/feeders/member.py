@@ -61,6 +61,8 @@ class Member:
     def __init__(self, proc: Path, pid: int) -> None:
         self.pid = pid
         self.reader = ProcessReader(proc, pid)
+        self.state: Callable[[], State] = self.reader.state
+        """What its first thread does now."""
         self._children = KeptFile(proc / str(pid) / "task" / str(pid) / "children")
         self._known_children: bytes | None = None
         self._last: Counters | None = None
@@ -86,10 +88,6 @@ class Member:
         self.reader.close()
         self._children.close()
 
-    def state(self) -> State:
-        """What its first thread does now."""
-        return self.reader.state()
-
     def strangers(self, known: Callable[[int], bool]) -> bool:
         """Whether its first thread has a living child that is not `known`."""
         text = self._children.read() or b""
@@ -99,6 +97,13 @@ class Member:
             return True
         self._known_children = text
         return False
+
+    def children(self) -> list[int] | None:
+        """Its children; None where that takes a look at more than one thread, or it is gone."""
+        if self.gone or self.reader.threads != 1:
+            return None
+        text = self._children.read()
+        return None if text is None else [int(pid) for pid in text.split()]
 
     def forget_children(self) -> None:
         """Ask of all of them again: who is known has changed."""

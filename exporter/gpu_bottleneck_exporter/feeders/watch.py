@@ -6,10 +6,13 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.feed import Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
+from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files, read
@@ -20,17 +23,39 @@ from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 log = logging.getLogger(__name__)
 
-PASS_SECONDS = 0.1
-PASSES_PER_TICK = 10
-_PASSES_PER_LOOK_FOR_CHILDREN = 4
-_PASSES_PER_SNAPSHOT = 2 * PASSES_PER_TICK
-_JITTER = 0.3
+PASS_SECONDS = {4: 0.1, 8: 0.15}
+"""Between two looks at up to so many mains."""
+LONGEST_PASS_SECONDS = 0.2
+"""With more. Waking is most of the cost, so that many GPUs are not to cost many times as much."""
+COUNT_SECONDS = 1.0
+SNAPSHOT_SECONDS = 2.0
+LOOK_FOR_CHILDREN_SECONDS = 0.4
 DISCOVERY_SECONDS = 10.0
+_JITTER = 0.3
 _STOP_SECONDS = 2.0
 
 
+class Rhythm:
+    """What is done every so often, at one of the passes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is, at monotonic `now`; if so, the next time is later."""
+        if now < self._next:
+            return False
+        late = now - self._next
+        self._next = now + self._seconds - (late if late < self._seconds / 2 else 0.0)
+        return True
+
+
 class FeederWatch:
-    """Samples states of mains ten times a second, of workers five times, and counters once."""
+    """Samples states of mains at each pass, of workers at every other, counters once a second.
+
+    Passes are `PASS_SECONDS` apart.
+    """
 
     def __init__(
         self, proc: Path, sysfs: Path, *, machine: bool = False, owners: bool = False
@@ -49,6 +74,11 @@ class FeederWatch:
         self._readers: dict[str, FeedingReader] = {}
         self._feedings: dict[str, Feeding | None] = {}
         self._changed = False
+        self._step = _pass_seconds(0)
+        self._mains_only = True
+        self._count = Rhythm(COUNT_SECONDS)
+        self._snapshot = Rhythm(SNAPSHOT_SECONDS)
+        self._look_for_children = Rhythm(LOOK_FOR_CHILDREN_SECONDS)
         self._finished_pass_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
 
@@ -117,36 +147,36 @@ class FeederWatch:
     def _run(self) -> None:
         next_pass = time.monotonic()
         next_discovery = next_pass
-        number = 0
         while not self._stop.is_set():
             try:
-                stale = self._pass(number)
-                if number % _PASSES_PER_SNAPSHOT == 0:
+                stale = self._pass(next_pass)
+                if self._snapshot.is_due(next_pass):
                     self._tell()
                 if stale or time.monotonic() >= next_discovery:
                     self._discover()
                     next_discovery = time.monotonic() + DISCOVERY_SECONDS
             except Exception:  # whatever /proc says, the watching goes on
                 log.exception("watching the feeders")
-            number += 1
             self._finished_pass_ns = time.monotonic_ns()
             # Never in step with a loop of 25 or 100 ms, whose one moment would pass for all.
-            step = PASS_SECONDS * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+            step = self._step * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
             next_pass = max(next_pass + step, time.monotonic())
             # Not waiting for `_stop`: that costs several times as much, and this is brief.
             time.sleep(max(next_pass - time.monotonic(), 0.0))
         for feed in self._feeds.values():
             feed.close()
 
-    def _pass(self, number: int) -> bool:
-        """Sample; once a tick also count. Whether the trees must be discovered anew."""
+    def _pass(self, now: float) -> bool:
+        """Sample; once a second also count. Whether the trees must be discovered anew."""
         stale = self._changed
-        counting = number % PASSES_PER_TICK == 0
+        self._mains_only = not self._mains_only
+        counting = self._count.is_due(now)
+        looking = self._look_for_children.is_due(now)
         if counting:
             self._groups.look()
         for feed in list(self._feeds.values()):
-            stale |= not feed.sample(time.monotonic_ns(), mains_only=number % 2 == 1)
-            if number % _PASSES_PER_LOOK_FOR_CHILDREN == 0:
+            stale |= not feed.sample(time.monotonic_ns(), mains_only=self._mains_only)
+            if looking:
                 stale |= not feed.knows_all_children()
             if counting:
                 stale |= not feed.advance(time.monotonic_ns())
@@ -158,11 +188,22 @@ class FeederWatch:
             self._changed = False
         mains = frozenset(pid for pids in held.values() for pid in pids or ())
         seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
-        trees = descendants(self._proc, seen, mains)
         feeds = dict(self._feeds)
+        members = {p: m for feed in feeds.values() for p, m in feed.workers.items()}
+        trees = descendants(self._proc, seen, mains, partial(_known_children, members))
         for uuid, pids in held.items():
             living = seen.intersection(pids or ())
             workers = {worker for pid in living for worker in trees.get(pid, ())}
             feeds.setdefault(uuid, Feed(self._proc, self._groups)).adopt(living, workers, mains)
         self._feeds = feeds
+        self._step = _pass_seconds(len(seen))
         self._groups.keep({group for feed in feeds.values() for group in feed.cgroups})
+
+
+def _known_children(members: Mapping[int, Member], pid: int) -> list[int] | None:
+    member = members.get(pid)
+    return member.children() if member else None
+
+
+def _pass_seconds(mains: int) -> float:
+    return next((s for most, s in PASS_SECONDS.items() if mains <= most), LONGEST_PASS_SECONDS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import KeptFile, read
 
@@ -68,8 +68,7 @@ _INTERRUPTIBLE = (
 """Channels in which nothing sleeps but in state S: there the channel tells all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """/proc/PID/stat: times in ns, of the whole thread group, dead threads included."""
 
     state: str
@@ -86,13 +85,13 @@ def parse_stat(text: bytes) -> Stat:
     """Raises ValueError on anything that is no stat file."""
     fields = text[text.rindex(b")") + 2 :].split(None, _LAST_FIELD)
     return Stat(
-        state=fields[_STATE].decode(),
-        parent=int(fields[_PPID]),
-        started_ticks=int(fields[_START]),
-        user_ns=int(fields[_UTIME]) * TICK_NS,
-        system_ns=int(fields[_STIME]) * TICK_NS,
-        major_faults=int(fields[_MAJFLT]),
-        threads=int(fields[_THREADS]),
+        fields[_STATE].decode(),
+        int(fields[_PPID]),
+        int(fields[_START]),
+        int(fields[_UTIME]) * TICK_NS,
+        int(fields[_STIME]) * TICK_NS,
+        int(fields[_MAJFLT]),
+        int(fields[_THREADS]),
     )
 
 
@@ -159,6 +158,11 @@ class ProcessReader:
         for file in (self._stat, self._schedstat, self._channel, self._io):
             file.close()
 
+    @property
+    def threads(self) -> int | None:
+        """How many it had when `stat` was last read."""
+        return self._parsed.threads if self._parsed else None
+
     def stat(self) -> Stat | None:
         """/proc/PID/stat, None when the process is gone; the same object until it changes."""
         text = None if self._gone else self._stat.read()
@@ -176,7 +180,7 @@ class ProcessReader:
         """What the leader thread does now.
 
         The channel first: of a thread that sleeps it mostly tells enough, and this is
-        asked ten times a second for every process that feeds a GPU.
+        asked up to ten times a second for every process that feeds a GPU.
         """
         channel = None if self._gone else self._channel.read()
         asleep = _asleep(channel) if channel else None

@@ -11,17 +11,27 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import parse_stat
 
 
-def descendants(proc: Path, roots: Iterable[int], stop_at: frozenset[int]) -> dict[int, set[int]]:
+def descendants(
+    proc: Path,
+    roots: Iterable[int],
+    stop_at: frozenset[int],
+    known: Callable[[int], list[int] | None] = lambda _: None,
+) -> dict[int, set[int]]:
     """For each root its descendants; those in `stop_at`, and theirs, are left out.
 
-    Walks /proc/PID/task/TID/children (8 µs a thread); kernels without it get one raw
-    scan of the table.
+    Walks /proc/PID/task/TID/children (8 µs a thread), but where the children of a process
+    are `known`; kernels without it get one raw scan of the table.
     """
     roots = list(roots)
     if not roots:
         return {}
     if any((proc / str(root) / "task" / str(root) / "children").exists() for root in roots):
-        return {root: _follow(lambda pid: _children(proc, pid), root, stop_at) for root in roots}
+
+        def children(pid: int) -> list[int]:
+            found = known(pid)
+            return _children(proc, pid) if found is None else found
+
+        return {root: _follow(children, root, stop_at) for root in roots}
     table = _scan(proc)
     return {root: _follow(lambda pid: table.get(pid, ()), root, stop_at) for root in roots}
 

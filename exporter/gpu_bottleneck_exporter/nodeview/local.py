@@ -9,16 +9,24 @@ from dataclasses import replace
 
 from gpu_bottleneck_exporter.collectors.base import Collector
 from gpu_bottleneck_exporter.exposition import Families
+from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.nodeview.history import History
 from gpu_bottleneck_exporter.nodeview.metrics import reading_of
-from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, NodeView, Reading
+from gpu_bottleneck_exporter.nodeview.model import (
+    CollectorHealth,
+    Counters,
+    GpuReading,
+    HostReading,
+    Key,
+    NodeView,
+    Reading,
+)
 from gpu_bottleneck_exporter.sampler import Sampler
 
 WINDOW_SECONDS = 60.0
 KEPT_SECONDS = 300.0
 STEP_SECONDS = 5.0
-_COUNTING = frozenset({"utilization", "stall", "activity", "host"})
-"""Collectors whose counters a history needs."""
 
 
 class LocalNode:
@@ -27,7 +35,6 @@ class LocalNode:
     def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
         self._sampler = sampler
         self._all = Families(sampler, collectors)
-        self._counting = Families(sampler, [c for c in collectors if c.name in _COUNTING])
 
     def read(self) -> Reading:
         """All there is to show."""
@@ -41,8 +48,13 @@ class LocalNode:
         )
 
     def count(self) -> Reading:
-        """The counters only: a fifth of the work."""
-        return reading_of(self._counting.collect())
+        """The counters only, and not by way of metrics: a tenth of the work."""
+        state = self._sampler.state()
+        machine = state.host.machine if state.host else None
+        return Reading(
+            gpus=tuple(_counted(gpu) for gpu in state.gpus),
+            host=HostReading() if machine is None else _host(machine),
+        )
 
     def _errors(self) -> Mapping[str, str]:
         outcomes = self._sampler.state().outcomes
@@ -78,6 +90,33 @@ class Recorder:
             reading = self._node.count()
             self._history.add(time.monotonic(), reading)
             self._stop.wait(STEP_SECONDS)
+
+
+def _counted(gpu: GpuSnapshot) -> GpuReading:
+    totals = gpu.totals
+    key = Key(str(gpu.identity.index), gpu.identity.uuid)
+    if totals.observed_ns is None:
+        return GpuReading(key, up=gpu.up)
+    sm_active_ns = totals.active_ns.get("sm")
+    counters = Counters(
+        observed=totals.observed_ns / 1e9,
+        busy=totals.busy_ns / 1e9,
+        stalls={cause: ns / 1e9 for cause, ns in (totals.stall_ns or {}).items()},
+        sm_active=None if sm_active_ns is None else sm_active_ns / 1e9,
+    )
+    return GpuReading(key, up=gpu.up, counters=counters)
+
+
+def _host(machine: Machine) -> HostReading:
+    return HostReading(
+        cpus=machine.cpus,
+        cpu_busy_seconds=machine.cpu_busy_seconds,
+        pressure_seconds={
+            resource: ns / 1e9
+            for (resource, kind), ns in machine.pressure_ns.items()
+            if kind == "some"
+        },
+    )
 
 
 def _with_errors(

@@ -145,8 +145,11 @@ class _Server(uvicorn.Server):
         self._woken = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):  # 0: renew the Date header each time
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), _TICK_SECONDS)
+            # Not asyncio.wait_for: it makes a task each time.
+            alarm = self._loop.call_later(_TICK_SECONDS, self._woken.set)
+            await self._woken.wait()
+            self._woken.clear()
+            alarm.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._handshakes is not None:

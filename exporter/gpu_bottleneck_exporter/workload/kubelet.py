@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import stat
 import threading
 import time
@@ -33,7 +34,11 @@ class Pace:
     """Seconds."""
 
     look: float = 1.0
-    """Between two looks for a new socket or a new pod."""
+    """Between two looks for a new pod."""
+    search: float = 3.0
+    """Between two looks for a socket where there is none."""
+    idle: float = 10.0
+    """Between two looks at who is on the GPUs, while there is no socket."""
     ask: float = 30.0
     deadline: float = 5.0
     first_retry: float = 1.0
@@ -114,6 +119,7 @@ class KubeletWatch:
         self._socket: tuple[int, int] | None = None
         self._asked_about: frozenset[str] = frozenset()
         self._due = 0.0
+        self._idle_until = 0.0
         self._retry = pace.first_retry
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
@@ -150,9 +156,11 @@ class KubeletWatch:
                 self._look()
             except Exception:  # whatever a kubelet says, the asking goes on
                 log.exception("asking the kubelet")
-            self._stop.wait(self._pace.look)
+            self._stop.wait(self._pace.look if self._socket else self._pace.search)
 
     def _look(self) -> None:
+        if self._is_idle():
+            return
         seen, now = self._look_at_gpus(), time.monotonic()
         self._names = self._containers.of(seen.containers, now)
         if seen.identities != self._identities:
@@ -171,6 +179,18 @@ class KubeletWatch:
             # A new one: that which was raised keeps its frames, and they what was received.
             kept = KubeletTrouble(trouble.sentence, trouble.remedy)
             self._tell(Condition(given=False, trouble=kept))
+
+    def _is_idle(self) -> bool:
+        """Whether there is no kubelet to ask: then one look in many is enough."""
+        # Not Path.exists: that raises where it may not look.
+        if self._socket is not None or os.path.exists(self._places.socket):  # noqa: PTH110
+            self._idle_until = 0.0
+            return False
+        now = time.monotonic()
+        if now < self._idle_until:
+            return True
+        self._idle_until = now + self._pace.idle
+        return False
 
     def _is_due(self, found: tuple[int, int], pods: Collection[str], now: float) -> bool:
         if found != self._socket:

@@ -101,9 +101,6 @@ class RingReader:
             raise driver_error(code, "nvmlDeviceGetSamples")
         layout = _FORMATS[self._type.value]
         filled = memoryview(self._buffer)[: self._count.value * _SAMPLE_BYTES]
-        rows = [row for row in layout.iter_unpack(filled) if row[0] > mark]
+        rows = sorted(row for row in layout.iter_unpack(filled) if row[0] > mark)
         # Zombie entries above 100 % were seen in the field.
-        return tuple(
-            RingSample(timestamp, min(round(value), _FULL_PERCENT))
-            for timestamp, value in sorted(rows)
-        )
+        return tuple([RingSample(at, min(round(value), _FULL_PERCENT)) for at, value in rows])
