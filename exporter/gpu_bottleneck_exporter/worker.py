@@ -244,7 +244,9 @@ class GpuWorker:
         fresh_ns = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
         try:
             reading = collector.read(opened.device)
-            if reading is not None:
+            if reading is None:  # a mean wants two readings: the second at the next tick
+                opened.due_ns[collector.name] = 0
+            else:
                 windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
                 if windows or isinstance(reading, Processes):
                     self._account_stall(opened.ledger, windows)

@@ -1,6 +1,6 @@
-"""A day of a small fleet, minute by minute, for engines that evaluate rules over the past.
+"""A busy day of a small fleet, minute by minute, for engines that evaluate rules over the past.
 
-Eight GPUs on six nodes: jobs that are starved by one cause after the other, nights without
+Eight GPUs on six nodes: jobs that are starved by one cause after the other, hours without
 work, GPUs that are slow or broken, an exporter that is restarted, and a node that is away.
 """
 
@@ -14,7 +14,8 @@ from dataclasses import fields, replace
 from rules.fleet import STALE, WAITING_ON, Fleet, Gpu, Signal, add_gpu
 
 HOUR = 60
-MINUTES = 24 * HOUR
+MINUTES = 12 * HOUR
+"""From the first to the last change; to evaluate a minute more costs as much as any other."""
 
 Shares = Mapping[str, float | None]
 State = Mapping[str, float | Shares | None]
@@ -89,30 +90,30 @@ SILENT: State = {
 
 
 # --- What happens when --------------------------------------------------------------------------
-def _in_turn(*states: State, each: int = 90, between: int = 30) -> Plan:
+def _in_turn(*states: State, each: int = 60, between: int = 20) -> Plan:
     """One state after the other, with healthy times between them."""
     return [part for state in states for part in ((each, state), (between, WELL))]
 
 
-NIGHT: Plan = [(7 * HOUR, IDLE), (HOUR, WELL)]
+NIGHT: Plan = [(100, IDLE), (20, WELL)]
 TRAIN: Plan = [
     *NIGHT,
     *_in_turn(STORAGE, FEW_WORKERS, PREPROCESSING, REMOTE, EVICTED, THROTTLED),
 ]
 POD: Plan = _in_turn(LOOP, INLINE, QUEUED, CHECKPOINTS, CHURN, SMALL_SHM, IDLE, HUNG)
 ON_THE_GPU: Plan = _in_turn(
-    COPYING, TINY_KERNELS, SMALL_BATCH, FULL_MEMORY, BANDWIDTH, FP32, each=120
+    COPYING, TINY_KERNELS, SMALL_BATCH, FULL_MEMORY, BANDWIDTH, FP32, each=80
 )
 HARDWARE: Plan = _in_turn(HOT_BOARD, HOT_AIR, CAPPED, LOCKED_CLOCKS, NARROW_LINK)
-LOST: Plan = [(3 * HOUR, WELL), (HOUR, SILENT)]
-AWAY: Plan = [(4 * HOUR, LOOP), (4 * HOUR, STORAGE), (3 * HOUR, IDLE)]
-SHARED: Plan = [(6 * HOUR, {"busy": 0.97, "sm": 0.9}), (6 * HOUR, IDLE)]
+LOST: Plan = [(2 * HOUR, WELL), (HOUR, SILENT)]
+AWAY: Plan = [(3 * HOUR, LOOP), (3 * HOUR, STORAGE), (2 * HOUR, IDLE)]
+SHARED: Plan = [(2 * HOUR, {"busy": 0.97, "sm": 0.9}), (4 * HOUR, IDLE)]
 
 SLURM_JOB = {"slurm_job_id": "4711", "user": "ada"}
 IN_POD = {"workload_namespace": "nlp", "workload_pod": "train-0", "pod_uid": "7d1f"}
-RESTARTED_AT = 9 * HOUR + 15
+RESTARTED_AT = 4 * HOUR + 40
 """The exporter on node `pod`, in the middle of a cause."""
-ABSENCES = ((5 * HOUR, 10), (13 * HOUR, 45))
+ABSENCES = ((4 * HOUR, 10), (9 * HOUR, 45))
 """Of node `away`: when, and for how many minutes."""
 
 
@@ -122,8 +123,8 @@ def day(fleet: Fleet) -> None:
     add_gpu(fleet, "train", _gpu([*TRAIN, (90, IDLE_SIBLING)], owner=SLURM_JOB), 1)
     add_gpu(fleet, "pod", _gpu(POD, owner=IN_POD, reset_at=RESTARTED_AT))
     add_gpu(fleet, "device", _gpu(ON_THE_GPU, owner={"user": "bob"}))
-    add_gpu(fleet, "hardware", _gpu(HARDWARE, owner=IN_POD, xids=_xid("79", 12)))
-    add_gpu(fleet, "hardware", _gpu(LOST, xids=_xid("94", 16)), 1)
+    add_gpu(fleet, "hardware", _gpu(HARDWARE, owner=IN_POD, xids=_xid("79", 8)))
+    add_gpu(fleet, "hardware", _gpu(LOST, xids=_xid("94", 10)), 1)
     add_gpu(fleet, "away", _gpu(AWAY))
     tenants = [{**IN_POD, "workload_pod": name} for name in ("one", "two")]
     add_gpu(fleet, "shared", _gpu(SHARED, owners=tenants))

@@ -70,7 +70,8 @@ class Rule:
 
 def groups(text: str) -> list[dict[str, Any]]:
     """The groups of a rule file."""
-    return list(yaml.safe_load(text)["groups"])
+    # In C: the one in Python takes half a second for the pack.
+    return list(yaml.load(text, Loader=yaml.CSafeLoader)["groups"])
 
 
 def rules(files: Mapping[str, str] | None = None) -> list[Rule]:

@@ -133,7 +133,9 @@ class Alertmanager:
             {
                 "labels": one,
                 "annotations": {"summary": "…"},
-                "startsAt": (now - timedelta(minutes=1)).isoformat(),
+                # Of a group with an older alert nothing waits for group_wait: it would be sent
+                # before what mutes it is there.
+                "startsAt": now.isoformat(),
                 "endsAt": (now if resolved else now + timedelta(hours=1)).isoformat(),
                 "generatorURL": "http://prometheus.example/graph",
             }

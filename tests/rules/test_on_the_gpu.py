@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from rules.fleet import Fleet, Gpu, Phases, Signal, add_gpu
+from rules.fleet import GROUPS, RULES, Fleet, Gpu, Phases, Signal, add_gpu
+from rules.parsed import groups
 
 END = 50
 """Minutes that a fleet runs: enough for the longest `for`, half an hour."""
@@ -48,7 +49,7 @@ class Case:
 
 def check(cases: Mapping[str, Sequence[Case]], folder: Path) -> None:
     """Evaluate the jobs, each of as many nodes with one GPU as it has cases."""
-    fleet = Fleet(END, evaluation_interval="1m")
+    fleet = Fleet(END, evaluation_interval="2m")  # of `for`s of 5 minutes and more
     for name, ranks in cases.items():
         for rank, case in enumerate(ranks):
             node = f"{name.replace(' ', '-')}-{rank}"
@@ -482,8 +483,10 @@ def test_one_gpu(tmp_path: Path) -> None:
 
 
 def test_oversized(tmp_path: Path) -> None:
-    fleet = Fleet(DAY + 70, evaluation_interval="5m")
-    # A day is long: no more series than needed.
+    # A day is long: few evaluations, no more series than needed. Groups that are not named are
+    # evaluated first, and alerts would look for what was recorded ten minutes ago.
+    alerts = [group["name"] for group in groups((RULES / "alerts.yml").read_text())]
+    fleet = Fleet(DAY + 70, groups=(*GROUPS, *alerts), evaluation_interval="10m")
     oversized = changed(HEALTHY, busy=0.1, sm=0.05, memory=0.1, pipes=None, feeders=False)
     cases = {
         "oversized": oversized,
@@ -496,8 +499,8 @@ def test_oversized(tmp_path: Path) -> None:
     for node, gpu in cases.items():
         add_gpu(fleet, node, gpu)
     query = 'count by (instance, severity) (ALERTS{alertstate="firing",alertname="GpuOversized"})'
-    fleet.expect(DAY - 5, 'gpu:cause:evidence{cause="oversized_gpu"} == 1', {})
-    fleet.expect(DAY + 50, query, {})
+    fleet.expect(DAY - 10, 'gpu:cause:evidence{cause="oversized_gpu"} == 1', {})
+    fleet.expect(DAY + 60, query, {})
     fleet.expect(DAY + 70, query, {'{instance="oversized",severity="info"}': 1.0})
     fleet.expect_cause("oversized", DAY + 70, "unexplained_low_utilization")
     fleet.check(tmp_path)

@@ -67,7 +67,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
 
 def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
     files = [*pack, RULES / "dcgm.yml"]
-    done = _run("vmalert", "-dryRun", *(f"-rule={file}" for file in files))
+    done = _vmalert("-dryRun", *(f"-rule={file}" for file in files))
     assert done.returncode == 0, done.stderr
 
 
@@ -150,8 +150,7 @@ def _post(server: Prometheus, lines: str) -> None:
 
 def _replay(server: Prometheus, file: Path) -> None:
     url = f"http://{HOST}:{server.port}"
-    done = _run(
-        "vmalert",
+    done = _vmalert(
         f"-rule={file}",
         f"-datasource.url={url}",
         f"-remoteWrite.url={url}",
@@ -183,9 +182,7 @@ def _on_prometheus(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
     fleet.groups = [group["name"] for file in pack for group in groups(file.read_text())]
     for hour in HOURS:
         fleet.expect(_end(hour) / timedelta(minutes=1), FIRING, {'{what="else"}': 1.0})
-    test = folder / "test.yml"
-    test.write_text(json.dumps(fleet._test()))
-    done = _run("promtool", "test", "rules", str(test))
+    done = fleet.run(folder)
     answers = ANSWER.findall(done.stdout + done.stderr)
     assert len(answers) == len(HOURS), done.stdout + done.stderr
     return _fired(
@@ -213,7 +210,6 @@ def _duration(time: timedelta) -> str:
     return f"{round(time.total_seconds())}s"
 
 
-def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    package = {"vmalert": PACKAGE, "promtool": "prometheus"}[program]
-    command = [require(program, package), *arguments]
+def _vmalert(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [require("vmalert", PACKAGE), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -83,8 +83,8 @@ class Case:
     data_bytes: int = 0
     """Size of the data set to be made; 0: it reads none."""
     note: str = ""
-    light: bool = False
-    """It takes hardly any CPU time, no disk and no limits: it may be staged beside its like."""
+    stage: str = ""
+    """It has no limits, and leaves others of this stage what they need: CPU time, or the disk."""
 
     @property
     def gpus(self) -> int:
@@ -108,7 +108,7 @@ def _case(  # noqa: PLR0913 - a table
     limits: Limits | None = None,
     data: int = 0,
     note: str = "",
-    light: bool = False,
+    stage: str = "",
 ) -> Case:
     return Case(
         name=name,
@@ -122,15 +122,16 @@ def _case(  # noqa: PLR0913 - a table
         limits=limits,
         data_bytes=data * MEBIBYTE,
         note=note,
-        light=light,
+        stage=stage,
     )
 
 
 def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
-    """Cases to be staged at the same time: the light ones, then each other one alone."""
-    light = tuple(case for case in cases if case.light)
-    alone = [(case,) for case in cases if not case.light]
-    return [light, *alone] if light else list(alone)
+    """Cases to be staged at the same time: those of one stage, and each other one alone."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.stage or case.name, []).append(case)
+    return [tuple(together) for together in found.values()]
 
 
 def side_by_side(cases: Sequence[Case]) -> Case:
@@ -148,6 +149,7 @@ def side_by_side(cases: Sequence[Case]) -> Case:
         name="side by side",
         processes=tuple(dict.fromkeys(processes)),  # what runs beside two jobs runs once
         expected=tuple(expected),
+        data_bytes=max(case.data_bytes for case in cases),
     )
 
 
@@ -163,14 +165,17 @@ def _moved(process: Process, first: int) -> Process:
     return process if gpus is BESIDE else replace(process, gpus=tuple(i + first for i in gpus))
 
 
+WAITING, A_CORE_EACH, READING = "waiting", "a core each", "reading"
 _DATA = 256
 _BUSY_HOST = ("hog", "disk_hog")
 _HOGS = ("hog",) * (CORES + 1)
 """More, and the GPU is used so little that its job counts as still starting."""
 
 CASES = (
-    _case("healthy, 2 workers", "healthy", light=True),
-    _case("prep, 0 workers", "prep_inline", stall.HOST_CODE, alerts=(HOST_LOOP,)),
+    _case("healthy, 2 workers", "healthy", stage=WAITING),
+    _case(
+        "prep, 0 workers", "prep_inline", stall.HOST_CODE, alerts=(HOST_LOOP,), stage=A_CORE_EACH
+    ),
     _case(
         "prep, 1 worker",
         "prep_1",
@@ -186,6 +191,7 @@ CASES = (
         stall.STORAGE,
         alerts=(LOCAL_STORAGE,),
         data=_DATA,
+        stage=READING,
     ),
     _case(
         "direct disk reads, 4 workers",
@@ -193,6 +199,7 @@ CASES = (
         stall.STORAGE,
         alerts=(LOCAL_STORAGE,),
         data=_DATA,
+        stage=READING,
     ),
     _case(
         "socket fetch, 2 workers",
@@ -200,7 +207,7 @@ CASES = (
         stall.NETWORK,
         alerts=(NETWORK_STORAGE,),
         beside=("server",),
-        light=True,
+        stage=WAITING,
     ),
     _case(
         "socket fetch, 8 workers",
@@ -208,9 +215,9 @@ CASES = (
         stall.NETWORK,
         alerts=(NETWORK_STORAGE,),
         beside=("server",),
-        light=True,
+        stage=WAITING,
     ),
-    _case("slow main loop", "slow_main", stall.HOST_CODE, alerts=(HOST_LOOP,)),
+    _case("slow main loop", "slow_main", stall.HOST_CODE, alerts=(HOST_LOOP,), stage=A_CORE_EACH),
     _case(
         "quota 0.6 core, 4 workers",
         "prep_4",
@@ -267,6 +274,7 @@ CASES = (
         stall.STORAGE,
         alerts=(LOCAL_STORAGE,),
         data=_DATA,
+        stage=READING,
     ),
     _case(
         "slow main loop, disk neighbour",
@@ -283,7 +291,7 @@ CASES = (
         alerts=(JOB_STALLED,),
         alert_seconds=30.0,
         note="they worked before",
-        light=True,
+        stage=WAITING,
     ),
     _case(
         "throttled disk reads",
@@ -302,9 +310,9 @@ CASES = (
         before=(STARTUP,),
         alert_seconds=50.0,
         note="for an hour, 30 s here, it may be starting",
-        light=True,
+        stage=WAITING,
     ),
-    Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),), light=True),
+    Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),), stage=WAITING),
     Case(
         "two jobs on two GPUs",
         (Process("server", BESIDE), Process("fetch_2", (0,)), Process("slow_main", (1,))),
@@ -353,6 +361,6 @@ CASES = (
                 title="idle",
             ),
         ),
-        light=True,
+        stage=WAITING,
     ),
 )

@@ -56,7 +56,7 @@ def assert_restored(screen: Terminal) -> None:
 
 
 def test_keys_and_other_sizes(demo: Server) -> None:
-    with terminal(watching(demo)) as screen:
+    with terminal(watching(demo), LINES="24", COLUMNS="80") as screen:
         screen.wait_for(shown, "the bars")
         screen.press("w")
         screen.wait_for(lambda lines: "WATTS*" in lines[3], "the order")

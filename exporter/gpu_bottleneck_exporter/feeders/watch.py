@@ -46,8 +46,8 @@ class Rhythm:
         """Whether it is, at monotonic `now`; if so, the next time is later."""
         if now < self._next:
             return False
-        late = now - self._next
-        self._next = now + self._seconds - (late if late < self._seconds / 2 else 0.0)
+        missed = (now - self._next) // self._seconds
+        self._next += (missed + 1) * self._seconds
         return True
 
 
@@ -153,7 +153,10 @@ class FeederWatch:
                 if self._snapshot.is_due(next_pass):
                     self._tell()
                 if stale or time.monotonic() >= next_discovery:
+                    changed = self._changed
                     self._discover()
+                    if changed:  # who comes to hold a GPU is told at once
+                        self._tell()
                     next_discovery = time.monotonic() + DISCOVERY_SECONDS
             except Exception:  # whatever /proc says, the watching goes on
                 log.exception("watching the feeders")

@@ -59,6 +59,8 @@ def show(feed: Feed, choice: Choice) -> None:
     """
     locale.setlocale(locale.LC_ALL, "")
     os.environ.setdefault("ESCDELAY", "25")
+    for size in ("LINES", "COLUMNS"):
+        os.environ.pop(size, None)  # curses would believe them for ever, and never resize
     with _quiet_log():
         try:
             curses.wrapper(partial(_loop, feed=feed, choice=choice))
