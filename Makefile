@@ -23,8 +23,9 @@ run: $(VENV)/.installed  ## Serve this machine's GPUs if it has any, else the de
 demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training loops, and show the alerts
 	@exec $(EXPORTER) demo --alerts
 
-test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel
-	$(BIN)/python -m pytest -n 2 --ignore tests/scenarios --ignore tests/dataloader --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/top/test_top.py $(PYTEST_ARGS)
+# Four, as most of their time tests wait.
+test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel, but for the targets below
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/dataloader --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py $(PYTEST_ARGS)
 
 test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes, alone on the machine
 	$(BIN)/python -m pytest tests/scenarios $(PYTEST_ARGS)

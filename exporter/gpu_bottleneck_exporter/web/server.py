@@ -152,9 +152,18 @@ class _Server(uvicorn.Server):
             alarm.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._accept_no_more()
         if self._handshakes is not None:
             self._handshakes.hang_up_resting()
         await super().shutdown(sockets)
+
+    async def _accept_no_more(self) -> None:
+        # Before listeners are closed: asyncio loses a connection that it is just accepting then.
+        loop = asyncio.get_running_loop()
+        for listener in self.servers:
+            for sock in listener.sockets:
+                loop.remove_reader(sock.fileno())
+        await asyncio.sleep(0)
 
     def exit(self) -> None:
         """Let `serve` end, from any thread."""
