@@ -160,6 +160,14 @@ class Fleet:
                 values = (*one.values[:start], *gap, *one.values[end:])
                 self._series[at] = replace(one, values=values)
 
+    def remove(self, uuid: str, start: int, end: int | None = None) -> None:
+        """From minute `start`, up to `end`, GPU `uuid` is told of no more; its target answers."""
+        for at, one in enumerate(self._series):
+            if one.labels.get("uuid") == uuid:
+                until = len(one.values) if end is None else end
+                values = (*one.values[:start], *[STALE] * (until - start), *one.values[until:])
+                self._series[at] = replace(one, values=values)
+
     def end(self, node: str, minutes: float) -> None:
         """Nothing more is asked of `node` after `minutes`: its series end, and cost no more time.
 

@@ -963,7 +963,45 @@ def _hot(gpu: str) -> str:
 
 
 def test_over_hours(tmp_path: Path) -> None:
-    fleet_of(LONG_MINUTES, "2m", *LONG).check(tmp_path)
+    fleet = fleet_of(LONG_MINUTES, "2m", *LONG)
+    add_gpus_that_are_told_of_no_more(fleet)
+    fleet.check(tmp_path)
+
+
+def add_gpus_that_are_told_of_no_more(fleet: Fleet) -> None:
+    """Lost, and what only looks like it: their targets answer all the time."""
+    uuids = {"moved": "GPU-moved", "mig": "MIG-of-before"}
+    for node in ("lost", "all-lost", "back", "moved", "mig", "other-machine"):
+        add_gpu(fleet, node, lean())
+        add_gpu(fleet, node, lean(uuid=uuids.get(node)), index=1)
+    fleet.remove("GPU-lost-1", 90)
+    fleet.remove("GPU-all-lost-0", 90)
+    fleet.remove("GPU-all-lost-1", 90)
+    fleet.remove("GPU-back-1", 90, 94)
+    fleet.remove("GPU-moved", 90)
+    fleet.gauge("up", 1, job=JOB, instance="moved-to")
+    add_gpu(fleet, "moved-to", lean(uuid="GPU-moved"), index=1)
+    fleet.remove("MIG-of-before", 90)
+    fleet.remove("GPU-other-machine-0", 90)
+    fleet.remove("GPU-other-machine-1", 90)
+    add_gpu(fleet, "other-machine", lean(uuid="GPU-new", up=[(90, STALE), (120, 1)]), index=2)
+    fleet.remove("GPU-new", 0, 90)
+    for minute in (88, 110, 140, 170):
+        for node in ("moved", "moved-to", "mig", "other-machine"):
+            fleet.expect_firing(node, minute)
+    for minute in (110, 140):
+        fleet.expect_firing("lost", minute, LOST)
+        fleet.expect(minute, _lost("lost"), {'{gpu="1"}': 1.0})
+        fleet.expect(minute, _lost("all-lost"), {'{gpu="0"}': 1.0, '{gpu="1"}': 1.0})
+    fleet.expect_cause("lost", 88, None)
+    fleet.expect(96, _lost("back"), {})
+    fleet.expect_firing("back", 110)
+    fleet.expect_firing("lost", 170)
+
+
+def _lost(node: str) -> str:
+    alert = f'alertname="GpuTelemetryLost",alertstate="firing",instance="{node}"'
+    return f"count by (gpu) (ALERTS{{{alert}}})"
 
 
 def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
