@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.settings import Settings
 pytest.importorskip("torch", reason="pip install torch==2.13.0 (or `make test-torch`)")
 
 PATIENCE_SECONDS = 90.0
-MEASURED_SECONDS = 5.0
+MEASURED_SECONDS = 4.0
 TRAIN = Path(__file__).parent / "train.py"
 RIGHT, WRONG = 0.8, 0.1
 METHODS = ("fork", "spawn", "forkserver")
@@ -70,7 +70,7 @@ def measure(board: Board, loop: Loop) -> tuple[float, Mapping[str, float], int]:
         sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), lambda _: None)
         sampler.start()
         try:
-            time.sleep(3)
+            time.sleep(2)
             before = sampler.state().gpus[0]
             time.sleep(MEASURED_SECONDS)
             found = share(sampler.state().gpus[0], before.totals)
