@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.board import Board
 from scenarios import loops
-from scenarios.cgroups import Limits, Unavailable, limited
+from scenarios.cgroups import Limits
 from scenarios.measure import _end, _holds
-from support.command import (
-    ANY_PORT,
-    COMMAND,
-    PATIENCE_SECONDS,
-    Server,
-    _kill,
-    environment,
-    wait_for,
-)
+from support.command import Server, wait_for
 from support.drivers import Libraries
 from support.rights import (
     AS_WE_ARE,
@@ -42,7 +31,19 @@ from support.rights import (
     with_pids_of_its_own,
     with_proc_hiding_others,
 )
-from support.tools import _missing
+from support.stage import (
+    NO_FEEDERS,
+    PRIVATE,
+    Metrics,
+    Stage,
+    assert_told,
+    caged,
+    machines_own,
+    scraped_when,
+    serving,
+    staged,
+    started,
+)
 
 FED, LOCKED = "0", "1"
 LOOPS = {FED: "prep_1", LOCKED: "locked_up"}
@@ -63,63 +64,6 @@ OF_CGROUPS = {
 }
 RUNNING = ("worker_cpu", "cpu_queue", "cpu_quota")
 """What a worker that burns CPU is, alone or where others crowd it out."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A board that any user may drive, and the driver's library, where any user can go."""
-
-    folder: Path
-    board: Board
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return environment(self.folder, FAKE_NVML_BOARD=f"{self.board.path}")
-
-    @property
-    def files(self) -> list[Path]:
-        """What the programs on it read."""
-        return [self.board.path, Path(loops.__file__)]
-
-
-class Metrics:
-    """One exposition."""
-
-    def __init__(self, text: str) -> None:
-        self.samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
-
-    @property
-    def names(self) -> set[str]:
-        return {sample.name for sample in self.samples}
-
-    @property
-    def feeders(self) -> set[str]:
-        """Families that tell of the processes that feed GPUs, and whose they are."""
-        told = ("gpu_feeder_", "gpu_workload_")
-        return {name for name in self.names if name.startswith(told)}
-
-    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Values of `name` with `labels`, by `label`."""
-        return {
-            sample.labels[label]: sample.value
-            for sample in self.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        }
-
-    def of(self, gpu: str, name: str) -> float:
-        return self.by("gpu", name, gpu=gpu)[gpu]
-
-    def waited_on(self, gpu: str) -> set[str]:
-        stalls = self.by("waiting_on", "gpu_stall_seconds_total", gpu=gpu)
-        return {cause for cause, seconds in stalls.items() if seconds}
-
-    @property
-    def signals(self) -> dict[str, float]:
-        return self.by("signal", "gpu_exporter_signal_available")
-
-    @property
-    def missing(self) -> set[str]:
-        return {signal for signal, given in self.signals.items() if not given}
 
 
 @dataclass(frozen=True)
@@ -146,14 +90,8 @@ class Stretch:
 
 @pytest.fixture
 def stage(libraries: Libraries) -> Iterator[Stage]:
-    # Not below pytest's folder, where other users cannot go.
-    with tempfile.TemporaryDirectory(prefix="gpu-rights-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        shutil.copy(libraries.path(580), folder)
-        with create(folder / "board", gpus=[H100] * len(LOOPS)) as board:
-            board.path.chmod(0o666)
-            yield Stage(folder, board)
+    with staged(libraries, len(LOOPS)) as found:
+        yield found
 
 
 @contextmanager
@@ -180,69 +118,6 @@ def _held(board: Board, gpu: int, main: subprocess.Popen[bytes]) -> Callable[[],
         return _holds(board, gpu, main)
 
     return held
-
-
-@contextmanager
-def serving(stage: Stage, way: Way) -> Iterator[Server]:
-    """`serve`; nothing of it is left afterwards."""
-    with tempfile.NamedTemporaryFile(dir=stage.folder, delete=False) as log:
-        process = subprocess.Popen(
-            [*way, *COMMAND, "serve", *ANY_PORT],
-            env=stage.environment,
-            cwd=stage.folder,
-            stderr=log,
-            start_new_session=True,
-        )
-    server = Server(process, Path(log.name))
-    try:
-        yield server
-    finally:
-        while left := server.session():
-            for pid in left:
-                _kill(pid)
-            process.poll()
-        process.wait()
-
-
-@contextmanager
-def started(stage: Stage, way: Way, *arguments: str) -> Iterator[Callable[[], tuple[int, str]]]:
-    """A command that ends by itself, in the background; a call waits for its status and text."""
-    with subprocess.Popen(
-        [*way, *COMMAND, *arguments],
-        env=stage.environment,
-        cwd=stage.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-
-        def ended() -> tuple[int, str]:
-            said, errors = process.communicate(timeout=PATIENCE_SECONDS)
-            assert errors == "", errors
-            return process.returncode, said
-
-        try:
-            yield ended
-        finally:
-            process.kill()
-
-
-def scraped(server: Server) -> Metrics:
-    status, text = server.get()
-    assert status == 200
-    return Metrics(text)
-
-
-def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str) -> Metrics:
-    found: list[Metrics] = []
-
-    def holds() -> bool:
-        assert not server.ended, server.said
-        found.append(scraped(server))
-        return condition(found[-1])
-
-    wait_for(holds, what)
-    return found[-1]
 
 
 def watched(server: Server, begun: Metrics) -> Stretch:
@@ -290,32 +165,9 @@ def assert_runs(stretch: Stretch) -> None:
         assert stalls["worker_cpu"] > 0.8, stalls
 
 
-def assert_told(report: tuple[int, str], missing: Mapping[str, tuple[str, ...]]) -> None:
-    """`check` says that it `works, with gaps`, and each gap in words: its cost and remedy."""
-    status, said = report
-    assert status == (1 if missing else 0), said
-    gaps = dict(re.findall(r"^gap +(\w+): .*\n  remedy +(.*)$", said, re.MULTILINE))
-    assert gaps.keys() == missing.keys(), said
-    unsaid = {s: word for s, words in missing.items() for word in words if word not in gaps[s]}
-    assert not unsaid, said
-
-
 def causes(said: str) -> list[str]:
     """The likely cause of each GPU that `check --diagnose` names."""
     return re.findall(r"^  likely cause  (\w+):", said, re.MULTILINE)
-
-
-CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
-PRIVATE = {
-    "process_io": ("read and wrote", "memory shows as storage", *CAPABILITIES),
-    "wait_channel": ("network, queue and asleep become unknown", *CAPABILITIES),
-}
-"""What the kernel keeps from other users, and what `check` is to say of it."""
-
-
-def machines_own(metrics: Metrics) -> dict[str, tuple[str, ...]]:
-    """Signals that this machine has for nobody, whose remedies do not matter here."""
-    return dict.fromkeys(metrics.missing, ())
 
 
 def test_another_user_is_told_all_but_what_is_private(stage: Stage) -> None:
@@ -390,10 +242,6 @@ def assert_told_all(theirs: Metrics, ours: Metrics) -> None:
     assert theirs.feeders >= BY_PROCESS | SHARED_MEMORY
     assert theirs.missing == ours.missing
     assert ours.missing.isdisjoint(PRIVATE)
-
-
-NO_FEEDERS = ("feeders", "unknown", "hostPID: true", "--pid=host", "hidepid")
-"""What `check` is to say where processes cannot be seen."""
 
 
 def test_without_the_hosts_pids_the_devices_are_told(stage: Stage) -> None:
@@ -483,15 +331,3 @@ def test_in_a_cgroup_namespace_limits_are_the_jobs_or_absent(
         )
         expected = (JOBS.cpu_cores, JOBS.memory_bytes)
         assert list(limits) == [dict.fromkeys(LOOPS, value) for value in expected]
-
-
-@contextmanager
-def caged(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Control groups with `limits`; without rights or controllers there is nothing to test."""
-    with ExitStack() as cleanup:
-        try:
-            yield cleanup.enter_context(limited(limits, folder))
-        except Unavailable as reason:
-            if reason.kernel:
-                pytest.skip(f"{reason}")
-            _missing(f"{reason}")

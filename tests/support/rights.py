@@ -40,13 +40,21 @@ def as_nobody(*capabilities: str, files: Iterable[Path]) -> Way:
     return _missing(f"another user cannot read {' '.join(map(str, files))}")
 
 
+def as_user(user: int, *capabilities: str) -> Way:
+    """As `user`, and the group of that number, with `capabilities` and never more."""
+    return _usable((*_user(user, capabilities), "--no-new-privs"))
+
+
 def with_pids_of_its_own() -> Way:
     """In a PID namespace of its own with a /proc of its own, like a container's first process."""
     return _unshared("--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def with_proc_hiding_others(hidepid: int) -> Way:
-    """With a /proc that is mounted with `hidepid`; 1: nothing of other users, 2: not even pids."""
+def with_proc_hiding_others(hidepid: int | str) -> Way:
+    """With a /proc that is mounted with `hidepid`; 1: nothing of other users, 2: not even pids.
+
+    ptraceable: nothing of those that may not be traced.
+    """
     return (*_unshared("--mount"), *_after(f"mount -t proc -o hidepid={hidepid} proc /proc"))
 
 
@@ -61,9 +69,13 @@ def with_cgroups_of_its_own(groups: Sequence[Path], *, mounted: bool) -> Way:
 
 
 def _nobody(capabilities: Iterable[str]) -> Way:
+    return _user(NOBODY, capabilities)
+
+
+def _user(user: int, capabilities: Iterable[str]) -> Way:
     only = ",".join(["-all", *(f"+{name}" for name in sorted({*capabilities}))])
     sets = (f"--{kind}={only}" for kind in ("inh-caps", "ambient-caps", "bounding-set"))
-    who = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    who = (f"--reuid={user}", f"--regid={user}", "--clear-groups")
     return (require("setpriv", "util-linux"), *who, *sets)
 
 

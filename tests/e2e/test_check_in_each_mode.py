@@ -1,0 +1,346 @@
+"""`check` in each mode that the chart, the unit and the documents offer: what exactly is missing.
+
+User, capabilities, namespaces and mounts are read from there, and staged on a real kernel. A
+process of a user of its own holds the GPU, and a kubelet has given it away. `check` runs beside
+`serve`, as `kubectl exec` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import filter as matching
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from deploy.machine import UNIT
+from deploy.test_unit import DOCKERFILE, README
+from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET
+from helm.chart import CHART, rendered
+from helm.test_pod import hosts_folders
+from scenarios.cgroups import Limits
+from support.command import wait_for
+from support.drivers import Libraries
+from support.kubelet import Kubelet, with_gpus
+from support.modes import CGROUPS, Mode, inside, pid_of, way
+from support.rights import AS_WE_ARE, NOBODY, as_user, with_proc_hiding_others
+from support.stage import (
+    NO_FEEDERS,
+    PRIVATE,
+    Metrics,
+    Stage,
+    assert_told,
+    caged,
+    machines_own,
+    scraped_when,
+    serving,
+    staged,
+    started,
+)
+
+GPU = "0"
+JOBS_USER = 1000
+DYNAMIC_USER = 64000
+"""systemd takes one of 61184 to 65519."""
+IN_A_POD = {"KUBERNETES_SERVICE_HOST": "192.0.2.1"}
+"""What every container of a pod has in its environment."""
+OFTEN = {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.5"}
+CONTAINERS = Limits(cpu_cores=64, memory_bytes=2**30)
+NUMBERS = {"dac_read_search": 2, "sys_ptrace": 19}
+"""Of capabilities, in linux/capability.h."""
+NO_KUBELET = ("pod-resources", "--kubelet.socket")
+READ_FROM = {"wait_channel": "wait channel", "process_io": "`/proc/PID/io`"}
+"""What the chart's table of capabilities calls a signal."""
+CHARTS_README = (CHART / "README.md").read_text(encoding="utf-8")
+
+Missing = Mapping[str, tuple[str, ...]]
+"""Signals, and words that the remedy has."""
+
+
+def of_chart(values: Mapping[str, object]) -> Mode:
+    """What the container of the DaemonSet gets."""
+    release = rendered(values)
+    pod, context = release.pod, release.container["securityContext"]
+    user = pod["securityContext"]["runAsUser"]
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"]["drop"] == ["ALL"]
+    folders = hosts_folders(pod)
+    assert all(path == mounted for path, mounted in folders.items())
+    own = {each["name"]: each["value"] for each in release.container.get("env", [])}
+    return Mode(
+        user,
+        given_to(user, context["capabilities"].get("add", [])),
+        host_pids=pod.get("hostPID", False),
+        read_only=context["readOnlyRootFilesystem"],
+        lent=frozenset(map(Path, folders)),
+        arguments=tuple(release.container["args"]),
+        variables={**IN_A_POD, **own},
+    )
+
+
+def given_to(user: int, added: list[str]) -> frozenset[str]:
+    """The capabilities that a runtime gives, where it has dropped all others: to root only."""
+    return frozenset(name.lower() for name in added) if user == 0 else frozenset()
+
+
+def of_docker(*, as_documented: bool) -> Mode:
+    """What `docker run` of the document gives, or the same without those of which it says so."""
+    (command,) = re.findall(r"^\$ docker run ((?:.*\\\n)*.*)$", README, re.MULTILINE)
+    parser = argparse.ArgumentParser()
+    for name in ("--runtime", "--pid", "-p"):
+        parser.add_argument(name)
+    parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--user", type=int)
+    for name in ("--cap-drop", "--cap-add", "-v"):
+        parser.add_argument(name, action="append", default=[])
+    parser.add_argument("image")
+    given = parser.parse_args(shlex.split(command.replace("\\\n", "")))
+    assert given.cap_drop == ["ALL"]
+    if not as_documented:
+        assert "\nWithout `--pid host` and as the image's own user (65534) " in README
+        (given.user,) = map(int, re.findall(r"^USER (\d+):\1$", DOCKERFILE, re.MULTILINE))
+        given.pid = None
+    volumes = [volume.split(":") for volume in given.v]
+    assert all(path == mounted and how == "ro" for path, mounted, how in volumes)
+    return Mode(
+        given.user,
+        given_to(given.user, given.cap_add),
+        host_pids=given.pid == "host",
+        read_only=given.read_only,
+        lent=frozenset(Path(path) for path, *_ in volumes),
+    )
+
+
+def of_unit(drop_in: str = "") -> Mode:
+    """What the service gets."""
+    text = f"{UNIT.read_text()}\n{drop_in}"
+    settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert settings["DynamicUser"] == settings["NoNewPrivileges"] == "yes"
+    bounding, ambient = (
+        {name.removeprefix("CAP_").lower() for name in settings[which].split()}
+        for which in ("CapabilityBoundingSet", "AmbientCapabilities")
+    )
+    return Mode(
+        DYNAMIC_USER,
+        frozenset(bounding & ambient),
+        container=False,
+        host_pids=True,
+        read_only=settings["ProtectSystem"] == "strict",
+        hidepid=settings["ProtectProc"].replace("default", ""),
+    )
+
+
+def documented_drop_in() -> str:
+    """That which takes the service's capabilities away."""
+    (found,) = re.findall(r"```ini\n(\[Service\]\nAmbientCapabilities=.*?)```", README, re.DOTALL)
+    return str(found)
+
+
+MODES: Mapping[str, Callable[[], Mode]] = {
+    "chart": lambda: of_chart({}),
+    "chart without capabilities": lambda: of_chart(with_capabilities()),
+    "chart restricted": lambda: of_chart({"privilege": {"level": "restricted"}}),
+    "docker": lambda: of_docker(as_documented=True),
+    "docker without the host's pids": lambda: of_docker(as_documented=False),
+    "unit": of_unit,
+    "unit without capabilities": lambda: of_unit(documented_drop_in()),
+}
+MISSING: Mapping[str, Missing] = {
+    "chart": {},
+    "chart without capabilities": PRIVATE,
+    "chart restricted": {"host_pids": NO_FEEDERS, "kubelet": NO_KUBELET},
+    "docker": {},
+    "docker without the host's pids": {"host_pids": NO_FEEDERS},
+    "unit": {},
+    "unit without capabilities": PRIVATE,
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all modes are staged on."""
+
+    stage: Stage
+    hosts: Mapping[Path, Path]
+    groups: tuple[Path, ...]
+    """The exporter's container's."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What `serve` says once it has watched the GPU, and status and text of `check`."""
+
+    metrics: Metrics
+    report: tuple[int, str]
+
+
+@pytest.fixture(scope="module")
+def node(libraries: Libraries) -> Iterator[Node]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        staged(libraries, 1) as stage,
+        caged(CONTAINERS, stage.folder) as jobs,
+        caged(CONTAINERS, stage.folder) as own,
+        job_on(stage, jobs),
+        kubelet_on(stage) as hosts,
+    ):
+        # Where the tests themselves run in a pod.
+        for name in IN_A_POD:
+            patch.delenv(name, raising=False)
+        yield Node(replace(stage, variables=OFTEN), hosts, own)
+
+
+@contextmanager
+def job_on(stage: Stage, groups: tuple[Path, ...]) -> Iterator[None]:
+    """A process that holds the GPU and sleeps."""
+    with subprocess.Popen([*as_user(JOBS_USER), "sleep", "600"]) as job:
+        try:
+            for group in groups:
+                (group / "cgroup.procs").write_text(f"{job.pid}")
+            command = Path(f"/proc/{job.pid}/comm")
+            wait_for(lambda: command.read_text() == "sleep\n", "the job")
+            stage.board.gpus[0].hold(job.pid, 2**30)
+            yield
+        finally:
+            job.kill()
+
+
+@contextmanager
+def kubelet_on(stage: Stage) -> Iterator[Mapping[Path, Path]]:
+    """Its folders, root's as they are on a node, by where they would be."""
+    hosts = {path: stage.folder / path.name for path in (KUBELET_SOCKET.parent, CONTAINER_LOGS)}
+    for folder in hosts.values():
+        folder.mkdir(0o750)
+    uuid = stage.board.gpus[0].record.uuid.decode()
+    with Kubelet(hosts[KUBELET_SOCKET.parent] / KUBELET_SOCKET.name, with_gpus("train-0", uuid)):
+        yield hosts
+
+
+@pytest.fixture(scope="module")
+def own(node: Node) -> Callable[[Mode], Missing]:
+    """What this machine has for nobody, though he has all rights."""
+
+    @cache
+    def lacks(hidepid: str) -> Missing:
+        way = with_proc_hiding_others(hidepid) if hidepid else AS_WE_ARE
+        with started(node.stage, way, "once") as ours:
+            status, said = ours()
+        assert status == 0
+        return machines_own(Metrics(said))
+
+    return lambda mode: lacks(mode.hidepid)
+
+
+@pytest.fixture(scope="module")
+def said(node: Node) -> Callable[[str], Said]:
+    return cache(lambda name: run(node, MODES[name]()))
+
+
+def run(node: Node, mode: Mode) -> Said:
+    stage = replace(node.stage, variables={**node.stage.variables, **mode.variables})
+    cause = "asleep" if "sys_ptrace" in mode.capabilities else "unknown"
+
+    def watches(metrics: Metrics) -> bool:
+        """The cause, the feeder and the kubelet are known if they can be."""
+        feeders = "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids
+        kubelet = "kubelet" in metrics.signals or not IN_A_POD.keys() <= mode.variables.keys()
+        return feeders and kubelet and cause in metrics.waited_on(GPU)
+
+    words = way(mode, stage.folder, node.hosts, node.groups)
+    with serving(stage, words, *mode.arguments) as server:
+        metrics = scraped_when(server, watches, "what it watches")
+        assert rights(pid_of(server, mode)) == (mode.user, mode.capabilities)
+        with started(stage, inside(server, mode), "check") as check:
+            return Said(metrics, check())
+
+
+def rights(pid: int) -> tuple[int, frozenset[str]]:
+    """User and capabilities that a process really has."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    ((user,), (held,)) = (
+        re.findall(rf"^{of}:\t(\w+)", status, re.MULTILINE) for of in ("Uid", "CapEff")
+    )
+    known = sum(1 << number for number in NUMBERS.values())
+    assert int(held, 16) & ~known == 0
+    return int(user), frozenset(n for n, number in NUMBERS.items() if int(held, 16) >> number & 1)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_exactly_what_is_missing_is_named(
+    said: Callable[[str], Said], own: Callable[[Mode], Missing], name: str
+) -> None:
+    missing = {**own(MODES[name]()), **MISSING[name]}
+    assert_told(said(name).report, missing)
+    assert said(name).metrics.missing == missing.keys()
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_modes_are_what_the_documents_say(name: str) -> None:
+    """Lest all of them are staged alike."""
+    mode, both = MODES[name](), frozenset({"sys_ptrace", "dac_read_search"})
+    assert mode.host_pids is ("host_pids" not in MISSING[name])
+    assert mode.capabilities == (frozenset() if MISSING[name] else both)
+    assert mode.user == (DYNAMIC_USER if not mode.container else 0 if mode.host_pids else NOBODY)
+    assert (CGROUPS in mode.lent) is (mode.container and name != "chart restricted")
+    assert mode.read_only
+
+
+@pytest.mark.parametrize("kept", ["SYS_PTRACE", "DAC_READ_SEARCH"])
+def test_the_table_of_capabilities_says_what_one_alone_lacks(
+    node: Node, own: Callable[[Mode], Missing], kept: str
+) -> None:
+    needed, mode = capabilities_by_signal(), of_chart(with_capabilities(kept))
+    missing = {signal: PRIVATE[signal] for signal in PRIVATE if not needed[signal] <= {kept}}
+    assert_told(run(node, mode).report, {**own(mode), **missing})
+
+
+def with_capabilities(*names: str) -> Mapping[str, object]:
+    return {"privilege": {"capabilities": [*names]}}
+
+
+def capabilities_by_signal() -> Mapping[str, set[str]]:
+    """What the chart's table says that a signal takes."""
+    names = rendered().container["securityContext"]["capabilities"]["add"]
+    rows = table("Capability")
+    return {
+        signal: {
+            name
+            for what, read, _ in rows
+            if words in read
+            for name in names
+            if what in (f"`{name}`", "both")
+        }
+        for signal, words in READ_FROM.items()
+    }
+
+
+def test_restricted_loses_what_the_table_says(said: Callable[[str], Said]) -> None:
+    full, restricted = said("chart").metrics, said("chart restricted").metrics
+    rows = {what: of_restricted for what, _, of_restricted in table("")}
+    lost = [
+        name for what in rows if rows[what] == "no" for name in re.findall(r"`(gpu_.*?)`", what)
+    ]
+    gone = full.names - restricted.names
+    assert gone == {name for pattern in lost for name in matching(full.names, pattern)}
+    assert all(matching(gone, pattern) for pattern in lost)
+
+    assert rows["`gpu_stall_seconds_total` by cause"] == "all idle time is `unknown`"
+    assert "asleep" in full.waited_on(GPU)
+    assert restricted.waited_on(GPU) == {"unknown"}
+    assert rows["`gpu_processes`"] == "the own container's: none"
+    assert [said.of(GPU, "gpu_processes") for said in (full, restricted)] == [1, 0]
+
+
+def table(first: str) -> list[list[str]]:
+    """Rows of the chart's table that has this first heading."""
+    (_, rows) = re.findall(
+        rf"^\| {first} ?\|(.*)\n\|[-|]+\|\n((?:\|.*\n)+)", CHARTS_README, re.MULTILINE
+    )[0]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]

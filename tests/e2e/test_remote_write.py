@@ -1,0 +1,202 @@
+"""An agent with the documented configuration feeds a central engine, and outlives its absence.
+
+Prometheus in agent mode and VictoriaMetrics are the real ones. Of the document only addresses
+are replaced, and the scrape interval, for which nobody would wait.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.test_documents import README
+from gpu_bottleneck_exporter.driver.board import H100, Board
+from grafana.boards import asked
+from rules.fleet import FILES
+from rules.parsed import Rule, rules
+from support.board_exporter import Exporter, over_board
+from support.command import wait_for
+from support.daemon import HOST, daemon, free_port, get
+from support.prometheus import Labels, Prometheus
+from support.tools import require
+
+NODE = "localhost"
+"""Has a name, as nodes do: the part before the port becomes the instance."""
+INTERVAL_SECONDS = 1.0
+AWAY_SECONDS = 5.0
+OBSERVED = "gpu_observed_seconds_total"
+
+
+def documented() -> str:
+    """The configuration for a fleet."""
+    (config,) = re.findall(r"```yaml\n(global:.*?)```", README.read_text("utf-8"), re.DOTALL)
+    return str(config)
+
+
+def of_an_agent(folder: Path, exporter: Exporter, engine: int) -> str:
+    """The same for an agent, which takes no rules, with the addresses of this machine."""
+    nodes = folder / "gpu-nodes.json"
+    nodes.write_text(json.dumps([{"targets": [f"{NODE}:{exporter.port}"]}]))
+    config = re.sub(r"^rule_files: .*\n", "", documented(), flags=re.MULTILINE)
+    here = {
+        "/etc/prometheus/gpu-nodes.json": f"{nodes}",
+        "https://metrics.example.com/": f"http://{HOST}:{engine}/",
+        "scrape_interval: 30s": f"scrape_interval: {round(INTERVAL_SECONDS * 1000)}ms",
+    }
+    for text, ours in here.items():
+        assert config.count(text) == 1, text
+        config = config.replace(text, ours)
+    return config
+
+
+@contextmanager
+def agent(folder: Path, config: str) -> Iterator[int]:
+    """Prometheus that only forwards; its port."""
+    path, port = folder / "agent.yml", free_port()
+    path.write_text(config)
+    command = [require("prometheus", "prometheus"), "--enable-feature=agent", "--log.level=warn"]
+    command += [f"--config.file={path}", f"--storage.agent.path={folder / 'agent'}"]
+    command += [f"--web.listen-address={HOST}:{port}"]
+    with daemon(command, port, "/-/ready", folder / "agent.log"):
+        yield port
+
+
+@contextmanager
+def central_engine(folder: Path, port: int) -> Iterator[Prometheus]:
+    """VictoriaMetrics, which keeps what it has across restarts."""
+    command = [
+        require("victoria-metrics", "victoria-metrics"),
+        f"-storageDataPath={folder / 'engine'}",
+        f"-httpListenAddr={HOST}:{port}",
+        "-retentionPeriod=1",
+        # By default a query sees nothing of the last 30 s.
+        "-search.latencyOffset=0s",
+        "-search.disableCache",
+        "-memory.allowedBytes=256MB",
+        "-loggerLevel=WARN",
+    ]
+    with daemon(command, port, "/health", folder / "engine.log") as pid:
+        yield Prometheus(port, pid)
+
+
+def found(engine: Prometheus, query: str) -> list[tuple[Labels, float]]:
+    """What it answers, with all that it has been sent."""
+    assert get(engine.port, "/internal/force_flush")[0] == http.client.OK
+    return engine.query(query)
+
+
+def names(engine: Prometheus) -> set[str]:
+    status, body = get(engine.port, "/api/v1/label/__name__/values")
+    assert status == http.client.OK
+    return set(json.loads(body)["data"])
+
+
+def by_gpu(engine: Prometheus) -> Mapping[str, float]:
+    return {labels["gpu"]: value for labels, value in found(engine, OBSERVED)}
+
+
+def kept_names() -> re.Pattern[str]:
+    """Names that the documented relabelling sends."""
+    (pattern,) = re.findall(r'regex: "(gpu.*)"$', documented(), re.MULTILINE)
+    return re.compile(pattern)
+
+
+def end(pid: int) -> None:
+    """Ask it to end, and see that it has."""
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "the engine's end")
+
+
+def told(port: int) -> Callable[[str], float]:
+    """What the agent says of itself: sums by name, 0 for what has not happened yet."""
+    status, body = get(port, "/metrics")
+    assert status == http.client.OK
+    samples = re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", body.decode(), re.MULTILINE)
+    return lambda name: sum(float(value) for each, value in samples if each == name)
+
+
+def is_even(engine: Prometheus, port: int, since: float = 0.0) -> bool:
+    """Whether all has arrived that was scraped and is not withheld or yet to be sent.
+
+    `since`: Unix time of which something is to be there.
+    """
+    said = told(port)
+    sent = said("prometheus_agent_samples_appended_total")
+    for what in ("dropped_total", "pending"):
+        sent -= said(f"prometheus_remote_storage_samples_{what}")
+    arrived = found(engine, 'sum(count_over_time({__name__!=""}[1h]))')
+    newest = found(engine, f"timestamp({OBSERVED}) > {since}")
+    return [value for _, value in arrived] == [sent] and len(newest) > 0
+
+
+def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_path: Path) -> None:
+    board, port = make_board(gpus=[H100, H100]), free_port()
+    with (
+        over_board(board.path) as exporter,
+        central_engine(tmp_path, port) as engine,
+        agent(tmp_path, of_an_agent(tmp_path, exporter, port)),
+    ):
+        wait_for(lambda: len(found(engine, OBSERVED)) == len(board.gpus), OBSERVED)
+        place = {"cluster": "west-1", "job": "gpu", "instance": NODE}
+        of_gpus = [
+            {**place, "gpu": f"{index}", "uuid": gpu.record.uuid.decode()}
+            for index, gpu in enumerate(board.gpus)
+        ]
+        for name in ("gpu_up", OBSERVED):
+            sent = sorted((labels for labels, _ in found(engine, name)), key=lambda of: of["gpu"])
+            assert sent == [{"__name__": name, **labels} for labels in of_gpus]
+        assert [value for _, value in found(engine, "gpu_up")] == [1, 1]
+        assert found(engine, "up") == [({"__name__": "up", **place}, 1)]
+
+        begun = dict(by_gpu(engine))
+        wait_for(
+            lambda: all(seconds > begun[gpu] + 1 for gpu, seconds in by_gpu(engine).items()),
+            "a counter that grows",
+        )
+        _, exposed = get(exporter.port, "/metrics")
+        kept = kept_names()
+        families = [*text_string_to_metric_families(exposed.decode())]
+        exposed_names = {sample.name for family in families for sample in family.samples}
+        assert {name for name in exposed_names if kept.fullmatch(name)} <= names(engine)
+        assert {name for name in names(engine) if not kept.fullmatch(name)} == set()
+        # Something is left out: else nothing would have been tried.
+        assert "process_open_fds" in exposed_names
+        assert "process_open_fds" not in names(engine)
+
+
+def test_nothing_is_lost_while_the_central_engine_is_away(
+    make_board: Callable[..., Board], tmp_path: Path
+) -> None:
+    board, port = make_board(gpus=[H100]), free_port()
+    with (
+        over_board(board.path) as exporter,
+        agent(tmp_path, of_an_agent(tmp_path, exporter, port)) as agents,
+    ):
+        with central_engine(tmp_path, port) as engine:
+            wait_for(lambda: is_even(engine, agents), "all that was scraped")
+            end(engine.pid)
+        left = time.time()
+        time.sleep(AWAY_SECONDS)
+        assert told(agents)("prometheus_remote_storage_samples_retried_total") > 0
+        back = time.time()
+        with central_engine(tmp_path, port) as engine:
+            wait_for(lambda: is_even(engine, agents, back), "all that was scraped meanwhile")
+            meanwhile = [at for at, _ in engine.samples(OBSERVED) if left < at < back]
+    assert len(meanwhile) >= AWAY_SECONDS / INTERVAL_SECONDS / 2
+
+
+def test_all_that_rules_and_dashboards_ask_for_is_sent() -> None:
+    wanted = {name for query in asked() for name in Rule("", "", {"expr": query.text()}).reads}
+    for rule in rules({file.name: file.read_text("utf-8") for file in FILES}):
+        wanted |= rule.reads | ({"ALERTS"} if rule.is_alert else {rule.name})
+    assert {name for name in wanted if not kept_names().fullmatch(name)} == set()

@@ -1,0 +1,119 @@
+"""The modes that chart, unit and documents run the exporter in, and how to stage one.
+
+Staged are namespaces, mounts, user and capabilities: what decides on what can be read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+import gpu_bottleneck_exporter
+from support.command import Server
+from support.rights import Way, _after, _unshared, as_user, with_cgroups_of_its_own
+from support.tools import require
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What the exporter gets; user and group have one number."""
+
+    user: int
+    capabilities: frozenset[str] = frozenset()
+    """As setpriv calls them."""
+    container: bool = True
+    host_pids: bool = False
+    read_only: bool = True
+    lent: frozenset[Path] = frozenset()
+    """Folders of the host that a container sees."""
+    hidepid: str = ""
+    """How /proc is mounted; empty: as it is."""
+    arguments: tuple[str, ...] = ("serve",)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rights(self) -> Way:
+        return as_user(self.user, *self.capabilities)
+
+
+def way(mode: Mode, folder: Path, hosts: Mapping[Path, Path], groups: tuple[Path, ...]) -> Way:
+    """Words that stage `mode`; everything may be written to `folder`, if anything.
+
+    `hosts`: what stands in for the host's folders. `groups`: the container's control groups.
+    """
+    pids = () if mode.host_pids else ("--pid", "--fork", "--kill-child", "--mount-proc")
+    cgroups = _cgroups(mode, groups) if mode.container else ()
+    mounts = [
+        *_opened(folder),
+        *(line for path in sorted(mode.lent & hosts.keys()) for line in _lent(hosts[path], path)),
+        *([f"mount -t proc -o hidepid={mode.hidepid} proc /proc"] if mode.hidepid else []),
+        *([*_bound(folder, folder), "mount -o remount,bind,ro /"] if mode.read_only else []),
+    ]
+    return (*cgroups, *_unshared("--mount", *pids), *_after(*mounts), *mode.rights)
+
+
+def inside(server: Server, mode: Mode) -> Way:
+    """Words that run a command where `server` runs, as `kubectl exec` and `docker exec` do."""
+    spaces = (f"--target={pid_of(server, mode)}", "--mount", "--pid", "--cgroup")
+    return (require("nsenter", "util-linux"), *spaces, "--", *mode.rights)
+
+
+def pid_of(server: Server, mode: Mode) -> int:
+    """The exporter's own pid: in a PID namespace of its own it is a child of unshare."""
+    pid = server.process.pid
+    if mode.host_pids:
+        return pid
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def _cgroups(mode: Mode, groups: tuple[Path, ...]) -> Way:
+    """Runtimes show a container its own control groups; the host's under cgroup v1 if lent."""
+    lent = CGROUPS in mode.lent
+    if lent and not (CGROUPS / "cgroup.controllers").exists():
+        return ()
+    return with_cgroups_of_its_own(groups, mounted=not lent)
+
+
+def _lent(source: Path, target: Path) -> Iterator[str]:
+    """`source` at `target`, for which a folder that does not exist is made in memory."""
+    if not target.exists():
+        parent = next(parent for parent in target.parents if parent.exists())
+        yield f"mount -t tmpfs -o mode=755 tmpfs {parent}"
+    yield from _bound(source, target)
+
+
+def _opened(folder: Path) -> Iterator[str]:
+    """Interpreter and packages for everybody, where they lie in a folder that is closed.
+
+    A home, for one: only they are left in it.
+    """
+    ours = Path(gpu_bottleneck_exporter.__file__).parents[1]
+    paths = (Path(sys.base_prefix), Path(sys.prefix), ours)
+    closed = sorted((at, path) for path in paths if (at := _closed(path)))
+    for at, found in groupby(closed, key=lambda each: each[0]):
+        kept = {path: folder / f"kept{path}" for _, path in found}
+        yield from _all_bound((path, copy) for path, copy in kept.items())
+        yield f"mount -t tmpfs -o mode=755 tmpfs {at}"
+        yield from _all_bound((copy, path) for path, copy in kept.items())
+
+
+def _closed(path: Path) -> Path | None:
+    """The outermost folder on the way to `path` that others cannot enter."""
+    folders = [path, *path.parents]
+    return next((at for at in reversed(folders) if not at.stat().st_mode & 0o001), None)
+
+
+def _all_bound(pairs: Iterable[tuple[Path, Path]]) -> Iterator[str]:
+    for source, target in pairs:
+        yield from _bound(source, target)
+
+
+def _bound(source: Path, target: Path) -> Iterator[str]:
+    yield f"mkdir -p '{target}'"
+    yield f"mount --bind '{source}' '{target}'"

@@ -1,0 +1,202 @@
+"""Commands over a virtual board that any user may drive, run with the rights of a `Way`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from scenarios import loops
+from scenarios.cgroups import Limits, Unavailable, limited
+from support.command import (
+    ANY_PORT,
+    COMMAND,
+    PATIENCE_SECONDS,
+    Server,
+    _kill,
+    environment,
+    wait_for,
+)
+from support.drivers import Libraries
+from support.rights import Way
+from support.tools import _missing
+
+CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
+PRIVATE = {
+    "process_io": ("read and wrote", "memory shows as storage", *CAPABILITIES),
+    "wait_channel": ("network, queue and asleep become unknown", *CAPABILITIES),
+}
+"""What the kernel keeps from other users, and what `check` is to say of it."""
+NO_FEEDERS = ("feeders", "unknown", "hostPID: true", "--pid=host", "hidepid")
+"""What `check` is to say where processes cannot be seen."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A board that any user may drive, and the driver's library, where any user can go."""
+
+    folder: Path
+    board: Board
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        board = {"FAKE_NVML_BOARD": f"{self.board.path}"}
+        return environment(self.folder, **{**board, **self.variables})
+
+    @property
+    def files(self) -> list[Path]:
+        """What the programs on it read."""
+        return [self.board.path, Path(loops.__file__)]
+
+
+@contextmanager
+def staged(libraries: Libraries, gpus: int) -> Iterator[Stage]:
+    """A stage with so many GPUs."""
+    # Not below pytest's folder, where other users cannot go.
+    with tempfile.TemporaryDirectory(prefix="gpu-rights-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copy(libraries.path(580), folder)
+        with create(folder / "board", gpus=[H100] * gpus) as board:
+            board.path.chmod(0o666)
+            yield Stage(folder, board)
+
+
+class Metrics:
+    """One exposition."""
+
+    def __init__(self, text: str) -> None:
+        self.samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
+
+    @property
+    def names(self) -> set[str]:
+        return {sample.name for sample in self.samples}
+
+    @property
+    def feeders(self) -> set[str]:
+        """Families that tell of the processes that feed GPUs, and whose they are."""
+        told = ("gpu_feeder_", "gpu_workload_")
+        return {name for name in self.names if name.startswith(told)}
+
+    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
+        """Values of `name` with `labels`, by `label`."""
+        return {
+            sample.labels[label]: sample.value
+            for sample in self.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        }
+
+    def of(self, gpu: str, name: str) -> float:
+        return self.by("gpu", name, gpu=gpu)[gpu]
+
+    def waited_on(self, gpu: str) -> set[str]:
+        stalls = self.by("waiting_on", "gpu_stall_seconds_total", gpu=gpu)
+        return {cause for cause, seconds in stalls.items() if seconds}
+
+    @property
+    def signals(self) -> dict[str, float]:
+        return self.by("signal", "gpu_exporter_signal_available")
+
+    @property
+    def missing(self) -> set[str]:
+        return {signal for signal, given in self.signals.items() if not given}
+
+
+@contextmanager
+def serving(stage: Stage, way: Way, *arguments: str) -> Iterator[Server]:
+    """`serve`, by default without `arguments`; nothing of it is left afterwards."""
+    with tempfile.NamedTemporaryFile(dir=stage.folder, delete=False) as log:
+        process = subprocess.Popen(
+            [*way, *COMMAND, *(arguments or ("serve",)), *ANY_PORT],
+            env=stage.environment,
+            cwd=stage.folder,
+            stderr=log,
+            start_new_session=True,
+        )
+    server = Server(process, Path(log.name))
+    try:
+        yield server
+    finally:
+        while left := server.session():
+            for pid in left:
+                _kill(pid)
+            process.poll()
+        process.wait()
+
+
+@contextmanager
+def started(stage: Stage, way: Way, *arguments: str) -> Iterator[Callable[[], tuple[int, str]]]:
+    """A command that ends by itself, in the background; a call waits for its status and text."""
+    with subprocess.Popen(
+        [*way, *COMMAND, *arguments],
+        env=stage.environment,
+        cwd=stage.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+
+        def ended() -> tuple[int, str]:
+            said, errors = process.communicate(timeout=PATIENCE_SECONDS)
+            assert errors == "", errors
+            return process.returncode, said
+
+        try:
+            yield ended
+        finally:
+            process.kill()
+
+
+def scraped(server: Server) -> Metrics:
+    status, text = server.get()
+    assert status == 200
+    return Metrics(text)
+
+
+def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str) -> Metrics:
+    found: list[Metrics] = []
+
+    def holds() -> bool:
+        assert not server.ended, server.said
+        found.append(scraped(server))
+        return condition(found[-1])
+
+    wait_for(holds, what)
+    return found[-1]
+
+
+def assert_told(report: tuple[int, str], missing: Mapping[str, tuple[str, ...]]) -> None:
+    """`check` says that it `works, with gaps`, and each gap in words: its cost and remedy."""
+    status, said = report
+    assert status == (1 if missing else 0), said
+    gaps = dict(re.findall(r"^gap +(\w+): .*\n  remedy +(.*)$", said, re.MULTILINE))
+    assert gaps.keys() == missing.keys(), said
+    unsaid = {s: word for s, words in missing.items() for word in words if word not in gaps[s]}
+    assert not unsaid, said
+
+
+@contextmanager
+def caged(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
+    """Control groups with `limits`; without rights or controllers there is nothing to test."""
+    with ExitStack() as cleanup:
+        try:
+            yield cleanup.enter_context(limited(limits, folder))
+        except Unavailable as reason:
+            if reason.kernel:
+                pytest.skip(f"{reason}")
+            _missing(f"{reason}")
+
+
+def machines_own(metrics: Metrics) -> dict[str, tuple[str, ...]]:
+    """Signals that this machine has for nobody, whose remedies do not matter here."""
+    return dict.fromkeys(metrics.missing, ())
