@@ -121,12 +121,6 @@ nodeAffinity:
 {{- if include "exporter.webSecret" . }}
 - --web.config.file=/etc/gpu-bottleneck-exporter/web/{{ .Values.webConfig.key }}
 {{- end }}
-{{- if include "exporter.kubelet" . }}
-- --kubelet.socket={{ .Values.kubelet.podResourcesPath }}/kubelet.sock
-{{- with .Values.kubelet.containerLogsPath }}
-- --kubelet.container-logs={{ . }}
-{{- end }}
-{{- end }}
 {{- with .Values.runbookBaseUrl }}
 - --web.runbook-base={{ . }}
 {{- end }}
@@ -142,7 +136,16 @@ nodeAffinity:
 {{- if and .Values.kubelet.enabled (include "exporter.full" .) }}true{{ end }}
 {{- end }}
 
+{{/* What `check`, run in the container, has to know as well: it does not see the arguments. */}}
 {{- define "exporter.environment" -}}
+{{- if include "exporter.kubelet" . }}
+- name: GPU_EXPORTER_KUBELET_SOCKET
+  value: {{ .Values.kubelet.podResourcesPath }}/kubelet.sock
+{{- with .Values.kubelet.containerLogsPath }}
+- name: GPU_EXPORTER_KUBELET_CONTAINER_LOGS
+  value: {{ . }}
+{{- end }}
+{{- end }}
 {{- if eq .Values.gpu.access "runtime" }}
 - name: NVIDIA_VISIBLE_DEVICES
   value: {{ .Values.gpu.visibleDevices | quote }}
