@@ -26,6 +26,7 @@ GROUPS = (
     "gpu-thresholds",
     "gpu-cause-order",
     "gpu-inputs",
+    "gpu-day",
     "gpu-gates",
     "gpu-evidence",
     "gpu-primary",

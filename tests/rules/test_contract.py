@@ -220,8 +220,18 @@ def test_the_check_for_divisors(text: str, positive: bool) -> None:  # noqa: FBT
     assert [is_positive(node) for node in divisors(promql.parse(text))] == [positive]
 
 
-def test_intervals_are_the_same_for_all_groups() -> None:
+def test_intervals_are_the_same_for_all_groups_but_the_one_of_a_day() -> None:
     path = Path(__file__).parents[2] / "rules"
     texts = [path.joinpath(name).read_text() for name in {rule.file for rule in ALL}]
-    found = {group["interval"] for text in texts for group in yaml.safe_load(text)["groups"]}
-    assert found == {"30s"}
+    groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
+    assert {group["interval"] for group in groups if group["name"] != "gpu-day"} == {"30s"}
+
+
+def test_windows_of_a_day_are_in_the_group_that_is_evaluated_seldom() -> None:
+    path = Path(__file__).parents[2] / "rules"
+    texts = [path.joinpath(name).read_text() for name in {rule.file for rule in ALL}]
+    groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
+    found = {
+        group["name"] for group in groups for rule in group["rules"] if "[1d]" in str(rule["expr"])
+    }
+    assert found == {"gpu-day"}
