@@ -59,7 +59,7 @@ generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metric
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 
-pictures: $(VENV)/.developer tools  ## Take the READMEs' pictures of the status page and of top, on a quiet machine
+pictures: $(VENV)/.developer tools  ## Take the READMEs' pictures of the status page, of top and of the dashboards, on a quiet machine
 	PYTHONPATH=tests $(BIN)/python tests/pictures.py exporter/pictures
 
 build: $(VENV)/.venv  ## Build wheel and sdist into dist/

@@ -1,9 +1,9 @@
 """The pictures of the READMEs, taken of the real programs on the demo.
 
-    python tests/pictures.py exporter/pictures
+    PYTHONPATH=tests python tests/pictures.py exporter/pictures
 
-Takes about a minute and a half, on a machine that does nothing else: what the GPUs wait for is
-real, and on a busy machine they all wait for a CPU.
+Takes about six minutes, four of them for the dashboards, on a machine that does nothing else:
+what the GPUs wait for is real, and on a busy machine they all wait for a CPU.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 import pyte
 from playwright.sync_api import ViewportSize
 
+from dashboardpictures import take
 from support.browser import chromium, opened
 from support.command import ANY_PORT, COMMAND, serving
 from support.terminal import terminal
@@ -42,6 +43,7 @@ def main(folder: Path) -> None:
         time.sleep(_WARM_UP_SECONDS)
         (folder / "top.svg").write_text(top(url), encoding="utf-8")
         page(url.removesuffix("metrics"), folder / "status-page.png")
+    take.main(folder)
 
 
 def top(url: str) -> str:

@@ -116,6 +116,8 @@ _TO_GPU = (
     "&var-gpu=${__data.fields.uuid}"
 )
 _RUNBOOK = "${runbooks}/${__value.text}.md"
+UNCOLOURED: Json = {"mode": "fixed", "fixedColor": "transparent"}
+"""For cells with a coloured ground: one without a value has none; mappings have their own."""
 _COLUMNS = ("instance", "gpu", "owner", "cause", "Value #B", "Value #C", "Value #D")
 _MORE_COLUMNS = ("Value #E", "Value #F", "Value #G", "Value #H", "runbook", "job", "uuid")
 
@@ -177,6 +179,7 @@ def _verdict_columns() -> Sequence[Json]:
             displayName="Cause",
             mappings=[causes_by_name()],
             custom_cellOptions=coloured_text,
+            color=UNCOLOURED,
             links=to_gpu,
         ),
         override("runbook", displayName="Runbook", mappings=[alert_names], links=to_runbook),

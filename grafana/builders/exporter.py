@@ -78,7 +78,8 @@ def _answers() -> list[Panel]:
             [
                 Query(
                     "max by (instance, version, python_version) "
-                    f"({OF_US} * 0 + on (job, instance) gpu_exporter_simulated{{{TARGETS}}})",
+                    f"({OF_US} * 0 "
+                    f"+ on (job, instance) group_left () gpu_exporter_simulated{{{TARGETS}}})",
                     table=True,
                 )
             ],

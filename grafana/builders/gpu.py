@@ -9,6 +9,7 @@ from builders.common import (
     ON_GPU,
     RATE,
     TARGETS,
+    UNCOLOURED,
     cause_colours,
     causes_by_name,
     causes_by_rank,
@@ -105,12 +106,14 @@ def _evidence_table() -> Panel:
         transformations=merged(("instance", "gpu", "cause", "Value"), "job", "uuid"),
         overrides=[
             override("instance", displayName="Node"),
-            override("gpu", displayName="GPU", custom_width=60),
+            # Without a unit of its own, GPU 1 would be 100 %.
+            override("gpu", displayName="GPU", custom_width=60, unit="string"),
             override(
                 "cause",
                 displayName="Cause",
                 mappings=[causes_by_name()],
                 custom_cellOptions={"type": "color-background", "mode": "basic"},
+                color=UNCOLOURED,
             ),
             override(
                 "Value",

@@ -51,8 +51,9 @@ def runbooks() -> str:
 
 
 def interval_seconds() -> int:
-    """How far apart two samples of a recorded series are."""
-    (interval,) = {rule["interval"] for rule in _rules()}
+    """How far apart two samples of what is lost are."""
+    lost = (rule for rule in _rules() if rule.get("record") == "gpu:bottleneck:lost_ratio")
+    (interval,) = {rule["interval"] for rule in lost}
     return int(interval.removesuffix("s"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builders.model import Json, Panel, Query, coloured
+from builders.model import NOTHING, Json, Panel, Query, coloured
 
 LEGEND: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 LEGEND_TABLE: Json = {
@@ -14,6 +14,11 @@ LEGEND_TABLE: Json = {
     "showLegend": True,
     "calcs": ["mean", "lastNotNull"],
 }
+EMPTY_CELLS: Json = {
+    "matcher": {"id": "byRegexp", "options": "/.*/"},
+    "properties": [{"id": "noValue", "value": NOTHING}],
+}
+"""Otherwise a cell without a value says what the whole panel says when it is empty."""
 ALL_VALUES: Json = {"mode": "multi", "sort": "desc"}
 
 
@@ -118,13 +123,14 @@ def bars(
     )
 
 
-def table(
+def table(  # noqa: PLR0913 - a panel has many sides
     title: str,
     description: str,
     queries: Sequence[Query],
     unit: str,
     *,
     sort: str | None = None,
+    overrides: Sequence[Json] = (),
     **others: Any,  # noqa: ANN401 - what `Panel` takes
 ) -> Panel:
     """Rows; the largest of column `sort` first."""
@@ -141,6 +147,7 @@ def table(
             "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
             "footer": {"show": False, "reducer": ["sum"], "countRows": False, "fields": ""},
         },
+        overrides=[EMPTY_CELLS, *overrides],
         **others,
     )
 
