@@ -169,11 +169,10 @@ class Sampler:
         """What is known now; cheap, and never waits for the driver."""
         now = time.monotonic_ns()
         driver, workers = self._driver, self._workers
-        gpus = [self._fed(gpu, now) for worker in workers for gpu in worker.snapshots(now)]
         return State(
             system=driver.system if driver else NO_SYSTEM,
             simulated=driver is not None and driver.name == "virtual",
-            gpus=self._assigned(gpus),
+            gpus=self._assigned(self._gpus(workers, now)),
             outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
             driver_calls=driver.calls if driver else 0,
             driver_seconds=driver.seconds if driver else 0.0,
@@ -199,9 +198,12 @@ class Sampler:
 
     def _seen(self) -> Seen:
         now = time.monotonic_ns()
-        gpus = [self._fed(gpu, now) for worker in self._workers for gpu in worker.snapshots(now)]
+        gpus = self._gpus(self._workers, now)
         owners = (owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners)
         return Seen(tuple(gpu.identity for gpu in gpus), frozenset(owners))
+
+    def _gpus(self, workers: Sequence[GpuWorker], now_ns: int) -> list[GpuSnapshot]:
+        return [self._fed(gpu, now_ns) for worker in workers for gpu in worker.snapshots(now_ns)]
 
     def _assigned(self, gpus: Sequence[GpuSnapshot]) -> tuple[GpuSnapshot, ...]:
         """`gpus` with what the kubelet says of those that are up."""

@@ -59,6 +59,9 @@ def lines(  # noqa: PLR0913 - a panel has many sides
     )
 
 
+LAST_VALUE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+
+
 def stats(
     title: str,
     description: str,
@@ -82,7 +85,7 @@ def stats(
             "orientation": "auto",
             "textMode": "auto",
             "wideLayout": True,
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "reduceOptions": LAST_VALUE,
         },
         overrides=[coloured(name, colour) for name, colour in (colours or {}).items()],
         **others,
@@ -115,7 +118,7 @@ def bars(
             "minVizHeight": 16,
             "minVizWidth": 8,
             "maxVizHeight": 30,
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "reduceOptions": LAST_VALUE,
         },
         defaults={"min": 0},
         overrides=[coloured(name, colour) for name, colour in colours.items()],

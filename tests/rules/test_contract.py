@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import promql_parser as promql
 import pytest
-import yaml
 
 from gpu_bottleneck_exporter.collectors import reference
 from gpu_bottleneck_exporter.stall import WAITING_ON
-from rules.parsed import Rule, rules, seconds
+from rules.parsed import Rule, groups, rules, seconds
 
 LABELS = {family.name: set(family.labels) for family in reference.families()}
 EXPORTED = set(LABELS)
@@ -220,18 +220,21 @@ def test_the_check_for_divisors(text: str, positive: bool) -> None:  # noqa: FBT
     assert [is_positive(node) for node in divisors(promql.parse(text))] == [positive]
 
 
+def all_groups() -> list[dict[str, Any]]:
+    folder = Path(__file__).parents[2] / "rules"
+    files = {rule.file for rule in ALL}
+    return [group for name in files for group in groups(folder.joinpath(name).read_text())]
+
+
 def test_intervals_are_the_same_for_all_groups_but_the_one_of_a_day() -> None:
-    path = Path(__file__).parents[2] / "rules"
-    texts = [path.joinpath(name).read_text() for name in {rule.file for rule in ALL}]
-    groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
-    assert {group["interval"] for group in groups if group["name"] != "gpu-day"} == {"30s"}
+    assert {group["interval"] for group in all_groups() if group["name"] != "gpu-day"} == {"30s"}
 
 
 def test_windows_of_a_day_are_in_the_group_that_is_evaluated_seldom() -> None:
-    path = Path(__file__).parents[2] / "rules"
-    texts = [path.joinpath(name).read_text() for name in {rule.file for rule in ALL}]
-    groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
     found = {
-        group["name"] for group in groups for rule in group["rules"] if "[1d]" in str(rule["expr"])
+        group["name"]
+        for group in all_groups()
+        for rule in group["rules"]
+        if "[1d]" in str(rule["expr"])
     }
     assert found == {"gpu-day"}
