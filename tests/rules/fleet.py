@@ -131,8 +131,8 @@ class Fleet:
     minutes: int
     files: Sequence[Path] = FILES
     groups: Sequence[str] = GROUPS
-    evaluation_interval: str = "30s"
-    """As the rules have it; at a minute, a large fleet takes half as long."""
+    evaluation_interval: str = "1m"
+    """As the rules have it."""
     _series: list[Series] = field(default_factory=list)
     _asked: list[tuple[str, float, Mapping[str, float]]] = field(default_factory=list)
 
@@ -276,6 +276,8 @@ class Gpu:
     )
     memory_controller: Signal | None = 0.4
     power_watts: Signal | None = 560.0
+    energy_watts: Signal | None = None
+    """What the energy counter grows by."""
     power_limit_watts: Signal = 700.0
     clock: Signal | None = 1.0
     """SM clock as a share of the highest."""
@@ -333,6 +335,8 @@ class Gpu:
     """Further labels of the scrape target: the same for all GPUs of a node."""
     uuid: str | None = None
     """None: made from node and index. MIG instances of one board differ in this only."""
+    parent_uuid: str | None = None
+    """The board's, of a MIG instance."""
 
 
 def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
@@ -372,7 +376,9 @@ class _Writer:
     def _device(self) -> None:
         gpu = self._gpu
         self._g("gpu_up", gpu.up)
-        self._g("gpu_info", 1, architecture=gpu.architecture, name="NVIDIA H100 80GB HBM3")
+        above = {} if gpu.parent_uuid is None else {"parent_uuid": gpu.parent_uuid}
+        named = {"architecture": gpu.architecture, "name": "NVIDIA H100 80GB HBM3"}
+        self._g("gpu_info", 1, **named, **above)
         self._c("gpu_observed_seconds_total", _like(gpu.busy, 1.0))
         self._c("gpu_busy_seconds_total", gpu.busy)
         self._c("gpu_memory_controller_busy_seconds_total", gpu.memory_controller)
@@ -382,6 +388,7 @@ class _Writer:
         for pipe, share in (gpu.pipes or {}).items():
             self._c("gpu_pipe_active_seconds_total", share, pipe=pipe)
         self._g("gpu_power_watts", gpu.power_watts)
+        self._c("gpu_energy_joules_total", gpu.energy_watts)
         self._g("gpu_power_limit_watts", None if gpu.power_watts is None else gpu.power_limit_watts)
         if gpu.clock is not None:
             self._g("gpu_clock_hertz", _mapped(gpu.clock, lambda v: v * 1.98e9), clock="sm")

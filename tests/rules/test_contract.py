@@ -227,7 +227,15 @@ def all_groups() -> list[dict[str, Any]]:
 
 
 def test_intervals_are_the_same_for_all_groups_but_the_one_of_a_day() -> None:
-    assert {group["interval"] for group in all_groups() if group["name"] != "gpu-day"} == {"30s"}
+    assert {group["interval"] for group in all_groups() if group["name"] != "gpu-day"} == {"1m"}
+
+
+def test_the_alert_knows_how_many_thresholds_there_are() -> None:
+    names = {rule.name for rule in ALL if rule.name.startswith("gpu:threshold:")}
+    (expr,) = (rule.fields["expr"] for rule in ALL if rule.name == "GpuThresholdsMissing")
+    assert f") < {len(names)} " in expr
+    runbook = Path(__file__).parents[2] / "rules" / "runbooks" / "GpuThresholdsMissing.md"
+    assert runbook.read_text().count(f" {len(names)} ") == 2
 
 
 def test_windows_of_a_day_are_in_the_group_that_is_evaluated_seldom() -> None:

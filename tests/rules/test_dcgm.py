@@ -191,7 +191,9 @@ def units(fleet: Fleet) -> None:
             fb_reserved=1024,
             sm_clock=990,
             throttle={"CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": 0.25 * SECOND},
-            power=350,
+            # By the energy half of the limit, whatever the power was when it was read.
+            power=560,
+            totals={"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 350 * 1000},
             pcie_bytes=2e8,
             replays=0.5,
         ),

@@ -868,10 +868,13 @@ BLIND: Mapping[str, tuple[Gpu, tuple[str, ...]]] = {
     "sees everything": (seen(owner=pod("9")), ()),
     "sees everything, never waits": (seen(owner=pod("10"), busy=1.0), ()),
     "Ampere": (seen(owner=pod("11"), sm=None, architecture="ampere"), ("device_causes",)),
-    "MIG on Hopper": (seen(owner=pod("12"), **MIG), ("host_causes",)),
+    "MIG on Hopper": (
+        seen(owner=pod("12"), **MIG),
+        ("clock_causes", "host_causes", "link_causes"),
+    ),
     "MIG on Ampere": (
         seen(owner=pod("13"), **{**MIG, "sm": None, "missing": MIG["missing"] | BUSY}),  # type: ignore[operator]
-        ("device_causes", "host_causes"),
+        ("clock_causes", "device_causes", "host_causes", "link_causes"),
     ),
     "feeders not seen": (seen(owner=pod("14"), feeders=False), ("host_causes",)),
     "waits unknown": (
@@ -881,6 +884,12 @@ BLIND: Mapping[str, tuple[Gpu, tuple[str, ...]]] = {
     "waits hardly unknown": (
         seen(owner=pod("16"), busy=0.6, stalls={"unknown": 0.1, "asleep": 0.3}),
         (),
+    ),
+    "no throttle counters": (seen(owner=pod("17"), throttle=None), ("clock_causes",)),
+    "no PCIe counters": (seen(owner=pod("18"), pcie_bytes=None), ("link_causes",)),
+    "I/O of processes unreadable": (
+        seen(owner=pod("19"), missing=frozenset({"gpu_feeder_read_bytes_total"})),
+        ("io_causes",),
     ),
     "nobody's": (seen(), ("job_causes",)),
     "of a user only": (seen(owner={"user": "ann"}), ("job_causes",)),

@@ -1,0 +1,55 @@
+"""What is recorded from the exporter's metrics where there is more than one way to say it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rules.fleet import Fleet, Gpu, add_gpu
+
+END = 30
+HALF = Gpu(power_watts=560.0, energy_watts=350.0)
+"""Draws 350 W; the moments at which its power was read say 560 W."""
+OWNER = {"workload_namespace": "nlp", "workload_pod": "serve-0", "pod_uid": "77aa"}
+BOARD = "GPU-mig-0"
+
+
+def test_power_is_taken_from_the_energy_where_no_time_is_missing(tmp_path: Path) -> None:
+    fleet = Fleet(END)
+    for node, minutes, gpu, watts in (
+        ("energy", END, HALF, 350),
+        ("no-energy", END, replace(HALF, energy_watts=None), 560),
+        # 60 s of its counters are gone; the driver's go on.
+        ("restarted", 20, replace(HALF, reset_at=18), 560),
+        ("restarted-long-ago", END, replace(HALF, reset_at=18), 350),
+        ("not-scraped", 21, replace(HALF, gap=(19, 25)), 560),
+    ):
+        add_gpu(fleet, node, gpu)
+        query = f'round(sum(gpu:power:ratio_avg5m{{instance="{node}"}}) * 700)'
+        fleet.expect(minutes, query, {"{}": watts})
+    fleet.check(tmp_path)
+
+
+def test_a_board_that_is_divided_is_not_held_but_its_instances_are(tmp_path: Path) -> None:
+    """The board has their processes, is busy for a part of the time, and waits for its own parts."""
+    fleet = Fleet(END)
+    board = Gpu(busy=0.14, stalls={"peer": 0.73, "asleep": 0.13}, owner=OWNER, uuid=BOARD)
+    slices = [
+        Gpu(busy=0.99, owner=OWNER, uuid="MIG-1", parent_uuid=BOARD),
+        Gpu(processes=0, memory=0.0, busy=0.0, uuid="MIG-2", parent_uuid=BOARD, feeders=False),
+    ]
+    for gpu in (board, *slices):
+        add_gpu(fleet, "mig", gpu)
+    other = {**OWNER, "pod_uid": "88bb"}
+    add_gpu(fleet, "whole", Gpu(owner=other, processes=0, memory=0.0, busy=0.0, feeders=False))
+    fleet.expect_firing("mig", END)
+    fleet.expect_cause("mig", END, None)
+    names = ("gpu:held:bool", "gpu:tenants:count", "gpu:gate:warm", "gpu:group:size")
+    for name, here in zip(names, ({"MIG-1": 1, "MIG-2": 0}, *[{"MIG-1": 1}] * 3), strict=True):
+        query = f'sum by (uuid) ({name}{{instance="mig"}})'
+        fleet.expect(END, query, {f'{{uuid="{uuid}"}}': value for uuid, value in here.items()})
+    fleet.expect(END, "cluster:gpus_held:count", {"cluster:gpus_held:count": 2})
+    fleet.expect(END, "cluster:gpus_free:count", {"cluster:gpus_free:count": 1})
+    # Faults and heat are the board's.
+    fleet.expect(END, f'count(gpu:cause:evidence{{cause="hw_slowdown",uuid="{BOARD}"}})', {"{}": 1})
+    fleet.check(tmp_path)
