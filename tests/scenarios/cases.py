@@ -37,6 +37,10 @@ NETWORK_STORAGE = Diagnosis("GpuNetworkStorageBound", "network_storage_bound")
 CPU_OVERSUBSCRIBED = Diagnosis("GpuCpuOversubscribed", "cpu_oversubscribed")
 TOO_FEW_WORKERS = Diagnosis("GpuTooFewWorkers", "too_few_workers")
 CPU_PREPROCESSING = Diagnosis("GpuCpuPreprocessingBound", "cpu_preprocessing_bound")
+GPU_FAULT = Diagnosis("GpuFault", "gpu_fault")
+HARDWARE_SLOWDOWN = Diagnosis("GpuHardwareSlowdown", "hw_slowdown")
+SHM_EXHAUSTED = Diagnosis("GpuShmExhausted", "shm_exhausted")
+INLINE_LOADING = Diagnosis("GpuInlineLoading", "inline_loading")
 HOST_LOOP = Diagnosis("GpuHostLoopBound", "host_loop_bound")
 IMBALANCE = Diagnosis("GpuImbalance", "gpu_imbalance")
 JOB_STALLED = Diagnosis("GpuJobStalled", "job_stalled")
@@ -177,6 +181,13 @@ CASES = (
         "prep, 0 workers", "prep_inline", stall.HOST_CODE, alerts=(HOST_LOOP,), stage=A_CORE_EACH
     ),
     _case(
+        "reads and prep, 0 workers",
+        "inline_reading",
+        stall.HOST_CODE,
+        alerts=(INLINE_LOADING,),
+        data=_DATA,
+    ),
+    _case(
         "prep, 1 worker",
         "prep_1",
         stall.WORKER_CPU,
@@ -312,6 +323,9 @@ CASES = (
         note="for an hour, 30 s here, it may be starting",
         stage=WAITING,
     ),
+    _case("shared memory nearly full", "crowded", alerts=(SHM_EXHAUSTED,), stage=WAITING),
+    _case("uncorrectable memory error", "broken", alerts=(GPU_FAULT,), stage=WAITING),
+    _case("power brake", "braked", alerts=(HARDWARE_SLOWDOWN,), stage=WAITING),
     Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),), stage=WAITING),
     Case(
         "two jobs on two GPUs",

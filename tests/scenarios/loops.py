@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import mmap
 import multiprocessing
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -46,6 +48,12 @@ _LAUNCHED_AHEAD = 2
 _REQUEST_BYTES, _REPLY_BYTES = 16, 65536
 _REPLY_SECONDS = 0.02
 _LOCKED_AFTER_SECONDS = 2.5
+_BROKEN_AFTER_SECONDS = 8
+"""A target that is new to Prometheus may have had its XIDs for long: it must know it first."""
+_DOUBLE_BIT_ERROR = 48
+_SHM, _SHM_MEBIBYTES = "/dev/shm", 32  # noqa: S108 - the mount, no file in it
+_NEW_MOUNTS = 0x00020000
+"""CLONE_NEWNS of sched.h; what is mounted goes with the processes."""
 _HOST = "127.0.0.1"
 
 Prepare = Callable[[], None]
@@ -57,6 +65,7 @@ Worker = Callable[[], Prepare]
 class Scene:
     """What a loop has to do with."""
 
+    board: Board
     gpus: tuple[VirtualGpu, ...]
     folder: Path
 
@@ -152,6 +161,44 @@ def inline(scene: Scene) -> None:
         scene.gpus[0].run(STEP_SECONDS)
 
 
+def inline_reading(scene: Scene) -> None:
+    """Batches are read and prepared in the main process."""
+    read = reading(0.001, scene)()
+    while True:
+        read()
+        burn(6 * STEP_SECONDS)
+        scene.gpus[0].run(STEP_SECONDS)
+
+
+def crowded(scene: Scene) -> None:
+    """What its workers hand over nearly fills the shared memory, which is its own mount."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_MOUNTS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    options = f"size={_SHM_MEBIBYTES}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", _SHM], check=True)
+    Path(_SHM, "batches").write_bytes(bytes((_SHM_MEBIBYTES - 1) * MEBIBYTE))
+    fed(2, partial(burning, 0.001), scene)
+
+
+def broken(scene: Scene) -> None:
+    """Works well until an uncorrectable memory error is reported."""
+
+    def report() -> None:
+        time.sleep(_BROKEN_AFTER_SECONDS)
+        scene.board.raise_xid(scene.gpus[0].index, _DOUBLE_BIT_ERROR)
+
+    threading.Thread(target=report, daemon=True).start()
+    fed(2, partial(burning, 0.001), scene)
+
+
+def braked(scene: Scene) -> None:
+    """Works well, but the power brake of the server slows the GPU down."""
+    scene.gpus[0].throttle("hw_power_brake", 0.5)
+    fed(2, partial(burning, 0.001), scene)
+
+
 def respawning(scene: Scene) -> None:
     """Every epoch of a few steps has new workers, which take a while to start."""
 
@@ -241,6 +288,10 @@ def disk_hog(scene: Scene) -> None:
 LOOPS: dict[str, Callable[[Scene], None]] = {
     "healthy": partial(fed, 2, partial(burning, 0.001)),
     "prep_inline": inline,
+    "inline_reading": inline_reading,
+    "crowded": crowded,
+    "broken": broken,
+    "braked": braked,
     "prep_1": partial(fed, 1, partial(burning, 0.15)),
     "prep_2": partial(fed, 2, partial(burning, 0.15)),
     "prep_many": partial(fed, MANY, partial(burning, 0.15)),
@@ -322,7 +373,7 @@ def main(board: str, gpus: str, loop: str, folder: str, parent: str, *cgroups: s
         (Path(cgroup) / "cgroup.procs").write_text("0")
     indices = [int(index) for index in gpus.split(",") if index != "-"]
     opened = Board(Path(board))
-    scene = Scene(tuple(opened.gpus[index] for index in indices), Path(folder))
+    scene = Scene(opened, tuple(opened.gpus[index] for index in indices), Path(folder))
     for gpu in scene.gpus:
         gpu.hold(os.getpid(), 4 * _GIB)
     LOOPS[loop](scene)
