@@ -31,7 +31,7 @@ def test_power_is_taken_from_the_energy_where_no_time_is_missing(tmp_path: Path)
 
 
 def test_a_board_that_is_divided_is_not_held_but_its_instances_are(tmp_path: Path) -> None:
-    """The board has their processes, is busy for a part of the time, and waits for its own parts."""
+    """The board has their processes and is busy for a part of the time."""
     fleet = Fleet(END)
     board = Gpu(busy=0.14, stalls={"peer": 0.73, "asleep": 0.13}, owner=OWNER, uuid=BOARD)
     slices = [
