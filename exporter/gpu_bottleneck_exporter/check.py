@@ -6,7 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpu_bottleneck_exporter.collectors.exporter import missing_signals, signals
+from gpu_bottleneck_exporter.collectors.exporter import (
+    missing_signals,
+    signals,
+    signals_of_the_host,
+)
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_NO_DRIVER, OF_SIGNALS
@@ -89,13 +93,12 @@ def _missing(state: State) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for gpu in state.gpus:
         if gpu.up and gpu.identity.parent_uuid is None:
-            for signal in missing_signals(gpu):
+            for signal in missing_signals(gpu, state.collectors):
                 found.setdefault(signal, []).append(f"gpu {gpu.identity.index}")
     if state.xid_events is False:
         found["xid_events"] = ["the driver"]
-    if state.host is not None:
-        host = [signal for signal, given in state.host.signals.items() if not given]
-        found |= {signal: ["the host"] for signal in sorted(host)}
+    host = [signal for signal, given in signals_of_the_host(state).items() if not given]
+    found |= {signal: ["the host"] for signal in sorted(host)}
     return {signal: ", ".join(gpus) for signal, gpus in found.items()}
 
 

@@ -92,7 +92,8 @@ _SAMPLING = (
         # Without the right to read it `check` is to say so, and the rest is to work.
         type=click.Path(readable=False, path_type=Path),
         default=KUBELET_SOCKET,
-        help="Where the kubelet's pod-resources socket is mounted; without one pods have no names.",
+        help="Where the kubelet's pod-resources socket is mounted; without it, pods that have not "
+        "opened their GPU are not seen.",
     ),
     flag(
         "kubelet.container-logs",

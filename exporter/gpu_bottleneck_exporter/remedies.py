@@ -88,8 +88,8 @@ OF_SIGNALS: dict[str, str] = {
     "processes": "the driver does not list processes: run in the host's PID namespace and, under "
     "MIG, with access to /dev/nvidia-caps (mig monitor)",
     "xid_events": "the driver reports no events: watch the kernel log for XIDs",
-    "kubelet": "pods have no names in gpu_workload_info, and GPUs that were given to a pod which "
-    "has not opened them look free: gpu-bottleneck-exporter check says why",
+    "kubelet": "GPUs that were given to a pod which has not opened them look free: "
+    "gpu-bottleneck-exporter check says why",
     "psi_host": "the kernel accounts no pressure: boot it with psi=1 (CONFIG_PSI)",
     "psi_cgroup": "jobs have pressure under cgroup v2 only: boot with "
     "systemd.unified_cgroup_hierarchy=1, and psi=1 if psi_host is missing too; in a container "

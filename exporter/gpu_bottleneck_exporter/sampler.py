@@ -60,12 +60,14 @@ class State:
 
     system: System
     simulated: bool
+    collectors: frozenset[str]
+    """Names of those that are on: what nobody reads is not missing."""
     gpus: tuple[GpuSnapshot, ...]
     outcomes: tuple[tuple[str, Outcome], ...]
     driver_calls: int
     driver_seconds: float
     xid_events: bool | None
-    """Whether the driver reports XIDs; None while there is no driver."""
+    """Whether the driver reports XIDs; None while there is no driver, or nobody counts them."""
     host: HostSnapshot | None = None
     """None while it is not watched, or was not seen within the deadline."""
     kubelet: Condition = UNASKED
@@ -96,7 +98,8 @@ class Sampler:
         self._status = "opening the driver"
         self._hung: set[int] = set()
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
-        self._wanted = _WATCHING & {collector.name for collector in collectors}
+        self._names = frozenset(collector.name for collector in collectors)
+        self._wanted = _WATCHING & self._names
         self._watch = self._new_watch() if self._wanted else None
         self._kubelet = self._new_kubelet() if "workload" in self._wanted else None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -172,6 +175,7 @@ class Sampler:
         return State(
             system=driver.system if driver else NO_SYSTEM,
             simulated=driver is not None and driver.name == "virtual",
+            collectors=self._names,
             gpus=self._assigned(self._gpus(workers, now)),
             outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
             driver_calls=driver.calls if driver else 0,
@@ -275,7 +279,7 @@ class Sampler:
         log.info("%s, driver version %s", self._status, driver.system.driver_version)
         for worker in workers:
             worker.start()
-        if any(collector.name == "xid" for collector in self._collectors):
+        if "xid" in self._names:
             self._xid_thread.start()
 
     def _look_after_workers(self) -> None:

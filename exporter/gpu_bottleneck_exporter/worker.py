@@ -270,7 +270,7 @@ class GpuWorker:
         holders = ledger.holders(time.monotonic_ns())
         if not holders and not self._sees_all_holders:
             holders = None
-        self._watch.hold(uuid, holders)
+        self._watch.hold(uuid, holders, ledger.identity.parent_uuid)
         if not windows:
             return
         observed = sum(window.duration_ns for window in windows)

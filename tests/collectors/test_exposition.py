@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,12 +34,14 @@ from gpu_bottleneck_exporter.driver.readings import (
 from gpu_bottleneck_exporter.exposition import Exposition
 from gpu_bottleneck_exporter.feeders.job import Job
 from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine
+from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot, Totals
 from gpu_bottleneck_exporter.sampler import State
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.states import (
     HOPPER,
     HOST,
+    NAMES,
     NO_DRIVER,
     OWNER,
     SIGNALS,
@@ -380,11 +383,10 @@ def test_a_host_with_all_the_devices_that_are_told_apart_has_few_enough_series()
 
 
 def test_without_a_driver_the_host_is_told() -> None:
-    found = samples(replace(NO_DRIVER, host=HOST))
-    told = {sample.name for sample in found}
+    now = replace(NO_DRIVER, host=HOST)
+    told = {sample.name for sample in samples(now)}
     assert {family.name for family in host.FAMILIES} <= told
-    given = {s.labels["signal"]: s.value for s in found if "signal" in s.labels}
-    assert given == {signal: float(value) for signal, value in SIGNALS.items()}
+    assert given(now) == {signal: float(value) for signal, value in SIGNALS.items()}
 
 
 def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
@@ -393,9 +395,46 @@ def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
 
 
 def test_a_host_whose_collector_is_off_has_signals_only() -> None:
-    found = samples(replace(NO_DRIVER, host=replace(HOST, machine=None)))
+    off = replace(NO_DRIVER, host=replace(HOST, machine=None), collectors=NAMES - {"host"})
+    found = samples(off)
     assert not [sample for sample in found if sample.name.startswith("gpu_host_")]
-    assert [sample for sample in found if sample.name == "gpu_exporter_signal_available"]
+    assert given(off).keys() == SIGNALS.keys() - {"psi_host"}
+
+
+def given(now: State) -> dict[str, float]:
+    """Values of gpu_exporter_signal_available."""
+    return {s.labels["signal"]: s.value for s in samples(now) if "signal" in s.labels}
+
+
+def test_every_signal_of_the_host_is_told_where_all_collectors_are_on() -> None:
+    found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
+    told = given(replace(NO_DRIVER, host=replace(HOST, signals=found)))
+    assert told == {signal: float(value) for signal, value in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("off", "gone"),
+    [
+        ({"utilization"}, {"utilization_samples"}),
+        ({"activity"}, {"gpm"}),
+        ({"power"}, {"energy"}),
+        ({"throttle"}, {"throttle_counters"}),
+        ({"processes"}, {"processes"}),
+        ({"feeders"}, {"psi_cgroup"}),
+        ({"host"}, {"psi_host"}),
+        ({"stall", "workload"}, set()),
+        ({"stall", "feeders"}, SIGNALS.keys() - {"psi_host", "process_io", "host_pids"}),
+        ({"stall", "feeders", "workload"}, SIGNALS.keys() - {"psi_host", "host_pids"}),
+        ({"stall", "feeders", "workload", "host"}, SIGNALS.keys()),
+    ],
+    ids=lambda names: "+".join(sorted(names)) or "none",
+)
+def test_what_no_collector_reads_is_no_missing_signal(off: set[str], gone: set[str]) -> None:
+    """A collector that is off must not look like hardware that gives nothing."""
+    nothing = replace(HOST, signals=dict.fromkeys(SIGNALS, False))
+    blind = replace(state(replace(hopper(), readings={})), host=nothing)
+    assert given(replace(blind, collectors=NAMES - off)).keys() == given(blind).keys() - gone
+    assert set(given(blind).values()) == {0.0, 1.0}
 
 
 def test_feeders_that_were_not_seen_have_no_series() -> None:

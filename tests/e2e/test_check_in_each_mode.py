@@ -56,6 +56,7 @@ CONTAINERS = Limits(cpu_cores=64, memory_bytes=2**30)
 NUMBERS = {"dac_read_search": 2, "sys_ptrace": 19}
 """Of capabilities, in linux/capability.h."""
 NO_KUBELET = ("pod-resources", "--kubelet.socket")
+NO_NAMES = ("/var/log/containers", "--kubelet.container-logs")
 READ_FROM = {"wait_channel": "wait channel", "process_io": "`/proc/PID/io`"}
 """What the chart's table of capabilities calls a signal."""
 CHARTS_README = (CHART / "README.md").read_text(encoding="utf-8")
@@ -143,10 +144,24 @@ def documented_drop_in() -> str:
     return str(found)
 
 
+OFF = ("power", "throttle", "stall", "feeders", "workload")
+UNREAD: Mapping[str, frozenset[str]] = {
+    "chart with collectors off": frozenset(
+        {
+            *("energy", "throttle_counters", "kubelet", *PRIVATE, "schedstat"),
+            *("psi_cgroup", "cgroup_cpu", "cgroup_memory"),
+        }
+    )
+}
+"""Signals that only collectors which are off read: they are neither given nor missing."""
+
 MODES: Mapping[str, Callable[[], Mode]] = {
     "chart": lambda: of_chart({}),
     "chart without capabilities": lambda: of_chart(with_capabilities()),
     "chart restricted": lambda: of_chart({"privilege": {"level": "restricted"}}),
+    "chart with collectors off": lambda: of_chart(
+        {**with_capabilities(), "exporter": {"disabledCollectors": [*OFF]}}
+    ),
     "docker": lambda: of_docker(as_documented=True),
     "docker without the host's pids": lambda: of_docker(as_documented=False),
     "unit": of_unit,
@@ -156,6 +171,7 @@ MISSING: Mapping[str, Missing] = {
     "chart": {},
     "chart without capabilities": PRIVATE,
     "chart restricted": {"host_pids": NO_FEEDERS, "kubelet": NO_KUBELET},
+    "chart with collectors off": {},
     "docker": {},
     "docker without the host's pids": {"host_pids": NO_FEEDERS},
     "unit": {},
@@ -248,10 +264,14 @@ def run(node: Node, mode: Mode) -> Said:
     cause = "asleep" if "sys_ptrace" in mode.capabilities else "unknown"
 
     def watches(metrics: Metrics) -> bool:
-        """The cause, the feeder and the kubelet are known if they can be."""
-        feeders = "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids
-        kubelet = "kubelet" in metrics.signals or not IN_A_POD.keys() <= mode.variables.keys()
-        return feeders and kubelet and cause in metrics.waited_on(GPU)
+        """The cause, the feeder, the kubelet and the host are known if they can be."""
+        told = {
+            "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids,
+            "workload": "kubelet" in metrics.signals or not IN_A_POD.keys() <= {*mode.variables},
+            "stall": cause in metrics.waited_on(GPU),
+            "host": "psi_host" in metrics.signals,
+        }
+        return all(found or not mode.collects(name) for name, found in told.items())
 
     words = way(mode, stage.folder, node.hosts, node.groups)
     with serving(stage, words, *mode.arguments) as server:
@@ -276,9 +296,13 @@ def rights(pid: int) -> tuple[int, frozenset[str]]:
 def test_exactly_what_is_missing_is_named(
     said: Callable[[str], Said], own: Callable[[Mode], Missing], name: str
 ) -> None:
-    missing = {**own(MODES[name]()), **MISSING[name]}
+    unread = UNREAD.get(name, frozenset())
+    found = {**own(MODES[name]()), **MISSING[name]}
+    missing = {signal: words for signal, words in found.items() if signal not in unread}
     assert_told(said(name).report, missing)
     assert said(name).metrics.missing == missing.keys()
+    assert unread.isdisjoint(said(name).metrics.signals)
+    assert unread.isdisjoint(said(name).report[1].split())
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -286,7 +310,8 @@ def test_modes_are_what_the_documents_say(name: str) -> None:
     """Lest all of them are staged alike."""
     mode, both = MODES[name](), frozenset({"sys_ptrace", "dac_read_search"})
     assert mode.host_pids is ("host_pids" not in MISSING[name])
-    assert mode.capabilities == (frozenset() if MISSING[name] else both)
+    assert mode.capabilities == (frozenset() if MISSING[name] or name in UNREAD else both)
+    assert all(mode.collects(collector) is (name not in UNREAD) for collector in OFF)
     assert mode.user == (DYNAMIC_USER if not mode.container else 0 if mode.host_pids else NOBODY)
     assert (CGROUPS in mode.lent) is (mode.container and name != "chart restricted")
     assert mode.read_only
@@ -299,6 +324,13 @@ def test_the_table_of_capabilities_says_what_one_alone_lacks(
     needed, mode = capabilities_by_signal(), of_chart(with_capabilities(kept))
     missing = {signal: PRIVATE[signal] for signal in PRIVATE if not needed[signal] <= {kept}}
     assert_told(run(node, mode).report, {**own(mode), **missing})
+
+
+def test_without_links_to_logs_there_are_no_names(
+    node: Node, own: Callable[[Mode], Missing]
+) -> None:
+    mode = of_chart({"kubelet": {"containerLogsPath": ""}})
+    assert_told(run(node, mode).report, {**own(mode), "kubelet": NO_NAMES})
 
 
 def with_capabilities(*names: str) -> Mapping[str, object]:

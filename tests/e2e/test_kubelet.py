@@ -18,13 +18,15 @@ from support.board_exporter import Exporter, over_nvml
 from support.command import COMMAND, environment, run, wait_for
 from support.daemon import get
 from support.drivers import Libraries
-from support.kubelet import Kubelet, with_gpus
+from support.kubelet import Kubelet, link_log, with_gpus
 from support.prometheus import QueryError, prometheus
 from support.rights import AS_WE_ARE, Way, as_nobody
 from support.tools import _missing
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTAINER = "a1" * 32
+UID = "2c48913c-b29f-11e7-9350-020968147796"
+OF_PROCESS = {"pod_uid": UID, "container_id": CONTAINER, "user": "root"}
 GIB = 2**30
 Labels = dict[str, str]
 
@@ -42,6 +44,15 @@ def kubelet(tmp_path: Path, board: Board) -> Iterator[Kubelet]:
     pods = (with_gpus("train-0", first), with_gpus("idle-0", second))
     with Kubelet(tmp_path / "kubelet.sock", *pods) as serving:
         yield serving
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of links to containers' logs, of which exporters are told."""
+    folder = tmp_path / "containers"
+    folder.mkdir()
+    monkeypatch.setenv("GPU_EXPORTER_KUBELET_CONTAINER_LOGS", f"{folder}")
+    return folder
 
 
 @contextmanager
@@ -104,14 +115,17 @@ def in_pod(uid: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_whose_gpus_are(
-    libraries: Libraries, board: Board, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+    libraries: Libraries,
+    board: Board,
+    kubelet: Kubelet,
+    logs: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    uid = "2c48913c-b29f-11e7-9350-020968147796"
-    with in_pod(uid) as process:
+    link_log(logs, "train-0", CONTAINER)
+    with in_pod(UID) as process:
         board.gpus[0].hold(process.pid, 4 * GIB)
         with exporting(libraries, board, kubelet.path, monkeypatch) as exporter:
-            of_process = {"pod_uid": uid, "container_id": CONTAINER, "user": "root"}
-            expected = [{**names("train-0"), **of_process}]
+            expected = [{**names("train-0"), **OF_PROCESS}]
             wait_for(lambda: workloads(exporter, 0) == expected, "pod and process as one")
             assert workloads(exporter, 1) == [names("idle-0")]
             held = {labels["gpu"]: value for labels, value in series(exporter, "gpu_processes")}
@@ -122,6 +136,24 @@ def test_whose_gpus_are(
             assert workloads(exporter, 0) == expected
             kubelet.start()
             wait_for(lambda: available(exporter) == [1], "the new kubelet")
+
+
+def test_who_runs_on_a_gpu_that_another_was_given(
+    libraries: Libraries,
+    board: Board,
+    kubelet: Kubelet,
+    logs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It never gets the other's name, and the other is told of once they are known to be two."""
+    with in_pod(UID) as process:
+        board.gpus[0].hold(process.pid, 4 * GIB)
+        with exporting(libraries, board, kubelet.path, monkeypatch) as exporter:
+            wait_for(lambda: workloads(exporter, 1) == [names("idle-0")], "the kubelet's answer")
+            wait_for(lambda: workloads(exporter, 0) == [OF_PROCESS], "the process without names")
+            link_log(logs, "intruder", CONTAINER)
+            expected = [{**names("intruder"), **OF_PROCESS}, names("train-0")]
+            wait_for(lambda: workloads(exporter, 0) == expected, "both")
 
 
 def test_without_a_kubelet_nothing_is_said_of_it(
@@ -184,8 +216,21 @@ def gaps(board: Board, libraries: Libraries, socket: Path, way: Way, **variables
     return found[0] if found else ""
 
 
-def test_check_finds_a_kubelet(libraries: Libraries, board: Board, kubelet: Kubelet) -> None:
-    assert gaps(board, libraries, kubelet.path, AS_WE_ARE) == ""
+def test_check_finds_a_kubelet(
+    libraries: Libraries, board: Board, kubelet: Kubelet, logs: Path
+) -> None:
+    mounted = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{logs}"}
+    assert gaps(board, libraries, kubelet.path, AS_WE_ARE, **mounted) == ""
+
+
+def test_check_names_links_that_are_not_mounted(
+    libraries: Libraries, board: Board, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    named = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{missing}"}
+    found = gaps(board, libraries, kubelet.path, AS_WE_ARE, **named)
+    assert f"pods have uids only, no names: {missing}: No such file or directory" in found
+    assert "mount the host's folder /var/log/containers" in found
 
 
 def test_check_names_a_socket_that_is_not_mounted(

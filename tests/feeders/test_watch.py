@@ -21,12 +21,21 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch, Rhythm
 from gpu_bottleneck_exporter.sampler import Sampler, State
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stall import PEER
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
 
 PATIENCE_SECONDS = 20.0
 FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
 Start = Callable[[], Parent]
+PARENTS = {
+    "board": None,
+    "instance": "board",
+    "sibling": "board",
+    "other board": None,
+    "its instance": "other board",
+}
+"""GPUs and the GPU each is an instance of."""
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -61,6 +70,17 @@ def no_driver() -> Driver:
 
 def text(sampler: Sampler) -> str:
     return Exposition(sampler, ALL).render()[0].decode()
+
+
+def peer_busy(watch: FeederWatch, uuid: str) -> float | None:
+    """How busy peers of GPU `uuid` were, 0-1; None before its feeders were looked at."""
+    feeders = watch.feeders(uuid, 0, time.monotonic_ns())
+    return feeders.peer_busy if feeders else None
+
+
+def waited_for_peer(sampler: Sampler) -> list[int]:
+    """Idle nanoseconds of each GPU, in the board's order, put down to a peer."""
+    return [(gpu.totals.stall_ns or {}).get(PEER, 0) for gpu in sampler.state().gpus]
 
 
 def test_a_process_that_holds_a_gpu_feeds_it(watch: FeederWatch, start: Start) -> None:
@@ -117,6 +137,41 @@ def test_holders_that_cannot_be_seen_are_unknown(watch: FeederWatch, start: Star
     until(lambda: watch.feeding("a"), "a snapshot")
     main.end()
     until(lambda: watch.feeding("a") is None, "unknown holders")
+
+
+@pytest.mark.parametrize(
+    ("busy", "waiting"),
+    [
+        ("board", {"other board", "its instance"}),
+        ("instance", {"sibling", "other board", "its instance"}),
+        ("other board", {"board", "instance", "sibling"}),
+    ],
+)
+def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
+    watch: FeederWatch, start: Start, busy: str, waiting: set[str]
+) -> None:
+    holders = frozenset({start().pid})
+    for uuid, parent in PARENTS.items():
+        watch.hold(uuid, holders, parent)
+    until(lambda: all(peer_busy(watch, uuid) is not None for uuid in PARENTS), "feeders")
+    watch.tell_busy(busy, 0.9)
+    found = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
+    assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
+
+
+def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
+    make_board: Callable[..., Board], start: Start
+) -> None:
+    board = make_board(mig=[(0, 1)] * 3)
+    main, stranger = start(), start()
+    for gpu, process in zip(board.gpus[1:], (main, main, stranger), strict=True):
+        gpu.hold(process.pid, 2**30)
+    board.gpus[1].launch(8)
+    with sampling(lambda: VirtualDriver(board)) as sampler:
+        until(lambda: waited_for_peer(sampler)[2:3] > [5 * 10**8], "an idle sibling")
+        whole, working, sibling, of_another_job = waited_for_peer(sampler)
+    assert sibling
+    assert (whole, working, of_another_job) == (0, 0, 0)
 
 
 def test_without_a_driver_the_host_is_read() -> None:

@@ -199,12 +199,15 @@ def test_another_kubelet() -> None:
     assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
 
 
+def options(command: str) -> list[click.Option]:
+    found = cli.commands.commands[command].params
+    return [option for option in found if isinstance(option, click.Option)]
+
+
 def serve_options() -> dict[str, click.Option]:
-    options = cli.commands.commands["serve"].params
     return {
         name: option
-        for option in options
-        if isinstance(option, click.Option)
+        for option in options("serve")
         for name in (*option.opts, *option.secondary_opts)
     }
 
@@ -219,10 +222,54 @@ def test_the_command_knows_every_flag_and_takes_its_value(case: Path) -> None:
             known[name].type.convert(value, known[name], None)
 
 
-def test_every_collector_can_be_switched_off() -> None:
+ONLY_SERVES = {
+    "--web.listen-address",
+    "--web.telemetry-path",
+    "--web.runbook-base",
+    "--log.level",
+    "--log.format",
+}
+"""Flags that `check` has no use for, or whose values would change what it prints."""
+
+
+@each_case
+def test_what_check_has_to_know_as_well_is_no_flag(case: Path) -> None:
+    """Run in the container, it sees the environment and not the exporter's flags."""
+    values = chart.loaded(case)
+    extra = values.get("exporter", {}).get("extraArgs", [])
+    told = flags(rendered(values).container).keys()
+    assert told - {flag.partition("=")[0] for flag in extra} <= ONLY_SERVES
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+@each_case
+def test_commands_know_every_variable_and_take_its_value(case: Path, command: str) -> None:
+    known = {f"{option.envvar}": option for option in options(command)}
+    for name, value in environment(rendered(chart.loaded(case))).items():
+        if name.startswith(cli.ENVIRONMENT_PREFIX):
+            assert name in known
+            known[name].type.convert(value, known[name], None)
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_every_collector_can_be_switched_off(command: str) -> None:
     names = [collector.name for collector in ALL]
-    told = flags(rendered(exporter={"disabledCollectors": names}).container)
-    assert {f"--no-collector.{name}" for name in names} <= told.keys() & serve_options().keys()
+    told = environment(rendered(exporter={"disabledCollectors": names}))
+    known = {option.name: option for option in options(command)}
+    for name in names:
+        option = known[f"collector_{name}"]
+        assert option.type.convert(told[f"{option.envvar}"], option, None) is False
+
+
+def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = {"disabledCollectors": ["power", "host"], "extraArgs": ["--collector.power"]}
+    found = rendered(exporter=exporter)
+    for name, value in environment(found).items():
+        monkeypatch.setenv(name, value)
+    command, *given = found.container["args"]
+    with cli.commands.commands[command].make_context(command, given) as context:
+        assert context.params["collector_power"] is True
+        assert context.params["collector_host"] is False
 
 
 @pytest.mark.parametrize("case", chart.CASES, ids=lambda case: case.stem[: -len("-values")])

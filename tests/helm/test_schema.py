@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS
+from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
 from helm.chart import rendered
 
@@ -50,6 +52,41 @@ def refused(values: Mapping[str, Any]) -> str:
 
 dotted = ".".join
 
+EMPTY: Sequence[Mapping[str, Any]] = (
+    {"key": "a", "operator": "In"},
+    {"key": "a", "operator": "In", "values": []},
+    {"key": "a", "operator": "NotIn"},
+    {"key": "a", "operator": "Exists", "values": ["b"]},
+)
+"""Match expressions that Kubernetes refuses."""
+FULL: Sequence[Mapping[str, Any]] = (
+    {"key": "a", "operator": "In", "values": ["b"]},
+    {"key": "a", "operator": "NotIn", "values": ["b"]},
+    {"key": "a", "operator": "DoesNotExist"},
+)
+REQUIRED, PREFERRED = (
+    f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("required", "preferred")
+)
+POD_AFFINITIES = ("podAffinity", "podAntiAffinity")
+
+
+def of_nodes(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Each expression wherever a nodeAffinity has some."""
+    for expression in expressions:
+        for matched in ("matchExpressions", "matchFields"):
+            term = {matched: [expression]}
+            yield {REQUIRED: {"nodeSelectorTerms": [term]}}
+            yield {PREFERRED: [{"weight": 1, "preference": term}]}
+
+
+def of_pods(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Each expression wherever a podAffinity or podAntiAffinity has some."""
+    for expression in expressions:
+        for selector in ("labelSelector", "namespaceSelector"):
+            term = {"topologyKey": "zone", selector: {"matchExpressions": [expression]}}
+            yield {REQUIRED: [term]}
+            yield {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}
+
 
 @pytest.mark.parametrize("path", [*sections(DEFAULTS)], ids=dotted)
 def test_a_key_that_does_not_exist(path: tuple[str, ...]) -> None:
@@ -83,6 +120,12 @@ def test_another_type(path: tuple[str, ...], value: object) -> None:
         ("exporter.telemetryPath", "/-/ready"),
         ("exporter.logLevel", "trace"),
         ("exporter.extraArgs", ["demo"]),
+        ("exporter.extraArgs", ["--web.listen-address=127.0.0.1:10170"]),
+        ("exporter.extraArgs", ["--sampling.interval=2", "--web.telemetry-path=/gpu"]),
+        ("securityContext", {"capabilities": {"add": ["SYS_ADMIN"]}}),
+        ("securityContext", {"privileged": True}),
+        ("webConfig.content", {"tls_config": {"cert_file": "tls.crt"}}),
+        ("webConfig.content", {"rate_limit": {"interval": "1s"}}),
         ("exporter.disabledCollectors", ["gpu"]),
         ("image.digest", "sha256:abc"),
         ("serviceMonitor.interval", "30"),
@@ -92,14 +135,28 @@ def test_another_type(path: tuple[str, ...], value: object) -> None:
         ("runbookBaseUrl", "example.org"),
         ("gpuNodeLabels", [{"key": "a"}]),
         ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
+        *(("gpuNodeLabels", [expression]) for expression in EMPTY),
+        *(("affinity.nodeAffinity", need) for need in of_nodes(EMPTY)),
+        *((f"affinity.{kind}", need) for kind in POD_AFFINITIES for need in of_pods(EMPTY)),
         ("tolerations", [{"key": "a", "effect": "NoStart"}]),
         ("probes.type", "exec"),
         ("imagePullSecrets", ["registry"]),
+        ("imagePullSecrets", [{}]),
+        ("imagePullSecrets", [{"name": ""}]),
         ("podLabels", {"a": 1}),
     ],
 )
 def test_a_value_that_makes_no_sense(path: str, value: object) -> None:
     assert path.rpartition(".")[2] in refused(below(tuple(path.split(".")), value))
+
+
+def test_expressions_that_kubernetes_takes() -> None:
+    for nodes in of_nodes(FULL):
+        assert rendered(affinity={"nodeAffinity": nodes}).pod["affinity"]["nodeAffinity"] == nodes
+    for pods in of_pods(FULL):
+        given = dict.fromkeys(POD_AFFINITIES, pods)
+        assert rendered(affinity=given).pod["affinity"] == given
+    assert rendered(gpuNodeLabels=FULL)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +167,7 @@ def test_a_value_that_makes_no_sense(path: str, value: object) -> None:
             "gpu.access=privileged runs the container privileged: it takes privilege.level=full",
         ),
         (
-            {"webConfig": {"existingSecret": "a", "content": {"b": "c"}}},
+            {"webConfig": {"existingSecret": "a", "content": {"http_server_config": {"a": "b"}}}},
             "webConfig.existingSecret and webConfig.content exclude each other",
         ),
         (
@@ -144,3 +201,10 @@ def test_the_schema_knows_what_the_command_knows() -> None:
     assert set(exporter["logLevel"]["enum"]) == set(LEVELS)
     assert set(exporter["logFormat"]["enum"]) == set(FORMATS)
     assert set(exporter["disabledCollectors"]["items"]["enum"]) == {c.name for c in ALL}
+
+
+def test_the_schema_knows_what_the_exporter_takes_as_web_config(tmp_path: Path) -> None:
+    known = SCHEMA["properties"]["webConfig"]["properties"]["content"]["properties"]
+    file = tmp_path / "web.yml"
+    file.write_text("".join(f"{key}: {{}}\n" for key in known), encoding="utf-8")
+    parse(file)

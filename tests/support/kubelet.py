@@ -116,6 +116,11 @@ def with_gpus(name: str, *devices: str, resource: str = "nvidia.com/gpu") -> Pod
     return Pod(name, containers=(Container(devices={resource: devices}),))
 
 
+def link_log(folder: Path, pod: str, container_id: str) -> None:
+    """Make the link that /var/log/containers has for the container of `with_gpus(pod)`."""
+    (folder / f"{pod}_research_main-{container_id}.log").symlink_to("/var/log/pods/gone/0.log")
+
+
 def reply(pods: Iterable[Pod]) -> bytes:
     """The answer to List."""
     told = [

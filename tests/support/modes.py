@@ -36,6 +36,10 @@ class Mode:
     arguments: tuple[str, ...] = ("serve",)
     variables: Mapping[str, str] = field(default_factory=dict)
 
+    def collects(self, name: str) -> bool:
+        """Whether the collector is on."""
+        return self.variables.get(f"GPU_EXPORTER_COLLECTOR_{name.upper()}") != "false"
+
     @property
     def rights(self) -> Way:
         return as_user(self.user, *self.capabilities)

@@ -265,6 +265,8 @@ SIGNALS = {
     "cgroup_memory": True,
 }
 HOST = HostSnapshot(AT_NS, machine(), SIGNALS)
+NAMES = frozenset(collector.name for collector in ALL)
+"""Of collectors, all of which are on."""
 
 
 def hopper(identity: Identity = HOPPER) -> GpuSnapshot:
@@ -319,6 +321,7 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> State:
     return State(
         system=SYSTEM,
         simulated=simulated,
+        collectors=NAMES,
         gpus=gpus,
         outcomes=tuple((name, bad if name == "power" else fine) for name in readers),
         driver_calls=123_456,
@@ -336,6 +339,7 @@ def mixed_state() -> State:
 NO_DRIVER = State(
     NO_SYSTEM,
     simulated=False,
+    collectors=NAMES,
     gpus=(),
     outcomes=(),
     driver_calls=0,

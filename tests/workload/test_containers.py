@@ -41,10 +41,19 @@ def test_other_files_name_nothing(tmp_path: Path, name: str) -> None:
     assert ContainerNames(tmp_path).of({ID}, 0.0) == {}
 
 
-def test_without_a_folder_there_are_no_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_without_a_folder_there_are_no_names(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    assert ContainerNames(tmp_path / "missing").of({ID}, 0.0) == {}
-    assert ContainerNames(tmp_path / "file").of({ID}, 0.0) == {}
+    names = ContainerNames(tmp_path / name)
+    assert names.of({ID}, 0.0) == {}
+    trouble = names.trouble()
+    assert trouble is not None
+    assert f"{tmp_path / name}: No" in trouble.sentence
+    assert "/var/log/containers" in trouble.remedy
+
+
+def test_an_empty_folder_is_no_trouble(tmp_path: Path) -> None:
+    assert ContainerNames(tmp_path).trouble() is None
 
 
 def test_a_container_that_is_not_known_is_looked_for_now_and_then(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ import grpc
 import pytest
 
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.workload import containers
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
 from gpu_bottleneck_exporter.workload.kubelet import KubeletWatch, Pace, Places, Seen
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from support.command import wait_for
-from support.kubelet import Claim, Container, Kubelet, Pod, with_gpus
+from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
 from support.trees import lay
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
@@ -26,7 +27,7 @@ MIG = "MIG-aaaaaaaa-0d5e-5a5f-8c0f-000000000001"
 WHOLE = Identity(0, GPU, pci_bus_id="00000000:10:00.0")
 PART = Identity(1, MIG, None, None, "00000000:11:00.0", "1g.10gb", "GPU-1", 9)
 UID, OTHER = "2c48913c-b29f-11e7-9350-020968147796", "96dd7de3-0783-4613-a707-e0effc077ef5"
-ID = "a1" * 32
+ID, OTHER_ID = "a1" * 32, "b2" * 32
 TRAIN = Holder("research", "train-0", "main")
 SERVE = Holder("research", "serve-0", "main")
 QUICK = Pace(
@@ -36,7 +37,6 @@ QUICK = Pace(
     ask=0.1,
     deadline=5.0,
     first_retry=0.02,
-    settle=0.02,
     keep=60.0,
 )
 SLOW = replace(QUICK, ask=3600.0)
@@ -85,6 +85,9 @@ class Node:
     def shows(self, *holders: Holder, uuid: str = GPU) -> None:
         wait_for(lambda: self.holders(uuid) == holders, f"{holders}, not {self.holders(uuid)}")
 
+    def tells(self, *owners: Owner) -> None:
+        wait_for(lambda: self.told() == {*owners}, f"{owners}, not {self.told()}")
+
     def works(self) -> None:
         assert self.watch is not None
         watch = self.watch
@@ -100,8 +103,9 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     found = Node(tmp_path)
+    monkeypatch.setattr(containers, "_AGAIN_SECONDS", QUICK.look)
     try:
         yield found
     finally:
@@ -163,65 +167,86 @@ def test_two_pods_share_a_gpu(running: Node, containers: list[Container]) -> Non
     running.shows(SERVE, TRAIN)
 
 
-def test_a_pod_and_its_process_are_one(running: Node) -> None:
-    owner = Owner(pod_uid=UID, container_id=ID, user="1000")
+def test_a_pod_and_its_process_are_one_by_a_link(running: Node) -> None:
+    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID, user="1000"))
+    link_log(running.logs, "train-0", ID)
+    running.look()
+    running.tells(Owner(*TRAIN, UID, ID, None, "1000"))
+
+
+def test_a_pod_has_no_name_until_there_is_a_link(running: Node) -> None:
+    """Though it is alone on a GPU that was given to one pod: it may be another one."""
+    owner = Owner(pod_uid=UID, container_id=ID)
     running.on_the_gpu(owner)
     running.look()
-    expected = {Owner(*TRAIN, UID, ID, None, "1000")}
-    wait_for(lambda: running.told() == expected, "one owner")
+    running.shows(TRAIN)
+    asked = running.kubelet.asked
+    wait_for(lambda: running.kubelet.asked > asked + 1, "answers that name it no better")
+    assert running.told() == {owner}
+    link_log(running.logs, "intruder", ID)
+    running.tells(Owner("research", "intruder", "main", UID, ID), Owner(*TRAIN))
 
 
 def test_a_pod_that_opens_its_gpu_later_is_asked_about_at_once(running: Node) -> None:
     running.look(SLOW)
     running.shows(TRAIN)
     asked = running.kubelet.asked
-    running.on_the_gpu(Owner(pod_uid=UID))
-    wait_for(lambda: running.told() == {Owner(*TRAIN, UID)}, "one owner")
-    assert running.kubelet.asked == asked + 1
+    link_log(running.logs, "train-0", ID)
+    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
+    running.tells(Owner(*TRAIN, UID, ID))
+    wait_for(lambda: running.kubelet.asked == asked + 1, "the question")
 
 
 def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node) -> None:
-    running.on_the_gpu(Owner(pod_uid=UID))
+    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
+    link_log(running.logs, "train-0", ID)
     running.look(SLOW)
-    wait_for(lambda: running.told() == {Owner(*TRAIN, UID)}, "the first")
+    running.tells(Owner(*TRAIN, UID, ID))
     running.kubelet.pods = [with_gpus("serve-0", GPU)]
-    running.on_the_gpu(Owner(pod_uid=OTHER))
-    seen = []
-
-    def renamed() -> bool:
-        seen.append(running.told())
-        return seen[-1] == {Owner(*SERVE, OTHER)}
-
-    wait_for(renamed, "the second")
-    wrong = {Owner(*TRAIN, OTHER), Owner(*SERVE, UID)}
-    assert not any(told & wrong for told in seen)
-
-
-def test_a_process_that_ends_while_the_kubelet_is_asked_is_not_named(running: Node) -> None:
-    running.kubelet.delay_seconds = 0.3
-    running.on_the_gpu(Owner(pod_uid=UID))
-    running.look(SLOW)
-    wait_for(lambda: running.kubelet.asked == 1, "the call")
-    running.on_the_gpu()
-    running.shows(TRAIN)
-    assert running.assigned().settled == frozenset()
+    running.on_the_gpu(Owner(pod_uid=OTHER, container_id=OTHER_ID))
+    running.shows(SERVE)
+    assert running.told() == {Owner(pod_uid=OTHER, container_id=OTHER_ID)}
+    link_log(running.logs, "serve-0", OTHER_ID)
+    running.tells(Owner(*SERVE, OTHER, OTHER_ID))
 
 
 def test_a_pod_made_anew_with_its_old_name(running: Node) -> None:
-    running.on_the_gpu(Owner(pod_uid=UID))
-    running.look(SLOW)
-    wait_for(lambda: running.told() == {Owner(*TRAIN, UID)}, "the first")
-    running.on_the_gpu(Owner(pod_uid=OTHER))
-    wait_for(lambda: running.told() == {Owner(*TRAIN, OTHER)}, "the second")
-
-
-def test_logs_tell_the_tenants_of_a_shared_gpu_apart(running: Node) -> None:
-    running.kubelet.pods = [with_gpus(each, f"{GPU}::{at}") for at, each in enumerate("xy")]
-    (running.logs / f"x_research_main-{ID}.log").symlink_to("gone")
+    link_log(running.logs, "train-0", ID)
+    link_log(running.logs, "train-0", OTHER_ID)
     running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
+    running.look(SLOW)
+    running.tells(Owner(*TRAIN, UID, ID))
+    running.on_the_gpu(Owner(pod_uid=OTHER, container_id=OTHER_ID))
+    running.tells(Owner(*TRAIN, OTHER, OTHER_ID))
+
+
+def test_links_tell_the_tenants_of_a_shared_gpu_apart(running: Node) -> None:
+    running.kubelet.pods = [with_gpus(each, f"{GPU}::{at}") for at, each in enumerate("xy")]
+    link_log(running.logs, "x", ID)
+    x, y = (Holder("research", name, "main") for name in "xy")
+    of_x = Owner(pod_uid=UID, container_id=ID)
+    of_y = Owner(pod_uid=OTHER, container_id=OTHER_ID)
+    running.on_the_gpu(of_x)
     running.look()
-    expected = {Owner("research", "x", "main", UID, ID), Owner("research", "y", "main")}
-    wait_for(lambda: running.told() == expected, "both")
+    running.tells(Owner(*x, UID, ID), Owner(*y))
+    running.on_the_gpu(of_x, of_y)
+    running.tells(Owner(*x, UID, ID), of_y)
+    link_log(running.logs, "y", OTHER_ID)
+    running.tells(Owner(*x, UID, ID), Owner(*y, OTHER, OTHER_ID))
+
+
+def test_a_folder_of_links_that_is_not_mounted(
+    running: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    running.logs.rmdir()
+    watch = running.look()
+    running.works()
+    assert f"{running.logs}: No such file or directory" in f"{watch.condition.trouble}"
+    assert "signal kubelet is available, but pods have uids only" in caplog.text
+    assert running.holders() == (TRAIN,)
+    running.logs.mkdir()
+    wait_for(lambda: watch.condition.trouble is None, "the folder")
+    assert watch.condition.given is True
 
 
 def test_a_pod_that_is_gone_is_gone(running: Node) -> None:
@@ -346,7 +371,6 @@ def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
     running.shows(TRAIN)
     running.kubelet.refusal = grpc.StatusCode.UNAVAILABLE
     running.shows()
-    assert running.assigned().settled == frozenset()
 
 
 def test_what_is_no_socket(node: Node) -> None:

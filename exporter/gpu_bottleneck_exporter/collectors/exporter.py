@@ -64,7 +64,8 @@ FAMILIES = (
         "gpu_exporter_signal_available",
         "gauge",
         "Whether every GPU that is up, or the host, gives the signal, 0 or 1: 0 means that the "
-        "series built on it are absent or coarser somewhere.",
+        "series built on it are absent or coarser somewhere. Absent where the collectors that "
+        "read it are switched off.",
         ("signal",),
     ),
     Family(
@@ -96,13 +97,26 @@ def _part(reading: object, name: str) -> bool:
     return value is not None and value != {}
 
 
-_SIGNALS: dict[str, Callable[[GpuSnapshot], bool]] = {
-    "utilization_samples": _has_rings,
-    "gpm": lambda gpu: gpu.reading(Activity) is not None,
-    "energy": lambda gpu: _part(gpu.reading(Power), "energy_joules"),
-    "throttle_counters": lambda gpu: _part(gpu.reading(Throttle), "spent_ns"),
-    "processes": lambda gpu: gpu.reading(Processes) is not None,
+_OF_GPUS: dict[str, tuple[str, Callable[[GpuSnapshot], bool]]] = {
+    "utilization_samples": ("utilization", _has_rings),
+    "gpm": ("activity", lambda gpu: gpu.reading(Activity) is not None),
+    "energy": ("power", lambda gpu: _part(gpu.reading(Power), "energy_joules")),
+    "throttle_counters": ("throttle", lambda gpu: _part(gpu.reading(Throttle), "spent_ns")),
+    "processes": ("processes", lambda gpu: gpu.reading(Processes) is not None),
 }
+"""By signal: the collector that reads it, and whether a GPU gives it."""
+_OF_FEEDERS = frozenset({"stall", "feeders"})
+_OF_THE_HOST: dict[str, frozenset[str]] = {
+    "psi_host": frozenset({"host"}),
+    "psi_cgroup": frozenset({"feeders"}),
+    "schedstat": _OF_FEEDERS,
+    "wait_channel": _OF_FEEDERS,
+    "process_io": _OF_FEEDERS | {"workload"},
+    "host_pids": _OF_FEEDERS | {"workload", "host"},
+    "cgroup_cpu": _OF_FEEDERS,
+    "cgroup_memory": _OF_FEEDERS,
+}
+"""By signal: the collectors of which any reads it."""
 
 
 def gpu_samples(gpu: GpuSnapshot) -> Iterator[Sample]:
@@ -125,22 +139,34 @@ def samples(state: State) -> Iterator[Sample]:
 
 def signals(state: State) -> dict[str, bool]:
     """Whether each signal is given: by every whole GPU that is up, if any is, and by the host."""
-    found = dict(state.host.signals) if state.host else {}
+    found = signals_of_the_host(state)
     if state.kubelet.given is not None:
         found["kubelet"] = state.kubelet.given
     whole = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]
     if not whole:
         return found
-    missing = {signal for gpu in whole for signal in missing_signals(gpu)}
-    found |= {signal: signal not in missing for signal in _SIGNALS}
+    missing = {signal for gpu in whole for signal in missing_signals(gpu, state.collectors)}
+    found |= {signal: signal not in missing for signal in _read_by(state.collectors)}
     if state.xid_events is not None:
         found["xid_events"] = state.xid_events
     return found
 
 
-def missing_signals(gpu: GpuSnapshot) -> list[str]:
-    """The signals that the whole GPU `gpu` does not give."""
-    return [signal for signal, given in _SIGNALS.items() if not given(gpu)]
+def signals_of_the_host(state: State) -> dict[str, bool]:
+    """Whether the host gives each signal that a collector which is on reads."""
+    found = state.host.signals if state.host else {}
+    wanted = (name for name, readers in _OF_THE_HOST.items() if readers & state.collectors)
+    return {signal: found[signal] for signal in wanted if signal in found}
+
+
+def missing_signals(gpu: GpuSnapshot, collectors: frozenset[str]) -> list[str]:
+    """The signals that `collectors` read and the whole GPU `gpu` does not give."""
+    return [signal for signal, given in _read_by(collectors).items() if not given(gpu)]
+
+
+def _read_by(collectors: frozenset[str]) -> dict[str, Callable[[GpuSnapshot], bool]]:
+    """Of the signals of GPUs those that are read at all: a collector may be switched off."""
+    return {signal: given for signal, (reader, given) in _OF_GPUS.items() if reader in collectors}
 
 
 def _collectors(outcomes: tuple[tuple[str, Outcome], ...]) -> Iterator[Sample]:

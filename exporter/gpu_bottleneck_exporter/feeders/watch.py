@@ -69,6 +69,7 @@ class FeederWatch:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._held: dict[str, frozenset[int] | None] = {}
+        self._parents: dict[str, str | None] = {}
         self._feeds: dict[str, Feed] = {}
         self._busy: dict[str, float] = {}
         self._readers: dict[str, FeedingReader] = {}
@@ -98,10 +99,14 @@ class FeederWatch:
         """How long ago the last pass ended; 0 before `start`."""
         return (now_ns - (self._finished_pass_ns or now_ns)) / 1e9
 
-    def hold(self, uuid: str, pids: frozenset[int] | None) -> None:
-        """Tell which processes hold GPU `uuid`, None when nobody knows; from any thread."""
+    def hold(self, uuid: str, pids: frozenset[int] | None, parent_uuid: str | None = None) -> None:
+        """Tell which processes hold GPU `uuid`, None when nobody knows; from any thread.
+
+        `parent_uuid`: the GPU a MIG instance is part of, as its `Identity` has it.
+        """
         with self._lock:
             if uuid not in self._held or self._held[uuid] != pids:
+                self._parents[uuid] = parent_uuid
                 self._held[uuid] = pids
                 self._changed = True
 
@@ -115,12 +120,21 @@ class FeederWatch:
         self._busy[uuid] = ratio
 
     def _peer_busy(self, uuid: str, feed: Feed) -> float:
+        """How busy the busiest other GPU of the job was in its last tick, 0-1."""
         peers = [
             self._busy.get(other, 0.0)
             for other, theirs in self._feeds.items()
-            if other != uuid and feed.jobs & theirs.jobs
+            if self._is_apart(uuid, other) and feed.jobs & theirs.jobs
         ]
         return max(peers, default=0.0)
+
+    def _is_apart(self, uuid: str, other: str) -> bool:
+        """Whether `other` is neither GPU `uuid` nor its parent nor one of its MIG instances.
+
+        A parent's busy time is that of its instances, so neither can wait for the other.
+        """
+        parents = self._parents
+        return uuid != other and uuid != parents[other] and other != parents[uuid]
 
     def feed(self, uuid: str) -> Feed | None:
         """The feeders of GPU `uuid`."""

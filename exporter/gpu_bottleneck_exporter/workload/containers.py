@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.workload.podresources import Holder
+from gpu_bottleneck_exporter.workload.trouble import LINKS, KubeletTrouble
 
 _LINK = re.compile(r"([^_/]+)_([^_/]+)_([^_/]+)-([0-9a-f]{64})\.log")
 """`<pod>_<namespace>_<container>-<id>.log`: none of the names may have a `_`."""
@@ -28,6 +30,15 @@ class ContainerNames:
             self._due = now + _AGAIN_SECONDS
             self._known = {name: holder for name, holder in _linked(self._folder) if name in ids}
         return self._known
+
+    def trouble(self) -> KubeletTrouble | None:
+        """Why no container can have a name, if so."""
+        try:
+            os.scandir(self._folder).close()
+        except OSError as error:
+            sentence = f"pods have uids only, no names: {self._folder}: {error.strerror}"
+            return KubeletTrouble(sentence, LINKS)
+        return None
 
 
 def _linked(folder: Path) -> list[tuple[str, Holder]]:

@@ -43,8 +43,6 @@ class Pace:
     deadline: float = 5.0
     first_retry: float = 1.0
     """Doubled with each failure, up to `ask`."""
-    settle: float = 2.0
-    """A tick of the feeders and some: by then a pod that is gone is not seen any more."""
     keep: float = 90.0
     """An answer that is older is not shown any more."""
 
@@ -55,6 +53,7 @@ class Condition:
 
     given: bool | None = None
     trouble: KubeletTrouble | None = None
+    """Why not; where it does tell, why pods have no names."""
 
     @property
     def pending(self) -> bool:
@@ -71,7 +70,6 @@ class Answer:
 
     at: float
     devices: tuple[Given, ...]
-    settled: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +141,9 @@ class KubeletWatch:
         """What is known of GPUs and MIG instances, all that there are, by uuid."""
         answer = self._answer
         if answer is None or time.monotonic() - answer.at > self._pace.keep:
-            answer = Answer(0.0, (), frozenset())
+            answer = Answer(0.0, ())
         having = holders(answer.devices, identities, self._minors)
-        return {
-            who.uuid: Assigned(having.get(who.uuid, ()), self._names, answer.settled)
-            for who in identities
-        }
+        return {who.uuid: Assigned(having.get(who.uuid, ()), self._names) for who in identities}
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -170,7 +165,7 @@ class KubeletWatch:
             found = _identify(self._places.socket)
             if found is not None and self._is_due(found, seen.pods, now):
                 self._socket, self._asked_about = found, seen.pods
-                self._ask(seen.pods)
+                self._ask()
             elif found is None:
                 self._miss(seen)
         except KubeletTrouble as trouble:
@@ -199,7 +194,7 @@ class KubeletWatch:
         # A pod that is new is asked about at once, but not through a pause after a failure.
         return now >= self._due or bool(self._condition.given and set(pods) - self._asked_about)
 
-    def _ask(self, before: frozenset[str]) -> None:
+    def _ask(self) -> None:
         if self._condition.given is None:
             waiting = KubeletTrouble(f"{self._places.socket} has not answered yet", UNWELL)
             self._condition = Condition(None, waiting)
@@ -210,13 +205,9 @@ class KubeletWatch:
         except ValueError as error:
             sentence = f"{self._places.socket} answered with nonsense: {error}"
             raise KubeletTrouble(sentence, UPGRADE) from error
-        # Processes of a pod that ended while it was asked must not get its successor's name.
-        if before:
-            self._stop.wait(self._pace.settle)
-        settled = before & self._look_at_gpus().pods
-        self._answer = Answer(at, devices, settled)
+        self._answer = Answer(at, devices)
         self._due, self._retry = at + self._pace.ask, self._pace.first_retry
-        self._tell(Condition(given=True))
+        self._tell(Condition(given=True, trouble=self._containers.trouble()))
 
     def _miss(self, seen: Seen) -> None:
         if self._places.expected or seen.pods or self._socket is not None:
@@ -229,10 +220,11 @@ class KubeletWatch:
         before, self._condition = self._condition, condition
         if condition.given == before.given:
             return
-        if condition.trouble is not None:
-            log.warning("signal kubelet is not available: %s", condition.trouble)
-        else:
+        if condition.trouble is None:
             log.info("signal kubelet is available")
+        else:
+            how = "available, but" if condition.given else "not available:"
+            log.warning("signal kubelet is %s %s", how, condition.trouble)
 
 
 def _identify(path: Path) -> tuple[int, int] | None:

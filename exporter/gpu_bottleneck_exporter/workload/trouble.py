@@ -1,4 +1,4 @@
-"""Why the kubelet does not tell what it has assigned, and what to do about it."""
+"""Why it is not told what the kubelet has assigned, or by no name, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ ROOT_ONLY = "the socket is root's: run the exporter as user 0; it takes no capab
 MOUNT = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder: a kubelet that restarts "
     "makes a new socket) and name the socket with --kubelet.socket"
+)
+LINKS = (
+    "mount the host's folder /var/log/containers, whose links have the names of containers (no log "
+    "is opened), and name it with --kubelet.container-logs"
 )
 INSTALL = "pip install 'gpu-bottleneck-exporter[kubernetes]'"
 UPGRADE = "the API is that of Kubernetes 1.20 and later; is it the kubelet's socket?"

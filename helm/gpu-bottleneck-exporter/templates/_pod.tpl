@@ -118,14 +118,8 @@ nodeAffinity:
 - --web.telemetry-path={{ .Values.exporter.telemetryPath }}
 - --log.level={{ .Values.exporter.logLevel }}
 - --log.format={{ .Values.exporter.logFormat }}
-{{- if include "exporter.webSecret" . }}
-- --web.config.file=/etc/gpu-bottleneck-exporter/web/{{ .Values.webConfig.key }}
-{{- end }}
 {{- with .Values.runbookBaseUrl }}
 - --web.runbook-base={{ . }}
-{{- end }}
-{{- range .Values.exporter.disabledCollectors }}
-- --no-collector.{{ . }}
 {{- end }}
 {{- range .Values.exporter.extraArgs }}
 - {{ . | quote }}
@@ -138,6 +132,14 @@ nodeAffinity:
 
 {{/* What `check`, run in the container, has to know as well: it does not see the arguments. */}}
 {{- define "exporter.environment" -}}
+{{- if include "exporter.webSecret" . }}
+- name: GPU_EXPORTER_WEB_CONFIG_FILE
+  value: /etc/gpu-bottleneck-exporter/web/{{ .Values.webConfig.key }}
+{{- end }}
+{{- range .Values.exporter.disabledCollectors }}
+- name: GPU_EXPORTER_COLLECTOR_{{ upper . }}
+  value: "false"
+{{- end }}
 {{- if include "exporter.kubelet" . }}
 - name: GPU_EXPORTER_KUBELET_SOCKET
   value: {{ .Values.kubelet.podResourcesPath }}/kubelet.sock
