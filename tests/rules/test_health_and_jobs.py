@@ -1024,6 +1024,7 @@ def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
     fleet.expect(4, query, {})
     fleet.expect(6, query, expected)
     fleet.expect(30, query, expected)
+    fleet.expect(30, "gpu:held:bool", {})  # not: nobody holds one
     fleet.check(tmp_path)
 
 

@@ -498,9 +498,27 @@ def test_oversized(tmp_path: Path) -> None:
     }
     for node, gpu in cases.items():
         add_gpu(fleet, node, gpu)
-    query = 'count by (instance, severity) (ALERTS{alertstate="firing",alertname="GpuOversized"})'
+    add_pair(fleet, oversized)
+    query = (
+        "count by (instance, severity) "
+        '(ALERTS{alertstate="firing",alertname="GpuOversized",instance!="pair"})'
+    )
     fleet.expect(DAY - 10, 'gpu:cause:evidence{cause="oversized_gpu"} == 1', {})
     fleet.expect(DAY + 60, query, {})
     fleet.expect(DAY + 70, query, {'{instance="oversized",severity="info"}': 1.0})
     fleet.expect_cause("oversized", DAY + 70, "unexplained_low_utilization")
     fleet.check(tmp_path)
+
+
+def add_pair(fleet: Fleet, oversized: Gpu) -> None:
+    """Of two GPUs the second one; its exporter is restarted, and scrapes fail for three minutes."""
+    pod = {"workload_namespace": "nlp", "workload_pod": "serve-0", "pod_uid": "7d1f"}
+    guilty = changed(oversized, owner=pod, reset_at=700)
+    add_gpu(fleet, "pair", changed(guilty, busy=0.98, owner=job("healthy")))
+    add_gpu(fleet, "pair", guilty, 1)
+    fleet.fail_scrapes("pair", 900, 903)
+    labels = {"cause": "oversized_gpu", "owner": "job", "severity": "info", "job": "gpu", **pod}
+    labels |= {"instance": "pair", "gpu": "1", "uuid": "GPU-pair-1", "alertstate": "firing"}
+    pairs = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    query = 'ALERTS{alertname="GpuOversized",instance="pair"}'
+    fleet.expect(DAY + 70, query, {f'ALERTS{{alertname="GpuOversized",{pairs}}}': 1.0})

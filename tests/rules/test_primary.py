@@ -106,6 +106,17 @@ PAIRS = (
         "host_loop_bound",
         Gpu(busy=0.0, age_seconds=900.0, stalls={"host_code": 1}),
     ),
+    # Its process ended two minutes ago, with the clocks locked; the rates still tell of it.
+    Pair(
+        "allocated_never_used",
+        "clock_limited",
+        Gpu(busy=[(18, 0.98), (END, 0.0)], processes=[(18, 1), (END, 0)], clock=0.6, owner=POD),
+    ),
+    Pair(
+        "interactive_session",
+        "host_loop_bound",
+        Gpu(busy=0.05, sm=0.03, stalls={"host_code": 0.95}, interactive=1),
+    ),
     Pair(
         "cpu_throttled",
         "cpu_oversubscribed",
@@ -140,6 +151,8 @@ PAIRS = (
     Pair(
         "thermal_throttle", "small_batch", replace(SMALL, throttle={"sw_thermal": 0.3}, clock=0.8)
     ),
+    Pair("clock_limited", "pcie_link_degraded", Gpu(clock=0.6, link_width=8)),
+    Pair("clock_limited", "small_batch", replace(SMALL, clock=0.6)),
     Pair("pcie_link_degraded", "small_batch", replace(SMALL, link_width=8)),
     Pair("sharing_contention", "small_batch", replace(SMALL, owners=(POD, {"user": "eve"}))),
     Pair("gpu_memory_capped", "low_parallelism", replace(SMALL, memory=0.9)),

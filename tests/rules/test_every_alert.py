@@ -1,0 +1,217 @@
+"""What holds for every alert: it names the guilty GPU, tells its owner, outlives disturbances.
+
+When each fires, and when it must not, is in the tables that its GPU is taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rules import causes_table
+from rules.fleet import GROUPS, JOB, Fleet, Gpu, Labels, add_gpu
+from rules.parsed import Rule, seconds
+from rules.test_health_and_jobs import BURSTS, ages, free, idle, lean, stops
+from rules.test_input_pipeline import FIRING, QUOTA, WRITING, starved
+from rules.test_on_the_gpu import (
+    BERT,
+    CAPPED,
+    COLLECTIVES,
+    FP32,
+    HEALTHY,
+    PEER,
+    SEQUENTIAL,
+    SHARED,
+    SLEEPING,
+    SLOW_CLOCK,
+    STREAMING,
+    TINY,
+    UNEVEN,
+    changed,
+    ramp,
+)
+
+pytestmark = pytest.mark.timeout(300)  # 10 s, but for a machine with much else to do
+
+RESTART = 1
+"""The exporter is restarted this many minutes after the alert fires."""
+SILENCE = (8, 12)
+"""Then Prometheus does not scrape for as long, and finds the last samples at first."""
+FAILURE = (20, 23)
+"""Then scrapes fail: all series have ended."""
+ASKED = (0, 2, 6, 10, 14, 18, 22, 26, 30)
+"""Before, during and after each of them."""
+SOON, HOST, USUAL, LONG = 4, 18, 22, 36
+"""Minutes after which alerts fire: of a minute, of 10, of a quarter and of half an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """GPUs of one job, the first of which is guilty; and after how many minutes that is told."""
+
+    after: int
+    gpu: Gpu
+    siblings: tuple[Gpu, ...] = ()
+    alike: bool = False
+    """Whether the siblings are guilty, too."""
+    lasts: int = ASKED[-1]
+    """For so many minutes more; then another alert follows."""
+
+
+def owner(node: str) -> dict[str, str]:
+    """All labels that an owner can have."""
+    names = ("workload_namespace", "workload_pod", "workload_container", "pod_uid")
+    return {name: f"{node}-{name}" for name in (*names, "container_id", "slurm_job_id", "user")}
+
+
+def host_of(guilty: Gpu) -> dict[str, Any]:
+    """What a node tells of itself, which is written with its first GPU."""
+    names = ("host_cpus", "host_busy_cores", "host_iowait_cores", "disk_busy")
+    return {name: getattr(guilty, name) for name in names}
+
+
+def gpu(**changes: object) -> Gpu:
+    """A healthy GPU, but for these."""
+    return changed(HEALTHY, **changes)
+
+
+ALERTS: Mapping[str, Firing] = {
+    "GpuTelemetryLost/warning": Firing(HOST, gpu(up=0)),
+    "GpuFault/critical": Firing(SOON, gpu(row_remap_failed=1)),
+    "GpuFault/warning": Firing(SOON, gpu(row_remap_pending=1)),
+    "GpuHardwareSlowdown/warning": Firing(HOST, gpu(throttle={"hw_thermal": 0.1}, clock=0.5)),
+    "GpuThermalThrottle/warning": Firing(USUAL, gpu(throttle={"sw_thermal": 0.3}, clock=0.8)),
+    "GpuThermalThrottle/info": Firing(USUAL, gpu(throttle={"sw_thermal": 0.1}, clock=0.8)),
+    "GpuPowerCapped/info": Firing(USUAL, gpu(throttle={"power_cap": 0.8}, clock=0.7)),
+    "GpuClockLimited/warning": Firing(USUAL, gpu(clock=0.6)),
+    "GpuPcieLinkDegraded/warning": Firing(USUAL, gpu(link_width=8)),
+    "GpuCollectiveHang/warning": Firing(HOST, TINY, (TINY,), alike=True),
+    "GpuJobStalled/warning": Firing(54, stops(30)),
+    # Of that age for as long as it is asked: else it is one for ten minutes only.
+    "GpuStartupStall/info": Firing(8, idle(age_seconds=900.0)),
+    "GpuStartupStall/warning": Firing(24, idle(age_seconds=ages(0))),
+    "GpuAllocatedNeverUsed/warning": Firing(USUAL, free()),
+    "GpuInteractiveSession/info": Firing(45, idle(interactive=1, busy=BURSTS)),
+    "GpuAllocatedIdle/info": Firing(48, stops(12, busy=0.25, age_seconds=ages(8)), lasts=22),
+    "GpuAllocatedIdle/warning": Firing(70, idle()),
+    "GpuImbalance/warning": Firing(USUAL, UNEVEN.gpu, (HEALTHY,)),
+    "GpuStraggler/warning": Firing(30, SLOW_CLOCK.gpu, (PEER, PEER, PEER)),
+    "GpuSharingContention/info": Firing(USUAL, SHARED),
+    **{
+        f"Gpu{cause.title().replace('_', '')}/warning": Firing(HOST, guilty)
+        for cause, guilty in FIRING.items()
+    },
+    "GpuCpuThrottled/info": Firing(HOST, starved({"cpu_quota": 0.75}, throttled=0.64, **QUOTA)),
+    "GpuShmExhausted/info": Firing(HOST, gpu(shm_size_bytes=6.7e7)),
+    "GpuCheckpointStall/info": Firing(
+        HOST, Gpu(busy=0.8, stalls={"storage": 0.14, "asleep": 0.06}, **WRITING)
+    ),
+    "GpuPcieTransferBound/info": Firing(HOST, starved({"asleep": 0.75}, pcie_bytes=1e9)),
+    "GpuCommunicationBound/info": Firing(USUAL, COLLECTIVES, (COLLECTIVES,), alike=True),
+    "GpuMemoryCapped/info": Firing(LONG, CAPPED),
+    "GpuSmallBatch/info": Firing(LONG, BERT),
+    "GpuMemoryBandwidthBound/info": Firing(LONG, STREAMING),
+    "GpuTensorCoresIdle/info": Firing(LONG, FP32),
+    "GpuLowParallelism/info": Firing(LONG, SEQUENTIAL),
+    "GpuUnexplainedLowUtilization/warning": Firing(LONG, SLEEPING),
+    "GpuNearOom/warning": Firing(46, gpu(memory=ramp((0, 0.8), (30, 0.97), (76, 0.9999)))),
+}
+OF_NODES = {"GpuExporterDown/warning", "GpuCausesBlind/info"}
+"""They name no GPU and no owner."""
+ELSEWHERE = {
+    "GpuThresholdsMissing/warning": "a fleet without thresholds: test_health_and_jobs",
+    "GpuOversized/info": "a whole day: test_on_the_gpu",
+}
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """The alerts of the pack by name and severity."""
+    found = [rule for rule in causes_table.pack() if rule.is_alert]
+    return {f"{rule.name}/{rule.labels['severity']}": rule for rule in found}
+
+
+def test_every_alert_is_here_or_elsewhere() -> None:
+    assert sorted(rules()) == sorted([*ALERTS, *OF_NODES, *ELSEWHERE])
+
+
+def selector(rule: Rule, node: str, **labels: str) -> str:
+    """The alert of `rule` while it fires, complete: nothing but these labels."""
+    every = {"alertname": rule.name, "alertstate": "firing", **rule.labels, "job": JOB}
+    pairs = (f'{name}="{text}"' for name, text in {**every, "instance": node, **labels}.items())
+    return f"ALERTS{{{','.join(pairs)}}}"
+
+
+def add(fleet: Fleet, alert: str, firing: Firing) -> None:
+    """A node with a healthy GPU of somebody else as its first, and what is expected of it."""
+    node = alert.replace("/", "-")
+    whose = owner(node)
+    start, end = (firing.after + minute for minute in SILENCE)
+    disturbed = {"reset_at": firing.after + RESTART, "gap": (start, end)}
+    healthy = lean(sm=0.85, feeders=True, owner=owner("healthy-" + node), **disturbed)
+    add_gpu(fleet, node, replace(healthy, **host_of(firing.gpu)))
+    job = (firing.gpu, *firing.siblings)
+    for index, one in enumerate(job, 1):
+        add_gpu(fleet, node, changed(one, owner=None if one.owners else whose, **disturbed), index)
+    fleet.fail_scrapes(node, *(firing.after + minute for minute in FAILURE))
+    guilty = range(1, 1 + (len(job) if firing.alike else 1))
+    of_job: Labels = {} if firing.gpu.owners else whose
+    found = {
+        selector(rules()[alert], node, gpu=f"{at}", uuid=f"GPU-{node}-{at}", **of_job): 1.0
+        for at in guilty
+    }
+    query = f'ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}}'
+    for minute, there in told(rules()[alert], firing.lasts).items():
+        fleet.expect(firing.after + minute, query, found if there else {})
+    fleet.end(node, firing.after + ASKED[-1])
+
+
+def told(rule: Rule, lasts: int) -> dict[int, bool]:
+    """Whether the alert fires at the minutes that are asked.
+
+    While scrapes fail an alert that nothing keeps is away. One with a long `for` begins anew.
+    """
+    failing = range(*FAILURE)
+    length = 60 * len(failing)
+    kept, waits = (seconds(rule.fields.get(name, "1s")) for name in ("keep_firing_for", "for"))
+    end = lasts if kept >= length or waits < length else failing[-1]
+    return {m: kept >= length or m not in failing for m in ASKED if m <= end}
+
+
+PARTS = 4
+"""promtool takes twice as long for all of them at once."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_it_names_the_guilty_gpu_and_its_owner_whatever_happens(part: int, tmp_path: Path) -> None:
+    ordered = sorted(ALERTS.items(), key=lambda item: item[1].after)
+    chosen = ordered[part * len(ordered) // PARTS : (part + 1) * len(ordered) // PARTS]
+    last = max(firing.after for _, firing in chosen) + ASKED[-1]
+    alerts = dict.fromkeys(rule.group for rule in rules().values())  # evaluated first otherwise
+    fleet = Fleet(last, groups=(*GROUPS, *alerts), evaluation_interval="2m")
+    for alert, firing in chosen:
+        add(fleet, alert, firing)
+    if part == PARTS - 1:
+        add_nodes(fleet)
+    fleet.check(tmp_path)
+
+
+def add_nodes(fleet: Fleet) -> None:
+    """One that does not answer, and one on which one of two GPUs cannot be judged."""
+    add_gpu(fleet, "down", gpu(owner=owner("down")))
+    fleet.fail_scrapes("down", 3, 20)
+    down = selector(rules()["GpuExporterDown/warning"], "down")
+    fleet.expect(16, 'ALERTS{alertstate="firing",instance="down"}', {down: 1.0})
+    fleet.end("down", 16)
+    disturbed = {"reset_at": 63, "gap": (65, 69)}
+    add_gpu(fleet, "blind", gpu(owner=owner("seen"), **disturbed))
+    add_gpu(fleet, "blind", gpu(owner=owner("unseen"), sm=None, **disturbed), 1)
+    blind = selector(rules()["GpuCausesBlind/info"], "blind", blind="device_causes")
+    for minute in (62, 64, 67, 70, 74):
+        fleet.expect(minute, 'ALERTS{alertstate="firing",instance="blind"}', {blind: 1.0})
+    fleet.end("blind", 74)
