@@ -26,6 +26,8 @@ FLEET_UID, GPU_UID, EXPORTER_UID = (
 )
 
 TARGETS = 'cluster=~"$cluster", job=~"$job", instance=~"$instance"'
+OF_NO_TARGET = 'cluster=~"$cluster|", job="", instance=""'
+"""Of alerts about the rules themselves, wherever they are evaluated."""
 CHOSEN = f'{TARGETS}, uuid=~"$gpu"'
 SPACE = 'workload_namespace=~"$namespace"'
 ON_GPU = "on (job, instance, gpu, uuid)"
@@ -33,8 +35,16 @@ OF_GPU = "job, instance, gpu, uuid"
 RATE = "[$__rate_interval]"
 HOURS = f"* {pack.interval_seconds()} / 3600"
 """Makes GPU-hours of a sum over the samples of a share."""
+HOURS_TOLD = (
+    f"Counted in steps of {pack.interval_seconds()} s, the interval of the pack's rule groups: "
+    "with another one, build the dashboards anew."
+)
+NO_DATA = "No data: see the exporter's dashboard"
 OWNED = f"{ON_GPU} gpu:held:info{{{TARGETS}, {SPACE}}}"
 """Narrows series of GPUs down to those that somebody of the namespace has."""
+
+KNOWN = f"count(gpu:held:bool{{{TARGETS}}}) * 0"
+"""Of instances with a rule pack, whatever they hold: what makes a count of none a zero."""
 
 _OWNERS = (
     ("user", "user $1", ("user",)),
@@ -45,6 +55,11 @@ _OWNERS = (
     ("", "$1", ("workload_namespace", "workload_pod")),
 )
 """What tells whose a GPU is; the last one that is known is taken."""
+
+
+def or_no_data(reading: str) -> str:
+    """What an empty panel says where that may be the answer, and may be a lack of one."""
+    return f"{reading}, or {NO_DATA[0].lower()}{NO_DATA[1:]}"
 
 
 def with_owner(expr: str) -> str:
@@ -104,9 +119,21 @@ def runbooks_variable() -> Json:
     return constant("runbooks", pack.runbooks())
 
 
+def runbook(alert: str) -> Json:
+    """A link in the head of a panel: what to do when it shows that."""
+    return {"title": f"Runbook {alert}", "url": f"${{runbooks}}/{alert}.md", "targetBlank": True}
+
+
 def cost_variable() -> Json:
     """What a GPU-hour costs."""
-    return textbox("cost", "Cost of a GPU-hour", "0")
+    return textbox("cost", "Cost of a GPU-hour (like 2.5; 0: none)", "0")
+
+
+def cost_of(hours: str) -> str:
+    """`hours` in money; nothing where no cost is typed in."""
+    # With an exponent, an empty box makes the name of a metric that there is not, and no error. A
+    # leading zero would do as well, but makes an octal number of 10.
+    return f"{hours} * ${{cost}}e0 unless on () vector(1) * ${{cost}}e0 == 0"
 
 
 # --- The verdicts ---------------------------------------------------------------------------------
@@ -115,11 +142,14 @@ _TO_GPU = (
     "&var-job=${__data.fields.job}&var-instance=${__data.fields.instance}"
     "&var-gpu=${__data.fields.uuid}"
 )
-_RUNBOOK = "${runbooks}/${__value.text}.md"
+_RUNBOOK = "${runbooks}/${__data.fields.page}"
+_ALL_RUNBOOKS = "."
+"""Below the folder of the runbooks: that folder. Of a GPU without a cause."""
 UNCOLOURED: Json = {"mode": "fixed", "fixedColor": "transparent"}
 """For cells with a coloured ground: one without a value has none; mappings have their own."""
-_COLUMNS = ("instance", "gpu", "owner", "cause", "Value #B", "Value #C", "Value #D")
-_MORE_COLUMNS = ("Value #E", "Value #F", "Value #G", "Value #H", "runbook", "job", "uuid")
+_COLUMNS = ("cluster", "instance", "gpu", "owner", "cause", "Value #B", "Value #C", "Value #D")
+_MORE_COLUMNS = ("Value #E", "Value #F", "Value #G", "Value #H", "runbook", "job", "uuid", "page")
+_ROW = f"cluster, {OF_GPU}"
 
 
 def verdicts(title: str, selector: str, *, height: int) -> Panel:
@@ -130,7 +160,7 @@ def verdicts(title: str, selector: str, *, height: int) -> Panel:
         "Each GPU that somebody has, the most expensive one first. The cause is the first one with "
         "enough evidence; none: it is used well, or too young to be judged (10 minutes). Lost is "
         "counted over the time shown. A click on the cause leads to the GPU, the last column to "
-        "the runbook.",
+        f"the runbook. {HOURS_TOLD}",
         _verdict_queries(selector, owned),
         "none",
         width=24,
@@ -138,7 +168,7 @@ def verdicts(title: str, selector: str, *, height: int) -> Panel:
         sort="GPU-hours lost",
         transformations=merged((*_COLUMNS, *_MORE_COLUMNS), "Value #A"),
         overrides=_verdict_columns(),
-        no_value="Nobody has a GPU",
+        no_value=or_no_data("No rows: nobody has a GPU"),
     )
 
 
@@ -146,18 +176,19 @@ def _verdict_queries(selector: str, owned: str) -> list[Query]:
     lost = f"gpu:bottleneck:lost_ratio{{{selector}, {SPACE}}}"
     primary = f"gpu:bottleneck:primary{{{selector}}}"
     named = f'label_replace({lost}, "runbook", "$1", "cause", "(.+)")'
+    named = f'label_replace({named}, "page", "$1", "cause", "(.+)")'
     held = with_owner(f"gpu:held:info{{{selector}, {SPACE}}}")
     return [
         Query(expr, table=True)
         for expr in (
-            f"max by ({OF_GPU}, owner) ({held})",
-            f"max by ({OF_GPU}) (gpu:busy:ratio_rate5m{{{selector}}} and {owned})",
-            f"max by ({OF_GPU}) (gpu:sm_active:ratio_rate5m{{{selector}}} and {owned})",
-            f"max by ({OF_GPU}) (gpu:power:ratio_avg5m{{{selector}}} and {owned})",
-            f"max by ({OF_GPU}, cause, runbook) ({named})",
-            f"max by ({OF_GPU}) (gpu:cause:evidence{{{selector}}} and {primary} and {owned})",
-            f"max by ({OF_GPU}) (gpu:bottleneck:since_timestamp{{{selector}}} and {owned}) * 1000",
-            f"sum by ({OF_GPU}) (sum_over_time({lost}[$__range])) {HOURS}",
+            f"max by ({_ROW}, owner) ({held})",
+            f"max by ({_ROW}) (gpu:busy:ratio_rate5m{{{selector}}} and {owned})",
+            f"max by ({_ROW}) (gpu:sm_active:ratio_rate5m{{{selector}}} and {owned})",
+            f"max by ({_ROW}) (gpu:power:ratio_avg5m{{{selector}}} and {owned})",
+            f"max by ({_ROW}, cause, runbook, page) ({named})",
+            f"max by ({_ROW}) (gpu:cause:evidence{{{selector}}} and {primary} and {owned})",
+            f"max by ({_ROW}) (gpu:bottleneck:since_timestamp{{{selector}}} and {owned}) * 1000",
+            f"sum by ({_ROW}) (sum_over_time({lost}[$__range])) {HOURS}",
         )
     ]
 
@@ -165,12 +196,18 @@ def _verdict_queries(selector: str, owned: str) -> list[Query]:
 def _verdict_columns() -> Sequence[Json]:
     share = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
     alert_names = mapped({cause: (name, None) for cause, name in pack.alerts().items()})
+    pages = mapped({cause: (f"{name}.md", None) for cause, name in pack.alerts().items()})
     to_gpu = [{"title": "Look into this GPU", "url": _TO_GPU}]
     to_runbook = [{"title": "Runbook", "url": _RUNBOOK, "targetBlank": True}]
-    shares = {"Value #B": "Busy", "Value #C": "SM active", "Value #D": "Power"}
+    shares = {
+        "Value #B": ("Busy", palette.BUSY),
+        "Value #C": ("SM active", palette.WAITING_ON["storage"]),
+        "Value #D": ("Power", palette.WAITING_ON["worker_cpu"]),
+    }
     coloured_text = {"type": "color-background", "mode": "basic"}
     ratio = {"unit": "percentunit", "decimals": 0, "min": 0, "max": 1}
     return [
+        override("cluster", displayName="Cluster"),
         override("instance", displayName="Node", links=to_gpu),
         override("gpu", displayName="GPU", custom_width=60, links=to_gpu),
         override("owner", displayName="Owner"),
@@ -184,16 +221,23 @@ def _verdict_columns() -> Sequence[Json]:
         ),
         override("runbook", displayName="Runbook", mappings=[alert_names], links=to_runbook),
         *(
-            override(name, displayName=text, custom_cellOptions=share, **ratio)
-            for name, text in shares.items()
+            override(
+                name,
+                displayName=text,
+                custom_cellOptions=share,
+                color={"mode": "fixed", "fixedColor": colour},
+                **ratio,
+            )
+            for name, (text, colour) in shares.items()
         ),
         override("Value #E", displayName="Lost now", **ratio),
         override("Value #F", displayName="Evidence", **ratio),
         override("Value #G", displayName="Since", unit="dateTimeFromNow"),
         override("Value #H", displayName="GPU-hours lost", unit="short", decimals=1),
+        override("page", mappings=[pages], noValue=_ALL_RUNBOOKS),
         # As Grafana says it up to 12.1, and later.
         *(
             override(name, custom_hidden=True, custom_hideFrom={"viz": True})
-            for name in ("job", "uuid")
+            for name in ("job", "uuid", "page")
         ),
     ]

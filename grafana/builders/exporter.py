@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from builders.common import EXPORTER_UID, RATE, TARGETS, runbooks_variable, target_variables
-from builders.model import WARN, Dashboard, Panel, Query, Row, alert_annotation, mapped, override
+from builders.common import (
+    EXPORTER_UID,
+    OF_NO_TARGET,
+    RATE,
+    TARGETS,
+    UNCOLOURED,
+    runbook,
+    runbooks_variable,
+    target_variables,
+)
+from builders.model import (
+    WARN,
+    Dashboard,
+    Panel,
+    Query,
+    Row,
+    alert_annotation,
+    mapped,
+    override,
+    override_all,
+)
 from builders.panels import LEGEND_TABLE, lines, merged, states, stats, table
 from gpu_bottleneck_exporter import palette
 
 OF_US = f"gpu_exporter_build_info{{{TARGETS}}}"
 OURS = f"on (job, instance) {OF_US}"
 GOOD, BAD = palette.BUSY, WARN
+_KNOWN = f"count(gpu_up{{{TARGETS}}}) * 0"
+"""Where exporters tell of GPUs at all: what makes a count of none a zero."""
+NO_EXPORTER = "No data: does Prometheus scrape the exporters?"
 
 
 def _answers() -> list[Panel]:
@@ -27,18 +49,21 @@ def _answers() -> list[Panel]:
             ],
             [mapped({"1": ("up", GOOD), "0": ("down", BAD)})],
             width=16,
-            no_value="No exporter",
+            links=[runbook("GpuExporterDown")],
+            no_value=NO_EXPORTER,
         ),
         stats(
             "GPUs",
             "GPUs that answered their driver within the deadline, and those that did not.",
             [
-                Query(f"count(gpu_up{{{TARGETS}}} == 1)", "answer", instant=True),
-                Query(f"count(gpu_up{{{TARGETS}}} == 0)", "do not", instant=True),
+                Query(f"count(gpu_up{{{TARGETS}}} == 1) or {_KNOWN}", "answer", instant=True),
+                Query(f"count(gpu_up{{{TARGETS}}} == 0) or {_KNOWN}", "do not", instant=True),
             ],
             "none",
             colours={"answer": GOOD, "do not": BAD},
             width=4,
+            links=[runbook("GpuTelemetryLost")],
+            no_value="No data",
         ),
         stats(
             "Rules",
@@ -51,6 +76,7 @@ def _answers() -> list[Panel]:
                 "color": {"mode": "fixed", "fixedColor": BAD},
             },
             width=4,
+            links=[runbook("GpuThresholdsMissing")],
             no_value="Not loaded",
         ),
         table(
@@ -70,7 +96,8 @@ def _answers() -> list[Panel]:
                 override("gpu", displayName="GPU", custom_width=60),
                 override("uuid", displayName="UUID"),
             ],
-            no_value="All answer",
+            links=[runbook("GpuTelemetryLost")],
+            no_value="No rows: all GPUs answer, or no data: see Targets and GPUs above",
         ),
         table(
             "Versions",
@@ -182,15 +209,30 @@ def _sees() -> list[Panel]:
                 {
                     "id": "groupingToMatrix",
                     "options": {
-                        "columnField": "instance",
-                        "rowField": "signal",
+                        "columnField": "signal",
+                        "rowField": "instance",
                         "valueField": "Value",
                         "emptyValue": "null",
                     },
                 }
             ],
-            defaults={"mappings": [mapped({"1": ("yes", GOOD), "0": ("no", BAD)})]},
-            overrides=[override("signal\\instance", displayName="Signal", custom_width=220)],
+            links=[runbook("GpuCausesBlind")],
+            # A signal is not told where the collectors that read it are off: neither yes nor no.
+            overrides=[
+                override_all(
+                    "/.*/",
+                    mappings=[mapped({"1": ("yes", GOOD), "0": ("no", BAD)})],
+                    custom_cellOptions={"type": "color-background", "mode": "basic"},
+                    color=UNCOLOURED,
+                ),
+                override(
+                    "instance\\signal",
+                    displayName="Node",
+                    custom_width=200,
+                    custom_cellOptions={"type": "auto"},
+                ),
+            ],
+            no_value=NO_EXPORTER,
         ),
     ]
 
@@ -246,6 +288,7 @@ def _costs() -> list[Panel]:
 def dashboard() -> Dashboard:
     """The exporter."""
     alerts = "GpuExporterDown|GpuTelemetryLost|GpuThresholdsMissing|GpuCausesBlind"
+    firing = f'alertstate="firing", alertname=~"{alerts}"'
     return Dashboard(
         name="exporter",
         uid=EXPORTER_UID,
@@ -254,7 +297,7 @@ def dashboard() -> Dashboard:
         variables=[*target_variables("gpu_exporter_build_info"), runbooks_variable()],
         annotations=[
             alert_annotation(
-                f'ALERTS{{alertstate="firing", alertname=~"{alerts}", {TARGETS}}}',
+                f"ALERTS{{{firing}, {TARGETS}}} or ALERTS{{{firing}, {OF_NO_TARGET}}}",
                 "{{instance}}",
                 enabled=True,
             )

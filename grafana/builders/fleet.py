@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from builders import pack
 from builders.common import (
     FLEET_UID,
     HOURS,
-    OF_GPU,
+    HOURS_TOLD,
+    KNOWN,
+    NO_DATA,
+    OF_NO_TARGET,
     ON_GPU,
     OWNED,
     SPACE,
@@ -13,8 +17,10 @@ from builders.common import (
     UNCOLOURED,
     cause_colours,
     causes_by_name,
+    cost_of,
     cost_variable,
     namespace_variable,
+    or_no_data,
     runbooks_variable,
     target_variables,
     verdicts,
@@ -29,8 +35,9 @@ from builders.model import (
     Row,
     alert_annotation,
     override,
+    override_all,
 )
-from builders.panels import LEGEND_TABLE, bars, lines, merged, stats, table
+from builders.panels import LEGEND_TABLE, NEUTRAL, bars, lines, merged, stats, table
 from gpu_bottleneck_exporter import palette
 
 HELD = f"gpu:held:info{{{TARGETS}, {SPACE}}}"
@@ -38,15 +45,22 @@ LOST = f"gpu:bottleneck:lost_ratio{{{TARGETS}, {SPACE}}}"
 # By node and namespace: adds up over a day in a fraction of the time.
 SUMMED = f"instance:lost_gpu_seconds:rate{{{TARGETS}, {SPACE}}}"
 _UNEXPLAINED = SUMMED.replace("{", '{cause="unexplained_low_utilization", ', 1)
-LOST_HOURS = f"sum(sum_over_time({SUMMED}[$__range])) {HOURS}"
-# Of instances with a rule pack, whatever they hold: what makes a count of none a zero.
-_KNOWN = f"count(gpu:held:bool{{{TARGETS}}}) * 0"
-FIRING = f'ALERTS{{alertstate="firing", alertname=~"Gpu.+", {TARGETS}}}'
+LOST_HOURS = f"(sum(sum_over_time({SUMMED}[$__range])) or {KNOWN}) {HOURS}"
+OF_TARGETS = f'ALERTS{{alertstate="firing", alertname=~"Gpu.+", {TARGETS}}}'
+FIRING = f'{OF_TARGETS} or ALERTS{{alertstate="firing", alertname=~"Gpu.+", {OF_NO_TARGET}}}'
 
 
 def _counted(expr: str) -> str:
     """How many; none where GPUs are known and none is like that."""
-    return f"count({expr}) or {_KNOWN}"
+    return f"count({expr}) or {KNOWN}"
+
+
+_OF_ANYBODY = f"gpu:held:bool{{{TARGETS}, {SPACE}}}"
+# They have no namespace: with one chosen there is no number, rather than a zero.
+FREE = (
+    f"count({_OF_ANYBODY} == 0 unless {ON_GPU} gpu:tenants:count{{{TARGETS}}}) "
+    f"or count({_OF_ANYBODY}) * 0"
+)
 
 
 def _gate(name: str) -> str:
@@ -58,27 +72,25 @@ def _counts() -> Panel:
         f"gpu:gate:warm{{{TARGETS}}} and {OWNED} "
         f"unless {ON_GPU} gpu:bottleneck:primary{{{TARGETS}}}"
     )
-    free = (
-        f"gpu:held:bool{{{TARGETS}, {SPACE}}} == 0 unless {ON_GPU} gpu:tenants:count{{{TARGETS}}}"
-    )
-    blind = f"max by ({OF_GPU}) (gpu:blind:bool{{{TARGETS}}}) and {OWNED}"
     queries = {
-        "held": HELD,
-        "free": free,
-        "underused": _gate("underused"),
-        "held and idle": _gate("idle"),
-        "busy, inefficient": _gate("inefficient"),
-        "no cause to name": fine,
-        "blind": blind,
+        "held": _counted(HELD),
+        "free": FREE,
+        "underused": _counted(_gate("underused")),
+        "held and idle": _counted(_gate("idle")),
+        "busy, inefficient": _counted(_gate("inefficient")),
+        "no cause to name": _counted(fine),
+        "blind: {{kind}}": _blind_now(),
     }
+    blind = [kind.removesuffix("_causes") for kind in pack.blind_kinds()]
     unused = palette.WAITING_ON["unallocated"]
     return stats(
         "GPUs",
         "Held: somebody has it. Free: nobody has. Underused: busy for less than half of the time. "
         "Held and idle: practically unused. Busy, inefficient: it works and few of its SMs do. No "
-        "cause to name: held, old enough to be judged, nothing is wrong. Blind: signals are "
-        "missing for some causes. A GPU may count as several.",
-        [Query(_counted(expr), name, instant=True) for name, expr in queries.items()],
+        "cause to name: held, old enough to be judged, no cause has enough evidence. Blind: "
+        "signals are missing for causes of this kind. A GPU may count as several. With a "
+        "namespace chosen, none is free: free GPUs are nobody's.",
+        [Query(expr, name, instant=True) for name, expr in queries.items()],
         "none",
         width=24,
         height=4,
@@ -89,10 +101,19 @@ def _counts() -> Panel:
             "held and idle": palette.CAUSES["allocated_idle"],
             "busy, inefficient": palette.CAUSES["small_batch"],
             "no cause to name": palette.BUSY,
-            "blind": palette.WAITING_ON["host_code"],
+            **{f"blind: {kind}": palette.WAITING_ON["host_code"] for kind in blind},
+            "blind: nothing": unused,
         },
-        no_value="No rules",
+        no_value=NO_DATA,
     )
+
+
+def _blind_now() -> str:
+    """How many by the kind of causes, without its `_causes`; a zero where none is blind."""
+    blind = f"gpu:blind:bool{{{TARGETS}}} and {OWNED}"
+    named = f'label_replace({blind}, "kind", "$1", "blind", "(.+)_causes")'
+    none = f'label_replace({KNOWN}, "kind", "nothing", "", "")'
+    return f"count by (kind) ({named}) or ({none} unless on () ({blind}))"
 
 
 def _lost_over_time() -> Panel:
@@ -101,33 +122,39 @@ def _lost_over_time() -> Panel:
         "How many GPUs' worth of work is lost at a time, each GPU under one cause: the idle time "
         "of those that wait, the idle SMs of those that work in vain, all of those that are down. "
         "The area is GPU-hours.",
-        [Query(f"sum by (cause) ({SUMMED})", "{{cause}}", step="1m")],
+        [
+            Query(f"sum by (cause) ({SUMMED})", "{{cause}}", step="1m"),
+            Query(f"{KNOWN} unless on () {SUMMED}", "nothing", step="1m"),
+        ],
         "short",
         colours=cause_colours(),
         stacked=True,
         width=16,
         height=10,
         legend=LEGEND_TABLE,
-        no_value="Nothing is lost",
+        no_value=NO_DATA,
     )
 
 
 def _lost_by_cause() -> Panel:
     return bars(
         "GPU-hours lost, by cause",
-        "Over the time shown.",
+        f"Over the time shown. {HOURS_TOLD}",
         [
             Query(
                 f"sort_desc(sum by (cause) (sum_over_time({SUMMED}[$__range])) {HOURS})",
                 "{{cause}}",
                 instant=True,
-            )
+            ),
+            Query(
+                f"{KNOWN} unless on () sum_over_time({SUMMED}[$__range])", "nothing", instant=True
+            ),
         ],
         "short",
         colours=cause_colours(),
         width=8,
         height=10,
-        no_value="Nothing is lost",
+        no_value=NO_DATA,
     )
 
 
@@ -135,22 +162,23 @@ def _totals() -> list[Panel]:
     held = f"sum(sum_over_time({HELD}[$__range]))"
     lost = f"sum(sum_over_time({SUMMED}[$__range]))"
     unexplained = f"(sum(sum_over_time({_UNEXPLAINED}[$__range])) or {lost} * 0) / ({lost} > 0)"
-    size: Json = {"width": 6, "height": 4}
+    # No good news in green, nor in any other colour of the palette.
+    size: Json = {"width": 6, "height": 4, "defaults": {"color": NEUTRAL}}
     return [
         stats(
             "GPU-hours lost",
-            "Over the time shown.",
+            f"Over the time shown. {HOURS_TOLD}",
             [Query(LOST_HOURS, "lost", instant=True)],
             "short",
-            no_value="Nothing is lost",
+            no_value=NO_DATA,
             **size,
         ),
         stats(
             "Share of what is held",
             "GPU-hours lost, of those that somebody had a GPU.",
-            [Query(f"{lost} / ({held} > 0)", "lost", instant=True)],
+            [Query(f"({lost} or {KNOWN}) / ({held} > 0)", "lost", instant=True)],
             "percentunit",
-            no_value="Nothing is lost",
+            no_value=or_no_data("None held"),
             **size,
         ),
         stats(
@@ -159,16 +187,16 @@ def _totals() -> list[Panel]:
             "themselves.",
             [Query(unexplained, "unexplained", instant=True)],
             "percentunit",
-            no_value="Nothing is lost",
+            no_value=or_no_data("No loss to explain"),
             **size,
         ),
         stats(
             "Cost of what is lost",
             "GPU-hours lost times the cost of a GPU-hour, in the currency in which it is typed in "
-            "above.",
-            [Query(f"{LOST_HOURS} * $cost and on () vector($cost) > 0", "cost", instant=True)],
+            "above: a number with a point, like 2.5.",
+            [Query(cost_of(LOST_HOURS), "cost", instant=True)],
             "short",
-            no_value="Type in a cost",
+            no_value=or_no_data("No cost typed in"),
             **size,
         ),
     ]
@@ -176,15 +204,17 @@ def _totals() -> list[Panel]:
 
 def _owners() -> Panel:
     hours = f"sum by (owner, cause) ({with_owner(f'sum_over_time({LOST}[$__range])')})"
+    most = f"topk(20, {hours} {HOURS})"
     return table(
         "Who loses most",
-        "GPU-hours lost over the time shown, by owner and cause, the 20 largest.",
-        [Query(f"topk(20, {hours} {HOURS})", table=True)],
+        "GPU-hours lost over the time shown, by owner and cause, the 20 largest, and what they "
+        f"cost, where a cost is typed in above. {HOURS_TOLD}",
+        [Query(most, table=True), Query(cost_of(most), table=True)],
         "short",
         sort="GPU-hours lost",
         width=12,
         height=9,
-        transformations=merged(("owner", "cause", "Value")),
+        transformations=merged(("owner", "cause", "Value", "Value #A", "Value #B")),
         overrides=[
             override("owner", displayName="Owner"),
             override(
@@ -194,26 +224,41 @@ def _owners() -> Panel:
                 custom_cellOptions={"type": "color-background", "mode": "basic"},
                 color=UNCOLOURED,
             ),
-            override("Value", displayName="GPU-hours lost", decimals=1),
+            # The letter is there only where the second query has an answer, too.
+            override_all("/^Value( #A)?$/", displayName="GPU-hours lost", decimals=1),
+            override("Value #B", displayName="Cost", decimals=2),
         ],
-        no_value="Nothing is lost",
+        no_value=or_no_data("No rows: nothing is lost"),
     )
+
+
+_ALERT_COLUMNS = ("severity", "alertname", "cause", "owner", "Value #B", "Value #C")
 
 
 def _alerts() -> list[Panel]:
     by = "alertname, severity, owner, cause"
+    of_gpus = OF_TARGETS.replace("{", '{uuid!="", ', 1)
     return [
         table(
             "Firing alerts",
-            "How many GPUs each alert fires for, those that Alertmanager silences or inhibits "
-            "included. `owner` says who can do something: job or platform. The name leads to the "
+            "For how many GPUs and on how many nodes each alert fires, whatever Alertmanager "
+            "silences or inhibits included. Without GPUs: it is about nodes; without nodes: about "
+            "the rules. `owner` says who can do something: job or platform. The name leads to the "
             "runbook.",
-            [Query(f"count by ({by}) ({FIRING})", table=True)],
+            [
+                Query(f"max by ({by}) ({FIRING})", table=True),
+                Query(f"count by ({by}) (group by ({by}, uuid) ({of_gpus}))", table=True),
+                Query(
+                    f"count by ({by}) (group by ({by}, cluster, instance) ({OF_TARGETS}))",
+                    table=True,
+                ),
+            ],
             "none",
             sort="GPUs",
             width=12,
             height=9,
-            transformations=merged(("severity", "alertname", "cause", "owner", "Value")),
+            # Without a letter where only the first query has an answer.
+            transformations=merged(_ALERT_COLUMNS, "Value", "Value #A"),
             overrides=[
                 override(
                     "alertname",
@@ -229,38 +274,35 @@ def _alerts() -> list[Panel]:
                 override("severity", displayName="Severity", custom_width=90),
                 override("cause", displayName="Cause"),
                 override("owner", displayName="Who", custom_width=90),
-                override("Value", displayName="GPUs", custom_width=80),
+                override("Value #B", displayName="GPUs", custom_width=70),
+                override("Value #C", displayName="Nodes", custom_width=70),
             ],
-            no_value="No alert fires",
+            no_value=or_no_data("No rows: no alert fires"),
         ),
     ]
 
 
 def _coverage() -> list[Panel]:
-    blind = f"count by (blind) (gpu:blind:bool{{{TARGETS}}} and {OWNED})"
+    blind = f"gpu:blind:bool{{{TARGETS}}} and {OWNED}"
     return [
         lines(
             "Blind GPUs",
             "Held GPUs for which a kind of causes cannot be told, as signals are missing. `check` "
             "on the node names each gap and its remedy.",
-            [Query(blind, "{{blind}}", step="5m")],
+            [
+                Query(f"count by (blind) ({blind})", "{{blind}}", step="5m"),
+                Query(f"{KNOWN} unless on () ({blind})", "nothing", step="5m"),
+            ],
             "short",
             width=12,
             height=7,
-            no_value="No GPU is blind",
+            no_value=NO_DATA,
         ),
         lines(
             "GPUs held and free",
-            "Held by a process or assigned by a scheduler, and free.",
-            [
-                Query(f"count({HELD})", "held", step="5m"),
-                Query(
-                    f"count(gpu:held:bool{{{TARGETS}, {SPACE}}} == 0 "
-                    f"unless {ON_GPU} gpu:tenants:count{{{TARGETS}}})",
-                    "free",
-                    step="5m",
-                ),
-            ],
+            "Held by a process or assigned by a scheduler, and free. With a namespace chosen, none "
+            "is free: free GPUs are nobody's.",
+            [Query(_counted(HELD), "held", step="5m"), Query(FREE, "free", step="5m")],
             "short",
             colours={
                 "held": palette.WAITING_ON["network"],
@@ -269,6 +311,7 @@ def _coverage() -> list[Panel]:
             stacked=True,
             width=12,
             height=7,
+            no_value=NO_DATA,
         ),
     ]
 

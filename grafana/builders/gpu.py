@@ -5,15 +5,18 @@ from __future__ import annotations
 from builders.common import (
     CHOSEN,
     GPU_UID,
+    NO_DATA,
     OF_GPU,
     ON_GPU,
     RATE,
+    SPACE,
     TARGETS,
     UNCOLOURED,
     cause_colours,
     causes_by_name,
     causes_by_rank,
     namespace_variable,
+    or_no_data,
     runbooks_variable,
     target_variables,
     verdicts,
@@ -68,7 +71,7 @@ def _verdict() -> list[Panel]:
             [causes_by_rank()],
             width=24,
             height=5,
-            no_value="No cause",
+            no_value=or_no_data("No cause"),
         ),
         _evidence_table(),
         lines(
@@ -81,7 +84,7 @@ def _verdict() -> list[Panel]:
             thresholds=("evidence",),
             share=True,
             height=9,
-            no_value="Nothing speaks for any cause",
+            no_value=or_no_data("Nothing speaks for any cause"),
         ),
     ]
 
@@ -121,6 +124,7 @@ def _evidence_table() -> Panel:
                 min=0,
                 max=1,
                 decimals=2,
+                color={"mode": "fixed", "fixedColor": DIM},
                 custom_cellOptions={
                     "type": "gauge",
                     "mode": "basic",
@@ -128,7 +132,7 @@ def _evidence_table() -> Panel:
                 },
             ),
         ],
-        no_value="Nothing is weighed",
+        no_value=or_no_data("No rows: nothing is weighed"),
     )
 
 
@@ -154,7 +158,7 @@ def _time() -> list[Panel]:
             share=True,
             height=10,
             legend=LEGEND_TABLE,
-            no_value="Not observed",
+            no_value=NO_DATA,
         ),
         lines(
             "Activity",
@@ -216,7 +220,7 @@ def _waterfall(title: str, description: str, role: str, runs: str) -> Panel:
         stacked=True,
         height=9,
         legend=LEGEND_TABLE,
-        no_value="Not seen",
+        no_value=or_no_data("Such processes are not seen"),
     )
 
 
@@ -517,7 +521,7 @@ def _links() -> list[Panel]:
 # --- Its siblings ---------------------------------------------------------------------------------
 def _siblings() -> list[Panel]:
     size: Json = {"width": 8, "legend": {**LEGEND_TABLE, "placement": "bottom"}, "height": 10}
-    nobody = "No job, or no other GPU in it"
+    nobody = or_no_data("No job is known")
     return [
         lines(
             "Job: busy",
@@ -564,28 +568,51 @@ def _of_job(series: str) -> str:
 
 # --- Which GPUs -----------------------------------------------------------------------------------
 def _variables() -> list[Json]:
-    groups = f"gpu:workload:group{{{TARGETS}}}"
-    of_job = 'workload_group=~"$workload"'
-    # GPUs have no such label, so the first part has any only where the pattern takes an empty one.
-    there = (
-        f"gpu:up:bool{{{TARGETS}, {of_job}}} "
-        f"or gpu:up:bool{{{TARGETS}}} and {ON_GPU} gpu:workload:group{{{TARGETS}, {of_job}}}"
-    )
     return [
         *target_variables("gpu:up:bool"),
         namespace_variable(),
         query_variable(
-            "workload", "Workload", f"label_values({groups}, workload_group)", everything=".*"
+            "workload",
+            "Workload",
+            f"query_result(group by (workload_group) ({_groups('')} and {ON_GPU} {_of_space()}))",
+            everything=".*",
+            regex='/workload_group="([^"]+)"/',
         ),
         query_variable(
             "gpu",
             "GPU",
-            f'query_result(label_join({there}, "text", " GPU ", "instance", "gpu"))',
+            f'query_result(label_join({_chosen()}, "text", " GPU ", "instance", "gpu"))',
+            # The pattern of everything would take in GPUs of other jobs.
             everything=None,
             regex='/text="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/',
         ),
         runbooks_variable(),
     ]
+
+
+def _chosen() -> str:
+    """The GPUs of the namespace and of the workload; of All also those that have none."""
+    return f"{_seen('gpu:up:bool')} and {ON_GPU} {_of_space()} and {ON_GPU} {_of_workload()}"
+
+
+def _of_space() -> str:
+    # GPUs have no such label: the first part has any only where the pattern takes an empty one.
+    return f"({_seen('gpu:up:bool', SPACE)} or {_seen('gpu:workload:info', SPACE)})"
+
+
+def _of_workload() -> str:
+    chosen = 'workload_group=~"$workload"'
+    return f"({_seen('gpu:up:bool', chosen)} or {_groups(chosen)})"
+
+
+def _groups(where: str) -> str:
+    return _seen("gpu:workload:group", where)
+
+
+def _seen(series: str, where: str = "") -> str:
+    """Of the targets, at any time in the range: jobs that have ended can be looked at."""
+    matchers = f"{TARGETS}, {where}" if where else TARGETS
+    return f"last_over_time({series}{{{matchers}}}[$__range])"
 
 
 def dashboard() -> Dashboard:

@@ -68,6 +68,8 @@ class Panel:
     thresholds: Sequence[str] = ()
     below_is_bad: bool = False
     transformations: Sequence[Json] = ()
+    links: Sequence[Json] = ()
+    """In its head: there with and without data."""
     no_value: str = NOTHING
 
     def json(self, number: int, x: int, y: int) -> Json:
@@ -83,6 +85,7 @@ class Panel:
             "fieldConfig": {"defaults": self._defaults(), "overrides": list(self.overrides)},
             "options": self.options,
             "transformations": list(self.transformations),
+            **({"links": list(self.links)} if self.links else {}),
         }
 
     def _described(self) -> str:
@@ -225,7 +228,10 @@ def query_variable(
     everything: str | None = ".+",
     regex: str = "",
 ) -> Json:
-    """Values that a query finds, several at a time; `everything` is the pattern of All."""
+    """Values that a query finds, several at a time; `everything` is the pattern of All.
+
+    None: All are the values found, each by itself, and no more than those.
+    """
     variable: Json = {
         "name": name,
         "label": label,
@@ -237,7 +243,7 @@ def query_variable(
         "sort": 5,
         "hide": 0,
         "multi": True,
-        "includeAll": everything is not None,
+        "includeAll": True,
         "options": [],
     }
     if everything is not None:
@@ -294,9 +300,18 @@ def coloured(name: str, colour: str) -> Json:
 
 
 def override(name: str, /, **properties: object) -> Json:
-    """Properties of the field of that name; an underscore stands for a dot."""
+    """Properties of the field of that name; after `custom`, an underscore stands for a dot."""
+    return _override({"id": "byName", "options": name}, properties)
+
+
+def override_all(pattern: str, /, **properties: object) -> Json:
+    """The same for all fields whose names `pattern` matches, like `/^Value/`."""
+    return _override({"id": "byRegexp", "options": pattern}, properties)
+
+
+def _override(matcher: Json, properties: Mapping[str, object]) -> Json:
     return {
-        "matcher": {"id": "byName", "options": name},
+        "matcher": matcher,
         "properties": [
             {"id": key.replace("custom_", "custom."), "value": value}
             for key, value in properties.items()

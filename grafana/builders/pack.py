@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -11,6 +12,8 @@ import yaml
 from gpu_bottleneck_exporter import rulepack
 
 THRESHOLD = "gpu:threshold:"
+_DURATION = re.compile(r"(\d+)([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @cache
@@ -54,7 +57,20 @@ def interval_seconds() -> int:
     """How far apart two samples of what is lost are."""
     lost = (rule for rule in _rules() if rule.get("record") == "gpu:bottleneck:lost_ratio")
     (interval,) = {rule["interval"] for rule in lost}
-    return int(interval.removesuffix("s"))
+    return seconds(interval)
+
+
+def blind_kinds() -> list[str]:
+    """What `gpu:blind:bool` may be blind for."""
+    found = (rule for rule in _rules() if rule.get("record") == "gpu:blind:bool")
+    return [rule["labels"]["blind"] for rule in found]
+
+
+def seconds(duration: str) -> int:
+    """A Prometheus duration of whole seconds, like `1m30s`. Raises ValueError for anything else."""
+    if _DURATION.sub("", duration) or not duration:
+        raise ValueError(f"not a duration of whole seconds: {duration!r}")
+    return sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(duration))
 
 
 def _number(expression: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builders.model import NOTHING, Json, Panel, Query, coloured
+from builders.model import NOTHING, Json, Panel, Query, coloured, override_all
 
 LEGEND: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 LEGEND_TABLE: Json = {
@@ -14,11 +14,10 @@ LEGEND_TABLE: Json = {
     "showLegend": True,
     "calcs": ["mean", "lastNotNull"],
 }
-EMPTY_CELLS: Json = {
-    "matcher": {"id": "byRegexp", "options": "/.*/"},
-    "properties": [{"id": "noValue", "value": NOTHING}],
-}
+EMPTY_CELLS = override_all("/.*/", noValue=NOTHING)
 """Otherwise a cell without a value says what the whole panel says when it is empty."""
+NEUTRAL: Json = {"mode": "fixed", "fixedColor": "text"}
+"""Of numbers that are neither good nor bad by themselves: the colour of the theme's texts."""
 ALL_VALUES: Json = {"mode": "multi", "sort": "desc"}
 
 

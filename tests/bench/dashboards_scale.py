@@ -1,9 +1,10 @@
 """What the queries of the fleet dashboard cost Prometheus: 1 000 GPUs, 24 hours.
 
-    PYTHONPATH=tests python tests/bench/dashboards_scale.py [GPUS]
+    PYTHONPATH=tests:grafana python tests/bench/dashboards_scale.py [GPUS]
 
-Writes the series that the rules would have recorded for a made-up fleet, every 30 s, as blocks of
-a real Prometheus, and asks each query as Grafana does. It takes minutes and a GB in $TMPDIR.
+Writes the series that the rules would have recorded for a made-up fleet, as often as the pack has
+it, as blocks of a real Prometheus, and asks each query as Grafana does. It takes minutes and a GB
+in $TMPDIR.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
+from builders import pack
 from gpu_bottleneck_exporter.palette import CAUSES
 from grafana.boards import EVERYTHING, Asked, asked
 from rules.parsed import seconds
@@ -23,7 +25,7 @@ from support.daemon import HOST, daemon, free_port
 from support.prometheus import Prometheus
 from support.tools import require
 
-STEP_SECONDS = 30
+STEP_SECONDS = pack.interval_seconds()
 BLOCK_SECONDS = 7200
 DAY_SECONDS = 86_400
 POINT_SECONDS = 90

@@ -43,7 +43,7 @@ SETTLED_AFTER_SECONDS = 330
 """The windows of five minutes are full, that of ten is half full."""
 WATCHED_SECONDS = 180
 HISTORY_SECONDS = 7200
-LONG_SECONDS = 600
+LONG_SECONDS = 900
 """Windows of more are filled beforehand, from recorded series."""
 STATES: Sequence[day.State] = (
     *[day.WELL] * 9,

@@ -120,7 +120,7 @@ def variables(board: Json, chosen: Mapping[str, str]) -> dict[str, str]:
         name = one["name"]
         if name in chosen:
             values[name] = chosen[name]
-        elif one.get("includeAll"):
+        elif one.get("allValue"):
             values[name] = one["allValue"]
         elif one["type"] in {"textbox", "constant", "datasource"}:
             values[name] = one["query"]

@@ -33,6 +33,7 @@ _COMMON: Allowed = {
     "options.reduceOptions.fields": ("",),
     "options.reduceOptions.values": (False,),
     # What is seen only with a pointer over it.
+    "links": None,
     "options.tooltip": None,
 }
 _ONCE: Allowed = {"targets.instant": (True,), "targets.range": (False,)}

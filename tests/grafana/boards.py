@@ -29,7 +29,7 @@ EVERYTHING: Mapping[str, str] = {
     "gpu": ".+",
     "cost": "2",
 }
-_VARIABLE = re.compile(r"\$([a-z_]\w*)")
+_VARIABLE = re.compile(r"\$(?:([a-z_]\w*)|\{([a-z_]\w*)\})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Asked:
 
 def filled(text: str, values: Mapping[str, str] = EVERYTHING) -> str:
     """With values for its variables; raises KeyError for one that there is not."""
-    return _VARIABLE.sub(lambda found: values[found[1]], text)
+    return _VARIABLE.sub(lambda found: values[found[1] or found[2]], text)
 
 
 def board(name: str) -> Json:
@@ -76,6 +76,20 @@ def asked(*names: str) -> list[Asked]:
         for panel in panels(name)
         for target in panel["targets"]
     ]
+
+
+def query(name: str, title: str, letter: str = "A", **values: str) -> str:
+    """The PromQL of one query, with other values for some variables."""
+    (found,) = [
+        one for one in asked(name) if (one.panel["title"], one.target["refId"]) == (title, letter)
+    ]
+    return found.text({**EVERYTHING, **values})
+
+
+def variable(name: str, called: str) -> Json:
+    """A variable of a dashboard."""
+    found: list[Json] = board(name)["templating"]["list"]
+    return next(one for one in found if one["name"] == called)
 
 
 def nodes(text: str, kind: type[Node]) -> Iterator[Node]:

@@ -258,6 +258,37 @@ def test_answers_about_the_same_gpu_are_one_row() -> None:
     assert not {"Time", "Value #A"} & set(frame.columns)
 
 
+def test_clusters_have_a_column_where_there_are_any() -> None:
+    """And its rows agree in it: they are still one for each GPU."""
+    panel = found("fleet", "Verdicts")
+    labels = [{**LABELS, "cluster": "one"}, {**LABELS, "cluster": "two"}]
+    frame = tables.framed(panel, window(Made(labels), "fleet"))
+    assert frame.columns[:2] == ["cluster", "instance"]
+    assert [row["cluster"] for row in frame.rows] == ["one", "two"]
+    assert ">Cluster</th>" in drawn("fleet", panel, labels)
+    assert ">Cluster</th>" not in drawn("fleet", panel, [LABELS])
+
+
+@pytest.mark.parametrize(("name", "panel"), EVERY_PANEL, ids=ids)
+def test_no_value_is_green_or_red_by_its_place(name: str, panel: Json) -> None:
+    """Bars in cells, and numbers that stand alone: the first colour of the palette is green."""
+    config = panel["fieldConfig"]
+    for one in config["overrides"]:
+        said = {prop["id"]: prop["value"] for prop in one["properties"]}
+        if said.get("custom.cellOptions", {}).get("type") == "gauge":
+            assert said["color"]["mode"] == "fixed", f"{name} {one}"
+    if panel["type"] == "stat":
+        coloured = {one["matcher"]["options"] for one in config["overrides"]}
+        legends = {target["legendFormat"] for target in panel["targets"]}
+        by_itself = config["defaults"]["color"]["mode"] == "fixed"
+        assert by_itself or {one for one in legends if "{" not in one} <= coloured
+
+
+def test_a_busy_gpu_has_the_colour_of_busy_time() -> None:
+    html = drawn("fleet", found("fleet", "Verdicts"), [LABELS], 0.98)
+    assert f'<i style="width:98.0%;background:{palette.BUSY}"></i>' in html
+
+
 def test_cells_without_a_value() -> None:
     """Grafana takes the text for an empty panel, in the column's colour, unless told otherwise."""
     panel = copy.deepcopy(found("fleet", "Who loses most"))
@@ -269,7 +300,9 @@ def test_cells_without_a_value() -> None:
     (properties,) = [one["properties"] for one in panel["fieldConfig"]["overrides"]]
     properties[:] = [one for one in properties if one["id"] not in {"color", "noValue"}]
     nameless = [{"owner": "eve"}, LABELS]
-    assert re.search('style="background:[^"]*">Nothing is lost<', drawn("fleet", panel, nameless))
+    said = panel["fieldConfig"]["defaults"]["noValue"]
+    there = f'style="background:[^"]*">{re.escape(escape(said))}<'
+    assert re.search(there, drawn("fleet", panel, nameless))
     properties.append({"id": "color", "value": {"mode": "fixed", "fixedColor": "transparent"}})
     every = {"id": "byRegexp", "options": "/.*/"}
     panel["fieldConfig"]["overrides"].append(
@@ -300,8 +333,18 @@ def test_signals_are_a_matrix() -> None:
         {"signal": "nvlink", "instance": "a"}
     ]
     frame = tables.framed(found("exporter", "Signals"), window(Made(labels, 1.0), "exporter"))
-    assert frame.columns == ["signal\\instance", "a", "b"]
+    assert frame.columns == ["instance\\signal", "psi", "nvlink"]
     assert frame.rows == [
-        {"signal\\instance": "psi", "a": 1.0, "b": 1.0},
-        {"signal\\instance": "nvlink", "a": 1.0},
+        {"instance\\signal": "a", "psi": 1.0, "nvlink": 1.0},
+        {"instance\\signal": "b", "psi": 1.0},
     ]
+
+
+@pytest.mark.parametrize(("value", "text", "colour"), [(1, "yes", "#009E73"), (0, "no", "#D55E00")])
+def test_a_signal_is_there_or_not_or_unknown(value: float, text: str, colour: str) -> None:
+    """In the colours of Okabe and Ito, which the colour-blind tell apart; in none if unknown."""
+    labels = [{"signal": "psi", "instance": "a"}, {"signal": "gpm", "instance": "b"}]
+    html = drawn("exporter", found("exporter", "Signals"), labels, value)
+    assert html.count(f'style="background:{colour};color:#000000">{text}</td>') == 2
+    assert html.count(">-</td>") == 2
+    assert '<td style="">a</td>' in html

@@ -1,0 +1,216 @@
+"""What the dashboards say of a known fleet: numbers, by the real rules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grafana.boards import EVERYTHING, asked, board, filled, query, variable
+from rules import day
+from rules.fleet import Fleet, Gpu, add_gpu
+
+MINUTES = 41
+NOW = 40.5
+"""Between two evaluations: a range then holds the same samples in every version of Prometheus."""
+RANGE = "10m"
+NLP = {"workload_namespace": "nlp", "workload_pod": "train-0", "pod_uid": "7d1f"}
+BATCH = {"workload_namespace": "nlp", "workload_pod": "train-1", "pod_uid": "8e20"}
+VISION = {"workload_namespace": "vision", "workload_pod": "eval-0", "pod_uid": "9c2e"}
+SLURM = {"slurm_job_id": "4711", "user": "ada"}
+FREE: day.State = {**day.IDLE, "processes": 0, "memory": 0.0}
+LOST = {"starved": 0.8, "idle": 1.0, "unexplained": 0.7}
+"""Of each GPU on these nodes; the one with the small batch uses 0.2 of its SMs."""
+HOURS = (2 * 0.8 + 2 * 1.0 + 0.7 + 0.8) * 10 / 60
+OF_ITS_GPUS = "instance, gpu, uuid"
+
+
+def made(state: day.State, **others: object) -> Gpu:
+    return Gpu(**{**state, **others})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """Each count of the fleet dashboard is another number."""
+    found = Fleet(MINUTES)
+    unexplained: day.State = {"busy": 0.3, "sm": None, "stalls": {"asleep": 0.7}}
+    many = {
+        "well": (3, made(day.WELL, owner=SLURM)),
+        "starved": (2, made(day.STORAGE, busy=0.2, stalls={"storage": 0.8}, owner=NLP)),
+        "idle": (2, made(day.IDLE, owner={"user": "eve"})),
+        "unexplained": (1, made(unexplained, workers=None, owner=VISION)),
+        "batch": (1, made(day.SMALL_BATCH, owner=BATCH)),
+        "free": (4, made(FREE, feeders=False)),
+        "well-alone": (1, made(day.WELL, owner=SLURM, target={"cluster": "two"})),
+    }
+    for node, (count, gpu) in many.items():
+        for index in range(count):
+            add_gpu(found, node, gpu, index)
+    return found
+
+
+def expect(fleet: Fleet, title: str, letter: str, value: float | None, **chosen: str) -> None:
+    """A query of the fleet dashboard has this only value, or none."""
+    text = query("fleet", title, letter, __range=RANGE, **chosen)
+    fleet.expect(NOW, f"round({text}, 0.001)", {} if value is None else {"{}": round(value, 3)})
+
+
+def test_what_is_said_of_the_fleet(fleet: Fleet, tmp_path: Path) -> None:
+    """In one run of promtool: 40 minutes of rules take it seconds."""
+    for add in (counts, losses, costs, zeros, nothing, choices, alerts):
+        add(fleet)
+    fleet.check(tmp_path)
+
+
+def counts(fleet: Fleet) -> None:
+    """Held, free, underused, held and idle, busy and inefficient, no cause to name."""
+    for letter, count in zip("ABCDEF", (10, 4, 5, 2, 1, 4), strict=True):
+        expect(fleet, "GPUs", letter, count)
+    for letter, found in zip("ABCDEF", (3, None, 2, 0, 1, 0), strict=True):
+        expect(fleet, "GPUs", letter, found, namespace="nlp")
+    expect(fleet, "GPUs held and free", "A", 10)
+    expect(fleet, "GPUs held and free", "B", 4)
+    expect(fleet, "GPUs held and free", "B", None, namespace="nlp")
+    blind = {'{kind="device"}': 1.0, '{kind="job"}': 2.0}
+    fleet.expect(NOW, query("fleet", "GPUs", "G"), blind)
+    of_kinds = {'{blind="device_causes"}': 1.0, '{blind="job_causes"}': 2.0}
+    fleet.expect(NOW, query("fleet", "Blind GPUs", "A"), of_kinds)
+    expect(fleet, "Blind GPUs", "B", None)
+
+
+def losses(fleet: Fleet) -> None:
+    """In hours, and as shares."""
+    expect(fleet, "GPU-hours lost", "A", HOURS)
+    expect(fleet, "Share of what is held", "A", HOURS / (10 * 10 / 60))
+    expect(fleet, "Unexplained", "A", 0.7 * 10 / 60 / HOURS)
+    expect(fleet, "Unexplained", "A", 0, namespace="nlp")
+    by_cause = {
+        '{cause="local_storage_bound"}': 1.6,
+        '{cause="allocated_idle"}': 2.0,
+        '{cause="unexplained_low_utilization"}': 0.7,
+        '{cause="small_batch"}': 0.8,
+    }
+    rate = query("fleet", "Lost GPUs, by cause", "A")
+    fleet.expect(NOW, f"round({rate}, 0.001)", by_cause)
+    hours = query("fleet", "GPU-hours lost, by cause", "A", __range=RANGE)
+    told = {cause: round(lost / 6, 3) for cause, lost in by_cause.items()}
+    fleet.expect(NOW, f"round({hours}, 0.001)", told)
+    expect(fleet, "Lost GPUs, by cause", "B", None)
+    expect(fleet, "GPU-hours lost, by cause", "B", None)
+
+
+def costs(fleet: Fleet) -> None:
+    """With the box left empty, with a zero in it, and with a number."""
+    # A zero before 10 would make it an octal number.
+    for cost, factor in (("", None), ("0", None), ("2.5", 2.5), ("10", 10)):
+        expect(fleet, "Cost of what is lost", "A", factor and HOURS * factor, cost=cost)
+        text = query("fleet", "Who loses most", "B", __range=RANGE, cost=cost, instance="idle")
+        of_eve = '{cause="allocated_idle",owner="user eve"}'
+        spent = {of_eve: round(factor * 2 / 6, 3)} if factor else {}
+        fleet.expect(NOW, f"round({text}, 0.001)", spent)
+
+
+def zeros(fleet: Fleet) -> None:
+    """Of one GPU that is used well, where the rules and the exporter are there."""
+    here = {"instance": "well-alone"}
+    for letter, count in zip("ABCDEF", (1, 0, 0, 0, 0, 1), strict=True):
+        expect(fleet, "GPUs", letter, count, **here)
+    shown = [
+        *(("Lost GPUs, by cause", "B"), ("GPU-hours lost, by cause", "B"), ("Blind GPUs", "B")),
+        *(("GPU-hours lost", "A"), ("Share of what is held", "A"), ("GPUs held and free", "B")),
+        ("Cost of what is lost", "A"),
+    ]
+    for title, letter in shown:
+        expect(fleet, title, letter, 0, **here)
+    fleet.expect(NOW, query("fleet", "GPUs", "G", **here), {'{kind="nothing"}': 0.0})
+    expect(fleet, "Unexplained", "A", None, **here)
+    fleet.expect(NOW, query("exporter", "GPUs", "A", **here), {"{}": 1.0})
+    fleet.expect(NOW, query("exporter", "GPUs", "B", **here), {"{}": 0.0})
+
+
+def nothing(fleet: Fleet) -> None:
+    """Of a node that there is not: no zero either, so that no panel has good news of it."""
+    for one in asked():
+        if f"{one}" != "exporter: Rules A":  # They are of no node.
+            fleet.expect(NOW, one.text({**EVERYTHING, "instance": "nowhere"}), {})
+
+
+# --- Variables ------------------------------------------------------------------------------------
+def options(fleet: Fleet, name: str, label: str, found: set[str], **chosen: str) -> None:
+    """A variable of the GPU's dashboard offers these values of a label."""
+    values = {**EVERYTHING, "__range": RANGE, **chosen}
+    asked = filled(variable("gpu", name)["query"], values)
+    text = re.fullmatch(r"query_result\((.+)\)", asked)
+    assert text is not None
+    answer = {f'{{{label}="{one}"}}': 1.0 for one in found}
+    fleet.expect(NOW, f"group by ({label}) ({text[1]})", answer)
+
+
+def of(node: str, count: int) -> set[str]:
+    """UUIDs of the GPUs of a node."""
+    return {f"GPU-{node}-{index}" for index in range(count)}
+
+
+def choices(fleet: Fleet) -> None:
+    """A namespace the jobs and the GPUs, a job the GPUs; All are GPUs of nobody, too."""
+    jobs = {"pod-7d1f", "pod-8e20", "pod-9c2e", "slurm-4711"}
+    everything = [("well", 3), ("starved", 2), ("idle", 2), ("unexplained", 1), ("batch", 1)]
+    everything += [("free", 4), ("well-alone", 1)]
+    options(fleet, "workload", "workload_group", jobs)
+    options(fleet, "gpu", "uuid", {uuid for one in everything for uuid in of(*one)})
+    options(fleet, "workload", "workload_group", {"pod-7d1f", "pod-8e20"}, namespace="nlp")
+    options(fleet, "gpu", "uuid", of("starved", 2) | of("batch", 1), namespace="nlp")
+    options(fleet, "gpu", "uuid", of("starved", 2), namespace="nlp", workload="pod-7d1f")
+    options(fleet, "gpu", "uuid", of("well", 3) | of("well-alone", 1), workload="slurm-4711")
+    options(fleet, "gpu", "uuid", set(), namespace="vision", workload="pod-7d1f")
+
+
+def test_all_gpus_are_those_of_the_job() -> None:
+    """Each by its UUID: a pattern of its own for All would take in what other jobs have."""
+    found = variable("gpu", "gpu")
+    assert found["includeAll"]
+    assert found["multi"]
+    assert "allValue" not in found
+
+
+def test_jobs_that_have_ended_can_be_chosen(tmp_path: Path) -> None:
+    fleet = Fleet(10)
+    add_gpu(fleet, "ended", made(day.WELL, owner=NLP))
+    fleet.remove("GPU-ended-0", 3)
+    values = {**EVERYTHING, "__range": RANGE, "namespace": "nlp"}
+    for name, found in (("workload", 'workload_group="pod-7d1f"'), ("gpu", 'uuid="GPU-ended-0"')):
+        text = re.fullmatch(r"query_result\((.+)\)", filled(variable("gpu", name)["query"], values))
+        assert text is not None
+        fleet.expect(
+            9.5, f"group by ({found.partition('=')[0]}) ({text[1]})", {f"{{{found}}}": 1.0}
+        )
+    fleet.check(tmp_path)
+
+
+def test_the_order_of_choices() -> None:
+    """Grafana asks for a variable anew when one changes that its query names."""
+    names = [one["name"] for one in board("gpu")["templating"]["list"]]
+    assert names.index("namespace") < names.index("workload") < names.index("gpu")
+    assert "$namespace" in variable("gpu", "workload")["query"]
+    assert {"$namespace", "$workload"} <= set(re.findall(r"\$\w+", variable("gpu", "gpu")["query"]))
+
+
+# --- Alerts ---------------------------------------------------------------------------------------
+def alerts(fleet: Fleet) -> None:
+    """How many GPUs, on how many nodes."""
+    alert = 'alertname="GpuLocalStorageBound",cause="local_storage_bound",owner="job"'
+    for letter, count in (("A", 1.0), ("B", 2.0), ("C", 1.0)):
+        text = query("fleet", "Firing alerts", letter, instance="starved")
+        fleet.expect(NOW, text, {f'{{{alert},severity="warning"}}': count})
+
+
+def test_an_alert_of_a_node_counts_nodes(tmp_path: Path) -> None:
+    """Its exporter is down: how many GPUs that concerns is not known."""
+    fleet = Fleet(13)
+    add_gpu(fleet, "gone", made(day.WELL))
+    fleet.fail_scrapes("gone", 2, 14)
+    series = '{alertname="GpuExporterDown",owner="platform",severity="warning"}'
+    for letter, answer in (("A", {series: 1.0}), ("B", {}), ("C", {series: 1.0})):
+        fleet.expect(13, query("fleet", "Firing alerts", letter), answer)
+    fleet.check(tmp_path)
