@@ -1,9 +1,10 @@
 """Colours: the same for the same wait and the same cause, wherever people look.
 
 Dashboards, the status page and the terminal read them from here. The waits' colours are those of
-Okabe and Ito, with a few between them; tests hold every two of them apart in normal, red-blind
-and green-blind sight. There are too many causes for that: causes of one family share a hue, one
-that stands for a single wait has its colour, and a name always stands beside a colour.
+Okabe and Ito, with a few between them. Causes of one family share a hue, and one that stands for
+a single wait has its colour. Tests hold every two colours apart in normal, red-blind and
+green-blind sight: waits by 16 (CIE L*a*b*), the many causes by 8, which is enough side by side
+but not from memory. So a name always stands beside a colour.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ WAITING_ON: dict[str, str] = {
 
 CAUSES: dict[str, str] = {
     # Telemetry and hardware: reds
-    "telemetry_lost": "#8E0F2B",
+    "telemetry_lost": "#8C142D",
     "gpu_fault": "#B2182B",
     "hw_slowdown": "#C94A53",
     "thermal_throttle": "#D9727A",
     "clock_limited": "#E699A0",
-    "power_capped": "#F2C2C6",
-    "pcie_link_degraded": "#A65E66",
+    "power_capped": "#F3C2C3",
+    "pcie_link_degraded": "#AD6369",
     # Held and not used: sand
-    "job_stalled": "#8C7A45",
-    "startup_stall": "#B09C60",
+    "job_stalled": "#8C783B",
+    "startup_stall": "#AE995B",
     "allocated_never_used": "#F0E6C0",
     "interactive_session": "#C4AF74",
     "allocated_idle": WAITING_ON["asleep"],
@@ -45,7 +46,7 @@ CAUSES: dict[str, str] = {
     "cpu_oversubscribed": WAITING_ON["cpu_queue"],
     "cpu_preprocessing_bound": WAITING_ON["worker_cpu"],
     "too_few_workers": "#F2BC4D",
-    "worker_churn": "#B07A00",
+    "worker_churn": "#935D00",
     # The main process: purples
     "host_loop_bound": WAITING_ON["host_code"],
     "inline_loading": "#A3477A",
@@ -57,18 +58,18 @@ CAUSES: dict[str, str] = {
     "shm_exhausted": "#A9BFE8",
     # Between GPUs, and to them: yellows
     "gpu_imbalance": WAITING_ON["peer"],
-    "straggler": "#C9BD1F",
-    "communication_bound": "#A39900",
-    "collective_hang": "#7A7300",
+    "straggler": "#D6C92D",
+    "communication_bound": "#A39824",
+    "collective_hang": "#8D861B",
     "sharing_contention": "#DAD67E",
     "pcie_transfer_bound": "#8F8F3D",
     # On the GPU: greens
-    "gpu_memory_capped": "#006B4E",
+    "gpu_memory_capped": "#00633F",
     "small_batch": "#33B38F",
-    "memory_bandwidth_bound": "#00855F",
+    "memory_bandwidth_bound": "#00825F",
     "tensor_cores_idle": "#66C7AB",
-    "low_parallelism": "#99DAC7",
-    "near_oom": "#C2E8DC",
+    "low_parallelism": "#A3E7D5",
+    "near_oom": "#D1FBF0",
     # Nothing speaks for anything
     "unexplained_low_utilization": WAITING_ON["unknown"],
 }

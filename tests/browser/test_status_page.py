@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.nodeview.metrics import reading_of
 from gpu_bottleneck_exporter.nodeview.model import Key, NodeView
+from gpu_bottleneck_exporter.remedies import REMEDIES, RUNBOOK_BASE, RUNBOOKS
 from gpu_bottleneck_exporter.web.app import HTML, PAGE_HEADERS
 from gpu_bottleneck_exporter.web.status import status_page
 from support.browser import DESK, PATIENCE_MILLISECONDS, PHONE, chromium, opened
@@ -26,7 +27,19 @@ HOSTILE = "</title><img src=x onerror=alert(1)><script>alert(1)</script>"
 # Chromium holds the place of what is being read once a frame, thus two frames are awaited.
 TOP = """card => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
     () => done(card.getBoundingClientRect().top))))"""
+# In one go: the page changes meanwhile.
+VERDICT = "card => [card.innerText, card.querySelector('a').href]"
 WAITS = re.compile(r"Waits: (\w+)")
+MADE_FOR = [
+    re.compile(verdict)
+    for verdict in (
+        "Kept busy|Waits: cpu_queue",
+        "Waits: (worker_cpu|cpu_queue)",
+        "Waits: (host_code|cpu_queue)",
+        "Waits: asleep",
+    )
+]
+"""By GPU, what its loop in demo/jobs.py does; or, where others keep the cores, the wait for one."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +69,8 @@ def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> 
         cards = page.get_by_role("article")
         expect(cards).to_have_count(4)
         expect(page.get_by_text("simulated")).to_be_visible()
-        expect(cards.nth(3)).to_contain_text("Waits: asleep", timeout=PATIENCE_MILLISECONDS)
+        for index, verdict in enumerate(MADE_FOR):
+            expect(cards.nth(index)).to_contain_text(verdict, timeout=PATIENCE_MILLISECONDS)
         metrics = text_string_to_metric_families(demo.get()[1])
         known = {
             name for gpu in reading_of(metrics).gpus if gpu.counters for name in gpu.counters.stalls
@@ -64,6 +78,21 @@ def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> 
         named = set(WAITS.findall(page.get_by_role("main").inner_text()))
         assert "asleep" in named <= known
         assert said == []
+
+
+@pytest.mark.parametrize("index", [1, 2, 3])
+def test_an_underused_gpu_has_its_remedy_and_runbook(
+    browser: Browser, demo: Server, index: int
+) -> None:
+    with opened(browser, page_of(demo)) as (page, _):
+        card = page.get_by_role("article").nth(index)
+        expect(card).to_contain_text(MADE_FOR[index], timeout=PATIENCE_MILLISECONDS)
+        text, href = card.evaluate(VERDICT)
+        (cause,) = WAITS.findall(text)
+        meaning, remedy = REMEDIES[cause]
+        assert meaning in text
+        assert f"Try first: {remedy}. Runbook {RUNBOOKS[cause]}" in text
+        assert href == f"{RUNBOOK_BASE}/{RUNBOOKS[cause]}.md"
 
 
 def test_it_follows_without_losing_place_and_focus(browser: Browser, demo: Server) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from itertools import combinations, pairwise
-from typing import Any
 
 import pytest
-from grafana_foundation_sdk.cog.plugins import register_default_plugins
-from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from builders.__main__ import rendered
 from gpu_bottleneck_exporter import palette
-from gpu_bottleneck_exporter.stall import WAITING_ON
 from grafana.boards import FOLDER, NAMES, Json, board, panels
 from rules.causes_table import pack
 
@@ -33,8 +28,6 @@ THRESHOLDS = {
 CAUSES = {rule.labels["cause"] for rule in ALL if rule.is_alert and "cause" in rule.labels}
 TOLD = re.compile(r"`(gpu:threshold:\w+)`")
 KINDS = {"bargauge", "stat", "state-timeline", "table", "timeseries"}
-NOT_IN_THE_SCHEMA = re.compile(r"\.annotations\.list\[0\]\.(target\.\w+|titleFormat|textFormat)")
-"""Of an annotation that queries Prometheus: the data source's own, which the schema leaves out."""
 
 each_board = pytest.mark.parametrize("name", NAMES)
 
@@ -106,52 +99,6 @@ def test_targets_are_told_apart(name: str) -> None:
         assert letters == [chr(ord("A") + at) for at in range(len(letters))], panel["title"]
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """As JSON, the SDK's objects too."""
-    return json.loads(json.dumps(value, default=lambda one: one.to_json()))
-
-
-def missing(ours: Any, theirs: Any, path: str = "") -> list[str]:  # noqa: ANN401 - JSON
-    """What is in `ours` and not, or otherwise, in `theirs`."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return [
-            line
-            for key, value in ours.items()
-            for line in (
-                missing(value, theirs[key], f"{path}.{key}") if key in theirs else [f"{path}.{key}"]
-            )
-        ]
-    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        return [
-            line
-            for at, (one, other) in enumerate(zip(ours, theirs, strict=True))
-            for line in missing(one, other, f"{path}[{at}]")
-        ]
-    return [] if ours == theirs else [f"{path}: {ours!r} is {theirs!r}"]
-
-
-@each_board
-def test_the_schema_knows_every_field(name: str) -> None:
-    """Grafana's own models take what they know and drop the rest: nothing may be lost."""
-    register_default_plugins()
-    ours = board(name)
-    theirs = plain(Dashboard.from_json(board(name)))
-    lost = missing(ours, theirs)
-    assert [line for line in lost if not NOT_IN_THE_SCHEMA.fullmatch(line)] == []
-
-
-def test_the_check_of_the_schema_finds_what_is_misspelt() -> None:
-    register_default_plugins()
-    ours = board("fleet")
-    panel = next(one for one in ours["panels"] if one["type"] == "timeseries")
-    panel["gridPos"]["width"] = 3
-    panel["fieldConfig"]["defaults"]["custom"]["fillOpactiy"] = 1
-    panel["options"]["lengend"] = {}
-    panel["targets"][0]["exprr"] = "up"
-    lost = {line.rpartition(".")[2] for line in missing(ours, plain(Dashboard.from_json(ours)))}
-    assert {"width", "fillOpactiy", "lengend", "exprr"} <= lost
-
-
 # --- Of one mind with the rules -------------------------------------------------------------------
 def thresholds(panel: Json) -> list[float]:
     steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
@@ -221,26 +168,36 @@ def test_ranks_are_shown_as_their_causes() -> None:
 @pytest.mark.parametrize("name", ["fleet", "gpu"])
 def test_a_cause_leads_to_its_runbook(name: str) -> None:
     verdicts = next(one for one in panels(name) if one["title"].startswith("Verdict"))
-    (column,) = [
-        one
-        for one in verdicts["fieldConfig"]["overrides"]
-        if one["matcher"]["options"] == "runbook"
-    ]
-    properties = {prop["id"]: prop["value"] for prop in column["properties"]}
-    names = {cause: one["text"] for cause, one in properties["mappings"][0]["options"].items()}
-    alerts = {
+    names, pages = properties_of(verdicts, "runbook"), properties_of(verdicts, "page")
+    assert texts(names) == {
         rule.labels["cause"]: rule.name for rule in ALL if "cause" in rule.labels and rule.is_alert
     }
-    assert names == alerts
     (base,) = [v for v in board(name)["templating"]["list"] if v["name"] == "runbooks"]
-    (link,) = properties["links"]
-    for cause, alert in alerts.items():
-        url = link["url"].replace("${runbooks}", base["query"])
-        url = url.replace("${__value.text}", names[cause])
+    (link,) = names["links"]
+    assert link["url"] == "${runbooks}/${__data.fields.page}"
+    for cause, alert in texts(names).items():
         (expected,) = {
             rule.annotations["runbook_url"] for rule in ALL if rule.is_alert and rule.name == alert
         }
-        assert url == expected
+        assert f"{base['query']}/{texts(pages)[cause]}" == expected
+    # Of a GPU without a cause, to all of them: not to a page of the name that stands for nothing.
+    assert pages["noValue"] == "."
+
+
+def properties_of(panel: Json, column: str) -> Json:
+    """What is said of a column."""
+    (found,) = [
+        one
+        for one in panel["fieldConfig"]["overrides"]
+        if one["matcher"]["options"] == column and one["properties"][0]["id"] != "custom.hidden"
+    ]
+    return {prop["id"]: prop["value"] for prop in found["properties"]}
+
+
+def texts(properties: Json) -> dict[str, str]:
+    """What its values are shown as."""
+    (mapping,) = properties["mappings"]
+    return {value: one["text"] for value, one in mapping["options"].items()}
 
 
 def test_links_between_dashboards_lead_somewhere() -> None:
@@ -254,71 +211,3 @@ def test_a_link_to_a_gpu_sets_variables_that_it_has() -> None:
     text = (FOLDER / "fleet.json").read_text(encoding="utf-8")
     names = {one["name"] for one in board("gpu")["templating"]["list"]}
     assert set(re.findall(r"var-(\w+)=", text)) | set(re.findall(r"\{(\w+):query", text)) <= names
-
-
-# --- The palette ----------------------------------------------------------------------------------
-def test_every_cause_and_every_wait_has_a_colour() -> None:
-    assert tuple(palette.WAITING_ON) == WAITING_ON
-    assert set(palette.CAUSES) == CAUSES
-    assert len(CAUSES) == 38
-    colours = [*palette.CAUSES.values()]
-    assert len(set(colours)) == len(colours)
-    assert all(re.fullmatch(r"#[0-9A-F]{6}", one) for one in [*colours, palette.BUSY])
-
-
-# Machado, Oliveira and Fernandes 2009, severity 1, of linear sRGB.
-SIGHTS = {
-    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    "red-blind": (
-        (0.152286, 1.052583, -0.204868),
-        (0.114503, 0.786281, 0.099216),
-        (-0.003882, -0.048116, 1.051998),
-    ),
-    "green-blind": (
-        (0.367322, 0.860646, -0.227968),
-        (0.280085, 0.672501, 0.047413),
-        (-0.011820, 0.042940, 0.968881),
-    ),
-}
-
-
-def seen(colour: str, sight: str) -> tuple[float, float, float]:
-    """As CIE L*a*b*."""
-    linear = [palette._linear(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5)]
-    red, green, blue = (
-        min(1.0, max(0.0, sum(m * v for m, v in zip(row, linear, strict=True))))
-        for row in SIGHTS[sight]
-    )
-    x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047
-    y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883
-    fx, fy, fz = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
-    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
-
-
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_waits_can_be_told_apart(sight: str) -> None:
-    """By a distance that leaves no doubt (2 is just noticeable side by side)."""
-    colours = {"busy": palette.BUSY, **palette.WAITING_ON}
-    near = [
-        (one, other)
-        for (one, a), (other, b) in combinations(colours.items(), 2)
-        if sum((u - v) ** 2 for u, v in zip(seen(a, sight), seen(b, sight), strict=True)) < 16**2
-    ]
-    assert near == []
-
-
-def test_the_check_of_sights() -> None:
-    red, green = seen("#D00000", "green-blind"), seen("#606000", "green-blind")
-    assert sum((u - v) ** 2 for u, v in zip(red, green, strict=True)) < 16**2
-
-
-def test_texts_can_be_read_on_every_colour() -> None:
-    for colour in [palette.BUSY, *palette.WAITING_ON.values(), *palette.CAUSES.values()]:
-        assert palette.contrast(colour, palette.text_on(colour)) >= 4.5
-    assert palette.contrast("#000000", "#FFFFFF") == pytest.approx(21)
-
-
-def test_colours_stand_out_from_a_dark_page() -> None:
-    """Of Grafana's dark theme."""
-    assert min(palette.contrast(c, "#181B1F") for c in palette.CAUSES.values()) > 1.8

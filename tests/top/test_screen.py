@@ -1,14 +1,29 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.nodeview.model import Key, NodeView, Reading
+from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top.feed import Latest
-from gpu_bottleneck_exporter.top.keys import DOWN, ENTER, UP, Choice, ordered, pressed
-from gpu_bottleneck_exporter.top.screen import frame
+from gpu_bottleneck_exporter.top.keys import (
+    DOWN,
+    END,
+    ENTER,
+    HELP,
+    HOME,
+    PAGE_DOWN,
+    PAGE_UP,
+    UP,
+    Choice,
+    ordered,
+    pressed,
+)
+from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.spans import (
     IN_ASCII,
     IN_COLOUR,
@@ -132,6 +147,60 @@ def test_the_selected_row_is_always_on_the_screen() -> None:
         lines = frame(latest(shown), after([DOWN] * steps, shown), 80, 24, IN_COLOUR)
         chosen = [plain(line) for line in lines if any(span.style == "selected" for span in line)]
         assert [line.split()[0] for line in chosen] == [f"{steps}"]
+
+
+def test_keys_for_long_lists() -> None:
+    shown = crowded(60)
+    assert after([END], shown).selected == Key("59", "u59")
+    assert after([END, HOME], shown).selected == Key("0", "u0")
+    assert after([PAGE_DOWN, PAGE_DOWN, PAGE_UP], shown).selected == Key("10", "u10")
+    assert after([END, PAGE_DOWN], shown).selected == Key("59", "u59")
+    assert pressed(Choice(), PAGE_DOWN, shown, page=7).selected == Key("7", "u7")
+    assert after([PAGE_DOWN], view(Reading(status="none"))).selected is None
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_a_page_is_what_is_on_the_screen(details: bool) -> None:  # noqa: FBT001 - a parameter
+    shown, choice = latest(crowded(60)), Choice(details=details)
+    assert page(shown, choice, 24) == len(rows(screen(shown, choice)))
+    assert page(latest(None), choice, 24) == 1
+
+
+def test_rows_beyond_the_screen_are_told() -> None:
+    shown = crowded(20)
+
+    def told(keys: Sequence[str]) -> list[str]:
+        lines = screen(latest(shown), after(keys, shown))
+        assert len(rows(lines)) == 12
+        return [line for line in lines if line.startswith("…")]
+
+    assert told([]) == ["… 8 more below"]
+    assert told([END]) == ["… 8 more above"]
+    assert told([DOWN] * 10) == ["… 4 more above, 4 more below"]
+    assert not any("more" in line for line in screen(latest(crowded(13))))
+    assert len(rows(screen(latest(crowded(13))))) == 13
+
+
+def test_the_help_names_all_keys_and_colours_in_24_lines() -> None:
+    lines = screen(latest(crowded(1)), Choice(help=True))
+    assert "1 GPU" in lines[0]
+    told = [line.lstrip(" █") for line in lines[1:-1]]
+    for name in [*dict(HELP), "busy: ", *(f"{name}: " for name in REMEDIES)]:
+        assert any(line.startswith(name) for line in told), name
+    assert not any("taller" in line for line in lines)
+
+
+def test_the_readme_names_all_keys() -> None:
+    text = (Path(__file__).parents[2] / "exporter/README.md").read_text(encoding="utf-8")
+    table = text.partition("\n## top\n")[2].partition("\n- ")[0]
+    keys = {key for keys in dict(HELP) for key in re.split(", | ", keys)}
+    assert {"h", "End", "up", "c"} <= keys
+    assert keys <= set(re.findall(r"[\w?-]+", table))
+
+
+def test_help_that_is_cut_says_so() -> None:
+    lines = screen(latest(crowded(1)), Choice(help=True), (80, 12))
+    assert lines[-2] == "… 13 more lines in a taller terminal"
 
 
 @pytest.mark.parametrize("glyphs", [IN_COLOUR, WITHOUT_COLOUR, IN_ASCII])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,29 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("demo"), "demo", *ANY_PORT) as server:
         wait_for(lambda: "gpu_stall_seconds_total" in server.get()[1], "counters")
         yield server
+
+
+class Many(BaseHTTPRequestHandler):
+    """An exporter with thirty GPUs."""
+
+    def do_GET(self) -> None:
+        gpus = "".join(f'gpu_up{{gpu="{index}",uuid="u{index}"}} 1\n' for index in range(30))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f'gpu_exporter_build_info{{version="9"}} 1\n{gpus}'.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Many) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
 
 
 def watching(server: Server, *arguments: str) -> list[str]:
@@ -76,6 +101,43 @@ def test_keys_and_other_sizes(demo: Server) -> None:
         screen.wait_for(lambda lines: lines[-1].startswith(" q quit") and "GPU" in lines[3], "less")
         screen.press("q")
         assert screen.end() == 0
+
+
+KEYS = {"Home": "\x1b[1~", "End": "\x1b[4~", "PgUp": "\x1b[5~", "PgDn": "\x1b[6~"}
+"""What a terminal sends."""
+
+
+def test_more_gpus_than_lines(many: str) -> None:
+    def selected(index: int) -> Callable[[list[str]], bool]:
+        return lambda lines: any(line.startswith(f"GPU {index} ") for line in lines)
+
+    def told(text: str) -> Callable[[list[str]], bool]:
+        return lambda lines: text in lines
+
+    with terminal([*COMMAND, "top", "--url", many, "--interval", "0.5"]) as screen:
+        screen.wait_for(told("… 18 more below"), "what is below")
+        screen.press(KEYS["PgDn"])
+        screen.wait_for(selected(12), "the next page")
+        screen.press(KEYS["End"])
+        screen.wait_for(selected(29), "the last GPU")
+        screen.wait_for(told("… 18 more above"), "what is above")
+        screen.press(KEYS["PgUp"])
+        screen.wait_for(selected(17), "the page before")
+        screen.press(KEYS["Home"])
+        screen.wait_for(selected(0), "the first GPU")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def test_the_help_fits_a_small_terminal(many: str) -> None:
+    with terminal([*COMMAND, "top", "--url", many], 80, 24) as screen:
+        screen.wait_for(lambda lines: "30 GPUs" in lines[0], "the GPUs")
+        screen.press("h")
+        lines = screen.wait_for(lambda lines: lines[1].startswith("  q, Ctrl-C"), "help")
+        assert lines[-2].split()[1] == "unknown:"
+        assert lines[-1].startswith(" q quit")
+        screen.press("x")
+        screen.wait_for(lambda lines: lines[3].startswith("GPU"), "the table")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpu_bottleneck_exporter.nodeview.model import GpuView, Key, NodeView, likely_cause
 
 UP, DOWN, ENTER, ESCAPE = "up", "down", "enter", "escape"
+PAGE_UP, PAGE_DOWN, HOME, END = "page up", "page down", "home", "end"
 Order = Callable[[GpuView], float | str | None]
 
 
@@ -37,22 +38,29 @@ KEYS = {order[0]: order for order in ORDERS}
 HELP = (
     ("q, Ctrl-C", "quit"),
     ("up, down, k, j", "select a GPU"),
+    ("PgUp, PgDn", "go a screen of GPUs up or down"),
+    ("Home, End", "go to the first or the last GPU"),
     ("Enter", "show or hide its details"),
     ("g b w t m c", "sort by GPU, busy, watts, temperature, memory, cause"),
     ("s", "sort by the next of these"),
     ("r", "turn the order round"),
-    ("?, h", "this help"),
+    ("?, h", "this help; any key ends it"),
 )
 
 
-def pressed(choice: Choice, key: str, view: NodeView | None) -> Choice:
-    """The choice after `key`; other keys change nothing."""
+def pressed(choice: Choice, key: str, view: NodeView | None, page: int = 10) -> Choice:
+    """The choice after `key`, where `page` rows are on the screen; other keys change nothing."""
     if choice.help and key not in ("q", "Q"):
         return replace(choice, help=False)
     if key in KEYS:
         return replace(choice, order=KEYS[key])
-    if key in (UP, "k", DOWN, "j"):
-        return _moved(choice, -1 if key in (UP, "k") else 1, view)
+    rows = len(view.gpus) if view else 0
+    up, down = (
+        {UP: 1, "k": 1, PAGE_UP: page, HOME: rows},
+        {DOWN: 1, "j": 1, PAGE_DOWN: page, END: rows},
+    )
+    if key in up or key in down:
+        return _moved(choice, down.get(key, 0) - up.get(key, 0), view)
     changes = {
         "q": replace(choice, ended=True),
         "Q": replace(choice, ended=True),

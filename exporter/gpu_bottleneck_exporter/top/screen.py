@@ -39,7 +39,8 @@ def frame(latest: Latest, choice: Choice, width: int, height: int, glyphs: Glyph
     body = height - 1
     lines = [*_top(latest, width)]
     if choice.help:
-        lines += _help(width, glyphs)
+        # All of it fits 24 lines, in the place of all but the heading.
+        lines = _cut([lines[0], *_help(width, glyphs)], body, width)
     elif latest.view is not None and latest.view.gpus:
         lines += _gpus(latest.view, choice, width, height, glyphs)
     else:
@@ -87,15 +88,50 @@ def _gpus(
 ) -> Iterator[Line]:
     rows = ordered(choice, view)
     at = place(choice, rows)
-    room = max(height - _FIXED_LINES - (_LEAST_DETAILS + 1 if choice.details else 0), 1)
-    first = min(max(at - room // 2, 0), max(len(rows) - room, 0))
+    window = _window(len(rows), at, _room(choice, height))
     shown = columns(rows, width)
     yield _spaced([[_title(column, choice)] for column in shown], HEAD)
-    for number, gpu in enumerate(rows[first : first + room], first):
-        yield _row(gpu, shown, glyphs, selected=number == at)
+    for number in window:
+        yield _row(rows[number], shown, glyphs, selected=number == at)
+    if len(window) < min(len(rows), _room(choice, height)):
+        yield [Span(clipped(_beyond(window, len(rows)), width), SOFT)]
     if choice.details:
         yield []
         yield from details(rows[at], width, glyphs)
+
+
+def page(latest: Latest, choice: Choice, height: int) -> int:
+    """How many GPUs are on a screen of `height` lines."""
+    count = len(latest.view.gpus) if latest.view else 0
+    return len(_window(count, 0, _room(choice, height))) or 1
+
+
+def _room(choice: Choice, height: int) -> int:
+    """Lines for the rows of the table."""
+    return max(height - _FIXED_LINES - (_LEAST_DETAILS + 1 if choice.details else 0), 1)
+
+
+def _window(count: int, at: int, room: int) -> range:
+    """The rows on the screen; where they are not all, one line of room is left for saying so."""
+    length = room if count <= room else max(room - 1, 1)
+    first = min(max(at - length // 2, 0), max(count - length, 0))
+    return range(first, min(first + length, count))
+
+
+def _beyond(window: range, count: int) -> str:
+    above, below = window.start, count - window.stop
+    told = [f"{above} more above"] if above else []
+    told += [f"{below} more below"] if below else []
+    return f"… {', '.join(told)}"
+
+
+def _cut(lines: Sequence[Line], height: int, width: int) -> list[Line]:
+    """At most `height` lines; the last one tells of those that are not there."""
+    if len(lines) <= height:
+        return [*lines]
+    kept = max(height - 1, 0)
+    told = clipped(f"… {len(lines) - kept} more lines in a taller terminal", width)
+    return [*lines[:kept], [Span(told, SOFT)]]
 
 
 def _title(column: Column, choice: Choice) -> Span:
@@ -125,7 +161,6 @@ def _spaced(cells: Sequence[Line], style: str) -> Line:
 
 
 def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
-    yield []
     for keys, what in HELP:
         yield [Span(f"  {keys:16}", STRONG), Span(clipped(what, width - 18))]
     yield []

@@ -13,8 +13,19 @@ from functools import partial
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.palette import BUSY, WAITING_ON
 from gpu_bottleneck_exporter.top.feed import Feed
-from gpu_bottleneck_exporter.top.keys import DOWN, ENTER, ESCAPE, UP, Choice, pressed
-from gpu_bottleneck_exporter.top.screen import frame
+from gpu_bottleneck_exporter.top.keys import (
+    DOWN,
+    END,
+    ENTER,
+    ESCAPE,
+    HOME,
+    PAGE_DOWN,
+    PAGE_UP,
+    UP,
+    Choice,
+    pressed,
+)
+from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.spans import (
     BAD,
     HEAD,
@@ -34,6 +45,10 @@ _BAD = "#C94A53"
 _KEYS = {
     curses.KEY_UP: UP,
     curses.KEY_DOWN: DOWN,
+    curses.KEY_PPAGE: PAGE_UP,
+    curses.KEY_NPAGE: PAGE_DOWN,
+    curses.KEY_HOME: HOME,
+    curses.KEY_END: END,
     curses.KEY_ENTER: ENTER,
     ord("\n"): ENTER,
     ord("\r"): ENTER,
@@ -87,7 +102,8 @@ def _loop(screen: curses.window, feed: Feed, choice: Choice) -> None:
         if code == curses.KEY_RESIZE:
             screen.clear()  # terminals differ in what they keep, and where
         key = _KEYS.get(code) or (chr(code) if 0 < code < 128 else "")  # noqa: PLR2004 - ASCII
-        choice = pressed(choice, key, feed.latest.view) if key else choice
+        if key:
+            choice = pressed(choice, key, feed.latest.view, page(latest, choice, height))
 
 
 def _draw(screen: curses.window, lines: list[Line], styles: Mapping[str, int]) -> None:
