@@ -28,6 +28,7 @@ GROUPS = (
     "gpu-inputs",
     "gpu-day",
     "gpu-gates",
+    "gpu-evidence-hardware",
     "gpu-evidence",
     "gpu-primary",
     "gpu-coverage",
