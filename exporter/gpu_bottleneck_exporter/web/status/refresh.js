@@ -7,13 +7,12 @@
   const note = document.getElementById("link");
   let since = null;
 
-  const same = (one, other) =>
-    one.nodeType === other.nodeType && one.nodeName === other.nodeName;
+  // Its part of the page; classes that begin with c- are colours, which change.
+  const part = (node) => (node.classList?.[0] ?? "").replace(/^c-.*/, "");
+  const same = (one, other) => one.nodeName === other.nodeName && part(one) === part(other);
 
   function takeOver(old, fresh) {
-    if (!same(old, fresh)) {
-      old.replaceWith(fresh);
-    } else if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.data !== fresh.data) old.data = fresh.data;
     } else {
       takeOverAttributes(old, fresh);
@@ -30,14 +29,29 @@
     }
   }
 
+  // A part that comes or goes leaves those behind it what they are: one may have the focus.
   function takeOverChildren(old, fresh) {
-    const before = [...old.childNodes];
-    const after = [...fresh.childNodes];
-    after.forEach((node, at) => {
-      if (at < before.length) takeOver(before[at], node);
-      else old.append(node);
-    });
-    before.slice(after.length).forEach((node) => node.remove());
+    let next = old.firstChild;
+    for (const node of [...fresh.childNodes]) {
+      let match = next;
+      while (match && !same(match, node)) match = match.nextSibling;
+      if (match) {
+        removeFrom(next, match);
+        next = match.nextSibling;
+        takeOver(match, node);
+      } else {
+        old.insertBefore(node, next);
+      }
+    }
+    removeFrom(next, null);
+  }
+
+  function removeFrom(node, end) {
+    while (node !== end) {
+      const after = node.nextSibling;
+      node.remove();
+      node = after;
+    }
   }
 
   async function refresh() {
