@@ -324,7 +324,7 @@ CASES = (
         stage=WAITING,
     ),
     _case("shared memory nearly full", "crowded", alerts=(SHM_EXHAUSTED,), stage=WAITING),
-    _case("uncorrectable memory error", "broken", alerts=(GPU_FAULT,), stage=WAITING),
+    _case("uncorrectable memory errors", "broken", alerts=(GPU_FAULT,), stage=WAITING),
     _case("power brake", "braked", alerts=(HARDWARE_SLOWDOWN,), stage=WAITING),
     Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),), stage=WAITING),
     Case(

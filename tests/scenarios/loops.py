@@ -50,6 +50,8 @@ _REPLY_SECONDS = 0.02
 _LOCKED_AFTER_SECONDS = 2.5
 _BROKEN_AFTER_SECONDS = 8
 """A target that is new to Prometheus may have had its XIDs for long: it must know it first."""
+_BROKEN_AGAIN_SECONDS = 1
+"""So that it lasts, however late it is asked for."""
 _DOUBLE_BIT_ERROR = 48
 _SHM, _SHM_MEBIBYTES = "/dev/shm", 32  # noqa: S108 - the mount, no file in it
 _NEW_MOUNTS = 0x00020000
@@ -183,11 +185,13 @@ def crowded(scene: Scene) -> None:
 
 
 def broken(scene: Scene) -> None:
-    """Works well until an uncorrectable memory error is reported."""
+    """Works well while uncorrectable memory errors are reported, after a while."""
 
     def report() -> None:
         time.sleep(_BROKEN_AFTER_SECONDS)
-        scene.board.raise_xid(scene.gpus[0].index, _DOUBLE_BIT_ERROR)
+        while True:
+            scene.board.raise_xid(scene.gpus[0].index, _DOUBLE_BIT_ERROR)
+            time.sleep(_BROKEN_AGAIN_SECONDS)
 
     threading.Thread(target=report, daemon=True).start()
     fed(2, partial(burning, 0.001), scene)
