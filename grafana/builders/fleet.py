@@ -48,6 +48,8 @@ _UNEXPLAINED = SUMMED.replace("{", '{cause="unexplained_low_utilization", ', 1)
 LOST_HOURS = f"(sum(sum_over_time({SUMMED}[$__range])) or {KNOWN}) {HOURS}"
 OF_TARGETS = f'ALERTS{{alertstate="firing", alertname=~"Gpu.+", {TARGETS}}}'
 FIRING = f'{OF_TARGETS} or ALERTS{{alertstate="firing", alertname=~"Gpu.+", {OF_NO_TARGET}}}'
+NOTHING = {"nothing": palette.WAITING_ON["unallocated"]}
+"""A zero is no cause and has no colour that looks like one."""
 
 
 def _counted(expr: str) -> str:
@@ -127,7 +129,7 @@ def _lost_over_time() -> Panel:
             Query(f"{KNOWN} unless on () {SUMMED}", "nothing", step="1m"),
         ],
         "short",
-        colours=cause_colours(),
+        colours=cause_colours() | NOTHING,
         stacked=True,
         width=16,
         height=10,
@@ -151,7 +153,7 @@ def _lost_by_cause() -> Panel:
             ),
         ],
         "short",
-        colours=cause_colours(),
+        colours=cause_colours() | NOTHING,
         width=8,
         height=10,
         no_value=NO_DATA,
@@ -294,6 +296,7 @@ def _coverage() -> list[Panel]:
                 Query(f"{KNOWN} unless on () ({blind})", "nothing", step="5m"),
             ],
             "short",
+            colours=NOTHING,
             width=12,
             height=7,
             no_value=NO_DATA,
