@@ -6,6 +6,7 @@ Two cores are assumed: six workers crowd them, one and two do not.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -48,11 +49,13 @@ def training(board: Board, loop: Loop) -> Iterator[subprocess.Popen[bytes]]:
     persistence = "persistent" if loop.persistent else "respawned"
     arguments = [loop.workers, loop.method, persistence, loop.burn, loop.step]
     command = [sys.executable, "-W", "ignore", TRAIN, os.getpid(), board.path, *arguments]
-    with subprocess.Popen([str(word) for word in command]) as process:
+    words = [str(word) for word in command]
+    with subprocess.Popen(words, start_new_session=True) as process:
         try:
             yield process
         finally:
-            process.kill()
+            # A fork server and its workers outlive the process that asked for them.
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for_work(board: Board) -> None:
