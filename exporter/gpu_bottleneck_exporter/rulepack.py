@@ -77,6 +77,11 @@ def scaled(text: str, factor: float) -> str:
     return _EXPRESSION.sub(expression, text)
 
 
+def milliseconds(duration: str) -> int:
+    """The length of a Prometheus duration like `1m30s`, whatever its sign."""
+    return sum(int(count) * _MORE_UNITS[unit] for count, unit in _PART.findall(duration))
+
+
 def without_keep_firing(text: str) -> str:
     """For Prometheus before 2.42 and older vmalert, to which `keep_firing_for` is an error."""
     return _KEEP_FIRING.sub("", text)
@@ -112,8 +117,8 @@ def as_prometheusrule(
 
 
 def _divided(duration: str, factor: float) -> str:
-    milliseconds = sum(int(count) * _MORE_UNITS[unit] for count, unit in _PART.findall(duration))
-    quotient = max(min(1, milliseconds), round(milliseconds / factor))
+    whole = milliseconds(duration)
+    quotient = max(min(1, whole), round(whole / factor))
     unit = next(unit for unit, length in _UNITS.items() if quotient % length == 0)
     sign = "-" if duration.startswith("-") else ""
     return f"{sign}{quotient // _UNITS[unit]}{unit}"

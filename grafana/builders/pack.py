@@ -12,8 +12,7 @@ import yaml
 from gpu_bottleneck_exporter import rulepack
 
 THRESHOLD = "gpu:threshold:"
-_DURATION = re.compile(r"(\d+)([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(?:\d+[smhd])+")
 
 
 @cache
@@ -68,9 +67,9 @@ def blind_kinds() -> list[str]:
 
 def seconds(duration: str) -> int:
     """A Prometheus duration of whole seconds, like `1m30s`. Raises ValueError for anything else."""
-    if _DURATION.sub("", duration) or not duration:
+    if not _DURATION.fullmatch(duration):
         raise ValueError(f"not a duration of whole seconds: {duration!r}")
-    return sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(duration))
+    return rulepack.milliseconds(duration) // 1000
 
 
 def _number(expression: str) -> float:

@@ -15,7 +15,7 @@ STARVED = Gpu(busy=0.2, stalls={"storage": 0.8}, disk_busy=0.9, owner=POD)
 
 @pytest.fixture
 def fleet() -> Fleet:
-    return Fleet(MINUTES, evaluation_interval="1m")
+    return Fleet(MINUTES)
 
 
 def test_who_has_a_gpu(fleet: Fleet, tmp_path: Path) -> None:

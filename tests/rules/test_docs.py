@@ -142,7 +142,7 @@ def test_a_query_can_be_run(page: Path) -> None:
 
 
 def test_the_queries_run_on_a_fleet(tmp_path: Path) -> None:
-    fleet = Fleet(40, evaluation_interval="1m")
+    fleet = Fleet(40)
     job = {"slurm_job_id": "7", "user": "ada"}
     for index, busy in enumerate((0.98, 0.98, 0.98, 0.2)):
         gpu = Gpu(busy=busy, throttle={"sw_thermal": 0.3}, xids={"94": index}, owner=job)

@@ -977,7 +977,7 @@ def test_causes_that_resemble_each_other_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_measured_loaders_get_their_labels(tmp_path: Path) -> None:
-    fleet = Fleet(MINUTES, evaluation_interval="1m")
+    fleet = Fleet(MINUTES)
     names = nodes(name for name, _, _ in MEASURED)
     for node, (_, gpu, cause) in zip(names, MEASURED, strict=True):
         add_gpu(fleet, node, gpu)

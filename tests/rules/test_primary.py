@@ -166,7 +166,7 @@ PAIRS = (
 
 
 def test_the_first_of_two_causes_is_primary(tmp_path: Path) -> None:
-    fleet = Fleet(20, evaluation_interval="1m")
+    fleet = Fleet(20)
     for pair in PAIRS:
         node = f"{pair.first}-{pair.second}"
         add_gpu(fleet, node, pair.gpu)
@@ -286,7 +286,7 @@ def add(fleet: Fleet, name: str, case: Case) -> None:
 
 
 def test_gates(tmp_path: Path) -> None:
-    fleet = Fleet(END, evaluation_interval="1m")
+    fleet = Fleet(END)
     for name, case in CASES.items():
         add(fleet, name, case)
     # The guilty one is named, not its neighbour.
@@ -343,7 +343,7 @@ def alert(name: str, node: str, cause: str, **labels: str) -> str:
 
 
 def test_owners(tmp_path: Path) -> None:
-    fleet = Fleet(20, evaluation_interval="1m")
+    fleet = Fleet(20)
     slurm = {"slurm_job_id": "4711", "user": "ada"}
     shm = replace(LOOP, shm_used=0.95)
     loops = {"name": "GpuHostLoopBound", "cause": "host_loop_bound"}
@@ -376,7 +376,7 @@ def test_owners(tmp_path: Path) -> None:
 
 
 def test_losses(tmp_path: Path) -> None:
-    fleet = Fleet(15, evaluation_interval="1m")
+    fleet = Fleet(15)
     no_gpm = {"sm": None, "occupancy": None, "dram": None, "pipes": None, "nvlink_bytes": None}
     by_power = replace(SMALL, **no_gpm, power_watts=210.0)  # type: ignore[arg-type]
     lost = {
@@ -424,7 +424,7 @@ def test_no_gpu_at_all(tmp_path: Path) -> None:
 
 
 def test_blind(tmp_path: Path) -> None:
-    fleet = Fleet(70, evaluation_interval="1m")
+    fleet = Fleet(70)
     known = replace(HEALTHY, owner=POD)
     for node, gpu, blind in (
         ("sees-all", known, ()),
