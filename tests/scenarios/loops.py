@@ -147,6 +147,11 @@ def fed(workers: int, worker: Callable[[Scene], Worker], scene: Scene) -> None:
         train.step()
 
 
+def healthy(scene: Scene) -> None:
+    """Two workers keep the GPU busy with little to do."""
+    fed(2, partial(burning, 0.001), scene)
+
+
 def slow_main(scene: Scene) -> None:
     """The main loop itself takes the time; its two workers are done long before."""
     batches = _start(2, burning(0.001, scene))
@@ -156,19 +161,11 @@ def slow_main(scene: Scene) -> None:
         scene.gpus[0].run(STEP_SECONDS)
 
 
-def inline(scene: Scene) -> None:
+def inline(worker: Callable[[Scene], Worker], scene: Scene) -> None:
     """Batches are prepared in the main process."""
+    prepare = worker(scene)()
     while True:
-        burn(6 * STEP_SECONDS)
-        scene.gpus[0].run(STEP_SECONDS)
-
-
-def inline_reading(scene: Scene) -> None:
-    """Batches are read and prepared in the main process."""
-    read = reading(0.001, scene)()
-    while True:
-        read()
-        burn(6 * STEP_SECONDS)
+        prepare()
         scene.gpus[0].run(STEP_SECONDS)
 
 
@@ -181,7 +178,7 @@ def crowded(scene: Scene) -> None:
     options = f"size={_SHM_MEBIBYTES}m"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", _SHM], check=True)
     Path(_SHM, "batches").write_bytes(bytes((_SHM_MEBIBYTES - 1) * MEBIBYTE))
-    fed(2, partial(burning, 0.001), scene)
+    healthy(scene)
 
 
 def broken(scene: Scene) -> None:
@@ -194,13 +191,13 @@ def broken(scene: Scene) -> None:
             time.sleep(_BROKEN_AGAIN_SECONDS)
 
     threading.Thread(target=report, daemon=True).start()
-    fed(2, partial(burning, 0.001), scene)
+    healthy(scene)
 
 
 def braked(scene: Scene) -> None:
     """Works well, but the power brake of the server slows the GPU down."""
     scene.gpus[0].throttle("hw_power_brake", 0.5)
-    fed(2, partial(burning, 0.001), scene)
+    healthy(scene)
 
 
 def respawning(scene: Scene) -> None:
@@ -290,9 +287,9 @@ def disk_hog(scene: Scene) -> None:
 
 
 LOOPS: dict[str, Callable[[Scene], None]] = {
-    "healthy": partial(fed, 2, partial(burning, 0.001)),
-    "prep_inline": inline,
-    "inline_reading": inline_reading,
+    "healthy": healthy,
+    "prep_inline": partial(inline, partial(burning, 6 * STEP_SECONDS)),
+    "inline_reading": partial(inline, partial(reading, 0.001, cpu_seconds=6 * STEP_SECONDS)),
     "crowded": crowded,
     "broken": broken,
     "braked": braked,
