@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.stall import (
     MEMORY,
     NETWORK,
     PEER,
+    REQUESTS,
     STORAGE,
     UNALLOCATED,
     UNKNOWN,
@@ -27,6 +28,7 @@ from gpu_bottleneck_exporter.stall import (
     Holders,
     Usage,
     apportion,
+    engaged,
     split,
 )
 
@@ -139,6 +141,13 @@ def test_reading_again_what_was_evicted_is_memory() -> None:
     assert shares(feeders) == {STORAGE: 1.0}
 
 
+@pytest.mark.parametrize("moved", [0, 1000])
+def test_more_refaults_than_the_feeders_read_are_a_neighbours(moved: int) -> None:
+    moving = Usage(io_bytes=moved)
+    feeders = loader(workers={State.DISK: 20}, refault_bytes=5000, worker_usage=moving)
+    assert shares(feeders) == {STORAGE: 1.0}
+
+
 def test_a_main_on_cpu_is_host_code_whatever_its_neighbours_do() -> None:
     feeders = Feeders(elapsed_ns=SECOND, main=RUNS, main_usage=CPU, worker_count=2.0)
     assert shares(feeders) == {HOST_CODE: 1.0}
@@ -163,13 +172,149 @@ def test_spinning_while_the_gpu_works_is_not_counted() -> None:
 
 
 def test_a_rank_that_waits_for_another_waits_for_its_peer() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: 10}, peer_busy=0.9)
+    feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: 10}, peer=0.9)
     assert shares(feeders, 0.0) == {PEER: 0.9, ASLEEP: 0.1}
 
 
 def test_threads_that_load_in_the_main_process_are_workers() -> None:
     feeders = Feeders(elapsed_ns=SECOND, main={State.QUEUE: 10}, other_threads_cpu_ns=2 * SECOND)
     assert shares(feeders) == {WORKER_CPU: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("helpers", "usage", "cause"),
+    [
+        ({State.RUN: 20}, CPU, WORKER_CPU),
+        ({State.RUN: 20}, STARVED, CPU_QUEUE),
+        ({State.DISK: 20}, CPU, STORAGE),
+        ({State.NETWORK: 20}, CPU, NETWORK),
+        ({}, CPU, ASLEEP),
+    ],
+)
+def test_a_waiting_main_is_held_up_by_what_its_loading_threads_do(
+    helpers: dict[State, int], usage: Usage, cause: str
+) -> None:
+    feeders = Feeders(
+        elapsed_ns=SECOND, main=WAITS, threads=helpers, thread_looks=10, thread_usage=usage
+    )
+    assert shares(feeders) == {cause: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("states", "cause"),
+    [
+        ({State.RUN: 20}, WORKER_CPU),
+        ({State.DISK: 20}, STORAGE),
+        ({State.NETWORK: 20}, NETWORK),
+        ({State.QUEUE: 20}, ASLEEP),
+        ({State.REQUESTS: 20}, ASLEEP),
+        ({State.GONE: 20}, ASLEEP),
+        ({State.RUN: 10, State.GONE: 90}, WORKER_CPU),
+    ],
+)
+def test_a_waiting_main_is_held_up_by_what_its_kin_do(states: dict[State, int], cause: str) -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main=WAITS, kin=states, kin_count=2.0)
+    assert shares(feeders) == {cause: 1.0}
+
+
+def test_one_of_many_kin_that_works_explains_the_wait() -> None:
+    states = {State.RUN: 10, State.QUEUE: 90}
+    crowd = Feeders(elapsed_ns=SECOND, main=WAITS, kin=states, kin_count=10.0)
+    assert shares(crowd) == {WORKER_CPU: 1.0}
+    one = Feeders(elapsed_ns=SECOND, main=WAITS, kin=states, kin_count=1.0)
+    assert shares(one)[ASLEEP] >= 0.85
+
+
+def test_a_thread_that_seldom_works_does_not_explain_a_long_wait() -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main=WAITS, threads={State.RUN: 1}, thread_looks=100)
+    assert shares(feeders)[ASLEEP] >= 0.95
+
+
+def test_children_that_come_and_go_work_for_the_main() -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main=WAITS, children_cpu_ns=SECOND)
+    assert shares(feeders) == {WORKER_CPU: 1.0}
+
+
+def test_the_largest_of_all_helpers_names_the_cause() -> None:
+    feeders = loader(
+        workers={State.QUEUE: 20},
+        threads={State.NETWORK: 6},
+        thread_looks=10,
+        kin={State.RUN: 20},
+        kin_count=0.2,
+    )
+    assert shares(feeders)[NETWORK] >= 0.85
+
+
+def test_time_of_threads_is_not_counted_twice() -> None:
+    feeders = Feeders(
+        elapsed_ns=SECOND,
+        main=WAITS,
+        threads={State.NETWORK: 6},
+        thread_looks=10,
+        other_threads_cpu_ns=SECOND,
+    )
+    assert WORKER_CPU not in shares(feeders)
+
+
+def test_a_server_without_a_request_waits_for_requests() -> None:
+    assert shares(Feeders(elapsed_ns=SECOND, main={State.REQUESTS: 10}), 0.0) == {REQUESTS: 1.0}
+
+
+def test_a_server_whose_kin_work_waits_for_them() -> None:
+    feeders = Feeders(
+        elapsed_ns=SECOND, main={State.REQUESTS: 10}, kin={State.RUN: 10}, kin_count=1.0
+    )
+    assert shares(feeders, 0.0) == {WORKER_CPU: 1.0}
+
+
+def test_of_a_server_too_what_cannot_be_seen_is_unknown() -> None:
+    states = {State.REQUESTS: 5, State.UNKNOWN: 5}
+    feeders = Feeders(elapsed_ns=SECOND, main=states)
+    assert shares(feeders, 0.0) == {REQUESTS: 0.5, UNKNOWN: 0.5}
+
+
+def test_a_client_waits_for_the_network_whatever_its_workers_do() -> None:
+    feeders = loader(main={State.NETWORK: 10}, workers=RUNS, worker_usage=CPU)
+    assert shares(feeders) == {NETWORK: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("peer", "workers", "cause"),
+    [
+        pytest.param(1.0, {State.QUEUE: 20}, PEER, id="its workers have nothing to do"),
+        pytest.param(1.0, {State.RUN: 2, State.QUEUE: 18}, PEER, id="they prepare the next batch"),
+        pytest.param(1.0, RUNS, WORKER_CPU, id="its own workers are what it waits for"),
+        pytest.param(0.4, RUNS, WORKER_CPU, id="the other is hardly engaged"),
+        pytest.param(0.0, {State.QUEUE: 20}, ASLEEP, id="nobody is engaged"),
+    ],
+)
+def test_a_rank_waits_for_a_peer_unless_it_has_a_cause_of_its_own(
+    peer: float, workers: dict[State, int], cause: str
+) -> None:
+    found = shares(loader(workers=workers, worker_usage=CPU, peer=peer))
+    assert found[cause] >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("active", "stalls", "share"),
+    [
+        pytest.param(SECOND, {}, 1.0, id="works"),
+        pytest.param(0, {WORKER_CPU: SECOND}, 1.0, id="is starved"),
+        pytest.param(0, {NETWORK: SECOND}, 1.0, id="waits for remote data"),
+        pytest.param(0, {HOST_CODE: SECOND // 2, ASLEEP: SECOND // 2}, 0.5, id="in part"),
+        pytest.param(0, {PEER: SECOND}, 0.0, id="waits for another: nobody waits in a circle"),
+        pytest.param(0, {ASLEEP: SECOND}, 0.0, id="sleeps"),
+        pytest.param(0, {REQUESTS: SECOND}, 0.0, id="waits for requests"),
+        pytest.param(0, {UNKNOWN: SECOND}, 0.0, id="unknown"),
+        pytest.param(0, {UNALLOCATED: SECOND}, 0.0, id="nobody's"),
+        pytest.param(SECOND // 4, {STORAGE: SECOND // 4, PEER: SECOND // 2}, 0.5, id="all of it"),
+    ],
+)
+def test_peers_wait_for_one_that_works_or_is_held_up_itself(
+    active: int, stalls: dict[str, int], share: float
+) -> None:
+    assert engaged(active, stalls) / SECOND == share
 
 
 STATES = st.dictionaries(st.sampled_from(list(State)), st.integers(0, 50))
@@ -181,13 +326,19 @@ FEEDERS = st.builds(
     main=STATES,
     workers=STATES,
     worker_count=st.floats(0, 64),
+    threads=STATES,
+    thread_looks=st.integers(0, 100),
+    kin=STATES,
+    kin_count=st.floats(0, 32),
     main_usage=USAGES,
     worker_usage=USAGES,
+    thread_usage=USAGES,
+    children_cpu_ns=NANOSECONDS,
     other_threads_cpu_ns=NANOSECONDS,
     periods=st.integers(0, 100),
     throttled_periods=st.integers(0, 100),
     refault_bytes=st.integers(0, 10**10),
-    peer_busy=st.floats(0, 1),
+    peer=st.floats(0, 1),
 )
 WINDOWS = st.lists(
     st.tuples(st.integers(1, SECOND), st.floats(0, 1)).map(
@@ -207,6 +358,8 @@ def test_idle_time_is_split_exactly(
     assert sum(parts.values()) == idle
     assert all(part > 0 for part in parts.values())
     assert set(parts) <= set(WAITING_ON)
+    active = sum(window.active_ns for window in given_windows)
+    assert active <= engaged(active, parts) <= active + idle
 
 
 @given(st.integers(1, 10**12), st.dictionaries(st.sampled_from(WAITING_ON), st.floats(0, 1e9)))

@@ -18,7 +18,12 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
 from gpu_bottleneck_exporter.remedies import RUNBOOK_BASE
-from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.settings import (
+    CONTAINER_LOGS,
+    KUBELET_SOCKET,
+    LONGEST_ANSWER_SECONDS,
+    Settings,
+)
 
 _NAME = "gpu-bottleneck-exporter"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -65,6 +70,15 @@ _SAMPLING = (
         default=5.0,
         metavar="SECONDS",
         help="A GPU that does not answer for so long is reported down.",
+    ),
+    flag(
+        "stall.longest-answer",
+        "longest_answer_seconds",
+        type=float,
+        default=LONGEST_ANSWER_SECONDS,
+        metavar="SECONDS",
+        help="A feeder that asked another machine longer ago than this does not wait for a slow "
+        "answer, but for news or for a dead peer.",
     ),
     flag(
         "path.procfs",

@@ -100,6 +100,9 @@ def _verdict(found: Share) -> Iterator[str]:
     meaning, remedy = REMEDIES[cause]
     yield f"  likely cause  {cause}: {meaning}"
     yield f"  try first     {remedy}"
+    feeding = found.gpu.feeding
+    for number, seen in enumerate(feeding.evidence if feeding else ()):
+        yield f"  {'' if number else 'seen':13} {seen}"
 
 
 def _workload(gpu: GpuSnapshot) -> str:

@@ -20,6 +20,7 @@ WAITING_ON: dict[str, str] = {
     "storage": "#0072B2",
     "memory": "#2349A7",
     "network": "#56B4E9",
+    "requests": "#D2D8FC",
     "peer": "#F0E442",
     "asleep": "#D9C68D",
     "unknown": "#5A5A5A",
@@ -41,6 +42,8 @@ CAUSES: dict[str, str] = {
     "interactive_session": "#C4AF74",
     "allocated_idle": WAITING_ON["asleep"],
     "oversized_gpu": "#6E5F33",
+    # Without demand: pale, as what nobody is to blame for
+    "waits_for_requests": WAITING_ON["requests"],
     # The CPU, in orange
     "cpu_throttled": WAITING_ON["cpu_quota"],
     "cpu_oversubscribed": WAITING_ON["cpu_queue"],

@@ -37,8 +37,12 @@ REMEDIES: dict[str, tuple[str, str]] = {
         "raise the memory limit, or make the working set smaller (shards, smaller cache)",
     ),
     stall.NETWORK: (
-        "the feeders sleep in sockets: remote data",
+        "it waits for an answer that it asked for, or that is arriving",
         "more parallel requests and prefetching, a cache near the GPU",
+    ),
+    stall.REQUESTS: (
+        "a server without a request in flight: no demand",
+        "scale it down when nobody asks, or share the GPU (MIG, several models)",
     ),
     stall.PEER: (
         "another GPU of the same job works meanwhile",
@@ -66,6 +70,7 @@ RUNBOOKS: dict[str, str] = {
     stall.STORAGE: "GpuLocalStorageBound",
     stall.MEMORY: "GpuPageCacheThrash",
     stall.NETWORK: "GpuNetworkStorageBound",
+    stall.REQUESTS: "GpuWaitsForRequests",
     stall.PEER: "GpuImbalance",
     stall.ASLEEP: "GpuAllocatedIdle",
     stall.UNKNOWN: "GpuUnexplainedLowUtilization",
@@ -96,9 +101,17 @@ OF_SIGNALS: dict[str, str] = {
     "mount the host's /sys read-only and name it with --path.sysfs",
     "schedstat": "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO): there is no time in "
     "the CPU's queue, and contention shows as host_code or worker_cpu",
-    "wait_channel": "the kernel does not tell what processes sleep in, so network, queue and "
-    "asleep become unknown: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it "
-    "as root",
+    "wait_channel": "the kernel does not tell what processes sleep in, so network, queue, "
+    "requests and asleep become unknown: give the exporter CAP_SYS_PTRACE and "
+    "CAP_DAC_READ_SEARCH, or run it as root",
+    "connections": "what connections were asked is not told, so of waiting for remote data only "
+    "blocking reads show, as network, and servers are asleep: give the exporter CAP_SYS_PTRACE and "
+    "CAP_DAC_READ_SEARCH in the host's PID namespace, on Linux 5.6 or later with a seccomp profile "
+    "that allows pidfd_getfd",
+    "all_threads": "a process has more threads than are looked at (128): those that move come "
+    "first, what the others wait for may be missed",
+    "all_sockets": "a process has more sockets than are looked at (64 at a time, in turn): a "
+    "question that is soon answered may be missed",
     "process_io": "what processes read and wrote, their /dev/shm and their environment are not "
     "told, so memory shows as storage, copying as host_code or worker_cpu, peer within one process "
     "only: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",

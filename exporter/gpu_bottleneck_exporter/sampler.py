@@ -192,6 +192,7 @@ class Sampler:
             settings.sysfs,
             machine="host" in self._wanted,
             owners="workload" in self._wanted,
+            longest_answer_seconds=settings.longest_answer_seconds,
         )
 
     def _new_kubelet(self) -> KubeletWatch:

@@ -12,6 +12,8 @@ from gpu_bottleneck_exporter.remedies import RUNBOOK_BASE
 MINIMUM_INTERVAL_SECONDS = 0.2
 MAXIMUM_INTERVAL_SECONDS = 5.0
 MAXIMUM_DEADLINE_SECONDS = 60.0
+MAXIMUM_ANSWER_SECONDS = 3600.0
+LONGEST_ANSWER_SECONDS = 30.0
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CONTAINER_LOGS = Path("/var/log/containers")
 _URL = re.compile(r"https?://[^\s\"'<>]+")
@@ -35,6 +37,8 @@ class Settings:
     """Time between two readings of a GPU. The driver's ring holds 10 s: 5 s at most."""
     deadline_seconds: float = 5.0
     """A GPU whose driver calls take longer is reported down and its series go absent."""
+    longest_answer_seconds: float = LONGEST_ANSWER_SECONDS
+    """A question to another machine that is older waits for news, or for a dead peer."""
     procfs: Path = Path("/proc")
     sysfs: Path = Path("/sys")
     wake_suspended: bool = False
@@ -55,6 +59,11 @@ class Settings:
                 "--sampling.deadline must be at least twice --sampling.interval "
                 f"({2 * self.interval_seconds:g} s) and at most {MAXIMUM_DEADLINE_SECONDS:g} s, "
                 f"not {self.deadline_seconds:g}"
+            )
+        if not 1 <= self.longest_answer_seconds <= MAXIMUM_ANSWER_SECONDS:
+            raise SettingsError(
+                f"--stall.longest-answer must be 1 to {MAXIMUM_ANSWER_SECONDS:g} seconds, "
+                f"not {self.longest_answer_seconds:g}"
             )
         _check_path(self.telemetry_path)
         if not _URL.fullmatch(self.runbook_base):

@@ -21,6 +21,7 @@ CPU_QUOTA = "cpu_quota"
 STORAGE = "storage"
 MEMORY = "memory"
 NETWORK = "network"
+REQUESTS = "requests"
 PEER = "peer"
 ASLEEP = "asleep"
 UNKNOWN = "unknown"
@@ -34,16 +35,18 @@ WAITING_ON = (
     STORAGE,
     MEMORY,
     NETWORK,
+    REQUESTS,
     PEER,
     ASLEEP,
     UNKNOWN,
 )
 
-_WAITING = (State.QUEUE, State.SLEEP, State.UNKNOWN)
+_WAITING = (State.QUEUE, State.SLEEP, State.UNKNOWN, State.REQUESTS)
 _BUSY_IS_EXPLAINED_BY = (
     State.SLEEP,
     State.QUEUE,
     State.UNKNOWN,
+    State.REQUESTS,
     State.RUN,
     State.NETWORK,
     State.DISK,
@@ -52,6 +55,10 @@ _BUSY_IS_EXPLAINED_BY = (
 _BULK_BYTES_PER_SECOND = 20e6
 """File data at this rate: the kernel's CPU time then is the copying of it."""
 _MOSTLY = 0.5
+_AT_MOST = 3
+"""Counters of a control group and of its processes are not read at the same moment."""
+_OF_ITS_OWN = frozenset({HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK})
+"""What a rank that others wait for may be held up by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +94,32 @@ class Feeders:
     main: Mapping[State, int] = field(default_factory=dict)
     workers: Mapping[State, int] = field(default_factory=dict)
     worker_count: float = 0.0
+    threads: Mapping[State, int] = field(default_factory=dict)
+    """Samples of the mains' loading threads that did anything, as counted by closer looks."""
+    thread_looks: int = 0
+    """How many closer looks there were."""
+    kin: Mapping[State, int] = field(default_factory=dict)
+    """Samples of processes of the job that descend from no main."""
+    kin_count: float = 0.0
+    """How many there are on average."""
     main_usage: Usage = Usage()
+    """Of first threads, and of those that launch kernels."""
     worker_usage: Usage = Usage()
+    kin_usage: Usage = Usage()
+    thread_usage: Usage = Usage()
+    """Of the mains' loading threads."""
+    children_cpu_ns: int = 0
+    """CPU time of children that came and went."""
     other_threads_cpu_ns: int = 0
-    """CPU time of the main processes' threads but the first (tf.data loads in such)."""
+    """CPU time of the mains' threads but those of `main_usage`."""
     periods: int = 0
     """CPU quota periods of their control groups."""
     throttled_periods: int = 0
     """Those in which the quota ran out."""
     refault_bytes: int = 0
     """Evicted from the page cache and read again."""
-    peer_busy: float = 0.0
-    """Busy share of the busiest other GPU of the same job, 0-1."""
+    peer: float = 0.0
+    """Share of the time, 0-1, in which another GPU of the job worked or had a cause of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +148,11 @@ def apportion(total: int, shares: Mapping[str, float]) -> dict[str, int]:
     largest = max(parts, key=lambda name: parts[name])
     parts[largest] += total - sum(parts.values())
     return {name: part for name, part in parts.items() if part}
+
+
+def engaged(active_ns: int, stalls: Mapping[str, int]) -> int:
+    """Nanoseconds in which a GPU worked or had a cause of its own to wait, so that peers wait."""
+    return active_ns + sum(ns for cause, ns in stalls.items() if cause in _OF_ITS_OWN)
 
 
 def _shares(busy: float, holders: Holders, feeders: Feeders | None) -> Mapping[str, float]:
@@ -180,40 +206,61 @@ def _waiting_main(waiting: Mapping[State, float], feeders: Feeders) -> dict[str,
     if total <= 0:
         return {}
     cause, active = _held_up_by(feeders)
+    if feeders.peer > _MOSTLY and active < _MOSTLY * total:
+        cause = None  # it prepares the next batch while it waits for the other
     explained = min(active, total) if cause else 0.0
     left = total - explained
-    peer = left * feeders.peer_busy
-    unseen = (left - peer) * _unseen(waiting, feeders.workers)
-    shares = {PEER: peer, UNKNOWN: unseen, ASLEEP: left - peer - unseen}
+    peer = left * feeders.peer
+    requests = (left - peer) * waiting.get(State.REQUESTS, 0.0) / total
+    unseen = (left - peer - requests) * _unseen(waiting, feeders.workers)
+    asleep = left - peer - requests - unseen
+    shares = {PEER: peer, REQUESTS: requests, UNKNOWN: unseen, ASLEEP: asleep}
     if cause:
         shares[cause] = explained
     return shares
 
 
 def _held_up_by(feeders: Feeders) -> tuple[str | None, float]:
-    """What takes most of the active workers' time, and how many are active on average.
+    """What takes most of the helpers' time, and how many of them are active on average.
 
-    A worker that reads and decodes is held up by the larger of the two; so the largest
-    share names the cause.
+    Helpers are workers, loading threads, kin, and children that came and went. One that reads
+    and decodes is held up by the larger of the two; so the largest share names the cause.
     """
-    samples = sum(feeders.workers.values()) - feeders.workers.get(State.GONE, 0)
-    if not samples:
-        threads = feeders.other_threads_cpu_ns / max(feeders.elapsed_ns, 1)
-        return (WORKER_CPU, threads) if threads else (None, 0.0)
-    active: dict[State, float] = {
-        state: feeders.workers.get(state, 0) for state in (State.RUN, State.DISK, State.NETWORK)
+    active = _active(feeders)
+    most = max(active, key=lambda state: active[state])
+    if active[most] <= 0:
+        return None, 0.0
+    mean = sum(active.values())
+    if most is State.RUN:
+        usage = feeders.worker_usage, feeders.thread_usage, feeders.kin_usage
+        crowded = sum(u.queue_ns for u in usage) > sum(u.cpu_ns for u in usage)
+        return _queue(feeders) if crowded else WORKER_CPU, mean
+    return (_disk(feeders) if most is State.DISK else NETWORK), mean
+
+
+def _active(feeders: Feeders) -> dict[State, float]:
+    """How many helpers ran, were in D state or waited for an answer, on average."""
+    crowds = (
+        (feeders.workers, feeders.worker_count / _seen(feeders.workers)),
+        (feeders.threads, 1 / max(feeders.thread_looks, 1)),
+        (feeders.kin, feeders.kin_count / _seen(feeders.kin)),
+    )
+    active = {
+        state: sum(states.get(state, 0) * weight for states, weight in crowds)
+        for state in (State.RUN, State.DISK, State.NETWORK)
     }
+    elapsed = max(feeders.elapsed_ns, 1)
+    active[State.RUN] += feeders.children_cpu_ns / elapsed
+    if not feeders.thread_looks and not sum(feeders.workers.values()):
+        active[State.RUN] += feeders.other_threads_cpu_ns / elapsed
     copying = active[State.RUN] * _copying(feeders.worker_usage, feeders.elapsed_ns)
     active[State.RUN] -= copying
     active[State.DISK] += copying
-    most = max(active, key=lambda state: active[state])
-    if not active[most]:
-        return None, 0.0
-    mean = sum(active.values()) / samples * feeders.worker_count
-    if most is State.RUN:
-        crowded = feeders.worker_usage.waits_longer_than_it_runs
-        return _queue(feeders) if crowded else WORKER_CPU, mean
-    return (_disk(feeders) if most is State.DISK else NETWORK), mean
+    return active
+
+
+def _seen(states: Mapping[State, int]) -> int:
+    return max(sum(states.values()) - states.get(State.GONE, 0), 1)
 
 
 def _queue(feeders: Feeders) -> str:
@@ -226,9 +273,14 @@ def _queue(feeders: Feeders) -> str:
 
 
 def _disk(feeders: Feeders) -> str:
-    """Memory, when most of what moves to and from disk had been in memory before."""
-    moved = feeders.main_usage.io_bytes + feeders.worker_usage.io_bytes
-    return MEMORY if feeders.refault_bytes > _MOSTLY * moved > 0 else STORAGE
+    """Memory, when most of what moves to and from disk had been in memory before.
+
+    Much more than the feeders moved was somebody else's in their control group.
+    """
+    usages = feeders.main_usage, feeders.worker_usage, feeders.kin_usage
+    moved = sum(usage.io_bytes for usage in usages)
+    own = _MOSTLY * moved < feeders.refault_bytes <= _AT_MOST * moved
+    return MEMORY if own else STORAGE
 
 
 def _copying(usage: Usage, elapsed_ns: int) -> float:
@@ -243,4 +295,5 @@ def _unseen(waiting: Mapping[State, float], workers: Mapping[State, int]) -> flo
     samples = sum(workers.values())
     if samples:
         return workers.get(State.UNKNOWN, 0) / samples
-    return waiting.get(State.UNKNOWN, 0.0) / sum(waiting.values())
+    asleep = sum(waiting.values()) - waiting.get(State.REQUESTS, 0.0)
+    return waiting.get(State.UNKNOWN, 0.0) / asleep if asleep > 0 else 0.0

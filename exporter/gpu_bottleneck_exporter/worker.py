@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stall import Holders, split
+from gpu_bottleneck_exporter.stall import Holders, engaged, split
 
 log = logging.getLogger(__name__)
 
@@ -281,7 +281,9 @@ class GpuWorker:
             start = windows[0].end_ns - windows[0].duration_ns
             feeders = self._watch.feeders(uuid, start, windows[-1].end_ns)
         known = Holders(None if holders is None else len(holders))
-        ledger.add_stall(split(windows, known, feeders))
+        stalls = split(windows, known, feeders)
+        ledger.add_stall(stalls)
+        self._watch.tell_engaged(uuid, engaged(active, stalls) / observed)
 
     def _tell(self, collector: Collector, error: str | None) -> None:
         if error is None:

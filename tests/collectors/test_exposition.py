@@ -37,6 +37,7 @@ from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot, Totals
 from gpu_bottleneck_exporter.sampler import State
+from gpu_bottleneck_exporter.stall import REQUESTS
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.states import (
     HOPPER,
@@ -346,6 +347,16 @@ def test_a_ledgers_windows_come_out_as_a_histogram() -> None:
     assert buckets == [1, 1, 3, 3, 3, 4, 4]
     busy_seconds = [s.value for s in found if s.name == "gpu_busy_seconds_total"]
     assert busy_seconds == [pytest.approx(2.0)]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0, []), (2, [2.0])])
+def test_only_of_a_server_it_is_told_how_long_it_had_no_request(
+    seconds: int, told: list[float]
+) -> None:
+    gpu = hopper()
+    stalls = {**(gpu.totals.stall_ns or {}), REQUESTS: seconds * 1_000_000_000}
+    found = samples(state(replace(gpu, totals=replace(gpu.totals, stall_ns=stalls))))
+    assert [s.value for s in found if s.labels.get("waiting_on") == REQUESTS] == told
 
 
 def of_one_gpu(now: State) -> list[Sample]:

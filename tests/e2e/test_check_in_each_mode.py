@@ -57,7 +57,11 @@ NUMBERS = {"dac_read_search": 2, "sys_ptrace": 19}
 """Of capabilities, in linux/capability.h."""
 NO_KUBELET = ("pod-resources", "--kubelet.socket")
 NO_NAMES = ("/var/log/containers", "--kubelet.container-logs")
-READ_FROM = {"wait_channel": "wait channel", "process_io": "`/proc/PID/io`"}
+READ_FROM = {
+    "wait_channel": "wait channel",
+    "process_io": "`/proc/PID/io`",
+    "connections": "connections",
+}
 """What the chart's table of capabilities calls a signal."""
 CHARTS_README = (CHART / "README.md").read_text(encoding="utf-8")
 
@@ -264,12 +268,13 @@ def run(node: Node, mode: Mode) -> Said:
     cause = "asleep" if "sys_ptrace" in mode.capabilities else "unknown"
 
     def watches(metrics: Metrics) -> bool:
-        """The cause, the feeder, the kubelet and the host are known if they can be."""
+        """The cause, the feeder, the kubelet, the host and GPM are known if they can be."""
         told = {
             "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids,
             "workload": "kubelet" in metrics.signals or not IN_A_POD.keys() <= {*mode.variables},
             "stall": cause in metrics.waited_on(GPU),
             "host": "psi_host" in metrics.signals,
+            "activity": bool(metrics.signals.get("gpm")),  # its first mean takes two readings
         }
         return all(found or not mode.collects(name) for name, found in told.items())
 

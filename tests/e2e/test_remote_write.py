@@ -114,7 +114,14 @@ def kept_names() -> re.Pattern[str]:
 def end(pid: int) -> None:
     """Ask it to end, and see that it has."""
     os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "the engine's end")
+    wait_for(lambda: _has_ended(pid), "the engine's end")
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # somebody has asked for it already
+        return True
 
 
 def told(port: int) -> Callable[[str], float]:

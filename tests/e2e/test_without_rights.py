@@ -277,7 +277,7 @@ def test_without_the_hosts_pids_nothing_is_made_up(stage: Stage) -> None:
     ("hidepid", "missing"),
     [
         (2, {"host_pids"}),
-        (1, {"host_pids", "process_io"}),
+        (1, {"host_pids", "process_io", "connections"}),
     ],
 )
 def test_processes_that_proc_hides_are_unknown(

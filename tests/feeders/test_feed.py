@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from gpu_bottleneck_exporter.feeders.feed import WORKERS_PER_TICK, Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from support.children import Parent
@@ -70,6 +72,25 @@ def assert_grown(before: Feeding, now: Feeding) -> None:
     old, new = values(before), values(now)
     assert old.keys() <= new.keys()
     assert {name for name in old if new[name] < old[name]} == set()
+
+
+def test_what_other_threads_ask_for_does_not_change_under_them(start: Start) -> None:
+    feed = Feed(PROC, Cgroups(SYSFS), Patience(30_000))
+    main = start()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        feed.adopt({main.pid, os.getpid()}, set(), frozenset())
+        with socket.create_connection(server.getsockname()) as ours:
+            feed.learn(time.monotonic_ns())
+            assert feed.ends == frozenset()
+            feed.note_ends()
+            noted = feed.ends
+            ports = {(local.port, remote.port) for local, remote in noted}
+            assert (ours.getsockname()[1], server.getsockname()[1]) in ports
+        feed.behind.rest(feed.mains.values())
+        feed.adopt(set(), set(), frozenset())
+    assert feed.ends is noted
+    assert feed.reverse_ends == {(remote, local) for local, remote in noted}
+    feed.close()
 
 
 def test_a_main_without_workers_has_no_worker_series(start: Start) -> None:

@@ -75,7 +75,7 @@ def text(sampler: Sampler) -> str:
 def peer_busy(watch: FeederWatch, uuid: str) -> float | None:
     """How busy peers of GPU `uuid` were, 0-1; None before its feeders were looked at."""
     feeders = watch.feeders(uuid, 0, time.monotonic_ns())
-    return feeders.peer_busy if feeders else None
+    return feeders.peer if feeders else None
 
 
 def waited_for_peer(sampler: Sampler) -> list[int]:
@@ -154,7 +154,7 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
     for uuid, parent in PARENTS.items():
         watch.hold(uuid, holders, parent)
     until(lambda: all(peer_busy(watch, uuid) is not None for uuid in PARENTS), "feeders")
-    watch.tell_busy(busy, 0.9)
+    watch.tell_engaged(busy, 0.9)
     found = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
     assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
 

@@ -84,7 +84,7 @@ def test_what_is_no_stat_file_is_refused(text: bytes) -> None:
         ("S", None, State.UNKNOWN),
         ("S", "sk_wait_data", State.NETWORK),
         ("S", "wait_woken", State.NETWORK),
-        ("S", "inet_csk_accept", State.NETWORK),
+        ("S", "inet_csk_accept", State.SLEEP),
         ("S", "unix_stream_read_generic", State.QUEUE),
         ("S", "__skb_wait_for_more_packets", State.NETWORK),
         ("S", "futex_wait_queue", State.QUEUE),

@@ -15,9 +15,12 @@ from gpu_bottleneck_exporter.check import _gaps
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.host.watch import HostSnapshot, HostWatch
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
+from support.programs import descriptors, program
+from support.rights import as_nobody
 from support.states import NO_DRIVER
 from support.trees import cgroup_v1, cgroup_v2, lay
 
+PROC = Path("/proc")
 PSI = "some avg10=0 avg60=0 avg300=0 total=1\n"
 ZEROS = " ".join(["0"] * 40)
 COMPLETE = {
@@ -41,11 +44,15 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 def missing(proc: Path, sysfs: Path, *feeding: int) -> set[str]:
-    return {name for name, given in host_signals(proc, sysfs, feeding).items() if not given}
+    """But connections, which no recorded process has."""
+    signals = host_signals(proc, sysfs, feeding)
+    return {name for name, given in signals.items() if not given and name != "connections"}
 
 
 def test_a_machine_that_gives_all(proc: Path, sysfs: Path) -> None:
-    assert host_signals(proc, sysfs, ()) == dict.fromkeys(
+    found = dict(host_signals(proc, sysfs, ()))
+    assert not found.pop("connections"), "recorded processes lend nothing"
+    assert found == dict.fromkeys(
         (
             "psi_host",
             "psi_cgroup",
@@ -161,9 +168,54 @@ def test_the_pid_namespace_of_this_machine() -> None:
     assert found["process_io"]
 
 
+def test_connections_of_a_process_that_we_may_trace(sysfs: Path) -> None:
+    with program("ready(); told()") as one:
+        before = descriptors()
+        assert host_signals(PROC, sysfs, (one.pid,))["connections"] is True
+        assert host_signals(PROC, sysfs, (one.pid, os.getpid()))["connections"] is True
+        assert descriptors() <= before
+
+
+def test_connections_of_a_process_that_is_gone_say_nothing(sysfs: Path) -> None:
+    with program("") as one:
+        pass
+    assert "connections" not in host_signals(PROC, sysfs, (one.pid,))
+
+
+def test_connections_of_processes_with_other_numbers_cannot_be_seen(
+    proc: Path, sysfs: Path
+) -> None:
+    assert host_signals(proc, sysfs, (1,))["connections"] is False
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "given"),
+    [((), False), (("dac_read_search",), False), (("dac_read_search", "sys_ptrace"), True)],
+)
+def test_connections_take_the_right_to_ptrace(capabilities: tuple[str, ...], given: bool) -> None:  # noqa: FBT001
+    way = as_nobody(*capabilities, files=[])
+    code = "import sys; from pathlib import Path\n"
+    code += "from gpu_bottleneck_exporter.host.signals import host_signals\n"
+    code += "found = host_signals(Path('/proc'), Path('/sys'), (int(sys.argv[1]),))\n"
+    code += "print(found['connections'])"
+    with program("ready(); told()") as one:
+        command = [*way, sys.executable, "-c", code, str(one.pid)]
+        assert subprocess.check_output(command, text=True).strip() == str(given)
+
+
+def test_what_was_not_looked_at_in_full_is_a_signal(proc: Path, sysfs: Path) -> None:
+    watch = HostWatch(proc, sysfs, machine=False)
+    for given in (True, False, True):
+        watch.look((), {"all_threads": given, "all_sockets": True})
+        assert watch.snapshot is not None
+        assert watch.snapshot.signals["all_threads"] is given
+        assert watch.snapshot.signals["all_sockets"] is True
+
+
 def test_each_has_a_remedy() -> None:
     found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
-    assert found.keys() | {"wait_channel", "host_pids"} <= OF_SIGNALS.keys()
+    looks = {"wait_channel", "host_pids", "all_threads", "all_sockets"}
+    assert found.keys() | looks <= OF_SIGNALS.keys()
 
 
 def test_a_gap_of_the_host_is_told_with_its_remedy() -> None:
@@ -185,7 +237,7 @@ def test_each_change_is_logged_once(
         watch._signals_due_ns = 0  # as if ten seconds had passed
         with caplog.at_level(logging.INFO):
             watch.look()
-        return [record.message for record in caplog.records]
+        return [record.message for record in caplog.records if "connections" not in record.message]
 
     assert said() == []
     (proc / "1/wchan").write_text("0")

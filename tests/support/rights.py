@@ -50,6 +50,16 @@ def with_pids_of_its_own() -> Way:
     return _unshared("--pid", "--fork", "--kill-child", "--mount-proc")
 
 
+def with_a_network_of_its_own() -> Way:
+    """In a network namespace of its own, where not even loopback is up."""
+    return _unshared("--net")
+
+
+def with_mounts_of_its_own() -> Way:
+    """In a mount namespace of its own."""
+    return _unshared("--mount")
+
+
 def with_proc_hiding_others(hidepid: int | str) -> Way:
     """With a /proc that is mounted with `hidepid`; 1: nothing of other users, 2: not even pids.
 

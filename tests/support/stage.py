@@ -33,7 +33,8 @@ from support.tools import _missing
 CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
 PRIVATE = {
     "process_io": ("read and wrote", "memory shows as storage", *CAPABILITIES),
-    "wait_channel": ("network, queue and asleep become unknown", *CAPABILITIES),
+    "wait_channel": ("network, queue, requests and asleep become unknown", *CAPABILITIES),
+    "connections": ("what connections were asked is not told", *CAPABILITIES[:2]),
 }
 """What the kernel keeps from other users, and what `check` is to say of it."""
 NO_FEEDERS = ("feeders", "unknown", "hostPID: true", "--pid=host", "hidepid")

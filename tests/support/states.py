@@ -33,7 +33,7 @@ from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.ledger import GpuSnapshot, Totals
 from gpu_bottleneck_exporter.sampler import NO_SYSTEM, Sampler, State
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stall import UNALLOCATED, WAITING_ON
+from gpu_bottleneck_exporter.stall import REQUESTS, UNALLOCATED, WAITING_ON
 from gpu_bottleneck_exporter.worker import Outcome
 from gpu_bottleneck_exporter.workload.identity import Owner
 
@@ -164,9 +164,10 @@ def sampled_totals() -> Totals:
 
 
 def stall_ns() -> dict[str, int]:
-    """What is observed and not busy above."""
-    parts = {cause: 800_000_000 * at for at, cause in enumerate(WAITING_ON)}
-    return parts | {UNALLOCATED: 1_220_000_000}
+    """What is observed and not busy above, of a job that serves nobody."""
+    of_a_job = [cause for cause in WAITING_ON if cause != REQUESTS]
+    parts = {cause: 800_000_000 * at for at, cause in enumerate(of_a_job)}
+    return parts | {UNALLOCATED: 1_220_000_000, REQUESTS: 0}
 
 
 def with_gpm(totals: Totals) -> Totals:

@@ -230,7 +230,7 @@ def test_the_policy_lets_only_our_style_and_script_run() -> None:
 def test_every_wait_has_a_colour_of_its_own() -> None:
     style = outline(mixed_state()).of["style"][0]
     colours = re.findall(r"\.c-(\w+) \{ --c: (#\w+); \}", style)
-    assert len(colours) == len({colour for _, colour in colours}) == 12
+    assert len(colours) == len({colour for _, colour in colours}) == 13
 
 
 def test_names_that_are_no_unicode_do_not_break_the_page() -> None:

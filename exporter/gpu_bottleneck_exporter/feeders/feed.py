@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from gpu_bottleneck_exporter.feeders import evidence
+from gpu_bottleneck_exporter.feeders.behind import Behind, Looked
+from gpu_bottleneck_exporter.feeders.closer import Closer
+from gpu_bottleneck_exporter.feeders.interactive import runs_notebook
+from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
+from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import State, classify, parse_stat
@@ -20,11 +26,17 @@ SLACK_NS = 1_500_000_000
 WORKERS_PER_PASS = 2
 WORKERS_PER_TICK = 4
 """So many workers' counters are read every tick; of more, half in one tick, half in the next."""
+_EXPLAINED = 0.8
+"""So many active workers at all times explain the waiting."""
+_HARDLY = 0.1
 WORKER_HISTORY_NS = 4_000_000_000
 """Workers are seen in turn: what takes most of their time shows over seconds, not in one tick."""
+_RESTS = frozenset({State.QUEUE, State.SLEEP, State.REQUESTS, State.UNKNOWN})
 ROLES = ("main", "worker")
 T = TypeVar("T", "Moment", "Tick")
-_WAITS = {state: state.value for state in State if state not in (State.RUN, State.GONE)}
+_WAITS = {state: state.value for state in State if state not in (State.RUN, State.GONE)} | {
+    State.REQUESTS: State.SLEEP.value
+}
 _HELPERS = ("forkserver", "resource_tracker")
 
 
@@ -56,27 +68,52 @@ class Moment(NamedTuple):
     workers: Mapping[State, int]
     counts: tuple[int, int]
     """How many mains and workers there were; not all workers are looked at, nor each time."""
+    looked: Looked | None = None
+    """What closer looks at the mains found, if there were any."""
+    kin: Mapping[State, int] = {}
+    kin_count: int = 0
 
 
 @dataclass(slots=True)
 class Looks:
-    """What the workers were seen doing in several moments."""
+    """What the workers and kin were seen doing in several moments."""
 
     states: dict[State, int] = field(default_factory=dict)
     workers: int = 0
     """How many there were, summed over the moments."""
     moments: int = 0
+    kin_states: dict[State, int] = field(default_factory=dict)
+    kin: int = 0
+    """As `workers`."""
 
     def add(self, moment: Moment) -> None:
         """Take one moment in."""
         _add_up(self.states, moment.workers)
+        _add_up(self.kin_states, moment.kin)
         self.workers += moment.counts[1]
+        self.kin += moment.kin_count
         self.moments += 1
+
+    @property
+    def active(self) -> float:
+        """How many workers ran or were in D state, on average."""
+        seen = sum(self.states.values())
+        if not seen:
+            return 0.0
+        active = self.states.get(State.RUN, 0) + self.states.get(State.DISK, 0)
+        return active / seen * self.workers / self.moments
+
+    @property
+    def anybody_active(self) -> bool:
+        """Whether a worker or kin was seen doing anything."""
+        return not _RESTS.issuperset(self.states) or not _RESTS.issuperset(self.kin_states)
 
     def merge(self, other: Looks) -> None:
         """Take the moments of `other` in."""
         _add_up(self.states, other.states)
+        _add_up(self.kin_states, other.kin_states)
         self.workers += other.workers
+        self.kin += other.kin
         self.moments += other.moments
 
 
@@ -92,6 +129,9 @@ class Tick:
     """How each control group held them back in this tick."""
     looks: Looks = field(default_factory=Looks)
     """What its workers were seen doing."""
+    kin: Counters = field(default_factory=Counters)
+    threads: Usage = field(default_factory=Usage)
+    """What loading threads of the mains used."""
 
 
 @dataclass(slots=True)
@@ -111,8 +151,13 @@ class Totals:
 class Feed:
     """Written by the watching thread; `feeders` may be asked by any."""
 
-    def __init__(self, proc: Path, groups: Cgroups) -> None:
-        """`proc`: the host's; `groups` are read by whoever drives all feeds."""
+    def __init__(self, proc: Path, groups: Cgroups, patience: Patience | None = None) -> None:
+        """`proc`: the host's; `groups` are read by whoever drives all feeds.
+
+        `patience` with what connections were asked, where they can be looked at.
+        """
+        self.behind = Behind(proc, patience)
+        self.behind.know(self._knows)
         self.mains: dict[int, Member] = {}
         self.workers: dict[int, Member] = {}
         self.totals = Totals()
@@ -123,6 +168,13 @@ class Feed:
         self._ticks: deque[Tick] = deque()
         self.jobs: set[tuple[str, ...]] = set()
         """What its mains have in common with those of other GPUs of the same job."""
+        self.ends: frozenset[Ends] = frozenset()
+        """Local and remote ends of the mains' connections, as last noted; for any thread."""
+        self.reverse_ends: frozenset[Ends] = frozenset()
+        """The same, as the other side has them."""
+        self.has_rank_variables = False
+        """Whether one of its mains was started as one of several ranks."""
+        self.sought_kin = False
         self._others: frozenset[int] = frozenset()
         self._helpers: dict[int, Member] = {}
         """multiprocessing's own: they load nothing, but a forkserver starts workers."""
@@ -133,6 +185,8 @@ class Feed:
         self._ticks_counted = 0
         self._last_pass_ns: int | None = None
         self._last_tick_ns: int | None = None
+        self._ended_ns = 0
+        """CPU time of members that ended and that no parent's counters have told of yet."""
 
     @property
     def cgroups(self) -> frozenset[Cgroup]:
@@ -159,6 +213,8 @@ class Feed:
         for member in (*self.mains.values(), *self._helpers.values()):
             member.forget_children()
         self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid)}
+        self.has_rank_variables = any(key[0] == GROUP for key in self.jobs)
+        self.behind.interactive = any(runs_notebook(self._command(pid)) for pid in self.mains)
         groups = {self._cgroup(pid) for pid in self.mains}
         self._cgroups = {
             group: self._cgroups.get(group) or _held_back(group) for group in groups if group
@@ -169,19 +225,38 @@ class Feed:
 
         False when a process is gone and the tree is out of date.
         """
-        main = _counted(self.mains.values())
-        chosen = [] if mains_only else self._next_workers()
-        workers = _counted(chosen)
         counts = len(self.mains), len(self._in_turn)
         elapsed = now_ns - (self._last_pass_ns or now_ns)
         self._last_pass_ns = now_ns
-        self._moments.append(Moment(now_ns, elapsed, main, workers, counts))
-        return State.GONE not in workers
+        chosen = [] if mains_only else self._next_workers()
+        if self.behind.wanted(now_ns):
+            moment = self._look_closer(now_ns, elapsed, chosen)
+        else:
+            main, workers = _counted(self.mains.values()), _counted(chosen)
+            moment = Moment(now_ns, elapsed, main, workers, counts)
+        self._moments.append(moment)
+        return State.GONE not in moment.workers
+
+    def _look_closer(self, now_ns: int, elapsed: int, chosen: list[Member]) -> Moment:
+        main: dict[State, int] = {}
+        has_workers = bool(self.workers)
+        looked = self.behind.mains(self.mains.values(), main, now_ns, workers=has_workers)
+        return Moment(
+            now_ns,
+            elapsed,
+            main,
+            self.behind.others(chosen, now_ns),
+            (len(self.mains), len(self._in_turn)),
+            None if self.behind.explained else looked,
+            self.behind.look_at_kin(now_ns),
+            len(self.behind.kin),
+        )
 
     def _next_workers(self) -> list[Member]:
         count = len(self._in_turn)
         first = self._next_worker
-        self._next_worker += min(WORKERS_PER_PASS, count)
+        # Of workers that all rest one at a time will do: it takes a closer look to know.
+        self._next_worker += min(1 if self.behind.resting else WORKERS_PER_PASS, count)
         return [self._in_turn[i % count] for i in range(first, self._next_worker)]
 
     def knows_all_children(self) -> bool:
@@ -206,8 +281,9 @@ class Feed:
         self._last_tick_ns = now_ns
         tick = Tick(now_ns, now_ns - (before or now_ns))
         self._count_waits(before or 0, tick.looks)
-        current = self._advance(self.mains.values(), tick.main)
+        current = self._advance(self.mains.values(), tick.main, self.behind.follow_launches)
         current &= self._advance(self._workers_to_count(), tick.workers)
+        self._count_behind(tick)
         for group, held in list(self._cgroups.items()):
             now = _held_back(group, held)
             tick.held.append(now.less(held))
@@ -215,10 +291,10 @@ class Feed:
         self._add(tick)
         return current
 
-    def feeders(self, start_ns: int, end_ns: int, peer_busy: float = 0.0) -> Feeders | None:
+    def feeders(self, start_ns: int, end_ns: int, peer: float = 0.0) -> Feeders | None:
         """What happened from `start_ns` to `end_ns`; None when nobody looked.
 
-        `peer_busy`: how busy the busiest other GPU of the job is, 0-1.
+        `peer`: share of the time in which another GPU of the job worked or had a cause of its own.
         """
         moments = _since(self._moments, start_ns, end_ns)
         if not moments:
@@ -226,22 +302,36 @@ class Feed:
         looks = self._looks(moments, end_ns)
         ticks = _since(self._ticks, start_ns - SLACK_NS, end_ns + SLACK_NS)
         held_back = [held for tick in ticks for held in tick.held]
-        main, workers = Counters(), Counters()
+        looked = [m for m in moments if m.looked is not None]
+        main, workers, kin = Counters(), Counters(), Counters()
         for tick in ticks:
             main.add(tick.main)
             workers.add(tick.workers)
+            kin.add(tick.kin)
         return Feeders(
             elapsed_ns=sum(tick.elapsed_ns for tick in ticks),
             main=_summed(m.main for m in moments),
             workers=looks.states,
             worker_count=looks.workers / looks.moments,
-            main_usage=_usage(main, main.leader_cpu_ns),
-            worker_usage=_usage(workers, workers.cpu_ns),
-            other_threads_cpu_ns=max(main.cpu_ns - main.leader_cpu_ns, 0),
+            threads=_summed(m.looked.threads for m in looked if m.looked),
+            thread_looks=len(looked),
+            kin=looks.kin_states,
+            kin_count=looks.kin / looks.moments,
+            main_usage=_usage(
+                main, main.leader_cpu_ns + main.launch_cpu_ns, main.queue_ns + main.launch_queue_ns
+            ),
+            worker_usage=_usage(workers, workers.cpu_ns, workers.queue_ns),
+            kin_usage=_usage(kin, kin.cpu_ns, kin.queue_ns),
+            thread_usage=Usage(
+                user_ns=sum(tick.threads.user_ns for tick in ticks),
+                queue_ns=sum(tick.threads.queue_ns for tick in ticks),
+            ),
+            children_cpu_ns=main.children_ns + workers.children_ns,
+            other_threads_cpu_ns=max(main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns, 0),
             periods=sum(held.periods for held in held_back),
             throttled_periods=sum(held.throttled_periods for held in held_back),
             refault_bytes=sum(held.refault_bytes for held in held_back),
-            peer_busy=peer_busy,
+            peer=peer,
         )
 
     def _looks(self, moments: Iterable[Moment], end_ns: int) -> Looks:
@@ -256,8 +346,54 @@ class Feed:
                 looks.add(moment)
         return looks
 
+    @property
+    def sees_all_threads(self) -> bool:
+        """Whether no process had more threads than are looked at."""
+        return all(closer.threads.complete for closer in self._closers())
+
+    @property
+    def sees_all_sockets(self) -> bool:
+        """Whether no process had more sockets than are looked at."""
+        return all(c.wire.sockets.complete for c in self._closers() if c.wire)
+
+    def _closers(self) -> Iterator[Closer]:
+        members = (*self.mains.values(), *self.workers.values(), *self.behind.kin.values())
+        return (member.closer for member in members if member.closer)
+
+    def note_ends(self) -> None:
+        """Tell other threads which connections the mains have, as far as they were looked at."""
+        ends = _ends(self.mains.values())
+        self.reverse_ends = frozenset((remote, local) for local, remote in ends)
+        self.ends = ends
+
+    @property
+    def own_ends(self) -> frozenset[Ends]:
+        """Those of workers and kin."""
+        return _ends([*self.workers.values(), *self.behind.kin.values()])
+
+    def evidence(self, now_ns: int) -> tuple[str, ...]:
+        """What was seen behind the waiting lately, in words; costs too much for every tick."""
+        if not self.behind.wanted(now_ns):
+            return ()
+        moments = _since(self._moments, now_ns - WORKER_HISTORY_NS, now_ns)
+        reasons: Counter[str] = Counter()
+        for moment in moments:
+            reasons.update(moment.looked.reasons if moment.looked else ())
+        owed = (closer.wire.owed for closer in self._closers() if closer.wire)
+        files = any(State.DISK in states for m in moments for states in (m.main, m.workers, m.kin))
+        return (
+            *evidence.asleep(reasons),
+            *evidence.asked((one for one in owed if one), now_ns),
+            *(evidence.storage(self._proc, [*self.mains, *self.workers][:4]) if files else ()),
+        )
+
+    def learn(self, now_ns: int) -> None:
+        """Look at the connections of all its processes."""
+        self.behind.learn([*self.mains.values(), *self.behind.kin.values()], now_ns)
+
     def close(self) -> None:
         """Give all descriptors back."""
+        self.behind.close()
         for members in (self.mains, self.workers, self._helpers):
             for member in members.values():
                 member.close()
@@ -265,7 +401,10 @@ class Feed:
     def _replace(self, members: dict[int, Member], pids: set[int]) -> int:
         gone = {pid for pid, member in members.items() if member.gone}
         for pid in (members.keys() - pids) | gone:
-            members.pop(pid).close()
+            member = members.pop(pid)
+            if members is self.workers:
+                self._ended_ns += member.used_ns
+            member.close()
         new = pids - members.keys()
         for pid in new:
             members[pid] = Member(self._proc, pid)
@@ -282,11 +421,14 @@ class Feed:
 
         Workers have their forkserver's command line, but it for a parent.
         """
-        command = read(self._proc / str(pid) / "cmdline") or ""
+        command = self._command(pid)
         stat = read(self._proc / str(pid) / "stat")
         if not stat or parse_stat(stat.encode()).parent not in self.mains:
             return False
         return any(f"from multiprocessing.{name} import main" in command for name in _HELPERS)
+
+    def _command(self, pid: int) -> str:
+        return read(self._proc / str(pid) / "cmdline") or ""
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")
@@ -316,15 +458,48 @@ class Feed:
             return self._in_turn
         return self._in_turn[self._ticks_counted % 2 :: 2]
 
-    def _advance(self, members: Iterable[Member], total: Counters) -> bool:
+    def _advance(
+        self,
+        members: Iterable[Member],
+        total: Counters,
+        tell: Callable[[Member, Counters], None] = lambda *_: None,
+    ) -> bool:
         complete = True
         for member in members:
             used = member.advance()
             if used is None:
                 complete = False
             else:
+                tell(member, used)
                 total.add(used)
         return complete
+
+    def _count_queues(self, members: Iterable[Member], total: Counters) -> None:
+        """Those of threads beside the first, as far as closer looks have counted them."""
+        for member in members:
+            for used in member.closer.take_used() if member.closer else ():
+                total.queue_ns += used.queue_ns
+
+    def _count_behind(self, tick: Tick) -> None:
+        """What threads and ended children used; whether closer looks are needed at all."""
+        tick.threads = self.behind.count_threads(self.mains.values(), tick.main)
+        self._advance(self.behind.kin.values(), tick.kin)
+        self._count_queues(self.workers.values(), tick.workers)
+        self._count_queues(self.behind.kin.values(), tick.kin)
+        # A worker's whole life comes at once when it ends; what is known of it was counted.
+        known = min(self._ended_ns, tick.main.children_ns)
+        self._ended_ns = (self._ended_ns - known) // 2
+        tick.main.children_ns = min(tick.main.children_ns - known, tick.elapsed_ns)
+        tick.workers.children_ns = min(tick.workers.children_ns, tick.elapsed_ns)
+        if not self.behind.wanted(tick.at_ns):
+            self.behind.rest([*self.mains.values(), *self.workers.values()])
+            self.behind.explained = self.behind.resting = False
+            return
+        self.behind.resting = not tick.looks.anybody_active
+        others = tick.main.cpu_ns - tick.main.leader_cpu_ns
+        self.behind.explained = (
+            tick.looks.active >= _EXPLAINED and others < _HARDLY * tick.elapsed_ns
+        )
 
     def _add(self, tick: Tick) -> None:
         self._ticks.append(tick)
@@ -336,27 +511,17 @@ class Feed:
         self.totals.refault_bytes += sum(held.refault_bytes for held in tick.held)
 
 
-def job_keys(proc: Path, pid: int) -> set[tuple[str, ...]]:
-    """Equal for processes of one job: the process itself, and its distributed group.
-
-    The group is what torchrun and its like put into the environment, which only the
-    same user or one with CAP_SYS_PTRACE may read.
-    """
-    entries = (read(proc / str(pid) / "environ") or "").split("\0")
-    variables = dict(entry.partition("=")[::2] for entry in entries)
-    keys: set[tuple[str, ...]] = {("process", str(pid))}
-    address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
-    if address and port and variables.get("WORLD_SIZE", "1") != "1":
-        keys.add(("group", address, port))
-    return keys
+def _ends(members: Iterable[Member]) -> frozenset[Ends]:
+    wires = (member.closer.wire for member in members if member.closer)
+    return frozenset().union(*(wire.ends for wire in wires if wire))
 
 
-def _usage(counters: Counters, cpu_ns: int) -> Usage:
+def _usage(counters: Counters, cpu_ns: int, queue_ns: int) -> Usage:
     system = counters.system_ns / counters.cpu_ns if counters.cpu_ns else 0.0
     return Usage(
         user_ns=round(cpu_ns * (1 - system)),
         system_ns=round(cpu_ns * system),
-        queue_ns=counters.queue_ns,
+        queue_ns=queue_ns,
         io_bytes=(counters.read_bytes or 0) + (counters.written_bytes or 0),
     )
 

@@ -97,7 +97,9 @@ class JobReader:
             self._limits = self._read_limits(groups)
             self._started_ns = _started_ns(self._proc, mains.values(), now_ns)
             self._namespaces = {
-                inode: pid for pid in mains if (inode := _namespace(self._proc, pid)) is not None
+                inode: pid
+                for pid in mains
+                if (inode := network_namespace(self._proc, pid)) is not None
             }
         self._advance(groups, now_ns)
         traffic = self._traffic.known(sources=bool(mains))
@@ -139,8 +141,8 @@ class JobReader:
         )
 
 
-def _namespace(proc: Path, pid: int) -> int | None:
-    """What tells network namespaces apart: each has a net/dev of its own.
+def network_namespace(proc: Path, pid: int) -> int | None:
+    """What tells the network namespace of a process from others: each has a net/dev of its own.
 
     /proc/PID/ns/net would need the right to ptrace.
     """

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_bottleneck_exporter.feeders.closer import Closer
+from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.host.process import ProcessReader, State
 
@@ -25,6 +27,11 @@ class Counters:
     major_faults: int = 0
     read_bytes: int | None = 0
     written_bytes: int | None = 0
+    children_ns: int = 0
+    """CPU time of children that ended and were waited for."""
+    launch_cpu_ns: int = 0
+    """Threads beside the first that launch kernels; counted by closer looks only."""
+    launch_queue_ns: int = 0
 
     def less(self, before: Counters) -> Counters:
         """What was added since `before`; never negative."""
@@ -36,6 +43,7 @@ class Counters:
             max(self.major_faults - before.major_faults, 0),
             _grown(self.read_bytes, before.read_bytes),
             _grown(self.written_bytes, before.written_bytes),
+            max(self.children_ns - before.children_ns, 0),
         )
 
     def add(self, more: Counters) -> None:
@@ -45,6 +53,9 @@ class Counters:
         self.leader_cpu_ns += more.leader_cpu_ns
         self.queue_ns += more.queue_ns
         self.major_faults += more.major_faults
+        self.children_ns += more.children_ns
+        self.launch_cpu_ns += more.launch_cpu_ns
+        self.launch_queue_ns += more.launch_queue_ns
         if more.read_bytes is not None:
             self.read_bytes = (self.read_bytes or 0) + more.read_bytes
         if more.written_bytes is not None:
@@ -63,10 +74,14 @@ class Member:
         self.reader = ProcessReader(proc, pid)
         self.state: Callable[[], State] = self.reader.state
         """What its first thread does now."""
+        self.closer: Closer | None = None
+        """What looks behind the first thread, once that was asked for."""
+        self._proc = proc
         self._children = KeptFile(proc / str(pid) / "task" / str(pid) / "children")
         self._known_children: bytes | None = None
         self._last: Counters | None = None
         self._last = self._read()
+        self._used_ns = 0
 
     @property
     def started_ticks(self) -> int | None:
@@ -87,6 +102,24 @@ class Member:
         """Give the descriptors back."""
         self.reader.close()
         self._children.close()
+        self.look_no_closer()
+
+    def look_closer(self, patience: Patience | None) -> Closer:
+        """What looks behind its first thread; `patience` of its job, see `Closer`."""
+        if self.closer is None:
+            self.closer = Closer(self._proc, self.pid, patience)
+        return self.closer
+
+    def look_no_closer(self) -> None:
+        """Give back what closer looks have taken."""
+        if self.closer is not None:
+            self.closer.close()
+            self.closer = None
+
+    @property
+    def used_ns(self) -> int:
+        """CPU time it had used when its counters were last read, ended children's included."""
+        return self._last.cpu_ns + self._last.children_ns if self._last else self._used_ns
 
     def strangers(self, known: Callable[[int], bool]) -> bool:
         """Whether its first thread has a living child that is not `known`."""
@@ -112,6 +145,8 @@ class Member:
     def advance(self) -> Counters | None:
         """What it used since the last call; None when it is gone."""
         before, now = self._last, None if self._last is None else self._read()
+        if now is None:
+            self._used_ns = self.used_ns
         self._last = now
         return None if before is None or now is None else now.less(before)
 
@@ -133,4 +168,5 @@ class Member:
             stat.major_faults,
             read,
             written,
+            stat.children_ns,
         )

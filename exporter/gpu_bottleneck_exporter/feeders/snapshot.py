@@ -12,6 +12,8 @@ from gpu_bottleneck_exporter.feeders.member import Counters, Member
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
+_EVIDENCE_NS = 4_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
@@ -31,6 +33,8 @@ class Feeding:
     job: Job
     owners: tuple[Owner, ...] = ()
     """Of the mains, each once."""
+    evidence: tuple[str, ...] = ()
+    """What was seen behind the waiting lately, in words for people."""
 
 
 class FeedingReader:
@@ -44,6 +48,8 @@ class FeedingReader:
         self._counted: set[str] = set()
         """Roles of which bytes were known of at least one process."""
         self._held_back: set[str] = set()
+        self._evidence: tuple[str, ...] = ()
+        self._evidence_due_ns = 0
 
     def read(self, feed: Feed, now_ns: int, *, queue_known: bool) -> Feeding:
         """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue."""
@@ -65,7 +71,14 @@ class FeedingReader:
             refault_bytes=totals.refault_bytes if refaults else None,
             job=job,
             owners=self._owners_of(feed.mains, now_ns),
+            evidence=self._evidence_of(feed, now_ns),
         )
+
+    def _evidence_of(self, feed: Feed, now_ns: int) -> tuple[str, ...]:
+        if now_ns >= self._evidence_due_ns:
+            self._evidence_due_ns = now_ns + _EVIDENCE_NS
+            self._evidence = feed.evidence(now_ns)
+        return self._evidence
 
     def _owners_of(self, mains: Mapping[int, Member], now_ns: int) -> tuple[Owner, ...]:
         if self._owners is None:

@@ -12,12 +12,16 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.feed import Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
+from gpu_bottleneck_exporter.feeders.kin import KinFinder
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files, read
+from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.tree import descendants
 from gpu_bottleneck_exporter.host.watch import HostWatch
+from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
 from gpu_bottleneck_exporter.stall import Feeders
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
@@ -31,7 +35,10 @@ COUNT_SECONDS = 1.0
 SNAPSHOT_SECONDS = 2.0
 LOOK_FOR_CHILDREN_SECONDS = 0.4
 DISCOVERY_SECONDS = 10.0
+SEEK_KIN_SECONDS = 5.0
 _JITTER = 0.3
+_PASSES_BETWEEN = 2
+"""So many passes apart each of many mains is looked at closely, while its wait is the same."""
 _STOP_SECONDS = 2.0
 
 
@@ -58,9 +65,19 @@ class FeederWatch:
     """
 
     def __init__(
-        self, proc: Path, sysfs: Path, *, machine: bool = False, owners: bool = False
+        self,
+        proc: Path,
+        sysfs: Path,
+        *,
+        machine: bool = False,
+        owners: bool = False,
+        longest_answer_seconds: float = LONGEST_ANSWER_SECONDS,
     ) -> None:
-        """`proc`, `sysfs`: the host's; whether to read the `machine` and mains' `owners` too."""
+        """`proc`, `sysfs`: the host's; whether to read the `machine` and mains' `owners` too.
+
+        A question that was put longer ago than `longest_answer_seconds` is no slow answer.
+        """
+        self._longest_answer_ms = int(longest_answer_seconds * 1000)
         self.host = HostWatch(proc, sysfs, machine=machine)
         self._proc = proc
         self._groups = Cgroups(sysfs)
@@ -71,7 +88,8 @@ class FeederWatch:
         self._held: dict[str, frozenset[int] | None] = {}
         self._parents: dict[str, str | None] = {}
         self._feeds: dict[str, Feed] = {}
-        self._busy: dict[str, float] = {}
+        self._engaged: dict[str, float] = {}
+        self._connected = same_pids(proc)
         self._readers: dict[str, FeedingReader] = {}
         self._feedings: dict[str, Feeding | None] = {}
         self._changed = False
@@ -80,6 +98,9 @@ class FeederWatch:
         self._count = Rhythm(COUNT_SECONDS)
         self._snapshot = Rhythm(SNAPSHOT_SECONDS)
         self._look_for_children = Rhythm(LOOK_FOR_CHILDREN_SECONDS)
+        self._seek_kin = Rhythm(SEEK_KIN_SECONDS)
+        self._sought_kin: dict[str, frozenset[int]] = {}
+        """By GPU, all holders of GPUs as they were when its kin were last sought."""
         self._finished_pass_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
 
@@ -113,20 +134,33 @@ class FeederWatch:
     def feeders(self, uuid: str, start_ns: int, end_ns: int) -> Feeders | None:
         """What the feeders of GPU `uuid` did between two monotonic times; from any thread."""
         feed = self._feeds.get(uuid)
-        return feed.feeders(start_ns, end_ns, self._peer_busy(uuid, feed)) if feed else None
+        return feed.feeders(start_ns, end_ns, self._peer(uuid, feed)) if feed else None
 
     def tell_busy(self, uuid: str, ratio: float) -> None:
-        """Tell how busy GPU `uuid` was in its last tick, for its peers to know."""
-        self._busy[uuid] = ratio
+        """Tell how busy GPU `uuid` was in its last tick."""
+        feed = self._feeds.get(uuid)
+        if feed:
+            feed.behind.tell_busy(ratio, time.monotonic_ns())
 
-    def _peer_busy(self, uuid: str, feed: Feed) -> float:
-        """How busy the busiest other GPU of the job was in its last tick, 0-1."""
+    def tell_engaged(self, uuid: str, ratio: float) -> None:
+        """Tell for its peers which share of its last tick GPU `uuid` worked or waited for its own.
+
+        Who waits for a rank that is starved waits for that rank, however little its GPU does.
+        """
+        self._engaged[uuid] = ratio
+
+    def _peer(self, uuid: str, feed: Feed) -> float:
+        """The largest share of the last tick that another GPU of the job was engaged in, 0-1."""
         peers = [
-            self._busy.get(other, 0.0)
+            self._engaged.get(other, 0.0)
             for other, theirs in self._feeds.items()
-            if self._is_apart(uuid, other) and feed.jobs & theirs.jobs
+            if self._is_apart(uuid, other) and self._of_one_job(feed, theirs)
         ]
         return max(peers, default=0.0)
+
+    @staticmethod
+    def _of_one_job(one: Feed, other: Feed) -> bool:
+        return bool(one.jobs & other.jobs or one.ends & other.reverse_ends)
 
     def _is_apart(self, uuid: str, other: str) -> bool:
         """Whether `other` is neither GPU `uuid` nor its parent nor one of its MIG instances.
@@ -146,7 +180,14 @@ class FeederWatch:
 
     def _tell(self) -> None:
         """Make the snapshots that scrapes show."""
-        self.host.look({pid for feed in self._feeds.values() for pid in feed.mains})
+        feeds = self._feeds.values()
+        self.host.look(
+            {pid for feed in feeds for pid in feed.mains},
+            {
+                "all_threads": all(feed.sees_all_threads for feed in feeds),
+                "all_sockets": all(feed.sees_all_sockets for feed in feeds),
+            },
+        )
         host, now = self.host.snapshot, time.monotonic_ns()
         queue_known = host is None or host.signals.get("schedstat", True)
         for uuid, feed in self._feeds.items():
@@ -195,8 +236,12 @@ class FeederWatch:
             stale |= not feed.sample(time.monotonic_ns(), mains_only=self._mains_only)
             if looking:
                 stale |= not feed.knows_all_children()
+            if self._connected and feed.behind.wanted(time.monotonic_ns()) and not feed.sought_kin:
+                stale = feed.sought_kin = True
             if counting:
                 stale |= not feed.advance(time.monotonic_ns())
+        if counting:
+            self._learn_connections(time.monotonic_ns())
         return stale
 
     def _discover(self) -> None:
@@ -211,10 +256,54 @@ class FeederWatch:
         for uuid, pids in held.items():
             living = seen.intersection(pids or ())
             workers = {worker for pid in living for worker in trees.get(pid, ())}
-            feeds.setdefault(uuid, Feed(self._proc, self._groups)).adopt(living, workers, mains)
+            if uuid not in feeds:
+                feeds[uuid] = Feed(self._proc, self._groups, self._patience())
+            feeds[uuid].adopt(living, workers, mains)
+        self._find_kin(feeds, mains)
         self._feeds = feeds
         self._step = _pass_seconds(len(seen))
+        for feed in feeds.values():
+            few = self._step == _pass_seconds(0)
+            feed.behind.fresh_ns = 0 if few else int(_PASSES_BETWEEN * self._step * 1e9)
         self._groups.keep({group for feed in feeds.values() for group in feed.cgroups})
+
+    def _patience(self) -> Patience | None:
+        return Patience(self._longest_answer_ms) if self._connected else None
+
+    def _find_kin(self, feeds: Mapping[str, Feed], mains: frozenset[int]) -> None:
+        """Of GPUs that idle; one that works needs no explanation.
+
+        Workers may come and go several times a second; kin are not sought as often.
+        """
+        now = time.monotonic_ns()
+        finder = KinFinder(self._proc, mains)
+        due = self._seek_kin.is_due(time.monotonic())
+        for uuid, feed in feeds.items():
+            if not self._connected or not feed.behind.wanted(now):
+                feed.behind.adopt_kin(set())
+                self._sought_kin.pop(uuid, None)
+            elif due or self._sought_kin.get(uuid) != mains:
+                kin = [finder.of(pid, feed.workers) for pid in feed.mains]
+                feed.behind.adopt_kin(set().union(*kin))
+                self._sought_kin[uuid] = mains
+
+    def _learn_connections(self, now_ns: int) -> None:
+        """For GPUs that idle: which connections lead to other processes of the job."""
+        feeds = list(self._feeds.values())
+        if not self._connected or not any(feed.behind.wanted(now_ns) for feed in feeds):
+            return
+        if len(feeds) > 1 or any(feed.behind.kin for feed in feeds):
+            for feed in feeds:
+                feed.learn(now_ns)
+        for feed in feeds:
+            feed.note_ends()
+        for feed in feeds:
+            feed.behind.ours = frozenset().union(
+                *(other.ends for other in feeds if other is not feed), feed.own_ends
+            )
+            feed.behind.is_rank = feed.has_rank_variables or any(
+                feed.ends & other.reverse_ends for other in feeds if other is not feed
+            )
 
 
 def _known_children(members: Mapping[int, Member], pid: int) -> list[int] | None:

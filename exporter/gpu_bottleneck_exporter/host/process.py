@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import KeptFile, read
+from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
-_STATE, _PPID, _MAJFLT, _UTIME, _STIME, _THREADS, _START = 0, 1, 9, 11, 12, 17, 19
+_STATE, _PPID, _SID, _MAJFLT, _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = (
+    0,
+    1,
+    3,
+    9,
+    11,
+    12,
+    13,
+    14,
+    17,
+    19,
+)
 """Fields of /proc/PID/stat after the command, which may hold spaces and parentheses."""
 
 
@@ -27,6 +38,8 @@ class State(Enum):
     """Asleep in a socket."""
     QUEUE = "queue"
     """Asleep in a pipe, a futex or a semaphore: waiting for another thread or process."""
+    REQUESTS = "requests"
+    """A server without a request in flight; only a closer look tells."""
     SLEEP = "sleep"
     """Asleep in anything else: a timer, a poll, a child's end."""
     UNKNOWN = "unknown"
@@ -39,33 +52,19 @@ class State(Enum):
 
 _LAST_FIELD = _START + 1
 """Nothing behind it is wanted: half the line need not be split."""
-_NETWORK_CHANNELS = ("sk_", "tcp_", "inet_", "udp_", "wait_woken", "__skb_")
-_QUEUE_CHANNELS = (
-    "futex",
-    "__futex",
-    "pipe_",
-    "anon_pipe",
-    "fifo_",
-    "do_sem",
-    "__do_sem",
-    "msg_",
-    "unix_",
-)
-_INTERRUPTIBLE = (
-    *_NETWORK_CHANNELS,
-    *_QUEUE_CHANNELS,
-    "do_epoll_wait",
-    "ep_poll",
-    "do_poll",
-    "do_sys_poll",
-    "poll_schedule_timeout",
-    "do_select",
-    "hrtimer_nanosleep",
-    "do_nanosleep",
-    "do_wait",
-    "kernel_wait4",
-)
-"""Channels in which nothing sleeps but in state S: there the channel tells all."""
+STATE_OF = {
+    Wait.RUN: State.RUN,
+    Wait.DISK: State.DISK,
+    Wait.SOCKET: State.NETWORK,
+    Wait.LOCK: State.QUEUE,
+    Wait.PIPE: State.QUEUE,
+    Wait.UNKNOWN: State.UNKNOWN,
+    Wait.GONE: State.GONE,
+    **dict.fromkeys(
+        (Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER), State.SLEEP
+    ),
+}
+"""What a thread's wait says by itself, without a closer look."""
 
 
 class Stat(NamedTuple):
@@ -79,6 +78,9 @@ class Stat(NamedTuple):
     system_ns: int
     major_faults: int
     threads: int
+    children_ns: int = 0
+    """CPU time of children that ended and were waited for, and of theirs."""
+    session: int = 0
 
 
 def parse_stat(text: bytes) -> Stat:
@@ -92,34 +94,14 @@ def parse_stat(text: bytes) -> Stat:
         int(fields[_STIME]) * TICK_NS,
         int(fields[_MAJFLT]),
         int(fields[_THREADS]),
+        (int(fields[_CUTIME]) + int(fields[_CSTIME])) * TICK_NS,
+        int(fields[_SID]),
     )
 
 
-def classify(state: str, channel: str | None) -> State:  # noqa: PLR0911 - a table
-    """A thread's state letter and its wait channel (/proc/PID/wchan), as one of `State`.
-
-    The channel reads "0" without the right to ptrace: that is unknown, not running.
-    """
-    if state == "R":
-        return State.RUN
-    if state in ("D", "K"):
-        return State.DISK
-    if state in ("Z", "X", "x"):
-        return State.GONE
-    if not channel or channel == "0":
-        return State.UNKNOWN
-    if channel.startswith(_NETWORK_CHANNELS):
-        return State.NETWORK
-    if channel.startswith(_QUEUE_CHANNELS):
-        return State.QUEUE
-    return State.SLEEP
-
-
-@cache
-def _asleep(channel: bytes) -> State | None:
-    """The state of a thread in `channel`, None where the state letter must be asked for too."""
-    name = channel.decode()
-    return classify("S", name) if name.startswith(_INTERRUPTIBLE) else None
+def classify(state: str, channel: str | None) -> State:
+    """A thread's state letter and its wait channel, as one of `State`."""
+    return STATE_OF[wait_of(state, channel)]
 
 
 def allowed_cpus(status: str) -> frozenset[int]:
@@ -177,22 +159,26 @@ class ProcessReader:
         return stat
 
     def state(self) -> State:
-        """What the leader thread does now.
+        """What the first thread does now, as far as itself can tell."""
+        return STATE_OF[self.wait()]
+
+    def wait(self) -> Wait:
+        """What the first thread does now, or sleeps in.
 
         The channel first: of a thread that sleeps it mostly tells enough, and this is
         asked up to ten times a second for every process that feeds a GPU.
         """
         channel = None if self._gone else self._channel.read()
-        asleep = _asleep(channel) if channel else None
+        asleep = asleep_in(channel) if channel else None
         if asleep:
             return asleep
         letter = self._letter()
         if letter is None:
-            return State.GONE
+            return Wait.GONE
         if letter != "S":
-            return classify(letter, None)
+            return wait_of(letter, None)
         channel = self._channel.read()  # it may have fallen asleep between the two
-        return classify("S", channel.decode() if channel else None)
+        return wait_of("S", channel.decode() if channel else None)
 
     def _letter(self) -> str | None:
         text = None if self._gone else self._stat.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -9,10 +10,13 @@ from gpu_bottleneck_exporter.host.cgroup import hidden
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.pressure import stalled_ns
 from gpu_bottleneck_exporter.host.process import parse_stat
+from gpu_bottleneck_exporter.host.sockets import RefusedError, borrowed, pidfd_open, same_pids
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode number of the machine's own PID namespace (PROC_PID_INIT_INO)."""
 _SLEEPING = "S"
+_NO_DESCRIPTOR = 2**31 - 1
+"""No process has one of this number (fs.nr_open)."""
 
 
 def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[str, bool]:
@@ -41,6 +45,7 @@ def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[s
     doubtful = {
         "process_io": _all(_tells_io(proc / str(pid)) for pid in tried),
         "wait_channel": _all(_tells_wait_channel(proc / str(pid)) for pid in tried),
+        "connections": _all(_lends(proc, pid) for pid in tried),
         "host_pids": _sees_all_processes(proc),
     }
     return found | {name: given for name, given in doubtful.items() if given is not None}
@@ -101,6 +106,31 @@ def _tells_wait_channel(process: Path) -> bool | None:
         return True
     # It may have fallen asleep between the two, or sleep and not have left the CPU's queue yet.
     return None if channel and _may_trace(process) else False
+
+
+def _lends(proc: Path, pid: int) -> bool | None:
+    """Whether we may look at the sockets of a process; None of one that is gone.
+
+    Not so without the right to ptrace, under a seccomp profile that knows no pidfd_getfd, before
+    Linux 5.6, and where `proc` is that of another PID namespace than ours.
+    """
+    if not same_pids(proc):
+        return False
+    try:
+        os.listdir(proc / str(pid) / "fd")  # noqa: PTH208 - see tree.py
+        pidfd = pidfd_open(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError:
+        return False
+    try:
+        # Rights come first. Giving back one that it has would flush a file on a slow server.
+        with borrowed(pidfd, _NO_DESCRIPTOR):
+            return True
+    except RefusedError:
+        return False
+    finally:
+        os.close(pidfd)
 
 
 def _may_trace(process: Path) -> bool:

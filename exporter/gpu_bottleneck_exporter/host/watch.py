@@ -39,8 +39,13 @@ class HostWatch:
         self._signals_due_ns = 0
         self._tried: frozenset[int] = frozenset()
 
-    def look(self, feeding: Collection[int] = ()) -> None:
-        """Read it now; signals less often. `feeding`: processes that hold GPUs."""
+    def look(
+        self, feeding: Collection[int] = (), complete: Mapping[str, bool] | None = None
+    ) -> None:
+        """Read it now; signals less often. `feeding`: processes that hold GPUs.
+
+        `complete`: signals of what was, or was not, looked at in full.
+        """
         now = time.monotonic_ns()
         tried = frozenset(feeding)
         if now >= self._signals_due_ns or tried != self._tried:
@@ -50,6 +55,8 @@ class HostWatch:
                 self._take_signals(host_signals(self._proc, self._sysfs, tried))
             except Exception:  # whatever /proc says, the watching goes on
                 log.exception("looking for the host's signals")
+        if complete:
+            self._take_signals(complete)
         machine = self._machine.read(now) if self._machine else None
         self.snapshot = HostSnapshot(now, machine, self._signals)
 

@@ -40,9 +40,17 @@ class LocalNode:
         """All there is to show."""
         reading = reading_of(self._all.collect())
         down = self._sampler.down_reasons()
+        seen = {
+            gpu.identity.uuid: gpu.feeding.evidence
+            for gpu in self._sampler.state().gpus
+            if gpu.feeding
+        }
         return replace(
             reading,
-            gpus=tuple(replace(g, down=down.get(int(g.key.gpu))) for g in reading.gpus),
+            gpus=tuple(
+                replace(g, down=down.get(int(g.key.gpu)), evidence=seen.get(g.key.uuid, ()))
+                for g in reading.gpus
+            ),
             status=self._sampler.status,
             collectors=_with_errors(reading.collectors, self._errors()),
         )

@@ -63,6 +63,8 @@ class GpuReading:
     workers: float | None = None
     owners: tuple[Mapping[str, str], ...] = ()
     """Labels of `gpu_workload_info` by their names, without those that are empty."""
+    evidence: tuple[str, ...] = ()
+    """What was seen behind the waiting, in words; metrics do not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ def _cause(gpu: GpuView, width: int) -> Iterator[Line]:
         meaning, remedy = REMEDIES[gpu.cause]
         yield from _said("waits for", f"{gpu.cause}{lasted}: {meaning}", width)
         yield from _said("try first", remedy, width)
+        for number, seen in enumerate(gpu.now.evidence):
+            yield from _said("" if number else "seen", seen, width)
         if gpu.cause in RUNBOOKS:
             yield from _said("runbook", f"{RUNBOOKS[gpu.cause]}.md", width)
 

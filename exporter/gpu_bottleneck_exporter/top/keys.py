@@ -42,8 +42,7 @@ HELP = (
     ("Home, End", "go to the first or the last GPU"),
     ("Enter", "show or hide its details"),
     ("g b w t m c", "sort by GPU, busy, watts, temperature, memory, cause"),
-    ("s", "sort by the next of these"),
-    ("r", "turn the order round"),
+    ("s, r", "sort by the next of these; turn the order round"),
     ("?, h", "this help; any key ends it"),
 )
 

@@ -87,6 +87,9 @@ def _body(gpu: GpuView, runbooks: str) -> Iterator[Html | None]:
         yield _trend(gpu.trend)
         yield _parts(gpu.shares)
         yield _cause(gpu, gpu.shares, runbooks)
+        if gpu.cause and gpu.now.evidence:
+            seen = (element("li", element("bdi", text)) for text in gpu.now.evidence)
+            yield element("ul", *seen, class_="seen", aria_label="Seen behind the waiting")
     else:
         yield element("p", "Nothing was observed in the last minute.")
     yield _facts(gpu)

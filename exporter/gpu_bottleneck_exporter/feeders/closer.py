@@ -1,0 +1,279 @@
+"""The closer look at a process whose first thread sleeps: its threads, connections, children.
+
+A process waits for what its threads and its connections wait for, not for what its first thread
+sleeps in. Taken only where a GPU idles and the first look explains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_bottleneck_exporter.feeders.wire import Ends, Patience, Verdict, Wire
+from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
+from gpu_bottleneck_exporter.host.syscalls import waits_on
+from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
+from gpu_bottleneck_exporter.host.waits import Wait
+
+LAUNCHES = ("pt_autograd_",)
+"""Threads that feed the GPU with kernels, as the first thread does (torch/csrc/autograd)."""
+_WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
+_ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
+_SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
+"""What a server's first thread sleeps in: the next client, or the end of the threads that serve."""
+_ALL_EVERY_NS = 5_000_000_000
+_SELDOM_NS = 30_000_000_000
+"""Of processes that hold no GPU, whose servers and links matter less."""
+_MOST_CHILDREN = 4
+_DEEPEST = 2
+_STANDARD_INPUT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a closer look has to know of the job."""
+
+    ours: Collection[Ends] = frozenset()
+    """Ends of the connections of its other processes."""
+    known: Callable[[int], bool] = lambda _: False
+    """Whether a child is looked at on its own."""
+    launches_elsewhere: bool = False
+    """Whether another thread than the first drives the GPU."""
+    fresh_ns: int = 0
+    """What was seen so lately is not asked again."""
+    holds: bool = False
+    """Whether the process holds the GPU."""
+    may_serve: bool = False
+    """Whether who listens is a server; its threads then launch kernels while a client waits."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was found behind a sleeping first thread."""
+
+    first: State
+    """The first thread, and those that launch kernels."""
+    active: dict[State, int] = field(default_factory=dict)
+    """Other threads, and children, by what they do; those that rest are left out."""
+    reason: str = ""
+    """What it sleeps in, where nothing explains it."""
+    serves: bool = False
+    """Whether it waits for clients, and none of them has asked for anything."""
+
+    @property
+    def whole(self) -> State:
+        """The process as a whole: what most of its threads do that do anything."""
+        counts = dict(self.active)
+        if self.first in _EXPLAINED:
+            counts[self.first] = counts.get(self.first, 0) + 1
+        if counts:
+            return max(counts, key=lambda state: counts[state])
+        return State.REQUESTS if self.serves else self.first
+
+
+_EXPLAINED = frozenset({State.RUN, State.DISK, State.NETWORK})
+
+
+class Closer:
+    """Closer looks at process `pid`."""
+
+    def __init__(self, proc: Path, pid: int, patience: Patience | None, depth: int = 0) -> None:
+        """`patience` of its job; None: descriptors of its processes cannot be borrowed."""
+        self.threads = Threads(proc, pid, same_pids=patience is not None)
+        self.wire = Wire(proc, pid, patience) if patience else None
+        self._proc = proc
+        self._pid = pid
+        self._patience = patience
+        self._depth = depth
+        self._call = KeptFile(proc / str(pid) / "syscall")
+        self._children: dict[int, tuple[ProcessReader, Closer]] = {}
+        self._lists: dict[int, KeptFile] = {}
+        self._wait: Wait | None = None
+        self._looked_ns = 0
+        self._seen: Seen | None = None
+        self._all_due_ns = 0
+        self._asked_ns: int | None = None
+        self.launches_elsewhere = False
+        """Whether, at the last look, other threads than the first drove the GPU."""
+        self.serving = False
+        """Whether, at the last look, it listened and no client had asked for anything."""
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        self.threads.close()
+        if self.wire:
+            self.wire.close()
+        self._call.close()
+        for reader, closer in self._children.values():
+            reader.close()
+            closer.close()
+        self._children.clear()
+        for file in self._lists.values():
+            file.close()
+        self._lists.clear()
+
+    def take_used(self) -> list[Used]:
+        """What threads used since the last call."""
+        used, self.threads.used = self.threads.used, []
+        return used
+
+    def look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
+        """Behind the first thread, which is in `wait`; at monotonic `now_ns`.
+
+        What was seen a moment ago, with the first thread in the same wait, is not asked again.
+        """
+        if wait is self._wait and now_ns - self._looked_ns < around.fresh_ns and self._seen:
+            return self._seen
+        self._wait, self._looked_ns = wait, now_ns
+        self._seen = self._look(now_ns, wait, around)
+        return self._seen
+
+    def _look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
+        seen = Seen(STATE_OF[wait], reason=wait.value)
+        self.serving = False
+        if wait is Wait.STOPPED:
+            return seen
+        threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
+        first = self._descriptors(wait) if around.holds or wait is not Wait.PIPE else ()
+        if first == (_STANDARD_INPUT,):
+            seen.reason = "input"
+        verdicts = self._verdicts(now_ns, wait, first, threads, around)
+        self._judge_first(seen, wait, first, verdicts)
+        self._follow_requests(now_ns, verdicts, around)
+        for thread in threads:
+            self._judge_thread(seen, thread, verdicts)
+        if seen.first not in _EXPLAINED and not seen.active:
+            self._judge_children(seen, now_ns, around)
+        self.serving = seen.serves = self._serves(wait, verdicts)
+        return seen
+
+    def learn(self, now_ns: int) -> None:
+        """Look at its connections, for others to know which are the job's own."""
+        if self.wire and now_ns >= self._all_due_ns:
+            self._all_due_ns = now_ns + _ALL_EVERY_NS
+            self.wire.sockets.forget()
+            self.wire.look((), whole=True)
+
+    def _descriptors(self, wait: Wait) -> tuple[int, ...] | None:
+        if self.wire is None or wait not in _ON_DESCRIPTORS:
+            return ()
+        call = self._call.read()
+        found = waits_on(self._pid, call)
+        if wait is Wait.UNKNOWN and call and found is None:
+            return ()
+        return found
+
+    def _verdicts(
+        self,
+        now_ns: int,
+        wait: Wait,
+        first: tuple[int, ...] | None,
+        threads: list[Thread],
+        around: Surroundings,
+    ) -> Mapping[int, Verdict]:
+        if self.wire is None:
+            return {}
+        if now_ns >= self._all_due_ns:
+            self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
+            self.wire.sockets.forget()
+            return self.wire.look((), around.ours, whole=True)
+        wanted = set(first or ()) if wait is not Wait.PIPE else set()
+        whole = first is None or bool(self.wire.ports)
+        for thread in threads:
+            if thread.descriptors is None:
+                whole = True
+            else:
+                wanted.update(thread.descriptors)
+        if whole or wanted:
+            return self.wire.look(wanted, around.ours, whole=whole)
+        return {}
+
+    def _judge_first(
+        self,
+        seen: Seen,
+        wait: Wait,
+        descriptors: tuple[int, ...] | None,
+        verdicts: Mapping[int, Verdict],
+    ) -> None:
+        if self.wire is None or self.wire.refused:
+            return  # what its channel says is all there is
+        if _owed(descriptors, verdicts) and wait is not Wait.PIPE:
+            seen.first = State.NETWORK
+        elif seen.first in (State.NETWORK, State.UNKNOWN):
+            # Who sleeps and has not left the queue of a crowded CPU yet has no wait channel.
+            seen.first = State.SLEEP
+
+    def _judge_thread(
+        self,
+        seen: Seen,
+        thread: Thread,
+        verdicts: Mapping[int, Verdict],
+    ) -> None:
+        state = _WORKS.get(thread.wait)
+        if state is None and thread.descriptors != () and _owed(thread.descriptors, verdicts):
+            state = State.NETWORK
+        if state is None:
+            return
+        if self.launches_elsewhere or thread.name.startswith(LAUNCHES):
+            if seen.first not in _EXPLAINED or state is State.RUN:
+                seen.first = state
+        else:
+            seen.active[state] = seen.active.get(state, 0) + 1
+
+    def _follow_requests(
+        self, now_ns: int, verdicts: Mapping[int, Verdict], around: Surroundings
+    ) -> None:
+        if around.may_serve and Verdict.REQUEST in verdicts.values():
+            self._asked_ns = now_ns
+        asked = self._asked_ns is not None and now_ns - self._asked_ns < _ALL_EVERY_NS
+        self.launches_elsewhere = around.launches_elsewhere or (around.may_serve and asked)
+
+    def _judge_children(self, seen: Seen, now_ns: int, around: Surroundings) -> None:
+        """Children wait and burn for their parent; those that are known are looked at anyway."""
+        if self._depth >= _DEEPEST:
+            return
+        children = [pid for pid in self._list_children() if not around.known(pid)]
+        for pid in self._children.keys() - children:
+            for part in self._children.pop(pid):
+                part.close()
+        for pid in children[:_MOST_CHILDREN]:
+            if pid not in self._children:
+                closer = Closer(self._proc, pid, self._patience, self._depth + 1)
+                self._children[pid] = ProcessReader(self._proc, pid), closer
+            reader, closer = self._children[pid]
+            wait = reader.wait()
+            state = _WORKS.get(wait)
+            if state is None and wait is not Wait.GONE:
+                state = closer.look(now_ns, wait, around).whole
+            if state in _EXPLAINED:
+                seen.active[state] = seen.active.get(state, 0) + 1
+
+    def _list_children(self) -> list[int]:
+        """Of the first thread and of those that moved lately."""
+        if not self.threads.moving and self._pid in self._lists and len(self._lists) == 1:
+            text = self._lists[self._pid].read()
+            return list(map(int, text.split())) if text else []
+        tids = {self._pid, *self.threads.moving}
+        for tid in self._lists.keys() - tids:
+            self._lists.pop(tid).close()
+        found: list[int] = []
+        for tid in tids:
+            if tid not in self._lists:
+                path = self._proc / str(self._pid) / "task" / str(tid) / "children"
+                self._lists[tid] = KeptFile(path)
+            found += map(int, (self._lists[tid].read() or b"").split())
+        return found
+
+    def _serves(self, wait: Wait, verdicts: Mapping[int, Verdict]) -> bool:
+        if self.wire is None or not self.wire.ports or wait not in _SERVES_IN:
+            return False
+        return Verdict.REQUEST not in verdicts.values()
+
+
+def _owed(descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict]) -> bool:
+    """Whether one of `descriptors` (None: of all) has an answer to come."""
+    if descriptors is None:
+        return Verdict.ANSWER in verdicts.values()
+    return any(verdicts.get(number) is Verdict.ANSWER for number in descriptors)

@@ -1,0 +1,64 @@
+"""What was seen behind the waiting, in words: for people, never for labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from gpu_bottleneck_exporter.feeders.wire import Owed
+from gpu_bottleneck_exporter.host.mounts import is_remote, mounts_of_open_files
+from gpu_bottleneck_exporter.host.waits import Wait
+
+_SLEEPS = {
+    Wait.LOCK.value: "for a lock",
+    Wait.TIMER.value: "on a timer",
+    Wait.CHILD.value: "until a child process ends",
+    Wait.STOPPED.value: "stopped by a signal or a debugger",
+    Wait.PIPE.value: "for a pipe or a UNIX socket",
+    Wait.POLL.value: "in poll, on connections that owe it nothing, pipes or events",
+    Wait.SOCKET.value: "in a socket that owes it nothing",
+    Wait.ACCEPT.value: "for a client",
+    Wait.OTHER.value: "in the kernel",
+    Wait.UNKNOWN.value: "in what the kernel does not tell",
+    "input": "for input",
+}
+_LATELY_NS = 10_000_000_000
+_MOST_MOUNTS = 3
+_LONGEST = 64
+_KINDS = {True: "remote", False: "local", None: "local or remote"}
+
+
+def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
+    """`reasons`: how often mains were seen asleep in what, with nothing behind it."""
+    total = sum(reasons.values())
+    if total:
+        largest = sorted(reasons.items(), key=lambda entry: -entry[1])[:2]
+        parts = [f"{_SLEEPS[reason]} ({number / total:.0%})" for reason, number in largest]
+        yield f"the main process sleeps {', '.join(parts)}"
+
+
+def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
+    """Whom a feeder asked lately and had to wait for, the slowest one."""
+    recent = [one for one in owed if now_ns - one.at_ns < _LATELY_NS]
+    if recent:
+        slowest = max(recent, key=lambda one: one.waited_ms)
+        yield f"asked {slowest.remote}, no answer yet after {slowest.waited_ms} ms"
+
+
+def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:
+    """Where the files are that they have open: on this machine or on another."""
+    mounts: dict[str, str] = {}
+    for pid in pids:
+        mounts |= mounts_of_open_files(proc, pid)
+    for point, kind in sorted(mounts.items(), key=_remote_first)[:_MOST_MOUNTS]:
+        where = _KINDS[is_remote(kind)]
+        yield f"has files open on {_printable(point)} ({_printable(kind)}, {where})"
+
+
+def _printable(text: str) -> str:
+    """A job may mount where it likes, and name a FUSE file system's type as it likes."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])
+
+
+def _remote_first(mount: tuple[str, str]) -> tuple[bool, str]:
+    return is_remote(mount[1]) is False, mount[0]

@@ -1,0 +1,136 @@
+"""Processes that feed a GPU without being descendants of the process that holds it.
+
+A front end that tokenises for an engine, actors below one raylet, a loader beside the trainer in
+one container. Being near is not enough, a neighbour may be nearer: kin are joined with the holder
+by a pipe or a UNIX socket, through a broker that is the parent of both, or in one container or
+Slurm step by any connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from gpu_bottleneck_exporter.feeders.wire import Ends
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.links import Links, links
+from gpu_bottleneck_exporter.host.process import Stat, parse_stat
+from gpu_bottleneck_exporter.host.sockets import RefusedError, Sockets
+from gpu_bottleneck_exporter.host.tree import descendants
+from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
+
+MOST_KIN = 32
+_MOST_CANDIDATES = 128
+_HIGHEST = 4
+"""So many ancestors are looked at."""
+
+
+class KinFinder:
+    """Looks for the kin of one holder after the other; what it reads serves them all."""
+
+    def __init__(self, proc: Path, holders: Collection[int]) -> None:
+        """`proc`: our own procfs; `holders` of GPUs are nobody's kin."""
+        self._proc = proc
+        self._holders = frozenset(holders)
+        self._stats: dict[int, Stat | None] = {}
+        self._links: dict[int, Links] = {}
+        self._ends: dict[int, set[Ends]] = {}
+        self._units: dict[str, list[int]] | None = None
+
+    def of(self, pid: int, own: Collection[int]) -> set[int]:
+        """The kin of holder `pid`, whose descendants are `own`; at most `MOST_KIN`."""
+        stat = self._stat(pid)
+        if stat is None:
+            return set()
+        unit = self._unit(pid)
+        ancestors = list(self._ancestors(stat, unit))
+        kin = {one for one in ancestors if self._joined(pid, one)}
+        kin |= self._siblings(pid, stat, {pid, *own, *ancestors})
+        if unit:
+            kin |= self._in_unit(pid, unit, {pid, *own, *kin})
+        for one in sorted(kin - {stat.parent})[MOST_KIN:]:
+            kin.discard(one)
+        return kin
+
+    def _ancestors(self, stat: Stat, unit: str | None) -> Iterator[int]:
+        """Up to the end of the session, or of the container."""
+        for _ in range(_HIGHEST):
+            parent = self._stat(stat.parent)
+            if parent is None or stat.parent in self._holders or stat.parent == 1:
+                return
+            same_unit = unit is not None and unit == self._unit(stat.parent)
+            if not same_unit and parent.session != stat.session:
+                return
+            yield stat.parent
+            stat = parent
+
+    def _siblings(self, pid: int, stat: Stat, known: set[int]) -> set[int]:
+        """Children of the same parent and session, joined with it or both with the parent."""
+        parent = stat.parent
+        if parent <= 1:
+            return set()
+        through = parent in self._links_of(pid).peers
+        found: set[int] = set()
+        for one in self._children(parent, known)[:_MOST_CANDIDATES]:
+            other = self._stat(one)
+            if other is None or other.session != stat.session:
+                continue
+            if self._joined(pid, one) or (through and parent in self._links_of(one).peers):
+                found.add(one)
+        return found
+
+    def _children(self, parent: int, known: set[int]) -> list[int]:
+        trees = descendants(self._proc, [parent], self._holders | known)
+        return sorted(trees.get(parent, ()))
+
+    def _in_unit(self, pid: int, unit: str, known: set[int]) -> set[int]:
+        """Of the same container or Slurm step, joined by any connection."""
+        ends = {(remote, local) for local, remote in self._ends_of(pid)}
+        found = set()
+        for one in self._members(unit)[:_MOST_CANDIDATES]:
+            if one in known or one in self._holders:
+                continue
+            if self._joined(pid, one) or ends & self._ends_of(one):
+                found.add(one)
+        return found
+
+    def _members(self, unit: str) -> list[int]:
+        if self._units is None:
+            self._units = {}
+            for folder in self._proc.iterdir():
+                if folder.name.isdigit() and (found := self._unit(int(folder.name))):
+                    self._units.setdefault(found, []).append(int(folder.name))
+        return self._units.get(unit, [])
+
+    def _unit(self, pid: int) -> str | None:
+        """The container or Slurm job of a process, if it is in one."""
+        owner = owner_in_cgroup(read(self._proc / str(pid) / "cgroup") or "")
+        return owner.container_id or owner.slurm_job_id
+
+    def _joined(self, one: int, other: int) -> bool:
+        """By a pipe that both hold an end of, or a UNIX socket that leads from one to the other."""
+        ours, theirs = self._links_of(one), self._links_of(other)
+        return bool(ours.pipes & theirs.pipes) or other in ours.peers or one in theirs.peers
+
+    def _links_of(self, pid: int) -> Links:
+        if pid not in self._links:
+            self._links[pid] = links(self._proc, pid)
+        return self._links[pid]
+
+    def _ends_of(self, pid: int) -> set[Ends]:
+        if pid not in self._ends:
+            sockets = Sockets(self._proc, pid)
+            try:
+                found = {(one.local, one.remote) for one in sockets.all() if not one.listens}
+            except RefusedError:
+                found = set()
+            finally:
+                sockets.close()
+            self._ends[pid] = {*found}
+        return self._ends[pid]
+
+    def _stat(self, pid: int) -> Stat | None:
+        if pid not in self._stats:
+            text = read(self._proc / str(pid) / "stat")
+            self._stats[pid] = parse_stat(text.encode()) if text else None
+        return self._stats[pid]

@@ -1,0 +1,78 @@
+"""On which file systems a process has files open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+
+REMOTE = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"),
+        *("9p", "afs", "panfs", "wekafs", "pvfs2", "orangefs", "ocfs2", "gfs2", "virtiofs"),
+    }
+)
+"""File systems whose data is on another machine, by their names in mountinfo."""
+_MOST = 256
+_POINT, _FIRST_OPTIONAL = 4, 6
+_OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+
+
+def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
+    """By mount point, the type of each file system that process `pid` has a file open on.
+
+    Of 256 descriptors at most; empty where we may not know. Takes the right to ptrace.
+    """
+    points = _mounts(read(proc / str(pid) / "mountinfo") or "")
+    found: dict[str, str] = {}
+    for path in _open_files(proc / str(pid) / "fd"):
+        point = _longest(points, path)
+        if point is not None:
+            found[point] = points[point]
+    return found
+
+
+def is_remote(kind: str) -> bool | None:
+    """Whether a file system of this type is on another machine; None: it may be (FUSE)."""
+    if kind in REMOTE:
+        return True
+    return None if kind.startswith("fuse") and kind != "fuseblk" else False
+
+
+def _mounts(text: str) -> dict[str, str]:
+    """Types by mount point; the last mount on a point hides those before it."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split(" ")
+        if "-" in fields[_FIRST_OPTIONAL:]:
+            kind = fields[fields.index("-", _FIRST_OPTIONAL) + 1]
+            found[_plain(fields[_POINT])] = kind
+    return found
+
+
+def _plain(point: str) -> str:
+    for code, character in _OCTAL.items():
+        point = point.replace(code, character)
+    return point
+
+
+def _open_files(folder: Path) -> list[str]:
+    paths = []
+    try:
+        names = os.listdir(folder)[:_MOST]  # noqa: PTH208 - see tree.py
+    except OSError:
+        return []
+    for name in names:
+        with contextlib.suppress(OSError):
+            paths.append(os.readlink(folder / name))  # noqa: PTH115 - likewise
+    return [path for path in paths if path.startswith("/") and not path.startswith("/dev/")]
+
+
+def _longest(points: dict[str, str], path: str) -> str | None:
+    while path != "/":
+        if path in points:
+            return path
+        path = path.rpartition("/")[0] or "/"
+    return "/" if "/" in points else None

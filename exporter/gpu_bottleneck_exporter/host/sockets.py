@@ -1,0 +1,286 @@
+"""The TCP connections of a process, as its kernel sees them.
+
+A descriptor is borrowed (pidfd_getfd, Linux 5.6), asked and closed at once: that alters nothing
+and works across network namespaces. It takes the right to ptrace the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
+"""The same numbers on every architecture."""
+_SO_PEERNAME, _SO_COOKIE = 28, 57
+_NAME_SIZES = (28, 16)
+"""Of struct sockaddr_in6 and sockaddr_in."""
+_CREDENTIALS = struct.Struct("=iII")
+_ENOUGH_OF_INFO = 160
+_INFO = struct.Struct("=B43xI4xII68xQ16xII")
+"""Of struct tcp_info (linux/tcp.h): state, last_data_sent, last_data_recv, last_ack_recv,
+bytes_received, data_segs_in, data_segs_out."""
+_FAMILIES = frozenset({socket.AF_INET, socket.AF_INET6})
+_MAPPED = bytes(10) + b"\xff\xff"
+MOST_SOCKETS = 64
+"""So many sockets of a process are asked at one look."""
+_KEPT_NAMES = 4 * MOST_SOCKETS
+
+
+class Endpoint(NamedTuple):
+    """Address (4 or 16 bytes) and port of one end."""
+
+    address: bytes
+    port: int
+
+    def __str__(self) -> str:
+        if not self.address:
+            return "an unknown address"
+        family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6  # noqa: PLR2004
+        text = socket.inet_ntop(family, self.address)
+        return f"{text}:{self.port}" if family is socket.AF_INET else f"[{text}]:{self.port}"
+
+
+class TcpState:
+    """Values of tcpi_state (net/tcp_states.h)."""
+
+    ESTABLISHED = 1
+    SYN_SENT = 2
+    FIN_WAIT1 = 4
+    FIN_WAIT2 = 5
+    CLOSE = 7
+    LISTEN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One TCP socket at one moment; ages in ms, counts since it was opened."""
+
+    fd: int
+    cookie: int
+    """Names the socket for as long as the machine runs (SO_COOKIE)."""
+    local: Endpoint
+    remote: Endpoint
+    state: int
+    sent_ms: int
+    """Since data was last sent."""
+    received_ms: int
+    """Since data was last received."""
+    acknowledged_ms: int
+    """Since the other side last said, with or without data, what it has received."""
+    received_bytes: int
+    received_segments: int
+    sent_segments: int
+
+    @property
+    def listens(self) -> bool:
+        """Whether it is the socket of a server that clients connect to."""
+        return self.state == TcpState.LISTEN
+
+
+class RefusedError(OSError):
+    """We may not borrow descriptors of this process, or the kernel cannot lend them."""
+
+
+class Sockets:
+    """Those of process `pid`."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        """`proc`: our own procfs; pids of another one name other processes."""
+        self.pid = pid
+        self.complete = True
+        """Whether all were asked at the last look at any of them."""
+        self._folder = proc / str(pid) / "fd"
+        self._pidfd: int | None = None
+        self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
+        self._numbers: set[int] = set()
+        self._others: set[int] = set()
+        self._turn = 0
+
+    def close(self) -> None:
+        """Give the descriptor back and forget what was found."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._names.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Look at all descriptors anew next time: a number may have become a socket's."""
+        self._others.clear()
+
+    def all(self, surely: Collection[int] = ()) -> list[Connection]:
+        """All TCP sockets, `MOST_SOCKETS` at a time, those among `surely` first.
+
+        A number that was no socket's lately is not asked again at once, but for these.
+        Raises RefusedError.
+        """
+        try:
+            numbers = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - see tree.py
+        except PermissionError as error:
+            raise RefusedError(str(error)) from error
+        except OSError:
+            return []
+        self._others &= numbers
+        numbers -= self._others
+        numbers.difference_update(surely)
+        # A number that was a socket's is likely to be the next one's, too.
+        new = sorted(numbers - self._numbers)
+        known = sorted(numbers & self._numbers)
+        self._numbers &= numbers
+        for number in new[:_KEPT_NAMES]:
+            if self._is_socket(number):
+                self._numbers.add(number)
+                known.append(number)
+            else:
+                self._others.add(number)
+        room = max(MOST_SOCKETS - len(surely), 0)
+        self.complete = len(known) <= room
+        if not self.complete:
+            self._turn = (self._turn + room) % len(known)
+            known = (known + known)[self._turn : self._turn + room]
+        return self.of([*surely, *known])
+
+    def of(self, numbers: tuple[int, ...] | list[int]) -> list[Connection]:
+        """Those of descriptors `numbers` that are TCP sockets. Raises RefusedError."""
+        found = []
+        for number in numbers[:MOST_SOCKETS]:
+            connection = self._ask(number)
+            if connection is not None:
+                found.append(connection)
+        return found
+
+    def _is_socket(self, number: int) -> bool:
+        try:
+            target = os.readlink(f"{self._folder}/{number}")  # noqa: PTH115 - see tree.py
+            return target.startswith("socket:")
+        except PermissionError as error:  # CAP_DAC_READ_SEARCH alone lists them, and no more
+            raise RefusedError(str(error)) from error
+        except OSError:
+            return False
+
+    def _ask(self, number: int) -> Connection | None:
+        try:
+            if self._pidfd is None:
+                self._pidfd = pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        except OSError as error:
+            raise RefusedError(str(error)) from error
+        with borrowed(self._pidfd, number) as descriptor:
+            return None if descriptor is None else self._describe(number, descriptor)
+
+    def _describe(self, number: int, descriptor: int) -> Connection | None:
+        size = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO)
+        if size < _ENOUGH_OF_INFO:
+            if number in self._numbers:  # a socket, but not TCP's
+                self._numbers.discard(number)
+                self._others.add(number)
+            return None
+        state, sent, received, acked, data, came, went = _INFO.unpack_from(_buffer)
+        _option(descriptor, socket.SOL_SOCKET, _SO_COOKIE)
+        (cookie,) = struct.unpack_from("=Q", _buffer)
+        names = self._names.get(cookie)
+        if names is None:
+            names = _name(descriptor, _libc.getsockname), _peer_name(descriptor)
+            if len(self._names) >= _KEPT_NAMES:
+                self._names.clear()
+            if state != TcpState.CLOSE:  # that may yet be bound or connected
+                self._names[cookie] = names
+        return Connection(number, cookie, *names, state, sent, received, acked, data, came, went)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_buffer = ctypes.create_string_buffer(256)
+_size = ctypes.c_uint32()
+_pointer = ctypes.byref(_size)
+
+
+def pidfd_open(pid: int) -> int:
+    """os.pidfd_open, which a Python that was built with old headers lacks. Raises OSError."""
+    descriptor: int = _libc.syscall(_PIDFD_OPEN, pid, 0)
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return descriptor
+
+
+@contextmanager
+def borrowed(pidfd: int, number: int) -> Iterator[int | None]:
+    """A descriptor of our own for descriptor `number` of a process; None where it has no such.
+
+    Raises RefusedError.
+    """
+    descriptor: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        if code not in (errno.EBADF, errno.ESRCH):
+            raise RefusedError(os.strerror(code))
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _option(descriptor: int, level: int, name: int) -> int:
+    """Read a socket's option into the buffer; its size in bytes, 0 where there is none.
+
+    The buffer serves one thread: the one that watches the feeders.
+    """
+    _size.value = len(_buffer)
+    failed = _libc.getsockopt(descriptor, level, name, _buffer, _pointer)
+    return 0 if failed else _size.value
+
+
+def unix_peer(descriptor: int) -> int:
+    """Who made the other end of a UNIX socket of ours; 0 where nobody did, or it is none."""
+    if _option(descriptor, socket.SOL_SOCKET, socket.SO_PEERCRED) != _CREDENTIALS.size:
+        return 0
+    peer: int = _CREDENTIALS.unpack_from(_buffer)[0]
+    return peer
+
+
+def _peer_name(descriptor: int) -> Endpoint:
+    """getpeername, but also while the connection is being made."""
+    for size in _NAME_SIZES:
+        _size.value = size
+        if not _libc.getsockopt(descriptor, socket.SOL_SOCKET, _SO_PEERNAME, _buffer, _pointer):
+            return _endpoint(_buffer.raw[:size])
+    return Endpoint(b"", 0)
+
+
+def _name(descriptor: int, call: ctypes._NamedFuncPointer) -> Endpoint:
+    _size.value = len(_buffer)
+    if call(descriptor, _buffer, _pointer):
+        return Endpoint(b"", 0)
+    return _endpoint(_buffer.raw[: _size.value])
+
+
+def _endpoint(raw: bytes) -> Endpoint:
+    """Of a struct sockaddr."""
+    (family,) = struct.unpack_from("=H", raw)
+    if family not in _FAMILIES:
+        return Endpoint(b"", 0)
+    port = int.from_bytes(raw[2:4], "big")
+    if family == socket.AF_INET:
+        return Endpoint(raw[4:8], port)
+    address = raw[8:24]
+    return Endpoint(address[12:] if address.startswith(_MAPPED) else address, port)
+
+
+def same_pids(proc: Path) -> bool:
+    """Whether `proc` numbers processes as our system calls do."""
+    try:
+        return (proc / "self").readlink() == Path(str(os.getpid()))
+    except OSError:
+        return False

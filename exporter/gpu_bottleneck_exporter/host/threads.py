@@ -1,0 +1,225 @@
+"""The threads of one process but the first: which of them move, and what each waits for.
+
+A thread that has not been scheduled since it was last looked at still waits for the same
+thing. So a scan reads how often each was scheduled (schedstat), and only those that were are
+asked what they do.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.syscalls import waits_on
+from gpu_bottleneck_exporter.host.waits import Wait, wait_of
+
+MOST_THREADS = 128
+"""So many threads of a process are watched; of more, those that move and some of the rest."""
+MOST_ASKED = 32
+"""So many threads are asked at one look."""
+SCAN_NS = 900_000_000
+_ALONE = 3
+"""Links of the task folder of a process that has one thread: its own two and the thread's."""
+_KEPT_USED = 8 * MOST_THREADS
+_ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.UNKNOWN})
+
+
+class Thread(NamedTuple):
+    """One thread at one moment."""
+
+    name: str
+    wait: Wait
+    descriptors: tuple[int, ...] | None
+    """Those that it waits on, if it waits on sockets or polls; None: any of its process."""
+
+
+class Used(NamedTuple):
+    """What one thread used between two scans, in ns."""
+
+    name: str
+    cpu_ns: int
+    queue_ns: int
+    """Runnable without a CPU."""
+
+
+class _Thread:
+    """One thread, through kept descriptors; those but schedstat only while it moves."""
+
+    def __init__(self, folder: Path, pid: int | None) -> None:
+        self._pid = pid
+        self._schedstat = KeptFile(folder / "schedstat")
+        self._stat = KeptFile(folder / "stat")
+        self._channel = KeptFile(folder / "wchan")
+        self._call = KeptFile(folder / "syscall")
+        self._counted: tuple[int, int, int] | None = None
+        self.seen = Thread("", Wait.OTHER, ())
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._schedstat.close()
+        self.rest()
+
+    def rest(self) -> None:
+        """Keep only what tells that it moves."""
+        for file in (self._stat, self._channel, self._call):
+            file.close()
+
+    def moved(self) -> Used | None:
+        """What it used since the last call; None when it has not been scheduled."""
+        counted, before = self._read(), self._counted
+        self._counted = counted
+        if counted is None:
+            self.seen = self.seen._replace(wait=Wait.GONE)
+            return None
+        if counted == before:
+            return None
+        if before is None:
+            return Used(self.seen.name, 0, 0)
+        return Used(self.seen.name, counted[0] - before[0], counted[1] - before[1])
+
+    def ask(self) -> Thread:
+        """What it does now."""
+        text = self._stat.read()
+        if not text:
+            self.seen = self.seen._replace(wait=Wait.GONE)
+            return self.seen
+        end = text.rindex(b")")
+        name = text[text.index(b"(") + 1 : end].decode(errors="replace")
+        letter = chr(text[end + 2])
+        wait, descriptors = wait_of(letter, None), ()
+        if wait is Wait.UNKNOWN:
+            wait = wait_of(letter, (self._channel.read() or b"").decode())
+            if wait in _ASKS_FOR:
+                on = None if self._pid is None else waits_on(self._pid, self._call.read())
+                # Not dequeued yet, as on crowded CPUs since Linux 6.12: its call tells all.
+                self.seen = Thread(name, wait, () if on is None and wait is Wait.UNKNOWN else on)
+                return self.seen
+        self.seen = Thread(name, wait, descriptors)
+        return self.seen
+
+    def _read(self) -> tuple[int, int, int] | None:
+        text = self._schedstat.read()
+        if not text:
+            return None
+        cpu, queue, times = text.split()
+        return int(cpu), int(queue), int(times)
+
+
+class Threads:
+    """Those of process `pid`."""
+
+    def __init__(self, proc: Path, pid: int, *, same_pids: bool = True) -> None:
+        """`proc`: the host's; `same_pids`: it numbers processes as our system calls do."""
+        self._same_pids = same_pids
+        self.complete = True
+        """Whether all could be watched at the last scan."""
+        self.used: list[Used] = []
+        """What those that moved used up to the last scan; taken by whoever wants it."""
+        self.moving: frozenset[int] = frozenset()
+        """Those that moved between the last two scans."""
+        self._pid = pid
+        self._folder = proc / str(pid) / "task"
+        self._threads: dict[int, _Thread] = {}
+        self._due_ns = 0
+        self._turn = 0
+        self._links = 0
+        self._newest = 0
+        """Of those that made room for each other, the last that was taken in."""
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        self._let_go()
+        self._due_ns = 0
+
+    def _let_go(self) -> None:
+        if self._threads:
+            for thread in self._threads.values():
+                thread.close()
+            self._threads.clear()
+            self.moving = frozenset()
+
+    def look(self, now_ns: int) -> list[Thread]:
+        """What they do at monotonic `now_ns`; of those that do not move, what they did."""
+        changed = self._changed()
+        if self._links == _ALONE:
+            self._let_go()
+            return []
+        if now_ns >= self._due_ns or changed:
+            self._due_ns = now_ns + SCAN_NS
+            self._scan()
+        else:
+            asked = [self._threads[tid].ask() for tid in self._chosen(self.moving)]
+            if any(thread.wait is Wait.GONE for thread in asked):
+                self._scan()  # a pool made anew has as many threads as the last one had
+        return [thread.seen for thread in self._threads.values()]
+
+    def _changed(self) -> bool:
+        """Whether threads have come or gone: servers start one for each request."""
+        before, self._links = self._links, _link_count(self._folder)
+        return before != self._links
+
+    def _scan(self) -> None:
+        self._follow()
+        if len(self.used) > _KEPT_USED:  # nobody takes it
+            self.used.clear()
+        moving = []
+        for tid, thread in self._threads.items():
+            used = thread.moved()
+            if used is not None:
+                moving.append(tid)
+                self.used.append(used)
+        for tid in self.moving.difference(moving):
+            if tid in self._threads:
+                self._threads[tid].ask()
+                self._threads[tid].rest()
+        self.moving = frozenset(moving)
+        for tid in self._chosen(moving):
+            self._threads[tid].ask()
+
+    def _chosen(self, tids: Iterable[int]) -> list[int]:
+        """At most `MOST_ASKED` of `tids`, others each time."""
+        chosen = list(tids)
+        if len(chosen) > MOST_ASKED:
+            self._turn = (self._turn + MOST_ASKED) % len(chosen)
+            chosen = (chosen + chosen)[self._turn : self._turn + MOST_ASKED]
+        return chosen
+
+    def _follow(self) -> None:
+        """Take in new threads, let go of dead ones; of resting ones where there are too many."""
+        try:
+            tids = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - see tree.py
+        except OSError:
+            tids = set()
+        tids.discard(self._pid)
+        for tid in self._threads.keys() - tids:
+            self._threads.pop(tid).close()
+        new = sorted(tids - self._threads.keys())
+        self.complete = len(tids) <= MOST_THREADS
+        if not self.complete:
+            new = self._make_room(new)
+        for tid in new:
+            self._threads[tid] = _Thread(
+                self._folder / str(tid), self._pid if self._same_pids else None
+            )
+
+    def _make_room(self, new: list[int]) -> list[int]:
+        resting = [tid for tid in self._threads if tid not in self.moving]
+        for tid in resting[: len(self._threads) + len(new) - MOST_THREADS]:
+            self._threads.pop(tid).close()
+        room = max(MOST_THREADS - len(self._threads), 0)
+        first = bisect_right(new, self._newest)
+        chosen = (new[first:] + new[:first])[:room]
+        self._newest = chosen[-1] if chosen else self._newest
+        return chosen
+
+
+def _link_count(folder: Path) -> int:
+    """Of a task folder: two more than there are threads; 0 when the process is gone."""
+    try:
+        return os.stat(folder).st_nlink  # noqa: PTH116 - a third of the time
+    except OSError:
+        return 0

@@ -1,0 +1,340 @@
+"""Behind a first thread that sleeps: real processes whose threads, connections, children work."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.closer import Closer, Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.host.process import ProcessReader, State
+from gpu_bottleneck_exporter.host.waits import Wait
+from support.programs import Program, descriptors, program, until
+
+PROC = Path("/proc")
+LONGEST_MS = 30_000
+CLOSE_TOGETHER_SECONDS = 0.05
+NOTHING_BEHIND = Surroundings(holds=True)
+SILENT = "server = socket.create_server(('127.0.0.1', 0)); ready(server.getsockname()[1]); told()"
+"""It takes connections, and never answers."""
+ASK = "c = connect(int(sys.argv[1]), timeout=60); c.send(b'GET /')\n"
+SERVER = """
+server = socket.create_server(("127.0.0.1", 0))
+ready(server.getsockname()[1])
+def serve(connection):
+    for _ in iter(lambda: connection.recv(10), b""):
+        told()
+        connection.send(b"answer")
+"""
+
+
+class Watched:
+    """One process as the watching thread sees it, over and over."""
+
+    def __init__(self, one: Program, patience: Patience | None) -> None:
+        self._reader = ProcessReader(PROC, one.pid)
+        self.closer = Closer(PROC, one.pid, patience)
+
+    def look(self, around: Surroundings = NOTHING_BEHIND) -> Seen:
+        time.sleep(CLOSE_TOGETHER_SECONDS)
+        return self.closer.look(time.monotonic_ns(), self._reader.wait(), around)
+
+    def comes_to(
+        self, condition: Callable[[Seen], object], around: Surroundings = NOTHING_BEHIND
+    ) -> Seen:
+        """The first look at which `condition` holds."""
+        found: list[Seen] = []
+
+        def look() -> object:
+            found.append(self.look(around))
+            return condition(found[-1])
+
+        until(look, "what was to be seen")
+        return found[-1]
+
+    def close(self) -> None:
+        self._reader.close()
+        self.closer.close()
+
+
+Watch = Callable[..., Watched]
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    before = descriptors()
+    made: list[Watched] = []
+
+    def begin(one: Program, patience: Patience | None = Patience(LONGEST_MS)) -> Watched:  # noqa: B008
+        made.append(Watched(one, patience))
+        return made[-1]
+
+    yield begin
+    for watched in made:
+        watched.close()
+    assert descriptors() <= before, "all descriptors are given back"
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    with program(SILENT) as one:
+        yield one.words[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        pytest.param("ready(); locked()", "lock", id="a lock"),
+        pytest.param("ready(); time.sleep(60)", "timer", id="a timer"),
+        pytest.param(
+            "c = subprocess.Popen(['sleep', '60']); ready(); c.wait()", "child", id="a child"
+        ),
+        pytest.param("ready(); sys.stdin.readline()", "input", id="input"),
+        pytest.param("r, w = os.pipe(); ready(); os.read(r, 1)", "pipe", id="a pipe"),
+        pytest.param("ready(); select.poll().poll()", "poll", id="a poll"),
+        pytest.param(
+            "ready(); os.kill(os.getpid(), signal.SIGSTOP)", "stopped", id="stopped by a signal"
+        ),
+        pytest.param(
+            "for _ in range(9): named('pool', locked)\nready(); locked()", "lock", id="idle threads"
+        ),
+    ],
+)
+def test_nothing_is_behind_a_sleep(watch: Watch, code: str, reason: str) -> None:
+    with program(code) as one:
+        watched = watch(one)
+        watched.comes_to(lambda seen: seen.reason == reason)
+        seen = watched.look()
+        assert (seen.reason, seen.active, seen.serves) == (reason, {}, False)
+        assert seen.whole in (State.SLEEP, State.QUEUE)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        pytest.param("c.recv(1)", id="with a timeout"),
+        pytest.param("c.settimeout(None); c.recv(1)", id="without one"),
+        pytest.param("select.select([c], [], [])", id="by select"),
+        pytest.param("e = select.epoll(); e.register(c, select.EPOLLIN); e.poll()", id="by epoll"),
+        pytest.param("p = select.poll(); p.register(c, select.POLLIN); p.poll()", id="by poll"),
+    ],
+)
+def test_a_client_waits_for_its_answer(watch: Watch, silent: str, wait: str) -> None:
+    with program(f"{ASK}ready(); {wait}", silent) as one:
+        seen = watch(one).comes_to(lambda seen: seen.first is State.NETWORK)
+        assert seen.whole is State.NETWORK
+        assert not seen.serves
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("c = connect(int(sys.argv[1])); ready(); c.recv(1)", id="never asked"),
+        pytest.param(f"{ASK}ready(); locked()", id="asked, and it waits for a lock"),
+        pytest.param(f"{ASK}ready(); time.sleep(60)", id="asked, and it waits for a timer"),
+        pytest.param(
+            f"{ASK}a, b = socket.socketpair(); b.settimeout(60); ready(); b.recv(1)",
+            id="asked, and it polls another",
+        ),
+    ],
+)
+def test_a_connection_that_is_not_waited_on_is_no_network(
+    watch: Watch, silent: str, code: str
+) -> None:
+    with program(code, silent) as one:
+        watched = watch(one)
+        watched.look()
+        assert {watched.look().whole for _ in range(8)} <= {State.SLEEP, State.QUEUE}
+
+
+def test_an_answer_that_nobody_waits_long_for_is_news(watch: Watch, silent: str) -> None:
+    with program(f"{ASK}ready(); c.recv(1)", silent) as one:
+        watched = watch(one, Patience(200))
+        watched.comes_to(lambda seen: seen.whole is State.SLEEP)
+        assert watched.look().reason == "poll"
+
+
+def test_without_connections_a_blocking_read_is_all_there_is(watch: Watch, silent: str) -> None:
+    with program("c = connect(int(sys.argv[1])); ready(); c.recv(1)", silent) as one:
+        watch(one, None).comes_to(lambda seen: seen.first is State.NETWORK)
+
+
+@pytest.mark.parametrize("name", ["loader", "a) R 1 (b"])
+def test_a_thread_fetches_while_the_first_waits(watch: Watch, silent: str, name: str) -> None:
+    code = f"{ASK}named({name!r}, lambda: c.recv(1)); ready(); locked()"
+    with program(code, silent) as one:
+        seen = watch(one).comes_to(lambda seen: seen.active)
+        assert seen.active == {State.NETWORK: 1}
+        assert seen.first is State.QUEUE
+        assert seen.whole is State.NETWORK
+
+
+def test_threads_decode(watch: Watch) -> None:
+    code = "import hashlib\nbig = bytes(50_000_000)\n"
+    code += "for _ in range(2): named('decode', lambda: [hashlib.md5(big) for _ in iter(int, 1)])\n"
+    with program(f"{code}ready(); locked()") as one:
+        seen = watch(one).comes_to(lambda seen: seen.active.get(State.RUN) == 2)
+        assert (seen.first, seen.whole) == (State.QUEUE, State.RUN)
+
+
+@pytest.mark.parametrize(
+    ("name", "around", "first", "active"),
+    [
+        ("pt_autograd_0", NOTHING_BEHIND, State.RUN, {}),
+        ("decode", NOTHING_BEHIND, State.QUEUE, {State.RUN: 1}),
+        ("decode", Surroundings(launches_elsewhere=True), State.RUN, {}),
+    ],
+)
+def test_a_thread_that_launches_kernels_stands_for_the_first(
+    watch: Watch, name: str, around: Surroundings, first: State, active: dict[State, int]
+) -> None:
+    with program(f"named('{name}', burn); ready(); locked()") as one:
+        seen = watch(one).comes_to(lambda seen: seen.whole is State.RUN, around)
+        assert (seen.first, seen.active) == (first, active)
+
+
+def test_a_thread_that_launches_kernels_may_rest(watch: Watch) -> None:
+    with program("named('pt_autograd_0', locked); ready(); locked()") as one:
+        watched = watch(one)
+        watched.look()
+        assert watched.look().whole is State.QUEUE
+
+
+@pytest.mark.parametrize(
+    ("does", "state"),
+    [
+        pytest.param("burn()", State.RUN, id="burns"),
+        pytest.param("c.recv(1)", State.NETWORK, id="fetches"),
+        pytest.param("named('one', lambda: c.recv(1)); locked()", State.NETWORK, id="by a thread"),
+        pytest.param("named('one', burn); locked()", State.RUN, id="burns in a thread"),
+    ],
+)
+@pytest.mark.parametrize("parent", ["locked()", "os.wait()"])
+def test_a_child_works_for_its_parent(
+    watch: Watch, silent: str, does: str, state: State, parent: str
+) -> None:
+    code = f"{ASK}\nif os.fork() == 0:\n {does}\nready(); {parent}"
+    with program(code, silent) as one:
+        seen = watch(one).comes_to(lambda seen: seen.active)
+        assert seen.active == {state: 1}
+        assert seen.whole is state
+
+
+def test_a_grandchild_works_for_it_too(watch: Watch) -> None:
+    code = "if os.fork() == 0:\n if os.fork() == 0: burn()\n os.wait()\nready(); os.wait()"
+    with program(code) as one:
+        assert watch(one).comes_to(lambda seen: seen.active).whole is State.RUN
+
+
+def test_a_child_of_a_thread_works_for_it(watch: Watch) -> None:
+    code = "def fetch():\n if os.fork() == 0: burn()\n os.wait()\nnamed('one', fetch)\n"
+    with program(f"{code}ready(); locked()") as one:
+        assert watch(one).comes_to(lambda seen: seen.active).whole is State.RUN
+
+
+def test_a_child_that_is_known_is_looked_at_by_itself(watch: Watch) -> None:
+    with program("if os.fork() == 0: burn()\nready(); os.wait()") as one:
+        watched = watch(one)
+        around = Surroundings(known=lambda _: True)
+        assert [watched.look(around).active for _ in range(5)] == [{}] * 5
+
+
+def test_children_that_come_and_go_leave_nothing_open(watch: Watch) -> None:
+    code = "ready()\nwhile True: subprocess.run(['sleep', '0.02'])"
+    with program(code) as one:
+        watched = watch(one)
+        watched.look()
+        most = 0
+        for _ in range(60):
+            watched.look()
+            most = max(most, len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
+        assert most < 200
+
+
+def test_who_is_asleep_with_children_asleep_is_asleep(watch: Watch) -> None:
+    with program("if os.fork() == 0: locked()\nready(); os.wait()") as one:
+        watched = watch(one)
+        watched.look()
+        assert watched.look().whole is State.SLEEP
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        pytest.param("while True: serve(server.accept()[0])", id="one after the other"),
+        pytest.param(
+            "while True:\n c, _ = server.accept(); named('serves', lambda: serve(c))", id="threads"
+        ),
+        pytest.param(
+            "def run():\n while True: serve(server.accept()[0])\nnamed('accepts', run); locked()",
+            id="another thread",
+        ),
+        pytest.param(
+            "e = select.epoll(); e.register(server); e.poll(); c, _ = server.accept()\n"
+            "e.register(c, select.EPOLLIN); e.poll(); told(); c.recv(9); c.send(b'x'); e.poll()",
+            id="an event loop",
+        ),
+    ],
+)
+def test_a_server_waits_for_requests_until_one_is_in_flight(watch: Watch, accept: str) -> None:
+    with program(SERVER + accept) as one:
+        watched = watch(one)
+        seen = watched.comes_to(lambda seen: seen.serves)
+        assert seen.whole is State.REQUESTS
+        code = "c = connect(int(sys.argv[1])); ready()\nfor _ in iter(told, ''): c.send(b'ask')\n"
+        with program(code, one.words[0]) as client:
+            watched.comes_to(lambda seen: seen.serves)
+            client.tell("ask")
+            seen = watched.comes_to(lambda seen: not seen.serves)
+            assert seen.whole is not State.REQUESTS
+            assert not watched.closer.serving
+            one.tell("answer")
+            watched.comes_to(lambda seen: seen.serves)
+
+
+def test_who_does_not_listen_serves_nobody(watch: Watch) -> None:
+    with program("a, b = socket.socketpair(); ready(); a.recv(1)") as one:
+        assert not watch(one).look().serves
+
+
+def test_a_server_that_is_stopped_serves_nobody(watch: Watch) -> None:
+    with program(SERVER + "os.kill(os.getpid(), signal.SIGSTOP)") as one:
+        seen = watch(one).comes_to(lambda seen: seen.reason == "stopped")
+        assert not seen.serves
+
+
+@pytest.mark.parametrize("reaped", [False, True])
+def test_a_process_that_ends_meanwhile(
+    watch: Watch,
+    silent: str,
+    reaped: bool,  # noqa: FBT001 - a table's column
+) -> None:
+    code = f"{ASK}named('one', lambda: c.recv(1))\nif os.fork() == 0: burn()\nready(); locked()"
+    with program(code, silent) as one:
+        watched = watch(one)
+        watched.comes_to(lambda seen: seen.active)
+        one.process.kill()
+        if reaped:
+            one.process.wait()
+        until(
+            lambda: (
+                watched.closer.look(time.monotonic_ns() + 10**10, Wait.LOCK, NOTHING_BEHIND).active
+                == {}
+            ),
+            "nobody",
+        )
+
+
+def test_what_threads_used_is_taken_once(watch: Watch) -> None:
+    with program("named('burns', burn); ready(); locked()") as one:
+        watched = watch(one)
+        until(
+            lambda: watched.look() and any(u.cpu_ns for u in watched.closer.threads.used),
+            "CPU time",
+        )
+        assert {u.name for u in watched.closer.take_used() if u.cpu_ns} == {"burns"}
+        assert watched.closer.take_used() == []

@@ -1,0 +1,229 @@
+"""Who feeds a GPU beside its holder's descendants: real families, and their neighbours."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.kin import MOST_KIN, KinFinder
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
+from support.programs import Program, descriptors, program, until
+
+PROC = Path("/proc")
+CGROUPS = [Path("/sys/fs/cgroup") / name for name in (".", "unified", "systemd")]
+FAMILY = """
+ends = []
+
+def child(join=None, do=locked):
+    "Start one that is joined with us by what `join` makes, and only by that."
+    ours, theirs = join() if join else (None, None)
+    pid = os.fork()
+    if pid == 0:
+        for end in [*ends, ours]:
+            if end: end.close()
+        do()
+        os._exit(0)
+    if theirs: theirs.close()
+    ends.append(ours)
+    return pid
+
+def pipe():
+    r, w = os.pipe()
+    return os.fdopen(w, "wb"), os.fdopen(r, "rb")
+
+def alone():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it ends with its parent
+    os.setsid()
+    locked()
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    before = descriptors()
+    yield
+    assert descriptors() <= before
+
+
+def kin(*holders: int, own: tuple[int, ...] = ()) -> set[int]:
+    """Of the first of `holders`."""
+    return KinFinder(PROC, holders).of(holders[0], own)
+
+
+def family(one: Program) -> list[int]:
+    """Those it has told of; each is where it is going to stay."""
+    found = [int(word) for word in one.words]
+    until(lambda: all(read(PROC / str(pid) / "wchan") != "0" for pid in found), "all asleep")
+    return found
+
+
+def no_container() -> None:
+    owner = owner_in_cgroup(read(PROC / "self/cgroup") or "")
+    if owner.container_id or owner.slurm_job_id:
+        pytest.skip("in a container all who are joined are kin, whatever their session")
+
+
+@pytest.mark.parametrize("join", ["pipe", "socket.socketpair"])
+def test_a_parent_that_is_joined_with_the_holder_feeds_it(join: str) -> None:
+    with program(f"{FAMILY}ready(child({join})); locked()") as one:
+        (holder,) = family(one)
+        until(lambda: kin(holder) == {one.pid}, "the parent alone")
+
+
+def test_a_grandparent_may_be_joined_with_the_holder() -> None:
+    code = """
+w, r = pipe()
+def start():
+    w.close()
+    pid = os.fork()
+    if pid == 0: locked()
+    r.close(); ready(pid); locked()
+os.fork() or start()
+r.close(); locked()
+"""
+    with program(FAMILY + code) as one:
+        (holder,) = family(one)
+        until(lambda: kin(holder) == {one.pid}, "its grandparent alone")
+
+
+def test_input_and_output_do_not_join() -> None:
+    code = """
+first = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1)
+second = subprocess.Popen(["sleep", "60"], stdin=first.stdout, stdout=-1, stderr=-1)
+ready(first.pid, second.pid); locked()
+"""
+    with program(code) as one:
+        first, second = family(one)
+        assert kin(first) == kin(second) == set()
+
+
+def test_a_neighbour_of_the_same_session_is_no_kin_whatever_it_burns() -> None:
+    code = "ready(child(), child(None, burn)); locked()"
+    with program(FAMILY + code) as one:
+        holder = int(one.words[0])
+        until(lambda: kin(holder) == set(), "nobody")
+
+
+@pytest.mark.parametrize("join", ["pipe", "socket.socketpair"])
+def test_a_neighbour_of_one_that_is_joined_is_no_kin(join: str) -> None:
+    code = f"ready(child({join}), child(None, burn), child()); locked()"
+    with program(FAMILY + code) as one:
+        holder = int(one.words[0])
+        until(lambda: kin(holder) == {one.pid}, "the parent alone")
+
+
+def test_siblings_are_joined_through_a_broker_that_started_both() -> None:
+    code = "pair = socket.socketpair; ready(child(pair), child(pair), child(None, burn)); locked()"
+    with program(FAMILY + code) as one:
+        holder, sibling, _neighbour = (int(word) for word in one.words)
+        until(lambda: kin(holder) == {one.pid, sibling}, "the broker and the sibling")
+        assert kin(holder, sibling) == {one.pid}, "holders are nobody's kin"
+        assert kin(holder, own=(sibling,)) == {one.pid}, "nor are its own descendants"
+
+
+def test_siblings_are_joined_by_a_pipe_of_their_own() -> None:
+    code = """
+w, r = pipe()
+first = os.fork() or (w.close(), locked())
+second = os.fork() or (r.close(), locked())
+w.close(); r.close()
+ready(first, second, child()); locked()
+"""
+    with program(FAMILY + code) as one:
+        first, second, _ = family(one)
+        until(lambda: kin(first) == {second}, "the other end")
+        assert kin(second) == {first}
+
+
+def test_a_descendant_of_a_sibling_is_kin_if_it_is_joined() -> None:
+    code = """
+w, r = pipe()
+def start():
+    w.close()
+    os.fork() or locked()
+    r.close(); locked()
+first = os.fork() or (r.close(), locked())
+second = os.fork() or start()
+w.close(); r.close()
+ready(first, second); locked()
+"""
+    with program(FAMILY + code) as one:
+        first, second = family(one)
+        until(lambda: len(kin(first)) == 1, "the grandchild alone")
+        assert second not in kin(first)
+
+
+def test_a_session_of_its_own_is_another_job() -> None:
+    no_container()
+    code = "pair = socket.socketpair\nready(child(pair), child(pair, alone), child(pipe, alone))\n"
+    with program(f"{FAMILY}{code}locked()") as one:
+        holder, *others = family(one)
+        until(lambda: all(os.getsid(pid) == pid for pid in others), "sessions")
+        until(lambda: kin(holder) == {one.pid}, "the parent alone")
+        assert kin(others[0]) == set()
+
+
+def test_so_many_are_kin_and_the_parent_among_them() -> None:
+    code = f"ready(*(child(socket.socketpair) for _ in range({MOST_KIN + 10}))); locked()"
+    with program(FAMILY + code) as one:
+        found = kin(family(one)[-1])
+        assert len(found) <= MOST_KIN + 1
+        assert one.pid in found
+
+
+def test_a_holder_that_ended_has_no_kin() -> None:
+    with program(f"{FAMILY}ready(child(pipe)); locked()") as one:
+        (holder,) = family(one)
+    assert kin(holder) == set()
+    assert kin(one.pid) == set()
+
+
+def test_a_sibling_that_ends_meanwhile_is_no_kin() -> None:
+    code = "pair = socket.socketpair\nready(child(pair), child(pair)); told(); os.wait(); locked()"
+    with program(FAMILY + code) as one:
+        holder, sibling = family(one)
+        finder = KinFinder(PROC, (holder,))
+        os.kill(sibling, 9)
+        assert finder.of(holder, ()) <= {one.pid, sibling}
+        one.tell()
+        until(lambda: kin(holder) == {one.pid}, "the broker alone")
+
+
+@pytest.fixture
+def container() -> Iterator[Path]:
+    """A control group that is named as that of a container."""
+    mounts = [mount for mount in CGROUPS if (mount / "cgroup.procs").exists()]
+    if not mounts:
+        pytest.skip("no control groups here")
+    group = mounts[0] / f"docker-{secrets.token_hex(32)}.scope"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield group
+    until(lambda: not read(group / "cgroup.procs"), "an empty group")
+    group.rmdir()
+
+
+def test_in_a_container_any_connection_joins(container: Path) -> None:
+    server = "s = socket.create_server(('127.0.0.1', 0)); ready(s.getsockname()[1])\n"
+    server += "a, _ = s.accept(); ready(); locked()"
+    client = "c = connect(int(sys.argv[1])); ready(); locked()"
+    with (
+        program(server) as loader,
+        program(client, loader.words[0]) as holder,
+        program("ready(); burn()") as neighbour,
+    ):
+        loader.hear()
+        assert kin(holder.pid) == set()
+        for one in (loader, holder, neighbour):
+            (container / "cgroup.procs").write_text(str(one.pid))
+        assert kin(holder.pid) == {loader.pid}
+        assert kin(loader.pid) == {holder.pid}
+        assert kin(holder.pid, loader.pid) == set()
+        assert kin(neighbour.pid) == set()

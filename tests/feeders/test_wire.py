@@ -1,0 +1,456 @@
+"""Which connections were asked and have not answered: by the numbers, and on real sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.wire import PATIENCE_MS, Patience, Verdict, Wire, judge
+from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, TcpState
+from support.programs import Program, descriptors, program, until
+
+PROC = Path("/proc")
+LONGEST_MS = 30_000
+OURS, STORE = Endpoint(bytes([10, 0, 0, 1]), 50_000), Endpoint(bytes([10, 0, 0, 2]), 443)
+LONG_AGO = 4_000_000_000
+"""What the kernel says of what never happened."""
+CLOSE_WAIT = 8
+ASKED = Connection(
+    fd=3,
+    cookie=1,
+    local=OURS,
+    remote=STORE,
+    state=TcpState.ESTABLISHED,
+    sent_ms=400,
+    received_ms=900,
+    acknowledged_ms=360,
+    received_bytes=100_000,
+    received_segments=50,
+    sent_segments=10,
+)
+ANSWERED = replace(ASKED, sent_ms=900, received_ms=400, acknowledged_ms=400)
+TIE = replace(ASKED, sent_ms=400, received_ms=400, acknowledged_ms=400)
+NEVER_USED = replace(
+    ASKED,
+    sent_ms=LONG_AGO,
+    received_ms=LONG_AGO,
+    acknowledged_ms=1_000,
+    received_bytes=0,
+    received_segments=0,
+    sent_segments=0,
+)
+FIRST = replace(NEVER_USED, sent_ms=100, sent_segments=1)
+PINGED = replace(ASKED, received_bytes=200, received_segments=20)
+FRESH = replace(ANSWERED, received_ms=20)
+LISTENING = replace(NEVER_USED, local=STORE, remote=Endpoint(b"", 0), state=TcpState.LISTEN)
+CLIENTS = replace(ASKED, local=STORE, remote=OURS)
+PORT = frozenset({STORE.port})
+
+
+def verdict(
+    now: Connection,
+    before: Connection | None = None,
+    ports: frozenset[int] = frozenset(),
+    ours: frozenset[tuple[Endpoint, Endpoint]] = frozenset(),
+) -> Verdict:
+    return judge(now, before, ports, ours, PATIENCE_MS)
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        pytest.param(ASKED, Verdict.ANSWER, id="asked after the last answer"),
+        pytest.param(FIRST, Verdict.ANSWER, id="asked for the first time"),
+        pytest.param(ANSWERED, Verdict.IDLE, id="answered since"),
+        pytest.param(NEVER_USED, Verdict.IDLE, id="never used"),
+        pytest.param(
+            replace(NEVER_USED, received_ms=50, received_segments=1, received_bytes=90),
+            Verdict.IDLE,
+            id="told without having asked",
+        ),
+        pytest.param(replace(ASKED, sent_ms=PATIENCE_MS), Verdict.IDLE, id="answered long since"),
+        pytest.param(
+            replace(ASKED, sent_ms=PATIENCE_MS, received_ms=LONG_AGO),
+            Verdict.ANSWER,
+            id="just young enough",
+        ),
+        pytest.param(
+            replace(ASKED, sent_ms=PATIENCE_MS + 1, received_ms=LONG_AGO),
+            Verdict.IDLE,
+            id="too old: a long poll, or a dead peer",
+        ),
+        pytest.param(PINGED, Verdict.IDLE, id="only pings are answered"),
+        pytest.param(
+            replace(PINGED, received_segments=2), Verdict.ANSWER, id="too few answers to tell"
+        ),
+        pytest.param(
+            replace(PINGED, received_bytes=64 * 20), Verdict.ANSWER, id="answers that carry data"
+        ),
+        pytest.param(
+            replace(ASKED, state=TcpState.FIN_WAIT1), Verdict.ANSWER, id="we will ask no more"
+        ),
+        pytest.param(replace(ASKED, state=TcpState.FIN_WAIT2), Verdict.ANSWER, id="they know that"),
+        pytest.param(replace(ASKED, state=CLOSE_WAIT), Verdict.IDLE, id="they will answer no more"),
+        pytest.param(replace(ASKED, state=TcpState.CLOSE), Verdict.IDLE, id="closed"),
+        pytest.param(
+            replace(NEVER_USED, state=TcpState.SYN_SENT), Verdict.ANSWER, id="being connected"
+        ),
+        pytest.param(LISTENING, Verdict.LISTENS, id="a server's own"),
+    ],
+)
+def test_what_a_connection_says_at_the_first_look(now: Connection, found: Verdict) -> None:
+    assert verdict(now) is found
+
+
+@pytest.mark.parametrize(
+    ("ages", "found"),
+    [
+        pytest.param((20, 20), Verdict.ANSWER, id="too young to tell"),
+        pytest.param((60, 60), Verdict.ANSWER, id="as long as an acknowledgement may take"),
+        pytest.param((400, 400), Verdict.IDLE, id="the answer acknowledged the question"),
+        pytest.param((400, 360), Verdict.ANSWER, id="the question was acknowledged by itself"),
+        pytest.param((3_000, 2_960), Verdict.ANSWER, id="and is just young enough"),
+        pytest.param((3_001, 2_961), Verdict.IDLE, id="and is too old"),
+    ],
+)
+def test_a_question_and_an_answer_at_once(ages: tuple[int, int], found: Verdict) -> None:
+    age, acknowledged = ages
+    now = replace(TIE, sent_ms=age, received_ms=age, acknowledged_ms=acknowledged)
+    assert verdict(now) is found
+    assert verdict(now, now) is found
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        pytest.param(
+            FRESH,
+            replace(FRESH, received_bytes=FRESH.received_bytes + 4096),
+            Verdict.ANSWER,
+            id="data arrives",
+        ),
+        pytest.param(
+            FRESH,
+            replace(FRESH, received_bytes=FRESH.received_bytes + 4095),
+            Verdict.IDLE,
+            id="hardly any",
+        ),
+        pytest.param(
+            FRESH,
+            replace(FRESH, received_ms=251, received_bytes=FRESH.received_bytes + 10**6),
+            Verdict.IDLE,
+            id="all of it has arrived",
+        ),
+        pytest.param(None, FRESH, Verdict.IDLE, id="nobody knows yet"),
+    ],
+)
+def test_a_stream_is_one_whose_bytes_grow(
+    before: Connection | None, now: Connection, found: Verdict
+) -> None:
+    assert verdict(now, before) is found
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        pytest.param(
+            replace(CLIENTS, sent_ms=900, received_ms=400), Verdict.REQUEST, id="in flight"
+        ),
+        pytest.param(
+            replace(CLIENTS, sent_ms=LONG_AGO, received_ms=400), Verdict.REQUEST, id="the first one"
+        ),
+        pytest.param(CLIENTS, Verdict.SERVED, id="answered"),
+        pytest.param(
+            replace(CLIENTS, sent_ms=400, received_ms=400), Verdict.SERVED, id="answered at once"
+        ),
+        pytest.param(
+            replace(NEVER_USED, local=STORE, remote=OURS), Verdict.SERVED, id="has asked nothing"
+        ),
+        pytest.param(
+            replace(CLIENTS, sent_ms=LONG_AGO, received_ms=PATIENCE_MS + 1),
+            Verdict.REQUEST,
+            id="one that takes long",
+        ),
+        pytest.param(
+            replace(CLIENTS, sent_ms=900, received_ms=400, received_segments=0),
+            Verdict.SERVED,
+            id="has been told something, and has asked nothing",
+        ),
+        pytest.param(
+            replace(CLIENTS, sent_ms=400, received_ms=400, sent_segments=0),
+            Verdict.REQUEST,
+            id="the first one, as soon as it was connected",
+        ),
+        pytest.param(
+            replace(CLIENTS, sent_ms=LONG_AGO, received_ms=LONG_AGO - 1),
+            Verdict.SERVED,
+            id="one that nobody will answer",
+        ),
+        pytest.param(
+            replace(CLIENTS, sent_ms=900, received_ms=400, state=CLOSE_WAIT),
+            Verdict.SERVED,
+            id="who has hung up",
+        ),
+        pytest.param(LISTENING, Verdict.LISTENS, id="the socket that listens"),
+    ],
+)
+def test_a_client_of_ours_asks_us(now: Connection, found: Verdict) -> None:
+    assert verdict(now, ports=PORT) is found
+
+
+def test_a_question_to_the_job_itself_is_no_network() -> None:
+    other_side = frozenset({(STORE, OURS)})
+    assert verdict(ASKED, ours=other_side) is Verdict.OURS
+    assert verdict(ASKED, ours=frozenset({(OURS, STORE)})) is Verdict.ANSWER
+    assert verdict(ANSWERED, ours=other_side) is Verdict.IDLE
+
+
+@pytest.mark.parametrize(
+    ("answers", "patience"),
+    [
+        pytest.param([], PATIENCE_MS, id="at first"),
+        pytest.param([10, 500, PATIENCE_MS], PATIENCE_MS, id="quick answers"),
+        pytest.param([PATIENCE_MS + 1], 2 * PATIENCE_MS, id="one that took longer"),
+        pytest.param([5_000, 10_000], 4 * PATIENCE_MS, id="longer and longer"),
+        pytest.param([5_000, 10_000, 20_000, 29_000], LONGEST_MS, id="never above the longest"),
+        pytest.param([2 * PATIENCE_MS + 1], PATIENCE_MS, id="a job came after a long poll"),
+        pytest.param([100_000], PATIENCE_MS, id="after hours"),
+    ],
+)
+def test_patience_grows_with_answers_that_took_longer(answers: list[int], patience: int) -> None:
+    found = Patience(LONGEST_MS)
+    for took in answers:
+        found.learn(STORE, took)
+    assert found.with_(STORE) == patience
+    assert found.with_(OURS) == PATIENCE_MS
+
+
+def test_patience_is_never_above_the_setting() -> None:
+    assert Patience(1_000).with_(STORE) == 1_000
+
+
+def test_patience_with_many_is_bounded() -> None:
+    found = Patience(LONGEST_MS)
+    for port in range(2_000):
+        found.learn(Endpoint(STORE.address, port), PATIENCE_MS + 1)
+    assert len(found.of) <= 256
+
+
+Watch = Callable[[Program], Wire]
+CLIENT = """
+server = socket.create_server(("127.0.0.1", 0), backlog=600)
+ready(server.getsockname()[1])
+told()
+a, _ = server.accept()
+for line in iter(told, ""):
+    word, size = line.split()
+    a.recv(10) if word == "hear" else a.sendall(bytes(int(size)))
+    ready()
+"""
+"""The other side: hears and answers as it is told to."""
+ASK = """
+c = connect(int(sys.argv[1])); ready(c.fileno())
+for line in iter(told, ""):
+    word, size = line.split()
+    if word == "ask":
+        c.send(bytes(int(size)))
+    elif word == "half":
+        c.shutdown(socket.SHUT_WR)
+    else:
+        got = 0
+        while got < int(size): got += len(c.recv(int(size)))
+    ready()
+"""
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    before = descriptors()
+    made: list[Wire] = []
+
+    def begin(one: Program) -> Wire:
+        made.append(Wire(PROC, one.pid, Patience(LONGEST_MS)))
+        return made[-1]
+
+    yield begin
+    for wire in made:
+        wire.close()
+    assert descriptors() <= before, "all descriptors are given back"
+
+
+@pytest.fixture
+def server() -> Iterator[Program]:
+    with program(CLIENT) as one:
+        yield one
+
+
+@pytest.fixture
+def client(server: Program) -> Iterator[Program]:
+    with program(ASK, server.words[0]) as one:
+        server.tell()
+        yield one
+
+
+def does(one: Program, what: str) -> None:
+    one.tell(what)
+    one.hear()
+
+
+def says(wire: Wire, one: Program) -> Verdict:
+    return wire.look((), whole=True)[int(one.words[0])]
+
+
+def test_a_connection_that_was_never_used_is_idle(watch: Watch, client: Program) -> None:
+    wire = watch(client)
+    assert [says(wire, client) for _ in range(3)] == [Verdict.IDLE] * 3
+    assert wire.owed is None
+
+
+def test_a_slow_server_owes_an_answer(watch: Watch, server: Program, client: Program) -> None:
+    wire = watch(client)
+    does(client, "ask 10")
+    for _ in range(5):
+        time.sleep(0.05)
+        assert says(wire, client) is Verdict.ANSWER
+    assert wire.owed is not None
+    assert wire.owed.remote.port == int(server.words[0])
+    assert 150 <= wire.owed.waited_ms < 60_000
+    does(server, "say 100")
+    does(client, "hear 100")
+    until(lambda: says(wire, client) is Verdict.IDLE, "an idle connection")
+
+
+def test_a_kept_connection_is_idle_until_it_is_asked_again(
+    watch: Watch, server: Program, client: Program
+) -> None:
+    wire = watch(client)
+    for _ in range(3):
+        does(client, "ask 10")
+        assert says(wire, client) is Verdict.ANSWER
+        time.sleep(0.05)
+        does(server, "say 5000")
+        does(client, "hear 5000")
+        until(lambda: says(wire, client) is Verdict.IDLE, "an idle connection")
+
+
+def test_a_half_closed_connection_may_still_be_answered(
+    watch: Watch, server: Program, client: Program
+) -> None:
+    wire = watch(client)
+    does(client, "ask 10")
+    does(client, "half 0")
+    assert says(wire, client) is Verdict.ANSWER
+    server.end()
+    until(lambda: says(wire, client) is Verdict.IDLE, "the end")
+
+
+def test_a_stream_arrives_though_nothing_is_asked(
+    watch: Watch, server: Program, client: Program
+) -> None:
+    wire = watch(client)
+    does(client, "ask 10")
+    time.sleep(0.05)
+    for _ in range(5):
+        says(wire, client)
+        does(server, "say 10000")
+        does(client, "hear 10000")
+        assert says(wire, client) is Verdict.ANSWER
+
+
+def test_a_question_grows_too_old(client: Program) -> None:
+    wire = Wire(PROC, client.pid, Patience(200))
+    does(client, "ask 10")
+    assert says(wire, client) is Verdict.ANSWER
+    until(lambda: says(wire, client) is Verdict.IDLE, "patience at its end")
+    wire.close()
+
+
+def test_what_took_longer_is_learnt(server: Program, client: Program) -> None:
+    patience = Patience(LONGEST_MS)
+    remote = Endpoint(bytes([127, 0, 0, 1]), int(server.words[0]))
+    patience.of[remote] = 300
+    wire = Wire(PROC, client.pid, patience)
+    does(client, "ask 10")
+    for _ in range(8):
+        time.sleep(0.05)
+        says(wire, client)
+    does(server, "say 100")
+    does(client, "hear 100")
+    says(wire, client)
+    wire.close()
+    assert patience.with_(remote) == 600
+
+
+def test_the_side_that_listens_is_asked(watch: Watch, server: Program, client: Program) -> None:
+    wire = watch(server)
+    until(lambda: Verdict.SERVED in wire.look((), whole=True).values(), "a client")
+    assert set(wire.look((), whole=True).values()) == {Verdict.LISTENS, Verdict.SERVED}
+    time.sleep(0.05)
+    does(client, "ask 10")
+    assert Verdict.REQUEST in wire.look((), whole=True).values()
+    assert wire.ports == {int(server.words[0])}
+    time.sleep(0.05)
+    does(server, "say 10")
+    assert Verdict.REQUEST not in wire.look((), whole=True).values()
+
+
+def test_only_those_that_are_asked_for_are_looked_at(watch: Watch, client: Program) -> None:
+    wire = watch(client)
+    number = int(client.words[0])
+    assert wire.look((number, 0, 999)).keys() == {number}
+    assert wire.look(()) == {}
+
+
+def test_both_sides_of_a_connection_know_it(watch: Watch, server: Program, client: Program) -> None:
+    ours, theirs = watch(client), watch(server)
+    until(lambda: ours.look((), whole=True) and len(theirs.look((), whole=True)) == 2, "both sides")
+    ((local, remote),) = ours.ends
+    assert theirs.ends == {(remote, local)}
+    does(client, "ask 10")
+    assert Verdict.OURS in ours.look((), theirs.ends, whole=True).values()
+
+
+def test_a_connection_to_nobody_is_waited_for_but_told_by_no_age(watch: Watch) -> None:
+    code = """
+server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen(0)
+made = []
+for _ in range(6):
+    s = socket.socket(); s.setblocking(False)
+    try: s.connect(server.getsockname())
+    except BlockingIOError: pass
+    made.append(s)
+ready(made[-1].fileno()); told()
+"""
+    with program(code) as one:
+        wire = watch(one)
+        assert says(wire, one) is Verdict.ANSWER
+        assert wire.owed is None
+
+
+def test_what_is_remembered_is_bounded(watch: Watch) -> None:
+    code = """
+server = socket.create_server(("127.0.0.1", 0), backlog=600)
+ready()
+for line in iter(told, ""):
+    kept = [connect(server.getsockname()[1]) for _ in range(60)]
+    ready()
+"""
+    with program(code) as one:
+        wire = watch(one)
+        for _ in range(8):
+            does(one, "more")
+            wire.look((), whole=True)
+        assert len(wire._before) <= 256
+        assert len(wire.sockets._names) <= 256
+
+
+def test_a_process_that_ended_says_nothing(watch: Watch, client: Program) -> None:
+    wire = watch(client)
+    assert wire.look((), whole=True)
+    client.end()
+    assert wire.look((), whole=True) == {}
+    assert wire.refused is None

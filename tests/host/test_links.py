@@ -1,0 +1,103 @@
+"""Whom real processes are joined with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host.links import Links, links
+from support.programs import descriptors, program
+
+PROC = Path("/proc")
+NONE = Links()
+
+
+def of(pid: int) -> Links:
+    """Its links; what we opened for them is given back."""
+    before = descriptors()
+    found = links(PROC, pid)
+    assert descriptors() <= before
+    return found
+
+
+def test_a_pipe_joins_those_that_hold_an_end() -> None:
+    code = """
+r, w = os.pipe()
+child = os.fork()
+if child:
+    os.close(r); ready(child); told()
+else:
+    os.close(w); time.sleep(60)
+"""
+    with program(code) as one:
+        ours, theirs = of(one.pid), of(int(one.words[0]))
+        assert len(ours.pipes & theirs.pipes) == 1
+        assert not ours.peers
+
+
+def test_a_pair_of_sockets_leads_to_who_made_it() -> None:
+    code = """
+a, b = socket.socketpair()
+child = os.fork()
+if child:
+    b.close(); ready(child); told()
+else:
+    a.close(); time.sleep(60)
+"""
+    with program(code) as one:
+        assert of(int(one.words[0])).peers == {one.pid}
+        assert of(one.pid).peers == frozenset()
+
+
+def test_a_connection_leads_both_ways(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    code = """
+server = socket.socket(socket.AF_UNIX); server.bind(sys.argv[1]); server.listen()
+ready(); a, _ = server.accept(); ready(); told()
+"""
+    ask = "c = socket.socket(socket.AF_UNIX); c.connect(sys.argv[1]); ready(); told()"
+    with program(code, path) as server, program(ask, path) as client:
+        server.hear()
+        assert of(client.pid).peers == {server.pid}
+        assert of(server.pid).peers == {client.pid}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("", id="input and output only"),
+        pytest.param("f = open('/dev/null')", id="a file"),
+        pytest.param("a, b = socket.socketpair()", id="a pair of its own"),
+        pytest.param("s = socket.socket(socket.AF_UNIX)", id="a socket that leads nowhere"),
+        pytest.param("s = socket.socket(type=socket.SOCK_DGRAM)", id="UDP"),
+        pytest.param(
+            "s = socket.create_server(('127.0.0.1', 0)); c = connect(s.getsockname()[1])", id="TCP"
+        ),
+        pytest.param("s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)", id="netlink"),
+        pytest.param(
+            "\ntry: s = socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)\nexcept OSError: pass",
+            id="the kernel's ciphers",
+        ),
+    ],
+)
+def test_what_joins_with_nobody(code: str) -> None:
+    with program(code + "\nready(); told()") as one:
+        assert of(one.pid) == NONE
+
+
+def test_input_and_output_do_not_join() -> None:
+    code = "c = subprocess.Popen(['sleep', '60'], stdin=-1, stdout=-1); ready(c.pid); told()"
+    with program(code) as one:
+        assert of(int(one.words[0])) == NONE
+
+
+def test_nobody_is_joined_with_nobody() -> None:
+    with program("") as one:
+        pass
+    assert of(one.pid) == NONE
+
+
+def test_ourselves() -> None:
+    assert isinstance(of(os.getpid()), Links)

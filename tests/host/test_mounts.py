@@ -1,0 +1,128 @@
+"""On which file systems files are open: real mounts, and what mountinfo may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host.mounts import REMOTE, is_remote, mounts_of_open_files
+from support.programs import descriptors, program
+from support.rights import with_mounts_of_its_own
+from support.tools import require
+from support.trees import lay
+
+PROC = Path("/proc")
+OPEN = "f = open(sys.argv[1], 'w'); ready(); told()"
+
+
+def mount(at: str, kind: str, optional: str = "shared:1 ") -> str:
+    return f"36 35 98:0 / {at} rw,noatime {optional}- {kind} server:/dir rw\n"
+
+
+def opened(proc: Path, mountinfo: str, *files: str) -> dict[str, str]:
+    lay(proc, {"7/mountinfo": mountinfo, "7/fd/none": ""})
+    (proc / "7/fd/none").unlink()
+    for number, file in enumerate(files):
+        (proc / f"7/fd/{number}").symlink_to(file)
+    return mounts_of_open_files(proc, 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remote"),
+    [
+        ("nfs4", True),
+        ("lustre", True),
+        ("ceph", True),
+        ("virtiofs", True),
+        ("ext4", False),
+        ("tmpfs", False),
+        ("overlay", False),
+        ("fuseblk", False),
+        ("fuse.sshfs", None),
+        ("fuse", None),
+    ],
+)
+def test_where_the_data_of_a_file_system_is(kind: str, remote: bool | None) -> None:  # noqa: FBT001
+    assert is_remote(kind) is remote
+
+
+def test_remote_ones_are_named_as_mountinfo_does() -> None:
+    assert all(name == name.lower().strip() for name in REMOTE)
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "file", "found"),
+    [
+        pytest.param(mount("/", "ext4"), "/data/x", {"/": "ext4"}, id="the root"),
+        pytest.param(
+            mount("/", "ext4") + mount("/data", "nfs4"),
+            "/data/x/y",
+            {"/data": "nfs4"},
+            id="the longest that fits",
+        ),
+        pytest.param(
+            mount("/", "ext4") + mount("/data", "nfs4"),
+            "/database/x",
+            {"/": "ext4"},
+            id="not one that only begins alike",
+        ),
+        pytest.param(
+            mount("/data", "ext4") + mount("/data", "lustre"),
+            "/data/x",
+            {"/data": "lustre"},
+            id="the last of those on one point",
+        ),
+        pytest.param(
+            mount("/data", "nfs", optional=""), "/data/x", {"/data": "nfs"}, id="no optional field"
+        ),
+        pytest.param(
+            mount("/data", "nfs", optional="shared:1 master:2 "),
+            "/data/x",
+            {"/data": "nfs"},
+            id="two of them",
+        ),
+        pytest.param(
+            mount("/my\\040data\\134\\011\\012-", "nfs"),
+            "/my data\\\t\n-/x",
+            {"/my data\\\t\n-": "nfs"},
+            id="a name with odd characters",
+        ),
+        pytest.param(
+            mount("/a\\134040b", "nfs"), "/a\\040b/x", {"/a\\040b": "nfs"}, id="a backslash"
+        ),
+        pytest.param(mount("/", "ext4"), "/x (deleted)", {"/": "ext4"}, id="a deleted file"),
+        pytest.param(mount("/", "ext4"), "/dev/null", {}, id="a device"),
+        pytest.param(mount("/", "ext4"), "socket:[5]", {}, id="a socket"),
+        pytest.param(mount("/data", "ext4"), "/elsewhere", {}, id="a file of another namespace"),
+        pytest.param("", "/x", {}, id="an empty file"),
+        pytest.param("36 35 98:0 / / rw\nx\n\n", "/x", {}, id="lines that are too short"),
+    ],
+)
+def test_a_file_is_on_the_mount_that_holds_it(
+    tmp_path: Path, mountinfo: str, file: str, found: dict[str, str]
+) -> None:
+    assert opened(tmp_path, mountinfo, file) == found
+
+
+def test_a_real_file(tmp_path: Path) -> None:
+    with program(OPEN, tmp_path / "file") as one:
+        before = descriptors()
+        points = mounts_of_open_files(PROC, one.pid)
+        assert any(tmp_path.resolve().is_relative_to(point) for point in points)
+        assert descriptors() <= before
+
+
+def test_a_real_mount_with_a_name_of_odd_characters(tmp_path: Path) -> None:
+    require("mount", "mount")
+    point = tmp_path / "odd name\twith\n\\040 and \x1b[31m"
+    point.mkdir()
+    code = "subprocess.run(['mount', '-t', 'tmpfs', 'none', os.path.dirname(sys.argv[1])])\n"
+    with program(code + OPEN, point / "file", way=with_mounts_of_its_own()) as one:
+        assert mounts_of_open_files(PROC, one.pid)[str(point)] == "tmpfs"
+
+
+def test_nobody_has_files_open() -> None:
+    with program("") as one:
+        pass
+    assert mounts_of_open_files(PROC, one.pid) == {}

@@ -1,0 +1,110 @@
+"""Programs that block, burn and talk as a test wants, and that are gone when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.rights import AS_WE_ARE, Way
+
+PATIENCE_SECONDS = 20.0
+PRELUDE = """
+import ctypes, os, select, signal, socket, struct, subprocess, sys, threading, time
+
+def named(name, do):
+    "Start a thread that calls itself `name` and calls `do`."
+    def run():
+        ctypes.CDLL(None).prctl(15, name if isinstance(name, bytes) else name.encode(), 0, 0, 0)
+        do()
+    threading.Thread(target=run, daemon=True).start()
+
+def burn():
+    while True:
+        pass
+
+def locked():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+def ready(*words):
+    print(*words, flush=True)
+
+def told():
+    "The next line of the test."
+    return sys.stdin.readline().strip()
+
+def connect(port, timeout=None, host="127.0.0.1"):
+    connection = socket.create_connection((host, port))
+    connection.settimeout(timeout)
+    return connection
+
+"""
+
+
+class Program:
+    """A process that was told what to do, in a session of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.words: list[str] = []
+        """What it said when it was ready."""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def tell(self, line: str = "") -> None:
+        """Give it its next line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
+    def hear(self) -> list[str]:
+        """The words of its next line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().split()
+
+    def end(self) -> None:
+        """Kill it with all of its session that is still of its process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with self.process:
+            pass
+
+
+@contextmanager
+def program(code: str, *arguments: object, way: Way = AS_WE_ARE) -> Iterator[Program]:
+    """One that runs `code`, after it has called `ready`."""
+    command = (*way, sys.executable, "-c", PRELUDE + code, *map(str, arguments))
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+    found = Program(process)
+    try:
+        found.words = found.hear()
+        yield found
+    finally:
+        found.end()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.02)
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Our own open ones, by number and what they lead to."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add((link.name, str(link.readlink()).removesuffix(" (deleted)")))
+    return {(name, target) for name, target in found if not target.endswith("/fd")}
