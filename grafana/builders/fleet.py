@@ -88,10 +88,11 @@ def _counts() -> Panel:
     return stats(
         "GPUs",
         "Held: somebody has it. Free: nobody has. Underused: busy for less than half of the time. "
-        "Held and idle: practically unused. Busy, inefficient: it works and few of its SMs do. No "
-        "cause to name: held, old enough to be judged, no cause has enough evidence. Blind: "
-        "signals are missing for causes of this kind. A GPU may count as several. With a "
-        "namespace chosen, none is free: free GPUs are nobody's.",
+        "Held and idle: practically unused, servers without requests among them. Busy, "
+        "inefficient: it works and few of its SMs do. No cause to name: held, old enough to be "
+        "judged, no cause has enough evidence. Blind: signals are missing for causes of this kind. "
+        "A GPU may count as several. With a namespace chosen, none is free: free GPUs are "
+        "nobody's.",
         [Query(expr, name, instant=True) for name, expr in queries.items()],
         "none",
         width=24,

@@ -57,6 +57,7 @@ CHECKPOINTS: State = {
     "disk_busy": 0.9,
 }
 SMALL_SHM: State = {"shm_used": 0.95}
+UNASKED: State = {**IDLE, "stalls": {"requests": 1.0}}
 IDLE_SIBLING: State = {"busy": 0.05, "stalls": {"peer": 0.9}}
 COPYING: State = {"busy": 0.9, "sm": 0.2, "pcie_bytes": 3e10}
 TINY_KERNELS: State = {"sm": 0.1, "dram": 0.6, "memory": 0.7}
@@ -105,7 +106,7 @@ ON_THE_GPU: Plan = _in_turn(
     COPYING, TINY_KERNELS, SMALL_BATCH, FULL_MEMORY, BANDWIDTH, FP32, each=80
 )
 HARDWARE: Plan = _in_turn(HOT_BOARD, HOT_AIR, CAPPED, LOCKED_CLOCKS, NARROW_LINK)
-LOST: Plan = [(2 * HOUR, WELL), (HOUR, SILENT)]
+LOST: Plan = [(2 * HOUR, WELL), (HOUR, SILENT), (HOUR, WELL), (2 * HOUR, UNASKED)]
 AWAY: Plan = [(3 * HOUR, LOOP), (3 * HOUR, STORAGE), (2 * HOUR, IDLE)]
 SHARED: Plan = [(2 * HOUR, {"busy": 0.97, "sm": 0.9}), (4 * HOUR, IDLE)]
 

@@ -43,6 +43,7 @@ WAITING_ON = (
     "storage",
     "memory",
     "network",
+    "requests",
     "peer",
     "asleep",
     "unknown",

@@ -33,7 +33,8 @@ WEIGHED = {"gpu-inputs", "gpu-evidence", "gpu-evidence-hardware"}
 HELPERS = {
     name: [rule for rule in RULES if rule.name == name]
     for name in {rule.name for rule in RULES if rule.group in WEIGHED}
-    - {"gpu:cause:evidence", "gpu:held:bool", "gpu:host_cause:bool", "gpu:group_host_cause:max"}
+    - {"gpu:cause:evidence", "gpu:held:bool"}
+    - {"gpu:host_cause:max", "gpu:host_cause:bool", "gpu:group_host_cause:max"}
 }
 KNOWN = RECORDED | set(LABELS) | {"up"}
 

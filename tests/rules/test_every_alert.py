@@ -99,6 +99,7 @@ ALERTS: Mapping[str, Firing] = {
     "GpuInteractiveSession/info": Firing(45, idle(interactive=1, busy=BURSTS)),
     "GpuAllocatedIdle/info": Firing(48, stops(12, busy=0.25, age_seconds=ages(8)), lasts=22),
     "GpuAllocatedIdle/warning": Firing(70, idle()),
+    "GpuWaitsForRequests/info": Firing(LONG, idle(stalls={"requests": 1.0})),
     "GpuImbalance/warning": Firing(USUAL, UNEVEN.gpu, (HEALTHY,)),
     "GpuStraggler/warning": Firing(30, SLOW_CLOCK.gpu, (PEER, PEER, PEER)),
     "GpuSharingContention/info": Firing(USUAL, SHARED),

@@ -12,7 +12,19 @@ from pathlib import Path
 
 import yaml
 
-from rules.fleet import FILES, GROUPS, JOB, RULES, STALE, Fleet, Gpu, add_gpu, nodes
+from rules.fleet import (
+    FILES,
+    GROUPS,
+    JOB,
+    RULES,
+    STALE,
+    WAITING_ON,
+    Fleet,
+    Gpu,
+    Signal,
+    add_gpu,
+    nodes,
+)
 
 MINUTES = 90
 LONG_MINUTES = 200
@@ -37,6 +49,7 @@ INTERACTIVE = "GpuInteractiveSession/info"
 IDLE = "GpuAllocatedIdle/info"
 IDLE_LONG = "GpuAllocatedIdle/warning"
 STALLED = "GpuJobStalled/warning"
+UNASKED = "GpuWaitsForRequests/info"
 UNEXPLAINED = "GpuUnexplainedLowUtilization/warning"
 FEEDERS = frozenset(
     "gpu_feeder_" + name
@@ -169,6 +182,12 @@ def ages(*starts: int) -> list[tuple[int, float]]:
 def stops(minute: int, busy: float = 0.95, **changes: object) -> Gpu:
     """Worked until this minute; since then everything of it sleeps."""
     return idle(**{"busy": after(minute, 0.0, busy), **changes})
+
+
+def serves(busy: Signal, *, age_seconds: Signal | None = None, **changes: object) -> Gpu:
+    """A server: shares of all time by what it waits on, and other changes."""
+    waits = {on: changes.pop(on) for on in WAITING_ON if on in changes}
+    return idle(busy=busy, stalls=waits, age_seconds=age_seconds, **changes)
 
 
 TELEMETRY = (
@@ -765,6 +784,100 @@ HOLDERS = (
     ),
 )
 
+SERVERS = (
+    case(
+        "server at night",
+        serves(0.0, requests=1.0),
+        at(9, "waits_for_requests"),
+        at(29, "waits_for_requests"),
+        at(40, "waits_for_requests", UNASKED),
+        at(75, "waits_for_requests", UNASKED),
+    ),
+    case(
+        "server after a busy day",
+        serves([(30, 0.95), (60, 0.0)], requests=[(30, 0.05), (60, 1.0)]),
+        at(28, None),
+        at(45, "waits_for_requests"),
+        at(58, "waits_for_requests"),
+        at(75, "waits_for_requests", UNASKED),
+    ),
+    case(
+        "server in the morning",
+        serves([(40, 0.0), (50, 0.95)], requests=[(40, 1.0), (50, 0.05)]),
+        at(40, "waits_for_requests", UNASKED),
+        at(62, None),
+        at(75, None),
+    ),
+    # It is old enough to be judged, and its GPU has not been used yet.
+    case(
+        "server without its first request",
+        serves(0.0, requests=1.0, age_seconds=ages(0)),
+        at(9, None),
+        at(25, "waits_for_requests"),
+        at(50, "waits_for_requests", UNASKED),
+        at(75, "waits_for_requests", UNASKED),
+    ),
+    case(
+        "server in a terminal",
+        serves(BURSTS, requests=[(length, 1 - share) for length, share in BURSTS], interactive=1),
+        at(75, "waits_for_requests", UNASKED),
+    ),
+    # Two fifths of the idle time, and half of all time.
+    case(
+        "server that mostly sleeps",
+        serves(0.0, requests=0.39, asleep=0.61),
+        at(75, "allocated_idle", IDLE_LONG),
+    ),
+    case(
+        "server that sleeps, too",
+        serves(0.0, requests=0.41, asleep=0.59),
+        at(75, "waits_for_requests", UNASKED),
+    ),
+    case(
+        "server with requests for more than half of the time",
+        serves(0.2, requests=0.49, host_code=0.31),
+        at(75, "waits_for_requests"),
+    ),
+    case(
+        "server with requests for less than half of the time",
+        serves(0.2, requests=0.51, host_code=0.29),
+        at(75, "waits_for_requests", UNASKED),
+    ),
+    quiet("server that is used well", serves(0.72, requests=0.28)),
+    # What takes more of the idle time is the cause.
+    case(
+        "server with a slow loop",
+        serves(0.1, requests=0.44, host_code=0.46),
+        at(75, "host_loop_bound", HOST_BOUND),
+    ),
+    case(
+        "server with a slow store, by disks and connections",
+        serves(0.1, requests=0.4, network=0.3, storage=0.2),
+        at(75, "network_storage_bound", "GpuNetworkStorageBound/warning"),
+    ),
+    case(
+        "server that is still loading",
+        serves(0.0, requests=0.3, storage=0.7, age_seconds=ages(0), disk_busy=0.9),
+        at(25, "startup_stall", NOT_STARTING),
+    ),
+    case(
+        "server, too hot for the hardware",
+        serves(0.0, requests=1.0, throttle={"hw_thermal": 0.1}),
+        at(75, "hw_slowdown", SLOWDOWN),
+    ),
+    case(
+        "server of which it is not known what it waits for",
+        idle(missing=STALLS),
+        at(75, "allocated_idle", IDLE_LONG),
+    ),
+    case(
+        "server whose connections cannot be read",
+        serves(0.0, unknown=1.0),
+        at(75, "allocated_idle", IDLE_LONG),
+    ),
+    quiet("server of which it is not known how busy", idle(missing=BUSY | STALLS, interactive=0)),
+)
+
 STOPS = (
     case(
         "stalled",
@@ -929,7 +1042,7 @@ def expect_blind(fleet: Fleet, node: str, minutes: float, *kinds: str) -> None:
 
 
 def test_rows_have_names_of_their_own() -> None:
-    rows = (TELEMETRY, FAULTS, CLOCKS, LINKS, STARTS, HOLDERS, STOPS, LONG)
+    rows = (TELEMETRY, FAULTS, CLOCKS, LINKS, STARTS, HOLDERS, SERVERS, STOPS, LONG)
     names = [one.name for table in rows for one in table] + [*BLIND]
     assert len(names) == len(set(names))
 
@@ -940,7 +1053,7 @@ def test_what_is_wrong_with_the_gpu(tmp_path: Path) -> None:
 
 
 def test_who_holds_it_and_does_not_use_it(tmp_path: Path) -> None:
-    every, fleet = fleets_of(*STARTS, *HOLDERS, *STOPS)
+    every, fleet = fleets_of(*STARTS, *HOLDERS, *SERVERS, *STOPS)
     every.check(tmp_path)
     for node, (gpu, kinds) in zip(nodes(BLIND), BLIND.values(), strict=True):
         add_gpu(fleet, node, gpu)

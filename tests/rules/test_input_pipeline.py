@@ -470,6 +470,20 @@ APART = (
         "local_storage_bound",
         alert("local_storage_bound"),
     ),
+    # A server: its requests, or what holds up the answers, whichever takes more of the time.
+    Case(
+        "disk beside few requests",
+        starved({"storage": 0.39, "requests": 0.36}, disk_busy=0.9),
+        "local_storage_bound",
+        alert("local_storage_bound"),
+    ),
+    Case(
+        "few requests beside a disk",
+        starved({"storage": 0.22, "requests": 0.53}, disk_busy=0.9),
+        "waits_for_requests",
+        alert("waits_for_requests", "info"),
+        earlier={29: ()},
+    ),
     # CPU causes: queue before saturation, free cores before none.
     Case(
         "queue and saturated workers",

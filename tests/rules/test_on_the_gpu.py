@@ -109,6 +109,26 @@ IMBALANCE = {
         ),
         size=2,
     ),
+    # Replicas: one has requests, one has not. A rank that listens and waits for another is none.
+    "imbalance of replicas": ranks(
+        HEALTHY,
+        Case(
+            changed(HEALTHY, busy=0.0, sm=0.0, stalls={"requests": 1.0}, **SILENT),
+            "waits_for_requests",
+            "GpuWaitsForRequests/info",
+        ),
+        size=2,
+    ),
+    "imbalance of ranks that listen": ranks(
+        HEALTHY,
+        Case(
+            changed(HEALTHY, busy=0.05, sm=0.03, stalls={"peer": 0.5, "requests": 0.45}),
+            "gpu_imbalance",
+            "GpuImbalance/warning",
+            minutes=15,
+        ),
+        size=2,
+    ),
     # .28 apart.
     "imbalance just below": ranks(
         changed(HEALTHY, busy=0.7),

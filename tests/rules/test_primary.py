@@ -17,7 +17,9 @@ CHAIN = (
     ("telemetry_lost",),
     ("gpu_fault",),
     ("hw_slowdown",),
-    ("collective_hang", "job_stalled"),
+    ("collective_hang",),
+    ("waits_for_requests",),
+    ("job_stalled",),
     ("startup_stall",),
     ("allocated_never_used", "allocated_idle", "interactive_session"),
     ("gpu_imbalance",),
@@ -50,6 +52,7 @@ HEALTHY = Gpu()
 LOOP = Gpu(busy=0.3, sm=0.2, stalls={"host_code": 0.7})
 SMALL = Gpu(busy=0.9, sm=0.25, dram=0.1, memory=0.19)
 ASLEEP = Gpu(busy=0.2, sm=0.15)
+SERVER = Gpu(busy=0.2, sm=0.15, dram=0.1, stalls={"requests": 0.8})
 POD = {
     "workload_namespace": "vision",
     "workload_pod": "train-0",
@@ -105,6 +108,19 @@ PAIRS = (
         "startup_stall",
         "host_loop_bound",
         Gpu(busy=0.0, age_seconds=900.0, stalls={"host_code": 1}),
+    ),
+    # A server without demand is not starting, and is no session; its kernels are not the matter.
+    Pair("waits_for_requests", "startup_stall", replace(SERVER, busy=0.0, age_seconds=900.0)),
+    Pair("waits_for_requests", "interactive_session", replace(SERVER, busy=0.05, interactive=1)),
+    Pair(
+        "waits_for_requests",
+        "host_loop_bound",
+        replace(SERVER, stalls={"requests": 0.41, "host_code": 0.39}),
+    ),
+    Pair(
+        "waits_for_requests",
+        "small_batch",
+        replace(SERVER, busy=0.4, memory=0.19, stalls={"requests": 0.6}),
     ),
     # Its process ended two minutes ago, with the clocks locked; the rates still tell of it.
     Pair(
@@ -388,6 +404,7 @@ def test_losses(tmp_path: Path) -> None:
         "broken": (Gpu(row_remap_failed=1), "gpu_fault", 1.0),
         "away": (Gpu(up=0), "telemetry_lost", 1.0),
         "unexplained": (ASLEEP, "unexplained_low_utilization", 0.8),
+        "unasked": (SERVER, "waits_for_requests", 0.8),
         "never-used": (
             Gpu(busy=0.0, sm=0.0, processes=0, memory=0.0, feeders=False, owner=POD),
             "allocated_never_used",
