@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
+STACKS_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpu_bottleneck_exporter/__init__.py)
 BUILDER ?= docker
 IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
@@ -12,7 +13,7 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 	--custom-compile-command 'make lock'
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-service test-image lint bench generate pictures build image lock tools clean
+.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint bench generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -25,7 +26,7 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/dataloader --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/dataloader --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py $(PYTEST_ARGS)
 
 test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes, alone on the machine
 	$(BIN)/python -m pytest tests/scenarios $(PYTEST_ARGS)
@@ -33,6 +34,13 @@ test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on rea
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
 	$(BIN)/pip install -q torch==2.13.0
 	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)
+
+# An hour and 8 GB of libraries: by hand. `python -m stacks.matrix --help` measures some of them.
+test-stacks: $(VENV)/.tested-wheel stacks-tools  ## Measure the stall accounting with all loading libraries, alone on the machine
+	PYTHONPATH=tests $(BIN)/python -m stacks.matrix $(STACKS_ARGS) tests/stacks/README.md
+
+test-stacks-quick: $(VENV)/.tested-wheel stacks-tools  ## Test it with the light ones among them
+	$(BIN)/python -m pytest tests/stacks $(PYTEST_ARGS)
 
 test-service: $(VENV)/.tested-wheel tools  ## Run the unit under a systemd of its own (root, namespaces)
 	$(BIN)/python -m pytest tests/deploy/test_service.py $(PYTEST_ARGS)
@@ -77,7 +85,7 @@ lock: $(VENV)/.venv  ## Renew the versions and hashes that the image is built fr
 	echo 'setuptools>=77' | $(LOCK) - -o exporter/deploy/build-requirements.txt
 
 clean:  ## Remove everything that was built or installed here
-	rm -rf $(VENV) dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .stacks dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 SOURCES = pyproject.toml $(wildcard rules/*.yml rules/runbooks/*.md grafana/*.json) \
 	$(shell find exporter -name '*.py' -o -name '*.css' -o -name '*.js' -o -name py.typed)
@@ -112,6 +120,11 @@ tools:  ## Install the programs that the tests need (Debian, as root), or say wh
 	@command -v cc >/dev/null || $(call apt,gcc libc6-dev)
 	@command -v systemd-analyze >/dev/null || $(call apt,systemd)
 	@command -v chromium >/dev/null || $(call apt,chromium)
+
+stacks-tools:
+	@command -v redis-server >/dev/null || $(call apt,redis-server)
+	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
+	@command -v curl >/dev/null || $(call apt,curl)
 
 apt = { if [ "$$(id -u)" = 0 ]; \
 	then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); \

@@ -1,0 +1,106 @@
+"""Loops with something beside them that must not be blamed: `... beside WHAT LOOP`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from stacks.loops.common import (
+    FOLDER,
+    HOST,
+    PORT,
+    QUICK,
+    WAIT,
+    Load,
+    burn,
+    port,
+    prefetched,
+    train,
+    workers,
+)
+from stacks.loops.files import direct
+from stacks.loops.sockets import with_timeout
+
+
+def connection() -> None:
+    """A thread that waits on an open connection for news that never come."""
+
+    def listen() -> None:
+        with socket.create_connection((HOST, port("lines"))) as opened:
+            opened.recv(1)
+
+    threading.Thread(target=listen, daemon=True).start()
+
+
+def metrics() -> None:
+    """A thread that serves metrics, which nobody asks for."""
+    server = ThreadingHTTPServer((HOST, PORT), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def idle_workers() -> None:
+    """Loader workers that are done, for a loader that nobody asks."""
+    workers(lambda: partial(burn, QUICK))
+
+
+def logger() -> None:
+    """A child that logs: it wakes up now and then, and tells a server."""
+    multiprocessing.get_context("fork").Process(target=_log, daemon=True).start()
+
+
+def shell() -> None:
+    """A child that sleeps, as a progress bar of somebody's does."""
+    subprocess.Popen(["sleep", "1000000"])
+
+
+def _log() -> None:
+    with socket.create_connection((HOST, port("lines"))) as opened:
+        while True:
+            time.sleep(0.5)
+            opened.sendall(bytes(16))
+            opened.recv(65536, socket.MSG_WAITALL)
+
+
+def checkpoint_thread() -> None:
+    """A thread that writes to the disk all the time, and for which nobody waits."""
+    path = FOLDER / "written"
+
+    def write() -> None:
+        with open(path, "wb", buffering=0) as file:
+            while True:
+                file.seek(0)
+                file.write(bytes(2**20))
+                os.fsync(file.fileno())
+
+    threading.Thread(target=write, daemon=True).start()
+
+
+BESIDE: dict[str, Callable[[], None]] = {
+    "connection": connection,
+    "metrics": metrics,
+    "workers": idle_workers,
+    "logger": logger,
+    "child": shell,
+    "writer": checkpoint_thread,
+}
+LOOPS: dict[str, Callable[[], Load]] = {
+    "main": lambda: partial(burn, WAIT),
+    "worker": lambda: workers(lambda: partial(burn, WAIT), 1),
+    "thread": lambda: prefetched(lambda: burn(WAIT)),
+    "fetch": with_timeout,
+    "direct": direct,
+    "sleep": lambda: partial(time.sleep, WAIT),
+    "quick": lambda: partial(burn, QUICK),
+}
+
+if __name__ == "__main__":
+    BESIDE[sys.argv[1]]()
+    train(LOOPS[sys.argv[2]]())

@@ -1,0 +1,44 @@
+"""torch.save, forced to the disk every few steps: `python -m stacks.loops.checkpoints [thread]`.
+
+With `thread` it is a thread that writes, and the loop goes on: nothing is to be waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import torch
+
+from stacks.loops.common import FOLDER, hold
+
+_FLOATS = 24 * 2**20
+_STEPS, _STEP_SECONDS = 5, 0.02
+
+
+def _save(model: torch.Tensor) -> None:
+    with open(FOLDER / "checkpoint", "wb") as file:
+        torch.save({"model": model, "optimizer": [model, model.clone()]}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def main() -> None:
+    """Train and save for ever."""
+    gpu = hold()
+    model = torch.rand(_FLOATS)
+    saving = threading.Thread()
+    saving.start()
+    while True:
+        for _ in range(_STEPS):
+            gpu.run(_STEP_SECONDS)
+        if "thread" not in sys.argv:
+            _save(model)
+        elif not saving.is_alive():
+            saving = threading.Thread(target=_save, args=(model[: _FLOATS // 16],), daemon=True)
+            saving.start()
+
+
+if __name__ == "__main__":
+    main()

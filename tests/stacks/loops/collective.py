@@ -1,0 +1,80 @@
+"""Two ranks of torch.distributed over gloo, the second of which is the slow one.
+
+python -m torch.distributed.run --nproc_per_node 2 -m stacks.loops.collective KIND
+python -m stacks.loops.collective KIND spawn
+"""
+
+# mypy: disable-error-code="no-untyped-call,attr-defined"
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from stacks.loops.common import HOST, PORT, STEP, WAIT, Load, burn, hold
+from stacks.loops.loader import loader
+from stacks.loops.samples import prepare
+
+RANKS = 2
+LONG_STEP = 3 * STEP
+"""Where the GPU is to be busy: what ranks tell each other takes some milliseconds."""
+
+
+def slow_load(kind: str) -> Load:
+    """What the second rank does for a batch."""
+    if kind == "main":
+        return lambda: burn(WAIT)
+    name, _, where = kind.partition("-")
+    return loader(name, 0 if where == "main" else 1)
+
+
+def train(rank: int, kind: str) -> None:
+    """Train in step with the other rank."""
+    gpu = hold(rank)
+    both = kind.startswith("both-")
+    load = slow_load(kind.removeprefix("both-")) if rank or both else loader("quick", 1)
+    step = _ddp() if kind == "main" else _all_reduce
+    seconds = LONG_STEP if kind == "quick" else STEP
+    while True:
+        load()
+        gpu.run(seconds)
+        step()
+
+
+def _all_reduce() -> None:
+    dist.all_reduce(torch.ones(64))
+
+
+def _ddp() -> Load:
+    """A model whose gradients are averaged in its backward pass."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 1))
+    return lambda: model(torch.ones(4, 64)).sum().backward()
+
+
+def spawned(rank: int, kind: str) -> None:
+    """A process that was told of its group by its arguments, as in PyTorch's own tutorial."""
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = HOST, f"{PORT}"
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    train(rank, kind)
+
+
+def main() -> None:
+    """A rank, or the launcher of both."""
+    kind = sys.argv[1]
+    if "spawn" in sys.argv:
+        prepare(kind.partition("-")[0])
+        mp.spawn(spawned, args=(kind,), nprocs=RANKS)
+        return
+    if os.environ["RANK"] == "0":
+        prepare(kind.partition("-")[0])
+    dist.init_process_group("gloo")
+    dist.barrier()
+    train(int(os.environ["RANK"]), kind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What the loops share: their GPUs, their servers, and ways of getting batches.
+
+A loop runs with the Python of its library, and needs nothing else but the virtual board.
+The environment says where it is: STACKS_BOARD, STACKS_FOLDER, STACKS_PORT.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpu_bottleneck_exporter.demo.jobs import burn
+from gpu_bottleneck_exporter.driver.board import Board, VirtualGpu
+
+STEP = 0.03
+"""Seconds that the GPU works on a batch."""
+WAIT = 0.12
+"""Seconds that a slow batch takes, whatever it is that takes them."""
+QUICK = 0.002
+"""Seconds that a batch takes which keeps the GPU busy."""
+MEBIBYTE = 2**20
+FOLDER = Path(os.environ["STACKS_FOLDER"])
+PORT = int(os.environ["STACKS_PORT"])
+"""Free for the loop to listen on."""
+HOST = "127.0.0.1"
+_PR_SET_NAME = 15
+_AHEAD = 4
+_LAUNCHED_AHEAD = 2
+
+Load = Callable[[], object]
+
+__all__ = ["FOLDER", "HOST", "MEBIBYTE", "PORT", "QUICK", "STEP", "WAIT", "Load", "burn"]
+
+
+def hold(index: int = 0) -> VirtualGpu:
+    """Own a context on GPU `index`."""
+    gpu = Board(Path(os.environ["STACKS_BOARD"])).gpus[index]
+    gpu.hold(os.getpid(), 2**30)
+    return gpu
+
+
+def train(load: Load, step: float = STEP, index: int = 0) -> NoReturn:
+    """Load a batch, work on it, and again for ever.
+
+    Work is launched a little ahead, as CUDA does: the loop waits for it two steps later.
+    """
+    gpu = hold(index)
+    ends: deque[int] = deque()
+    while True:
+        load()
+        ends.append(gpu.launch(step))
+        if len(ends) > _LAUNCHED_AHEAD:
+            gpu.synchronize(ends.popleft())
+
+
+def ready() -> None:
+    """Say that all is as it will be, where no work on the GPU says it."""
+    (FOLDER / "ready").touch()
+
+
+def warm(gpu: VirtualGpu) -> None:
+    """Work as a model that is being loaded does."""
+    gpu.run(0.15)
+
+
+def port(server: str) -> int:
+    """Where `server` listens."""
+    return int((FOLDER / f"{server}.port").read_text())
+
+
+def url(path: str, server: str = "http", *, scheme: str = "http") -> str:
+    """Of `path` at `server`; see servers/http.py for what it answers to."""
+    return f"{scheme}://{HOST}:{port(server)}/{path}"
+
+
+def slow(seconds: float = WAIT, size: int = 65536) -> str:
+    """The path of something of `size` bytes that comes after `seconds`."""
+    return f"late/{round(seconds * 1000)}/{size}"
+
+
+def of_two(load: Load) -> Load:
+    """A batch is two samples, one after the other."""
+    return lambda: [load(), load()]
+
+
+def for_a_while(load: Load, seconds: float = WAIT) -> Load:
+    """A batch is as many samples as take `seconds`, however fast the machine is."""
+
+    def batch() -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            load()
+
+    return batch
+
+
+def together(load: Load, count: int = 4) -> Load:
+    """A batch is `count` samples that as many threads load at the same time."""
+    pool = ThreadPoolExecutor(count)
+
+    def batch() -> object:
+        return [sample.result() for sample in [pool.submit(load) for _ in range(count)]]
+
+    return batch
+
+
+def prefetched(load: Load, threads: int = 1, ahead: int = _AHEAD) -> Load:
+    """Batches that `threads` load, `ahead` of them before they are asked for."""
+    batches: queue.Queue[object] = queue.Queue(ahead)
+
+    def fill() -> None:
+        while True:
+            batches.put(load())
+
+    for _ in range(threads):
+        threading.Thread(target=_or_exit, args=(fill,), daemon=True).start()
+    get: Load = batches.get
+    return get
+
+
+def workers(
+    start: Callable[[], Load], count: int = 2, method: str = "fork", ahead: int = _AHEAD
+) -> Load:
+    """Batches that worker processes load; `start` is called in each of them."""
+    context: Any = multiprocessing.get_context(method)
+    batches = context.Queue(ahead)
+    for _ in range(count):
+        context.Process(target=_work, args=(batches, start), daemon=True).start()
+    get: Load = batches.get
+    return get
+
+
+def placed(start: Callable[[], Load], where: str = "main") -> Load:
+    """Batches that are loaded in the main thread, or at another of these places."""
+    if where == "workers":
+        return workers(lambda: of_two(start()))
+    load = start()
+    places: dict[str, Callable[[], Load]] = {
+        "main": lambda: load,
+        "thread": lambda: prefetched(load),
+        "threads": lambda: together(load),
+        "prefetched": lambda: prefetched(load, threads=8, ahead=16),
+    }
+    return places[where]()
+
+
+def name_thread(name: str) -> None:
+    """Name the calling thread as the kernel knows it."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+
+
+def pause() -> NoReturn:
+    """Do nothing for ever."""
+    while True:
+        time.sleep(3600)
+
+
+def _work(batches: multiprocessing.queues.Queue[bytes], start: Callable[[], Load]) -> None:
+    load = start()
+    while True:
+        load()
+        batches.put(bytes(64))
+
+
+def _or_exit(run: Callable[[], None]) -> None:
+    """A thread that fails takes the process with it, instead of leaving it asleep."""
+    try:
+        run()
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        sys.stderr.write(f"{error!r}\n")
+        os._exit(1)

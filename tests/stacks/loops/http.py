@@ -1,0 +1,182 @@
+"""Batches over HTTP: `python -m stacks.loops.http CLIENT [WHERE]`.
+
+Each client fetches from a server that answers late; see CLIENTS and common.WHERE.
+"""
+
+# ruff: noqa: PLC0415 - each case imports its own library and no other
+# mypy: disable-error-code="import-not-found,import-untyped"
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from stacks.loops.common import FOLDER, Load, placed, slow, train, url
+
+TIMEOUT = 30
+_SAMPLES = 4
+_BYTES = 65536
+_TRICKLE_MS, _TRICKLE_CHUNKS, _CHUNKS_A_BATCH = 40, 100_000, 3
+
+
+def requests_session() -> Load:
+    """One connection that stays open."""
+    import requests
+
+    session = requests.Session()
+    return lambda: session.get(url(slow())).content
+
+
+def requests_timeout() -> Load:
+    """A socket with a timeout is one that does not block: its client waits in poll."""
+    import requests
+
+    session = requests.Session()
+    return lambda: session.get(url(slow()), timeout=TIMEOUT).content
+
+
+def requests_bare() -> Load:
+    """A connection for each request."""
+    import requests
+
+    return lambda: requests.get(url(slow())).content  # noqa: S113 - that is the case
+
+
+def requests_tls() -> Load:
+    """TLS, on a connection that stays open."""
+    import requests
+
+    session = requests.Session()
+    session.verify = f"{FOLDER / 'ca.pem'}"
+    return lambda: session.get(url(slow(), "tls", scheme="https")).content
+
+
+def requests_stream() -> Load:
+    """A body that trickles in; a batch is some chunks of it."""
+    import requests
+
+    path = f"trickle/{_TRICKLE_MS}/{_TRICKLE_CHUNKS}"
+    chunks = requests.get(url(path), stream=True, timeout=TIMEOUT).iter_content(None)
+    return lambda: [next(chunks) for _ in range(_CHUNKS_A_BATCH)]
+
+
+def urllib3_pool() -> Load:
+    """What requests builds on."""
+    import urllib3
+
+    pool = urllib3.PoolManager()
+    return lambda: pool.request("GET", url(slow())).data
+
+
+def standard() -> Load:
+    """The standard library's."""
+
+    def load() -> bytes:
+        with urllib.request.urlopen(url(slow()), timeout=TIMEOUT) as answer:
+            content: bytes = answer.read()
+            return content
+
+    return load
+
+
+def standard_tls() -> Load:
+    """The standard library's, with TLS."""
+    context = ssl.create_default_context(cafile=f"{FOLDER / 'ca.pem'}")
+
+    def load() -> bytes:
+        with urllib.request.urlopen(url(slow(), "tls", scheme="https"), context=context) as answer:
+            content: bytes = answer.read()
+            return content
+
+    return load
+
+
+def httpx_client() -> Load:
+    """It sets a timeout unless told otherwise."""
+    import httpx
+
+    client = httpx.Client()
+    return lambda: client.get(url(slow())).content
+
+
+def httpx_async() -> Load:
+    """Some samples at a time, on an event loop."""
+    import httpx
+
+    loop = asyncio.new_event_loop()
+    client = httpx.AsyncClient()
+
+    async def batch() -> object:
+        return await asyncio.gather(*(client.get(url(slow())) for _ in range(_SAMPLES)))
+
+    return lambda: loop.run_until_complete(batch())
+
+
+def aiohttp_client() -> Load:
+    """Some samples at a time, on an event loop."""
+    import aiohttp
+
+    loop = asyncio.new_event_loop()
+
+    async def start() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession()
+
+    session = loop.run_until_complete(start())
+
+    async def sample() -> bytes:
+        async with session.get(url(slow())) as answer:
+            content: bytes = await answer.read()
+            return content
+
+    async def batch() -> object:
+        return await asyncio.gather(*(sample() for _ in range(_SAMPLES)))
+
+    return lambda: loop.run_until_complete(batch())
+
+
+def fsspec_http() -> Load:
+    """A file system over HTTP: an event loop in a thread of its own does the work."""
+    import fsspec
+
+    files = fsspec.filesystem("http")
+    return lambda: files.cat_file(url(slow()))
+
+
+def fsspec_file() -> Load:
+    """A file of it, read in ranges."""
+    import fsspec
+
+    Path(FOLDER / "shard").write_bytes(bytes(100 * _BYTES))
+    file = fsspec.open(url("file/120/shard"), block_size=_BYTES, cache_type="none").open()
+
+    def load() -> bytes:
+        if file.tell() >= file.size:
+            file.seek(0)
+        content: bytes = file.read(_BYTES)
+        return content
+
+    return load
+
+
+CLIENTS: dict[str, Callable[[], Load]] = {
+    "requests": requests_session,
+    "requests-timeout": requests_timeout,
+    "requests-bare": requests_bare,
+    "requests-tls": requests_tls,
+    "requests-stream": requests_stream,
+    "urllib3": urllib3_pool,
+    "standard": standard,
+    "standard-tls": standard_tls,
+    "httpx": httpx_client,
+    "httpx-async": httpx_async,
+    "aiohttp": aiohttp_client,
+    "fsspec": fsspec_http,
+    "fsspec-file": fsspec_file,
+}
+
+if __name__ == "__main__":
+    train(placed(CLIENTS[sys.argv[1]], *sys.argv[2:]))

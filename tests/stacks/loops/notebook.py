@@ -1,0 +1,31 @@
+"""A notebook whose kernel has run one cell: `python -m stacks.loops.notebook [CELL]`."""
+
+# mypy: disable-error-code="import-not-found"
+
+from __future__ import annotations
+
+import sys
+
+from jupyter_client import KernelManager
+
+from stacks.loops.common import pause
+
+_FIRST = "from stacks.loops.common import *; from stacks.loops.common import hold, warm, train\n"
+_HELD = f"{_FIRST}gpu = hold(); warm(gpu)"
+CELLS = {"idle": "", "sleep": "import time; time.sleep(10**6)", "burn": "train(lambda: burn(WAIT))"}
+
+
+def main() -> None:
+    """Run the cells, and leave the kernel open."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    client.execute(_HELD)
+    client.execute(CELLS[sys.argv[1]])
+    pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Ray: `python -m stacks.loops.raying HOW`.
+
+Actors, tasks and data workers are no children of the process that holds the GPU: Ray's own
+daemon starts them all.
+"""
+
+# ruff: noqa: PLC0415 - a driver without it needs not wait for it
+# mypy: disable-error-code="import-not-found,misc,untyped-decorator"
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+
+from stacks.loops.common import (
+    FOLDER,
+    QUICK,
+    STEP,
+    WAIT,
+    burn,
+    hold,
+    pause,
+    ready,
+    slow,
+    train,
+    url,
+    warm,
+)
+
+_BLOCKS = 1000
+_CPUS = 4
+"""What Ray is told that there are: room for actors that do little."""
+
+
+@ray.remote
+def burned(seconds: float) -> bytes:
+    """A batch that takes Python's time."""
+    burn(seconds)
+    return bytes(1000)
+
+
+@ray.remote
+def fetched() -> bytes:
+    """A batch from a server that answers late."""
+    return _fetch()
+
+
+@ray.remote
+class Loader:
+    """An actor that loads batches."""
+
+    def burned(self, seconds: float) -> bytes:
+        """One that takes Python's time."""
+        burn(seconds)
+        return bytes(1000)
+
+    def fetched(self) -> bytes:
+        """One from a server that answers late."""
+        return _fetch()
+
+
+@ray.remote
+class Trainer:
+    """An actor that holds the GPU."""
+
+    def __init__(self) -> None:
+        self._gpu = hold()
+
+    def idle(self) -> None:
+        """Be there."""
+        warm(self._gpu)
+
+    def train(self, how: str, loader: Any) -> None:  # noqa: ANN401 - Ray makes its classes
+        """Train for ever on what another actor, or tasks, load."""
+        loads: dict[str, Callable[[], object]] = {
+            "actor": lambda: ray.get(loader.burned.remote(WAIT)),
+            "actor-fetch": lambda: ray.get(loader.fetched.remote()),
+            "tasks": lambda: ray.get(burned.remote(WAIT)),
+            "tasks-fetch": lambda: ray.get([fetched.remote() for _ in range(2)]),
+            "self": lambda: burn(WAIT),
+        }
+        load = _ahead(loader) if how == "healthy" else loads[how]
+        while True:
+            load()
+            self._gpu.run(STEP)
+
+
+def _ahead(loader: Any) -> Callable[[], object]:  # noqa: ANN401 - Ray makes its classes
+    """Batches that are asked for before they are needed."""
+    coming = deque(loader.burned.remote(QUICK) for _ in range(4))
+
+    def load() -> object:
+        coming.append(loader.burned.remote(QUICK))
+        return ray.get(coming.popleft())
+
+    return load
+
+
+def _fetch() -> bytes:
+    with urllib.request.urlopen(url(slow()), timeout=30) as answer:
+        content: bytes = answer.read()
+        return content[:1000]
+
+
+def data(seconds: float, *, fetch: bool = False, batches: int = 1) -> None:
+    """Ray Data feeds the driver, which holds the GPU."""
+    from ray import data as ray_data
+
+    ray_data.DataContext.get_current().enable_progress_bars = False
+
+    def prepare(batch: dict[str, Any]) -> dict[str, Any]:
+        if fetch:
+            _fetch()
+        burn(seconds)
+        return batch
+
+    # What a task makes of a block comes all at once.
+    rows = ray_data.range(4 * batches * _BLOCKS, override_num_blocks=_BLOCKS)
+    prepared = rows.map_batches(prepare, batch_size=4, concurrency=1)
+
+    def forever() -> Iterator[object]:
+        while True:
+            yield from prepared.iter_batches(batch_size=4, prefetch_batches=1)
+
+    running = forever()
+    train(lambda: next(running))
+
+
+def actors(how: str) -> None:
+    """A driver that only waits, a trainer, and a loader beside it."""
+    trainer: Any = Trainer.remote()  # type: ignore[attr-defined]
+    if how == "idle":
+        ray.get(trainer.idle.remote())
+        ready()
+        pause()
+    loader: Any = Loader.remote()  # type: ignore[attr-defined]
+    ray.get(trainer.train.remote(how, loader))
+
+
+HOW: dict[str, Callable[[], None]] = {
+    "data": lambda: data(WAIT),
+    "data-fetch": lambda: data(0.0, fetch=True),
+    "data-quick": lambda: data(QUICK, batches=50),
+    "driver": lambda: train(lambda: ray.get(burned.remote(WAIT))),
+}
+
+if __name__ == "__main__":
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    ray.init(
+        num_cpus=_CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        object_store_memory=200 * 2**20,
+        _temp_dir=f"{FOLDER / 'ray'}",
+    )
+    way = sys.argv[1]
+    HOW.get(way, lambda: actors(way))()

@@ -1,0 +1,32 @@
+"""Batches over gRPC: `python -m stacks.loops.rpc unary|stream [WHERE]`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import grpc
+
+from stacks.loops.common import HOST, Load, placed, port, train
+
+Get = Any
+"""What grpc's stubs cannot infer without a message type."""
+
+
+def unary() -> Load:
+    """A call a batch."""
+    channel = grpc.insecure_channel(f"{HOST}:{port('rpc')}")
+    get: Get = channel.unary_unary("/stacks/Get")
+    return lambda: get(b"")
+
+
+def stream() -> Load:
+    """One call, a message a batch: the server sends the next one only once it is asked for."""
+    channel = grpc.insecure_channel(f"{HOST}:{port('rpc')}")
+    stream: Get = channel.unary_stream("/stacks/Stream")
+    messages = iter(stream(b""))
+    return lambda: next(messages)
+
+
+if __name__ == "__main__":
+    train(placed({"unary": unary, "stream": stream}[sys.argv[1]], *sys.argv[2:]))

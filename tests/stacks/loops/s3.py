@@ -1,0 +1,93 @@
+"""Batches from S3: `python -m stacks.loops.s3 CLIENT [WHERE]`."""
+
+# ruff: noqa: PLC0415 - each case imports its own library and no other
+# mypy: disable-error-code="import-not-found,import-untyped"
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from stacks.loops.common import HOST, MEBIBYTE, Load, placed, port, train, url
+
+BUCKET, SMALL, LARGE = "shards", "small", "large"
+_SECRETS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+_DEFAULTS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true", **_SECRETS}
+
+
+def boto3_get() -> Load:
+    """An object a batch."""
+    client = _client()
+
+    def load() -> bytes:
+        content: bytes = client.get_object(Bucket=BUCKET, Key=SMALL)["Body"].read()
+        return content
+
+    return load
+
+
+def boto3_download() -> Load:
+    """A large object in parts, by the library's own threads."""
+    from boto3.s3.transfer import TransferConfig
+
+    client = _client()
+    parts = TransferConfig(multipart_threshold=MEBIBYTE, multipart_chunksize=MEBIBYTE)
+
+    def load() -> None:
+        client.download_fileobj(BUCKET, LARGE, io.BytesIO(), Config=parts)
+
+    return load
+
+
+def s3fs_cat() -> Load:
+    """A file system: an event loop in a thread of its own does the work."""
+    import s3fs
+
+    files = s3fs.S3FileSystem(client_kwargs={"endpoint_url": url("", "s3")})
+    return lambda: files.cat_file(f"{BUCKET}/{SMALL}")
+
+
+def arrow() -> Load:
+    """Arrow's own client, which is C++."""
+    from pyarrow import fs
+
+    files = fs.S3FileSystem(endpoint_override=f"{HOST}:{port('s3')}", scheme="http")
+
+    def load() -> bytes:
+        with files.open_input_stream(f"{BUCKET}/{SMALL}") as stream:
+            content: bytes = stream.read()
+            return content
+
+    return load
+
+
+def _client() -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
+    import boto3
+
+    return boto3.client("s3", endpoint_url=url("", "s3"))
+
+
+def fill() -> None:
+    """Put the objects there."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=url("", "s3"))
+    client.create_bucket(Bucket=BUCKET)
+    client.put_object(Bucket=BUCKET, Key=SMALL, Body=bytes(65536))
+    client.put_object(Bucket=BUCKET, Key=LARGE, Body=bytes(4 * MEBIBYTE))
+
+
+CLIENTS: dict[str, Callable[[], Load]] = {
+    "boto3": boto3_get,
+    "boto3-download": boto3_download,
+    "s3fs": s3fs_cat,
+    "arrow": arrow,
+}
+
+if __name__ == "__main__":
+    os.environ.update(_DEFAULTS)
+    fill()
+    train(placed(CLIENTS[sys.argv[1]], *sys.argv[2:]))

@@ -1,0 +1,306 @@
+"""Datasets that stream: `python -m stacks.loops.streaming HOW [WORKERS]`."""
+
+# ruff: noqa: PLC0415 - each case imports its own library and no other
+# mypy: disable-error-code="import-not-found,import-untyped,misc,no-untyped-call,attr-defined"
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from stacks.loops.common import FOLDER, MEBIBYTE, Load, train, url
+from stacks.loops.files import cool
+from stacks.loops.samples import BATCH, burning, quick
+
+Batch = Iterable[object]
+Batches = Callable[[int], Batch]
+Collate = Callable[[list[object]], torch.Tensor]
+"""With so many workers, for one epoch or for ever."""
+_torchvision = torch.library.Library("torchvision", "DEF")
+SAMPLES = 12
+"""In a shard: three batches."""
+
+
+def shards(count: int, size: int = 4096) -> list[Path]:
+    """Tar files of samples."""
+    paths = [FOLDER / f"shard{number}.tar" for number in range(count)]
+    for path in paths:
+        with tarfile.open(path, "w") as tar:
+            for number in range(SAMPLES):
+                member = tarfile.TarInfo(f"{path.stem}-{number}.bin")
+                member.size = size
+                tar.addfile(member, BytesIO(os.urandom(size)))
+    return paths
+
+
+def web(urls: Callable[[], list[str]], prepare: Callable[[], None]) -> Batches:
+    """WebDataset."""
+    import webdataset
+
+    def prepared(sample: dict[str, bytes]) -> bytes:
+        prepare()
+        return sample["bin"][:64]
+
+    def batches(workers: int) -> Batch:
+        data = webdataset.WebDataset(
+            urls(), shardshuffle=False, empty_check=False, workersplitter=None
+        )
+        prepared_data = data.map(prepared).repeat()
+        loader: Batch = webdataset.WebLoader(prepared_data, batch_size=BATCH, num_workers=workers)
+        return loader
+
+    return batches
+
+
+def web_burning() -> Batches:
+    """Local shards, samples that take Python's time."""
+    return web(lambda: [f"{path}" for path in shards(8)], burning)
+
+
+def web_quick() -> Batches:
+    """Local shards, and nothing to do."""
+    return web(lambda: [f"{path}" for path in shards(8)], quick)
+
+
+def web_curl() -> Batches:
+    """Shards that curl fetches: one more process, whose output is read through a pipe."""
+
+    def urls() -> list[str]:
+        return [f"pipe:curl --silent {url(f'file/400/{path.name}')}" for path in shards(8)]
+
+    return web(urls, quick)
+
+
+def web_cat() -> Batches:
+    """Cold shards that dd reads, past the page cache."""
+
+    def urls() -> list[str]:
+        paths = shards(8, MEBIBYTE // 2)
+        for path in paths:
+            cool(path)
+        return [f"pipe:dd if={path} iflag=direct bs=512k status=none" for path in paths]
+
+    return web(urls, quick)
+
+
+def hub(path: Callable[[], list[str]], *, streaming: bool, kind: str = "json") -> Any:  # noqa: ANN401
+    """A data set of Hugging Face's library."""
+    import datasets
+
+    return datasets.load_dataset(
+        kind, data_files={"train": path()}, split="train", streaming=streaming
+    )
+
+
+def rows(count: int = 400) -> Path:
+    """JSON lines."""
+    path = FOLDER / f"rows{count}.jsonl"
+    lines = (json.dumps({"number": number, "text": "x" * 200}) for number in range(count))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def prepared_row(row: dict[str, object]) -> dict[str, object]:
+    """A sample that takes Python's time."""
+    burning()
+    return row
+
+
+def prepared_rows(batch: dict[str, list[object]]) -> dict[str, list[object]]:
+    """The same for as many as there are."""
+    for _ in batch["number"]:
+        burning()
+    return batch
+
+
+def hub_map_style() -> Batches:
+    """Rows of a local table, transformed as they are asked for."""
+    data = hub(lambda: [f"{rows()}"], streaming=False).with_transform(prepared_rows)
+    return lambda workers: loaded(data, workers)
+
+
+def hub_streaming() -> Batches:
+    """Streamed from a local file, mapped on the way."""
+    paths = [f"{rows(count)}" for count in (400, 401)]
+    data = hub(lambda: paths, streaming=True).map(prepared_row)
+    return lambda workers: loaded(data, workers)
+
+
+def hub_parquet_quick() -> Batches:
+    """Streamed from a local Parquet file, with nothing to do."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = FOLDER / "rows.parquet"
+    parquet.write_table(pa.table({"number": list(range(40000))}), path)
+    data = hub(lambda: [f"{path}"], streaming=True, kind="parquet")
+    return lambda workers: loaded(data, workers)
+
+
+def hub_remote() -> Batches:
+    """Streamed from a server that answers late: small files one after the other."""
+
+    def urls() -> list[str]:
+        return [url(f"file/150/{rows(SAMPLES + number).name}") for number in range(4)]
+
+    data = hub(urls, streaming=True)
+    return lambda workers: loaded(data, workers)
+
+
+def loaded(data: Any, workers: int, collate: Collate | None = None) -> Batch:  # noqa: ANN401
+    """A data set of any library through PyTorch's loader."""
+    loader: Batch = DataLoader(
+        data, BATCH, num_workers=workers, persistent_workers=workers > 0, collate_fn=collate
+    )
+    return loader
+
+
+def collated(prepare: Callable[[], None], samples: list[object]) -> torch.Tensor:
+    """A batch of `samples`, each prepared first."""
+    for _ in samples:
+        prepare()
+    return torch.zeros(len(samples), 64)
+
+
+def mosaic(remote: str | None, prepare: Callable[[], None]) -> Batches:
+    """MosaicML's streaming, of local shards or remote ones that are soon forgotten."""
+    _define_torchvision()
+    import streaming
+
+    source = FOLDER / "mosaic"
+    columns = {"content": "bytes"}
+    limit = 64 * 1024
+    with streaming.MDSWriter(
+        out=remote or f"{source}", columns=columns, size_limit=limit
+    ) as writer:
+        for _ in range(480 if remote else 4800):
+            writer.write({"content": bytes(5000)})
+
+    places = {"local": f"{source}", "remote": None}
+    if remote:
+        places = {"local": f"{FOLDER / 'cache'}", "remote": remote}
+    data = streaming.StreamingDataset(
+        **places,
+        batch_size=BATCH,
+        shuffle=False,
+        predownload=1,
+        cache_limit="512kb" if remote else None,
+    )
+    return lambda workers: loaded(data, workers, partial(collated, prepare))
+
+
+def _define_torchvision() -> None:
+    """Let torchvision be imported, which Mosaic does: the registry's build wants CUDA."""
+    for name in ("nms", "qnms"):
+        _torchvision.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+
+
+def mosaic_remote() -> Batches:
+    """From S3."""
+    bucket()
+    os.environ["S3_ENDPOINT_URL"] = url("", "s3")
+    return mosaic("s3://shards/mosaic", quick)
+
+
+def lit(prepare: Callable[[], None], *, remote: bool = False) -> Batches:
+    """Lightning's litdata."""
+    import litdata
+
+    source = FOLDER / "lit"
+    litdata.optimize(
+        fn=_lit_sample,
+        inputs=list(range(480 if remote else 4800)),
+        output_dir=f"{source}",
+        chunk_bytes=(16 if remote else 1024) * 1024,
+        num_workers=1,
+    )
+    options: dict[str, object] = {"input_dir": f"{source}"}
+    if remote:
+        client = bucket()
+        for file in source.iterdir():
+            client.upload_file(f"{file}", "shards", f"lit/{file.name}")
+        options = {
+            "input_dir": "s3://shards/lit",
+            "storage_options": {"endpoint_url": url("", "s3")},
+            "max_cache_size": "200KB",
+            "max_pre_download": 1,
+        }
+
+    data = litdata.StreamingDataset(**options)
+    return lambda workers: litdata.StreamingDataLoader(
+        data,
+        batch_size=BATCH,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        collate_fn=partial(collated, prepare),
+    )
+
+
+def _lit_sample(number: int) -> dict[str, object]:
+    return {"number": number, "content": bytes(4000)}
+
+
+def bucket() -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
+    """An empty one; the client for it."""
+    import boto3
+
+    secrets = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    os.environ.update(AWS_DEFAULT_REGION="us-east-1", **secrets)
+    client = boto3.client("s3", endpoint_url=url("", "s3"))
+    client.create_bucket(Bucket="shards")
+    return client
+
+
+HOW: dict[str, Callable[[], Batches]] = {
+    "web": web_burning,
+    "web-quick": web_quick,
+    "web-curl": web_curl,
+    "web-dd": web_cat,
+    "hub": hub_map_style,
+    "hub-stream": hub_streaming,
+    "hub-quick": hub_parquet_quick,
+    "hub-remote": hub_remote,
+    "mosaic": lambda: mosaic(None, burning),
+    "mosaic-quick": lambda: mosaic(None, quick),
+    "mosaic-remote": mosaic_remote,
+    "lit": lambda: lit(burning),
+    "lit-quick": lambda: lit(quick),
+    "lit-remote": lambda: lit(quick, remote=True),
+}
+
+
+def forever(batches: Iterable[object]) -> Load:
+    """Epoch after epoch."""
+
+    def running() -> Iterator[object]:
+        while True:
+            yield from batches
+
+    endless = running()
+    return lambda: next(endless)
+
+
+def _allow_plain_http() -> None:
+    """litdata's client insists on TLS; its workers are started anew and import this again."""
+    from litdata.streaming import downloader
+
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
+
+
+if "lit-remote" in sys.argv:
+    _allow_plain_http()
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    name, workers = sys.argv[1], int(sys.argv[2])
+    train(forever(HOW[name]()(workers)))

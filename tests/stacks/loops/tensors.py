@@ -1,0 +1,120 @@
+"""tf.data, whose threads are the process's own: `python -m stacks.loops.tensors HOW`."""
+
+# mypy: disable-error-code="import-not-found,import-untyped"
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, Load, burn, slow, train, url
+from stacks.loops.files import cool
+
+_RECORD = MEBIBYTE // 4
+_RECORDS_A_BATCH = 8
+
+
+def python_map(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """A function in Python, which TensorFlow calls from a thread of its own."""
+
+    def prepare(number: Any) -> Any:  # noqa: ANN401 - a tensor
+        burn(seconds)
+        return number
+
+    return tf.data.Dataset.range(10**9).map(
+        lambda number: tf.py_function(prepare, [number], tf.int64)
+    )
+
+
+def native_map() -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """Pictures, decoded by TensorFlow's own code."""
+    noise = tf.random.uniform((512, 512, 3), 0, 255, tf.int32)
+    picture = tf.io.encode_png(tf.cast(noise, tf.uint8)).numpy()
+
+    pictures = tf.data.Dataset.from_tensors(picture).repeat()
+    return pictures.map(_mean, num_parallel_calls=1).batch(16)
+
+
+def _mean(picture: Any) -> Any:  # noqa: ANN401 - tensors
+    return tf.reduce_mean(tf.io.decode_png(picture))
+
+
+def generator() -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """A generator in Python that fetches from a server that answers late."""
+
+    def generate() -> Iterator[int]:
+        while True:
+            with urllib.request.urlopen(url(slow()), timeout=30) as answer:
+                yield len(answer.read())
+
+    return tf.data.Dataset.from_generator(generate, output_types=tf.int64)
+
+
+def records(count: int = 4) -> list[Path]:
+    """TFRecord files, cold."""
+    paths = [FOLDER / f"{number}.tfrecord" for number in range(count)]
+    for path in paths:
+        with tf.io.TFRecordWriter(f"{path}") as writer:
+            for _ in range(96):
+                writer.write(os.urandom(_RECORD))
+        cool(path)
+    return paths
+
+
+def interleaved() -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """Records of several cold files at a time."""
+    paths = records()
+
+    def opened(path: Any) -> Any:  # noqa: ANN401 - a tensor
+        return tf.data.TFRecordDataset(path, buffer_size=MEBIBYTE)
+
+    def cooled() -> Iterator[str]:
+        while True:
+            for path in paths:
+                cool(path)
+                yield f"{path}"
+
+    names = tf.data.Dataset.from_generator(cooled, output_types=tf.string)
+    reading = names.interleave(opened, cycle_length=4, num_parallel_calls=4)
+    return reading.batch(_RECORDS_A_BATCH)
+
+
+def mounted() -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """Records of fixed length, of a file of a file system that is far away."""
+    path = f"{FOLDER / 'mount' / 'data'}"
+    reading = tf.data.FixedLengthRecordDataset(path, _RECORD, buffer_size=_RECORD)
+    return reading.batch(2)
+
+
+def ahead(seconds: float) -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """Prefetched, and quick to make."""
+    return python_map(seconds).prefetch(8)
+
+
+HOW: dict[str, Callable[[], Any]] = {
+    "python": python_map,
+    "native": native_map,
+    "native-ahead": lambda: native_map().prefetch(2),
+    "generator": generator,
+    "records": interleaved,
+    "mounted": mounted,
+    "ahead": lambda: ahead(WAIT),
+    "healthy": lambda: ahead(QUICK),
+}
+
+
+def main() -> None:
+    """Train for ever."""
+    batches = iter(HOW[sys.argv[1]]())
+    load: Load = lambda: next(batches)  # noqa: E731 - it needs its type
+    train(load)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Model servers over HTTP, each in one process: `python -m stacks.loops.web SERVER WORK`.
+
+SERVER: asgi, starlette, standard. WORK is what a request makes it do: see HANDLERS.
+"""
+
+# ruff: noqa: PLC0415 - each case imports its own library and no other
+# mypy: disable-error-code="import-not-found"
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import urllib.request
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from stacks.loops.common import HOST, PORT, STEP, WAIT, burn, hold, ready, slow, url, warm
+from stacks.loops.threads import decoding
+
+Message = dict[str, object]
+Send = Callable[[Message], Awaitable[None]]
+_gpu = hold()
+_one_at_a_time = threading.Lock()
+_kept: dict[str, Any] = {}
+
+
+def infer(seconds: float = STEP) -> None:
+    """Run the model, which takes one request at a time."""
+    with _one_at_a_time:
+        _gpu.run(seconds)
+
+
+def burning() -> None:
+    """Tokenise in Python."""
+    burn(WAIT)
+    infer()
+
+
+def upstream() -> None:
+    """Ask another service first."""
+    with urllib.request.urlopen(url(slow()), timeout=30) as answer:
+        answer.read()
+    infer()
+
+
+def unpacking() -> None:
+    """Decode pictures without the interpreter's lock."""
+    _unpack()
+    infer()
+
+
+_unpack = decoding()
+HANDLERS: dict[str, Callable[[], None]] = {
+    "burn": burning,
+    "upstream": upstream,
+    "infer": infer,
+    "unpack": unpacking,
+}
+
+
+async def upstream_async() -> None:
+    """The same on an event loop."""
+    import httpx
+
+    if "client" not in _kept:
+        _kept["client"] = httpx.AsyncClient()  # making one takes longer than the answer
+    await _kept["client"].get(url(slow()))
+    await asyncio.get_running_loop().run_in_executor(None, infer)
+
+
+def asgi(work: str, *, threads: bool) -> None:
+    """uvicorn without a framework; requests on the event loop, or in threads."""
+    import uvicorn
+
+    pool = ThreadPoolExecutor(8)
+
+    async def application(scope: Message, _receive: object, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if work == "upstream-async":
+            await upstream_async()
+        elif threads:
+            await asyncio.get_running_loop().run_in_executor(pool, HANDLERS[work])
+        else:
+            HANDLERS[work]()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    uvicorn.run(application, host=HOST, port=PORT, lifespan="off", log_level="warning")
+
+
+def starlette(work: str) -> None:
+    """A plain function as handler, which the framework runs in a thread."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    def handle(_request: Request) -> PlainTextResponse:
+        HANDLERS[work]()
+        return PlainTextResponse("done")
+
+    application = Starlette(routes=[Route("/work", handle)])
+    uvicorn.run(application, host=HOST, port=PORT, log_level="warning")
+
+
+def standard(work: str) -> None:
+    """The standard library's server, a thread a connection."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # headers and body in one, or each answer waits 40 ms for an acknowledgement
+
+        def do_GET(self) -> None:
+            HANDLERS[work]()
+            self.send_response(200)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"done")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    ThreadingHTTPServer((HOST, PORT), Handler).serve_forever()
+
+
+SERVERS: dict[str, Callable[[str], None]] = {
+    "asgi": partial(asgi, threads=False),
+    "asgi-threads": partial(asgi, threads=True),
+    "starlette": starlette,
+    "standard": standard,
+}
+
+if __name__ == "__main__":
+    warm(_gpu)
+    ready()
+    SERVERS[sys.argv[1]](sys.argv[2])

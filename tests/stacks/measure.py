@@ -1,0 +1,311 @@
+"""Staging one case: its servers, its loop, the sampler that the exporter serves from.
+
+Every process is of a session of its own, and carries a mark in its environment by which
+it and all that it started are found and killed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gpu_bottleneck_exporter
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
+from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from scenarios.cgroups import Unavailable, disk_of, limited
+from stacks import venvs
+from stacks.cases import Case, Labels
+from stacks.servers.table import SERVERS, Server
+
+ENOUGH = 0.8
+"""Of the idle time, on accepted labels."""
+BUSY = 0.9
+"""At least, where the loop is fed well; and where it is not:"""
+TOO_BUSY = 0.75
+"""Nothing is told by a case whose GPU is hardly idle."""
+WARM_SECONDS = 3.0
+MEASURED_SECONDS = 6.0
+_FIRST_WORK_NS = 100_000_000
+_PATIENCE_SECONDS = 120.0
+_QUIET_SECONDS = 5.0
+_LOG_CHARACTERS = 1500
+_KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH")
+
+
+class Failed(Exception):  # noqa: N818 - it is told like a result
+    """The case did not run as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one GPU was found to wait for."""
+
+    expected: Labels
+    busy: float
+    """Share of the observed time, 0-1."""
+    shares: Mapping[str, float]
+    """Of the idle time, by label; 0-1."""
+    feeders: str = field(default="", compare=False)
+
+    @property
+    def wrong(self) -> str | None:
+        """What does not meet the expectation; None: all does."""
+        if not self.expected:
+            return None if self.busy >= BUSY else f"busy {self.busy:.0%} only"
+        if self.busy > TOO_BUSY:
+            return f"busy {self.busy:.0%}: not idle enough to tell"
+        right = sum(self.shares.get(label, 0.0) for label in self.expected)
+        return None if right >= ENOUGH else f"{right:.0%} on {' or '.join(sorted(self.expected))}"
+
+
+def measure(case: Case, *, hog: bool = False) -> list[Found]:
+    """Stage `case` alone on the machine, or beside a process that burns a core.
+
+    Raises Failed where it did not run, Unavailable where the machine has not what it takes.
+    """
+    for program in case.programs:
+        if shutil.which(program) is None:
+            raise Unavailable(f"no {program} on this machine")
+    _await_quiet()
+    with _staged(case, hog=hog) as (board, stage), _sampling(board) as sampler:
+        time.sleep(WARM_SECONDS)
+        before = sampler.state().gpus
+        time.sleep(MEASURED_SECONDS)
+        after = sampler.state().gpus
+        stage.check()
+        return [
+            _difference(sampler, before[index], after[index], labels)
+            for index, labels in enumerate(case.expected)
+        ]
+
+
+def measured(
+    case: Case, *, hog: bool = False, once: bool = False
+) -> tuple[list[Found], list[Found] | None]:
+    """What is found; and what was at first, if that was wrong: two cores are easily disturbed."""
+    first = measure(case, hog=hog)
+    if once or not any(found.wrong for found in first):
+        return first, None
+    return measure(case, hog=hog), first
+
+
+class Stage:
+    """The processes of one case."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self._case = case
+        self._folder = folder
+        self._mark = uuid.uuid4().hex
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._port = _free_port()
+        _make_library(folder / "lib")
+        (folder / "home").mkdir()
+
+    def start_server(self, name: str, server: Server) -> None:
+        """Start it, and wait until it listens."""
+        for program in server.programs:
+            if shutil.which(program) is None:
+                raise Unavailable(f"no {program} on this machine")
+        words = [word.format(folder=self._folder, port=self._port) for word in server.command]
+        if server.venv:
+            words = [f"{venvs.python(server.venv)}", *words]
+        self._start(name, words)
+        announced = self._folder / f"{name}.port"
+        self._until(announced.exists, f"{name} listens")
+
+    def start_loop(self, cgroups: tuple[Path, ...], board: Board) -> None:
+        """Start the case's command, and wait for its first work or for its word."""
+        interpreter = f"{venvs.python(self._case.venv)}"
+        words = [word.format(port=self._port) for word in self._case.command]
+        self._start("loop", [interpreter, *words], cgroups)
+        self._until(lambda: self._is_ready(board), "it is ready")
+
+    def start_hog(self) -> None:
+        """Start what burns a core."""
+        burn = "while True: pass"
+        self._start("hog", [sys.executable, "-c", burn])
+
+    def check(self) -> None:
+        """Raise Failed when something has ended."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise Failed(f"{name} ended with {process.returncode}: {self._log(name)}")
+
+    def end(self) -> None:
+        """Kill them all and what they started, and see them gone."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while left := _marked(self._mark):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in self._processes.values():
+                process.poll()
+            assert time.monotonic() < deadline, f"{left} cannot be killed"
+            time.sleep(0.05)
+        for process in self._processes.values():
+            process.wait()
+
+    def _start(self, name: str, words: list[str], cgroups: tuple[Path, ...] = ()) -> None:
+        groups = ":".join(map(str, cgroups))
+        keep = [sys.executable, "-m", "stacks.keep", f"{os.getpid()}", groups, *words]
+        with open(self._folder / f"{name}.log", "wb") as log:
+            self._processes[name] = subprocess.Popen(
+                keep,
+                cwd=self._folder,
+                env=self._environment(),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **{name: os.environ[name] for name in _KEPT if name in os.environ},
+            "HOME": f"{self._folder / 'home'}",
+            "PYTHONPATH": f"{self._folder / 'lib'}",
+            "PYTHONUNBUFFERED": "1",
+            "STACKS_BOARD": f"{self._folder / 'board'}",
+            "STACKS_FOLDER": f"{self._folder}",
+            "STACKS_MARK": self._mark,
+            "STACKS_PORT": f"{self._port}",
+            **self._case.environment,
+        }
+
+    def _is_ready(self, board: Board) -> bool:
+        gpus = board.gpus[: len(self._case.expected)]
+        working = all(gpu.record.submitted[1] >= _FIRST_WORK_NS for gpu in gpus)
+        return working or (self._folder / "ready").exists()
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            self.check()
+            if time.monotonic() > deadline:
+                raise Failed(f"never came: {what}: {self._log('loop')}")
+            time.sleep(0.05)
+
+    def _log(self, name: str) -> str:
+        path = self._folder / f"{name}.log"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return " / ".join(text[-_LOG_CHARACTERS:].split("\n"))
+
+
+@contextmanager
+def _staged(case: Case, *, hog: bool) -> Iterator[tuple[Board, Stage]]:
+    with ExitStack() as cleanup:
+        folder = Path(
+            cleanup.enter_context(tempfile.TemporaryDirectory(prefix="stacks-", dir="/var/tmp"))
+        )
+        if case.needs_disk:
+            disk_of(folder)
+        board = cleanup.enter_context(create(folder / "board", gpus=[H100] * case.gpus))
+        cgroups: tuple[Path, ...] = ()
+        if case.limits:
+            cgroups = cleanup.enter_context(limited(case.limits, folder))
+        stage = Stage(case, folder)
+        cleanup.callback(_unmount, folder / "mount")
+        cleanup.callback(stage.end)
+        for name in case.servers:
+            stage.start_server(name, SERVERS[name])
+        stage.start_loop(cgroups, board)
+        if hog:
+            stage.start_hog()
+        yield board, stage
+
+
+@contextmanager
+def _sampling(board: Board) -> Iterator[Sampler]:
+    fatal: list[str] = []
+    sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), fatal.append)
+    sampler.start()
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+    assert fatal == []
+
+
+def _difference(
+    sampler: Sampler, before: GpuSnapshot, after: GpuSnapshot, expected: Labels
+) -> Found:
+    then, now = before.totals, after.totals
+    observed = (now.observed_ns or 0) - (then.observed_ns or 0)
+    earlier = then.stall_ns or {}
+    stalls = {label: ns - earlier.get(label, 0) for label, ns in (now.stall_ns or {}).items()}
+    idle = sum(stalls.values())
+    if observed <= 0:
+        raise Failed("the sampler observed nothing")
+    watch = sampler._watch
+    feeders = watch and watch.feeders(after.identity.uuid, before.at_ns, after.at_ns)
+    return Found(
+        expected=expected,
+        busy=(now.busy_ns - then.busy_ns) / observed,
+        shares={label: ns / idle for label, ns in stalls.items() if ns},
+        feeders=f"{feeders}",
+    )
+
+
+def _make_library(folder: Path) -> None:
+    """What loops may import beside their library: the package and this suite, nothing more."""
+    folder.mkdir()
+    (folder / "gpu_bottleneck_exporter").symlink_to(Path(gpu_bottleneck_exporter.__file__).parent)
+    (folder / "stacks").symlink_to(Path(__file__).parent)
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def _marked(mark: str) -> list[int]:
+    """The living processes whose environment has the mark."""
+    wanted = f"STACKS_MARK={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def _unmount(folder: Path) -> None:
+    """What a killed FUSE server leaves behind."""
+    if any(f" {folder} " in line for line in Path("/proc/mounts").read_text().splitlines()):
+        subprocess.run(["umount", "-l", f"{folder}"], check=False)
+
+
+def _await_quiet() -> None:
+    """Let others finish what they do, up to a point."""
+    deadline = time.monotonic() + _QUIET_SECONDS
+    while time.monotonic() < deadline:
+        before = os.times()
+        idle = _idle_ticks()
+        time.sleep(0.5)
+        elapsed = os.times().elapsed - before.elapsed
+        cores = os.cpu_count() or 1
+        if _idle_ticks() - idle >= 0.85 * elapsed * os.sysconf("SC_CLK_TCK") * cores:
+            return
+
+
+def _idle_ticks() -> int:
+    with open("/proc/stat", encoding="ascii") as file:
+        return sum(int(ticks) for ticks in file.readline().split()[4:6])

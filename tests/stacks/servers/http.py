@@ -1,0 +1,96 @@
+"""A server far away: it answers late. Run as `python -m stacks.servers.http NAME [tls]`.
+
+/late/MS/SIZE       so many bytes after so many milliseconds, also in ranges
+/trickle/MS/CHUNKS  a chunked body, a chunk each so many milliseconds
+/file/MS/NAME       file NAME of the case's folder, also in ranges; late for every request
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import trustme
+
+from stacks.servers.listen import FOLDER, announce
+
+_CHUNK = 4096
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the path says, on connections that stay open."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 2**20
+
+    def do_GET(self) -> None:
+        """Answer late."""
+        kind, milliseconds, what = self.path.strip("/").split("?")[0].split("/", 2)
+        if kind == "trickle":
+            self._trickle(float(milliseconds) / 1000, int(what))
+            return
+        time.sleep(float(milliseconds) / 1000)
+        self._send(bytes(int(what)) if kind == "late" else (FOLDER / what).read_bytes())
+
+    do_HEAD = do_GET  # noqa: N815 - the base class names it
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _send(self, body: bytes) -> None:
+        whole = len(body)
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if wanted:
+            first, last = int(wanted[1]), int(wanted[2] or whole - 1)
+            body = body[first : last + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{first + len(body) - 1}/{whole}")
+        else:
+            self.send_response(200)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", f"{len(body)}")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _trickle(self, seconds: float, chunks: int) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for _ in range(chunks):
+            time.sleep(seconds)
+            self.wfile.write(b"%x\r\n" % _CHUNK + bytes(_CHUNK) + b"\r\n")
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+
+class Server(ThreadingHTTPServer):
+    """Takes more connections at once than the default."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_: object) -> None:
+        """Clients are killed: say nothing."""
+
+
+def main() -> None:
+    """Serve until killed."""
+    name = sys.argv[1]
+    server = Server(("127.0.0.1", 0), Handler)
+    if "tls" in sys.argv[2:]:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(f"{FOLDER / 'ca.pem'}")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    announce(name, server.server_address[1])
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

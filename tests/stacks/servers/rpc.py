@@ -1,0 +1,54 @@
+"""A gRPC server that answers late: `... NAME MILLISECONDS`.
+
+/stacks/Get answers once, /stacks/Stream each so many milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from stacks.servers.listen import announce
+
+_REPLY = bytes(65536)
+
+
+class Service(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
+    """Bytes in, bytes out: no protocol needs to be generated."""
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """Find what answers."""
+        if handler_call_details.method == "/stacks/Get":
+            return grpc.unary_unary_rpc_method_handler(_get)
+        return grpc.unary_stream_rpc_method_handler(_stream)
+
+
+def _get(_request: bytes, _context: grpc.ServicerContext) -> bytes:
+    time.sleep(float(sys.argv[2]) / 1000)
+    return _REPLY
+
+
+def _stream(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    while context.is_active():
+        time.sleep(float(sys.argv[2]) / 1000)
+        yield _REPLY
+
+
+def main() -> None:
+    """Serve until killed."""
+    server = grpc.server(ThreadPoolExecutor(16))
+    server.add_generic_rpc_handlers((Service(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    announce(sys.argv[1], port)
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    main()

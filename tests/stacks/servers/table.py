@@ -1,0 +1,43 @@
+"""The servers that cases ask for, each a process of its own: machines far away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A command, which writes NAME.port into the case's folder once it is up."""
+
+    command: tuple[str, ...]
+    """`{folder}` and `{port}` are filled in; for the Python of `venv`, if that is named."""
+    venv: str = "light"
+    programs: tuple[str, ...] = ()
+
+
+def _module(name: str, *arguments: str, venv: str = "light", programs: str = "") -> Server:
+    command = ("-m", f"stacks.servers.{name}", *arguments)
+    return Server(command, venv, tuple(programs.split()))
+
+
+def _load(name: str, path: str, clients: int, pause: float) -> Server:
+    return _module("load", name, path, f"{clients}", f"{pause}")
+
+
+SERVERS = {
+    "http": _module("http", "http"),
+    "tls": _module("http", "tls", "tls"),
+    "lines": _module("lines", "lines", "120"),
+    "rpc": _module("rpc", "rpc", "120"),
+    "s3": _module("s3", "s3", "100", venv="s3"),
+    "redis": _module("broker", "redis", programs="redis-server"),
+    "fuse": _module("fuse", "fuse", "cached", programs="fusermount3"),
+    "fuse-direct": _module("fuse", "fuse-direct", "direct", programs="fusermount3"),
+    # Clients of the loop.
+    "ask": _load("ask", "/work", 1, 0.0),
+    "ask-much": _load("ask-much", "/work", 6, 0.0),
+    "ask-crowd": _load("ask-crowd", "/work", 8, 0.0),
+    "ask-seldom": _load("ask-seldom", "/work", 1, 0.4),
+    "call": _module("calls", "call", "1", "0"),
+    "call-much": _module("calls", "call-much", "6", "0"),
+}
