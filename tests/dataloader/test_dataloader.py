@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
@@ -29,7 +30,8 @@ pytest.importorskip("torch", reason="pip install torch==2.13.0 (or `make test-to
 PATIENCE_SECONDS = 90.0
 MEASURED_SECONDS = 4.0
 TRAIN = Path(__file__).parent / "train.py"
-RIGHT, WRONG = 0.8, 0.1
+RIGHT, WRONG = 0.8, 0.15
+"""States are sampled some 90 times: a share of a tenth is 3 % uncertain by that alone."""
 METHODS = ("fork", "spawn", "forkserver")
 
 
@@ -66,17 +68,37 @@ def wait_for_work(board: Board) -> None:
         time.sleep(0.05)
 
 
-def measure(board: Board, loop: Loop) -> tuple[float, Mapping[str, float], int]:
-    """Busy share, idle time by cause (shares of it), and how many workers were seen."""
-    with training(board, loop):
+@dataclass(frozen=True)
+class Found:
+    """What was measured; `causes` and `main` (CPU time of the training process) as shares of
+    the idle time."""
+
+    busy: float
+    causes: Mapping[str, float]
+    main: float
+    workers: int
+
+    def wrong(self, expected: str) -> float:
+        """The largest share of a cause that is not true.
+
+        A batch costs the training process some CPU time: that much is host_code.
+        """
+        own = {expected: 1.0, "host_code": self.main}
+        return max((part - own.get(name, 0.0) for name, part in self.causes.items()), default=0.0)
+
+
+def measure(board: Board, loop: Loop) -> Found:
+    """Let it train for a while, and account for its GPU's idle time."""
+    with training(board, loop) as process:
         wait_for_work(board)
         sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), lambda _: None)
         sampler.start()
         try:
             time.sleep(2)
-            before = sampler.state().gpus[0]
+            before, spent = sampler.state().gpus[0], cpu_seconds(process.pid)
             time.sleep(MEASURED_SECONDS)
             found = share(sampler.state().gpus[0], before.totals)
+            spent = cpu_seconds(process.pid) - spent
             assert sampler._watch is not None
             feed = sampler._watch.feed(before.identity.uuid)
             workers = len(feed.workers) if feed else -1
@@ -84,19 +106,25 @@ def measure(board: Board, loop: Loop) -> tuple[float, Mapping[str, float], int]:
             sampler.stop()
     assert found is not None
     idle = 1 - found.busy
-    return found.busy, {name: part / idle for name, part in found.stalls.items()}, workers
+    causes = {name: part / idle for name, part in found.stalls.items()}
+    return Found(found.busy, causes, spent / MEASURED_SECONDS / idle, workers)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of the process, all threads, without its children."""
+    spent = psutil.Process(pid).cpu_times()
+    return spent.user + spent.system
 
 
 def judge(tmp_path: Path, loop: Loop, cause: str) -> int:
     """Measure, once more if the machine's noise spoilt it; how many workers were seen."""
     for attempt in (1, 2):
         board = create(tmp_path / f"board{attempt}")
-        busy, causes, workers = measure(board, loop)
-        wrong = max((part for name, part in causes.items() if name != cause), default=0.0)
-        print(f"{loop}: busy {busy:.0%}, {workers} workers,", causes)  # noqa: T201 - for the log
-        if causes.get(cause, 0.0) >= RIGHT and wrong <= WRONG:
-            return workers
-    pytest.fail(f"{loop}: {cause} expected, got {causes} at {busy:.0%} busy, twice")
+        found = measure(board, loop)
+        print(loop, found)  # noqa: T201 - for the log
+        if found.causes.get(cause, 0.0) >= RIGHT and found.wrong(cause) <= WRONG:
+            return found.workers
+    pytest.fail(f"{loop}: {cause} expected, twice; in the end {found}")
 
 
 def test_loading_in_the_main_process_is_host_code(tmp_path: Path) -> None:
@@ -124,6 +152,6 @@ def test_workers_started_anew_each_epoch_are_found_anew(tmp_path: Path, method: 
 def test_a_loader_that_keeps_up_leaves_no_stall(tmp_path: Path, method: str) -> None:
     board = create(tmp_path / "board")
     loop = Loop(2, method, burn=0.001, step=0.05)
-    busy, _, workers = measure(board, loop)
-    assert busy >= 0.9
-    assert workers == 2
+    found = measure(board, loop)
+    assert found.busy >= 0.9
+    assert found.workers == 2
