@@ -134,17 +134,23 @@ def test_a_little_throttling_is_not_what_a_crowded_machine_waits_for() -> None:
 
 
 def test_reading_again_what_was_evicted_is_memory() -> None:
-    moving = Usage(io_bytes=1000)
-    feeders = loader(workers={State.DISK: 20}, refault_bytes=900, worker_usage=moving)
+    moving = Usage(io_bytes=10**7)
+    feeders = loader(workers={State.DISK: 20}, refault_bytes=9 * 10**6, worker_usage=moving)
     assert shares(feeders) == {MEMORY: 1.0}
-    feeders = loader(workers={State.DISK: 20}, refault_bytes=100, worker_usage=moving)
+    feeders = loader(workers={State.DISK: 20}, refault_bytes=10**6, worker_usage=moving)
     assert shares(feeders) == {STORAGE: 1.0}
 
 
-@pytest.mark.parametrize("moved", [0, 1000])
+def test_a_few_refaults_hold_nobody_up() -> None:
+    moving = Usage(io_bytes=10**5)
+    feeders = loader(workers={State.DISK: 20}, refault_bytes=10**5, worker_usage=moving)
+    assert shares(feeders) == {STORAGE: 1.0}
+
+
+@pytest.mark.parametrize("moved", [0, 10**6])
 def test_more_refaults_than_the_feeders_read_are_a_neighbours(moved: int) -> None:
     moving = Usage(io_bytes=moved)
-    feeders = loader(workers={State.DISK: 20}, refault_bytes=5000, worker_usage=moving)
+    feeders = loader(workers={State.DISK: 20}, refault_bytes=5 * 10**6, worker_usage=moving)
     assert shares(feeders) == {STORAGE: 1.0}
 
 
@@ -157,6 +163,24 @@ def test_a_main_that_writes_a_checkpoint_waits_for_storage() -> None:
     usage = Usage(user_ns=SECOND // 100, system_ns=SECOND // 2, io_bytes=500_000_000)
     feeders = Feeders(elapsed_ns=SECOND, main={State.RUN: 5, State.DISK: 5}, main_usage=usage)
     assert shares(feeders)[STORAGE] >= 0.95
+
+
+def test_a_journal_that_is_forced_to_the_disk_moves_little_and_waits_for_storage() -> None:
+    usage = Usage(user_ns=SECOND // 100, system_ns=SECOND // 4, io_bytes=10**7)
+    main = {State.RUN: 5, State.DISK: 6}
+    feeders = Feeders(elapsed_ns=SECOND, main=main, main_usage=usage)
+    assert shares(feeders)[STORAGE] >= 0.95
+    feeders = loader(workers=main, worker_usage=usage)
+    assert shares(feeders) == {STORAGE: 1.0}
+
+
+def test_the_kernels_time_of_who_seldom_waits_for_the_disk_is_its_own() -> None:
+    usage = Usage(user_ns=SECOND // 100, system_ns=SECOND // 2, io_bytes=10**7)
+    main = {State.RUN: 6, State.DISK: 1}
+    feeders = Feeders(elapsed_ns=SECOND, main=main, main_usage=usage)
+    assert shares(feeders)[HOST_CODE] >= 0.8
+    feeders = loader(workers=main, worker_usage=usage)
+    assert shares(feeders) == {WORKER_CPU: 1.0}
 
 
 def test_sleep_while_the_gpu_works_is_not_counted() -> None:

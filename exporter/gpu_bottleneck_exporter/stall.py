@@ -55,8 +55,11 @@ _BUSY_IS_EXPLAINED_BY = (
 _BULK_BYTES_PER_SECOND = 20e6
 """File data at this rate: the kernel's CPU time then is the copying of it."""
 _MOSTLY = 0.5
+_HARDLY = 0.05
 _AT_MOST = 3
 """Counters of a control group and of its processes are not read at the same moment."""
+_THRASHING_BYTES_PER_SECOND = 256 * 1024
+"""Fewer refaults hold nobody up: a disk that seeks for each read-ahead reads far more."""
 _OF_ITS_OWN = frozenset({HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK})
 """What a rank that others wait for may be held up by itself."""
 
@@ -196,7 +199,9 @@ def _running_main(feeders: Feeders) -> dict[str, float]:
     usage = feeders.main_usage
     if usage.waits_longer_than_it_runs:
         return {_queue(feeders): 1.0}
-    copying = _copying(usage, feeders.elapsed_ns)
+    states = feeders.main
+    waits_as_long = states.get(State.DISK, 0) >= max(states.get(State.RUN, 0), 1)
+    copying = _copying(usage, feeders.elapsed_ns, waits_as_long=waits_as_long)
     return {HOST_CODE: 1 - copying, _disk(feeders): copying}
 
 
@@ -233,7 +238,8 @@ def _held_up_by(feeders: Feeders) -> tuple[str | None, float]:
     mean = sum(active.values())
     if most is State.RUN:
         usage = feeders.worker_usage, feeders.thread_usage, feeders.kin_usage
-        crowded = sum(u.queue_ns for u in usage) > sum(u.cpu_ns for u in usage)
+        cpu_ns = feeders.children_cpu_ns + sum(u.cpu_ns for u in usage)
+        crowded = sum(u.queue_ns for u in usage) > cpu_ns
         return _queue(feeders) if crowded else WORKER_CPU, mean
     return (_disk(feeders) if most is State.DISK else NETWORK), mean
 
@@ -241,21 +247,22 @@ def _held_up_by(feeders: Feeders) -> tuple[str | None, float]:
 def _active(feeders: Feeders) -> dict[State, float]:
     """How many helpers ran, were in D state or waited for an answer, on average."""
     crowds = (
-        (feeders.workers, feeders.worker_count / _seen(feeders.workers)),
-        (feeders.threads, 1 / max(feeders.thread_looks, 1)),
-        (feeders.kin, feeders.kin_count / _seen(feeders.kin)),
+        (feeders.workers, feeders.worker_count / _seen(feeders.workers), feeders.worker_usage),
+        (feeders.threads, 1 / max(feeders.thread_looks, 1), feeders.thread_usage),
+        (feeders.kin, feeders.kin_count / _seen(feeders.kin), feeders.kin_usage),
     )
-    active = {
-        state: sum(states.get(state, 0) * weight for states, weight in crowds)
-        for state in (State.RUN, State.DISK, State.NETWORK)
-    }
     elapsed = max(feeders.elapsed_ns, 1)
+    active = dict.fromkeys((State.RUN, State.DISK, State.NETWORK), 0.0)
+    for states, weight, usage in crowds:
+        run, disk = (states.get(state, 0) * weight for state in (State.RUN, State.DISK))
+        waits_as_long = disk >= max(run, _HARDLY)
+        copying = run * _copying(usage, elapsed, waits_as_long=waits_as_long)
+        active[State.RUN] += run - copying
+        active[State.DISK] += disk + copying
+        active[State.NETWORK] += states.get(State.NETWORK, 0) * weight
     active[State.RUN] += feeders.children_cpu_ns / elapsed
     if not feeders.thread_looks and not sum(feeders.workers.values()):
         active[State.RUN] += feeders.other_threads_cpu_ns / elapsed
-    copying = active[State.RUN] * _copying(feeders.worker_usage, feeders.elapsed_ns)
-    active[State.RUN] -= copying
-    active[State.DISK] += copying
     return active
 
 
@@ -280,14 +287,20 @@ def _disk(feeders: Feeders) -> str:
     usages = feeders.main_usage, feeders.worker_usage, feeders.kin_usage
     moved = sum(usage.io_bytes for usage in usages)
     own = _MOSTLY * moved < feeders.refault_bytes <= _AT_MOST * moved
-    return MEMORY if own else STORAGE
+    many = feeders.refault_bytes * 1e9 >= _THRASHING_BYTES_PER_SECOND * feeders.elapsed_ns
+    return MEMORY if own and many else STORAGE
 
 
-def _copying(usage: Usage, elapsed_ns: int) -> float:
-    """Share of the CPU time that is the kernel's copying of file data."""
+def _copying(usage: Usage, elapsed_ns: int, *, waits_as_long: bool) -> float:
+    """Share of the CPU time that is the kernel's copying and writing back of file data.
+
+    It is where much is moved, or where who runs waits for the disk as long: a journal that is
+    forced to the disk moves little.
+    """
     cpu = usage.cpu_ns
     rate = usage.io_bytes / max(elapsed_ns / 1e9, 1e-9)
-    return usage.system_ns / cpu if cpu and rate > _BULK_BYTES_PER_SECOND else 0.0
+    for_files = rate > _BULK_BYTES_PER_SECOND or waits_as_long
+    return usage.system_ns / cpu if cpu and for_files else 0.0
 
 
 def _unseen(waiting: Mapping[State, float], workers: Mapping[State, int]) -> float:

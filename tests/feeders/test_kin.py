@@ -91,15 +91,20 @@ r.close(); locked()
         until(lambda: kin(holder) == {one.pid}, "its grandparent alone")
 
 
-def test_input_and_output_do_not_join() -> None:
+def test_input_and_output_join_nobody_but_a_pipeline() -> None:
     code = """
 first = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1)
 second = subprocess.Popen(["sleep", "60"], stdin=first.stdout, stdout=-1, stderr=-1)
-ready(first.pid, second.pid); locked()
+third = subprocess.Popen(["sleep", "60"], stdin=second.stdout, stdout=-1)
+log = subprocess.Popen(["sleep", "60"], stdin=third.stdout)
+ready(first.pid, second.pid, third.pid, log.pid); locked()
 """
     with program(code) as one:
-        first, second = family(one)
-        assert kin(first) == kin(second) == set()
+        first, second, third, log = family(one)
+        assert kin(first) == set(), "who reads what it writes feeds it nothing"
+        assert kin(third) == {first, second}
+        assert kin(third, second) == set(), "who holds a GPU is nobody's kin"
+        assert kin(log) == {first, second, third}
 
 
 def test_a_neighbour_of_the_same_session_is_no_kin_whatever_it_burns() -> None:

@@ -84,13 +84,23 @@ ready(); a, _ = server.accept(); ready(); told()
 )
 def test_what_joins_with_nobody(code: str) -> None:
     with program(code + "\nready(); told()") as one:
-        assert of(one.pid) == NONE
+        found = of(one.pid)
+        assert not found.pipes
+        assert not found.peers
 
 
-def test_input_and_output_do_not_join() -> None:
-    code = "c = subprocess.Popen(['sleep', '60'], stdin=-1, stdout=-1); ready(c.pid); told()"
+def test_input_and_output_are_told_apart() -> None:
+    code = """
+c = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1)
+d = subprocess.Popen(["sleep", "60"], stdin=c.stdout, stdout=subprocess.DEVNULL)
+ready(c.pid, d.pid); told()
+"""
     with program(code) as one:
-        assert of(int(one.words[0])) == NONE
+        writer, reader = (of(int(word)) for word in one.words)
+        assert writer.written_to is not None
+        assert writer.written_to == reader.read_from != writer.read_from
+        assert reader.written_to is None
+        assert not writer.pipes | reader.pipes
 
 
 def test_nobody_is_joined_with_nobody() -> None:

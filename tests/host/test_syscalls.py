@@ -54,6 +54,13 @@ def waiting(one: Program) -> tuple[int, ...] | None:
         ),
         pytest.param(POLL + "ready(); p.poll(60_000)", id="poll of none"),
         pytest.param("ready(0); sys.stdin.read()", id="read of its input"),
+        pytest.param(PAIR + "ready(a.fileno()); select.select([a], [], [])", id="select"),
+        pytest.param(
+            PAIR
+            + "os.dup2(a.fileno(), 700); ready(b.fileno(), 700); select.select([700, b], [], [])",
+            id="select of two, far apart",
+        ),
+        pytest.param("ready(); select.select([], [], [], 60)", id="select of none"),
     ],
 )
 def test_the_call_that_a_thread_sleeps_in_tells(code: str) -> None:
@@ -69,7 +76,6 @@ def test_the_call_that_a_thread_sleeps_in_tells(code: str) -> None:
         pytest.param(
             "r, w = os.pipe(); e = select.epoll(); e.register(r); ready(); e.poll()", id="an epoll"
         ),
-        pytest.param(PAIR + "ready(); select.select([a], [], [])", id="a select"),
     ],
 )
 def test_other_calls_do_not_tell(code: str) -> None:
@@ -92,6 +98,9 @@ def test_of_many_that_are_polled_the_first_are_told() -> None:
         pytest.param(b"-1 0x7ffc 0x7f00\n", id="one that is not in a call"),
         pytest.param(b"7 0x0 0x3 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n", id="an array that is not there"),
         pytest.param(b"73 0x10 0x3 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n", id="the same on arm64"),
+        pytest.param(b"23 0x40 0x8 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n", id="a set that is not there"),
+        pytest.param(b"23 0xffffffff 0x8 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n", id="an absurd set"),
+        pytest.param(b"72 0x40 0x8 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n", id="a set, on arm64"),
         pytest.param(b"7 0xffffffffffffffff 0xffffffff 0x0 0x0 0x0 0x0 0x0 0x0\n", id="absurd"),
     ],
 )

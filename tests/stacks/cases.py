@@ -464,7 +464,8 @@ BESIDE = (
     _beside("slow thread, a child that sleeps", "child thread", WORKER_CPU),
     _beside("fetching main, a child that sleeps", "child fetch", NETWORK, servers="lines"),
     _beside("slow main, a thread that writes", "writer main", HOST_CODE),
-    _beside("sleeping main, a thread that writes", "writer sleep", ASLEEP),
+    # One that asks its thread now and then whether it is done sleeps the same way.
+    _beside("sleeping main, a thread that writes", "writer sleep", f"{ASLEEP}|{STORAGE}"),
     _beside("healthy: an open connection", "connection quick", "busy", servers="lines"),
     _beside("healthy: a thread that writes", "writer quick", "busy"),
 )

@@ -322,9 +322,10 @@ class Feed:
             ),
             worker_usage=_usage(workers, workers.cpu_ns, workers.queue_ns),
             kin_usage=_usage(kin, kin.cpu_ns, kin.queue_ns),
-            thread_usage=Usage(
-                user_ns=sum(tick.threads.user_ns for tick in ticks),
-                queue_ns=sum(tick.threads.queue_ns for tick in ticks),
+            thread_usage=_usage(
+                main,
+                sum(tick.threads.user_ns for tick in ticks),
+                sum(tick.threads.queue_ns for tick in ticks),
             ),
             children_cpu_ns=main.children_ns + workers.children_ns,
             other_threads_cpu_ns=max(main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns, 0),

@@ -1,9 +1,9 @@
 """Processes that feed a GPU without being descendants of the process that holds it.
 
 A front end that tokenises for an engine, actors below one raylet, a loader beside the trainer in
-one container. Being near is not enough, a neighbour may be nearer: kin are joined with the holder
-by a pipe or a UNIX socket, through a broker that is the parent of both, or in one container or
-Slurm step by any connection.
+one container, the left side of a shell's pipeline. Being near is not enough, a neighbour may be
+nearer: kin are joined with the holder by a pipe or a UNIX socket, through a broker that is the
+parent of both, or in one container or Slurm step by any connection.
 """
 
 from __future__ import annotations
@@ -70,14 +70,22 @@ class KinFinder:
         if parent <= 1:
             return set()
         through = parent in self._links_of(pid).peers
-        found: set[int] = set()
-        for one in self._children(parent, known)[:_MOST_CANDIDATES]:
-            other = self._stat(one)
-            if other is None or other.session != stat.session:
-                continue
+        children = self._children(parent, known)[:_MOST_CANDIDATES]
+        near = [one for one in children if self._session(one) == stat.session]
+        found = set(self._pipeline(pid, near))
+        for one in near:
             if self._joined(pid, one) or (through and parent in self._links_of(one).peers):
                 found.add(one)
         return found
+
+    def _pipeline(self, pid: int, near: Collection[int]) -> Iterator[int]:
+        """Those of `near` whose output becomes the input of process `pid`, at any remove."""
+        writers = {self._links_of(one).written_to: one for one in near}
+        pipe = self._links_of(pid).read_from
+        while pipe in writers and pipe is not None:
+            writer = writers.pop(pipe)
+            yield writer
+            pipe = self._links_of(writer).read_from
 
     def _children(self, parent: int, known: set[int]) -> list[int]:
         trees = descendants(self._proc, [parent], self._holders | known)
@@ -128,6 +136,10 @@ class KinFinder:
                 sockets.close()
             self._ends[pid] = {*found}
         return self._ends[pid]
+
+    def _session(self, pid: int) -> int | None:
+        stat = self._stat(pid)
+        return stat.session if stat else None
 
     def _stat(self, pid: int) -> Stat | None:
         if pid not in self._stats:

@@ -1,7 +1,7 @@
 """Who a process is joined with: pipes that it shares, and whom its UNIX sockets lead to.
 
-Both take the right to ptrace it. Descriptors 0 to 2 are left out: whoever started a process
-holds the other end of those.
+Both take the right to ptrace it. Descriptors 0 to 2 are told apart: whoever started a process
+holds the other end of those, or the shell that made a pipeline joined them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.sockets import borrowed, pidfd_open, unix_peer
 
-_STANDARD = 2
+_INPUT, _OUTPUT, _ERRORS = range(3)
 _MOST = 512
 """So many descriptors of a process are followed."""
 
@@ -27,29 +27,41 @@ class Links:
     """As /proc/PID/fd names them: the same for all that hold an end."""
     peers: frozenset[int] = frozenset()
     """Processes that its UNIX sockets were made with."""
+    read_from: str | None = None
+    """The pipe that is its standard input."""
+    written_to: str | None = None
+    """The pipe that is its standard output."""
 
 
 def links(proc: Path, pid: int) -> Links:
     """Those of process `pid`; none where we may not know."""
     pipes, peers = set(), set()
+    standard: dict[int, str] = {}
     with contextlib.suppress(OSError):
         pidfd = pidfd_open(pid)
         try:
             for number, target in _descriptors(proc / str(pid) / "fd"):
                 if target.startswith("pipe:"):
-                    pipes.add(target)
-                elif target.startswith("socket:"):
+                    if number > _ERRORS:
+                        pipes.add(target)
+                    else:
+                        standard[number] = target
+                elif number > _ERRORS and target.startswith("socket:"):
                     peers.add(_peer(pidfd, number))
         finally:
             os.close(pidfd)
-    return Links(frozenset(pipes), frozenset(peers - {0, pid}))
+    return Links(
+        frozenset(pipes),
+        frozenset(peers - {0, pid}),
+        standard.get(_INPUT),
+        standard.get(_OUTPUT),
+    )
 
 
 def _descriptors(folder: Path) -> Iterator[tuple[int, str]]:
     for name in os.listdir(folder)[:_MOST]:  # noqa: PTH208 - see tree.py
-        if int(name) > _STANDARD:
-            with contextlib.suppress(OSError):
-                yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - likewise
+        with contextlib.suppress(OSError):
+            yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - likewise
 
 
 def _peer(pidfd: int, number: int) -> int:

@@ -32,6 +32,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 MOST_SOCKETS = 64
 """So many sockets of a process are asked at one look."""
 _KEPT_NAMES = 4 * MOST_SOCKETS
+_LIVELY_MS = 10_000
 
 
 class Endpoint(NamedTuple):
@@ -102,6 +103,8 @@ class Sockets:
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._numbers: set[int] = set()
         self._others: set[int] = set()
+        self._lively: set[int] = set()
+        """Those that sent or received something lately, when they were last asked."""
         self._turn = 0
 
     def close(self) -> None:
@@ -119,7 +122,8 @@ class Sockets:
     def all(self, surely: Collection[int] = ()) -> list[Connection]:
         """All TCP sockets, `MOST_SOCKETS` at a time, those among `surely` first.
 
-        A number that was no socket's lately is not asked again at once, but for these.
+        Of more, half are those that were lively when last asked, the others take turns. A number
+        that was no socket's lately is not asked again at once, but for these.
         Raises RefusedError.
         """
         try:
@@ -135,6 +139,7 @@ class Sockets:
         new = sorted(numbers - self._numbers)
         known = sorted(numbers & self._numbers)
         self._numbers &= numbers
+        self._lively &= numbers
         for number in new[:_KEPT_NAMES]:
             if self._is_socket(number):
                 self._numbers.add(number)
@@ -142,11 +147,17 @@ class Sockets:
             else:
                 self._others.add(number)
         room = max(MOST_SOCKETS - len(surely), 0)
-        self.complete = len(known) <= room
-        if not self.complete:
-            self._turn = (self._turn + room) % len(known)
-            known = (known + known)[self._turn : self._turn + room]
+        self.complete = len(known) <= room and len(new) <= _KEPT_NAMES
+        if len(known) > room:
+            known = self._in_turn(known, room)
         return self.of([*surely, *known])
+
+    def _in_turn(self, known: list[int], room: int) -> list[int]:
+        lively = [number for number in known if number in self._lively][: room // 2]
+        others = [number for number in known if number not in lively]
+        room -= len(lively)
+        self._turn = (self._turn + room) % len(others)
+        return [*lively, *(others + others)[self._turn : self._turn + room]]
 
     def of(self, numbers: tuple[int, ...] | list[int]) -> list[Connection]:
         """Those of descriptors `numbers` that are TCP sockets. Raises RefusedError."""
@@ -155,6 +166,11 @@ class Sockets:
             connection = self._ask(number)
             if connection is not None:
                 found.append(connection)
+        for one in found:
+            if min(one.sent_ms, one.received_ms) < _LIVELY_MS and not one.listens:
+                self._lively.add(one.fd)
+            else:
+                self._lively.discard(one.fd)
         return found
 
     def _is_socket(self, number: int) -> bool:

@@ -1,7 +1,7 @@
 """Which descriptors a sleeping thread waits on: its system call and that call's arguments.
 
 /proc/PID/task/TID/syscall (CONFIG_HAVE_ARCH_TRACEHOOK) takes the right to ptrace, and so does
-reading the array that poll(2) was given.
+reading what poll(2) and select(2) were given.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import platform
 import struct
+import sys
+from collections.abc import Iterable
 
 _ON_ONE = {
     # read, readv, recvfrom, recvmsg, recvmmsg, accept, accept4, connect, write, sendto, sendmsg
@@ -18,7 +20,11 @@ _ON_ONE = {
 """Calls whose first argument is the descriptor that they wait on, by architecture."""
 _POLL = {"x86_64": frozenset({7, 271}), "aarch64": frozenset({73})}
 """poll and ppoll: an array of descriptors, and how many."""
+_SELECT = {"x86_64": frozenset({23, 270}), "aarch64": frozenset({72})}
+"""select and pselect6: how many bits, and a set of bits of those to be read, and to be written."""
 _MOST_POLLED = 64
+_MOST_SELECTED = 1024
+"""FD_SETSIZE."""
 _POLLFD = struct.Struct("=ihh")
 _MACHINE = platform.machine()
 
@@ -34,8 +40,8 @@ _buffer = ctypes.create_string_buffer(_MOST_POLLED * _POLLFD.size)
 def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     """Descriptors on which a thread of process `pid` waits; None: any, or unknown.
 
-    `call` is its syscall file. At most 64 are told; of what the process polls nothing is read
-    but the numbers.
+    `call` is its syscall file. At most 64 are told; of the process's memory nothing is read but
+    their numbers.
     """
     words = (call or b"").split()
     if len(words) < 3 or not words[0].isdigit():  # noqa: PLR2004 - "running", "-1 SP PC"
@@ -45,14 +51,35 @@ def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
         return (int(words[1], 16),)
     if number in _POLL.get(_MACHINE, ()):
         return _polled(pid, int(words[1], 16), int(words[2], 16))
+    if number in _SELECT.get(_MACHINE, ()) and len(words) > 3:  # noqa: PLR2004 - its arguments
+        return _selected(pid, int(words[1], 16), [int(word, 16) for word in words[2:4]])
     return None
 
 
 def _polled(pid: int, address: int, count: int) -> tuple[int, ...] | None:
-    size = min(count, _MOST_POLLED) * _POLLFD.size
+    array = _read(pid, address, min(count, _MOST_POLLED) * _POLLFD.size)
+    if array is None:
+        return None
+    return tuple(fd for fd, _, _ in _POLLFD.iter_unpack(array) if fd >= 0)
+
+
+def _selected(pid: int, count: int, addresses: Iterable[int]) -> tuple[int, ...] | None:
+    if count > _MOST_SELECTED:
+        return None
+    found: set[int] = set()
+    words = -(-count // 64)
+    for address in filter(None, addresses):
+        raw = _read(pid, address, words * 8)
+        if raw is None:
+            return None
+        bits = int.from_bytes(raw, sys.byteorder)
+        found.update(number for number in range(count) if bits >> number & 1)
+    return tuple(sorted(found)[:_MOST_POLLED])
+
+
+def _read(pid: int, address: int, size: int) -> bytes | None:
+    """So much of the memory of process `pid`; at most what the buffer holds."""
     ours = _Span(ctypes.addressof(_buffer), size)
     theirs = _Span(address, size)
     got = _libc.process_vm_readv(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
-    if got != size:
-        return None
-    return tuple(fd for fd, _, _ in _POLLFD.iter_unpack(_buffer.raw[:size]) if fd >= 0)
+    return _buffer.raw[:size] if got == size else None

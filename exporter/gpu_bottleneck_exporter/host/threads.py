@@ -8,7 +8,7 @@ asked what they do.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -127,8 +127,8 @@ class Threads:
         self._due_ns = 0
         self._turn = 0
         self._links = 0
-        self._newest = 0
-        """Of those that made room for each other, the last that was taken in."""
+        self._last = 0
+        """Of those that make room for each other, the last that was taken in."""
 
     def close(self) -> None:
         """Give all descriptors back."""
@@ -163,22 +163,27 @@ class Threads:
         return before != self._links
 
     def _scan(self) -> None:
-        self._follow()
         if len(self.used) > _KEPT_USED:  # nobody takes it
             self.used.clear()
-        moving = []
-        for tid, thread in self._threads.items():
-            used = thread.moved()
-            if used is not None:
-                moving.append(tid)
-                self.used.append(used)
+        moving = self._count(self._threads)
         for tid in self.moving.difference(moving):
             if tid in self._threads:
                 self._threads[tid].ask()
                 self._threads[tid].rest()
+        moving += self._count(self._follow(frozenset(moving)))
         self.moving = frozenset(moving)
         for tid in self._chosen(moving):
             self._threads[tid].ask()
+
+    def _count(self, tids: Iterable[int]) -> list[int]:
+        """Those of `tids` that moved since they were last counted, or never were."""
+        moving = []
+        for tid in tids:
+            used = self._threads[tid].moved()
+            if used is not None:
+                moving.append(tid)
+                self.used.append(used)
+        return moving
 
     def _chosen(self, tids: Iterable[int]) -> list[int]:
         """At most `MOST_ASKED` of `tids`, others each time."""
@@ -188,8 +193,8 @@ class Threads:
             chosen = (chosen + chosen)[self._turn : self._turn + MOST_ASKED]
         return chosen
 
-    def _follow(self) -> None:
-        """Take in new threads, let go of dead ones; of resting ones where there are too many."""
+    def _follow(self, moving: frozenset[int]) -> list[int]:
+        """Let go of dead threads, of resting ones where there are too many; take in new ones."""
         try:
             tids = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - see tree.py
         except OSError:
@@ -200,20 +205,22 @@ class Threads:
         new = sorted(tids - self._threads.keys())
         self.complete = len(tids) <= MOST_THREADS
         if not self.complete:
-            new = self._make_room(new)
+            new = self._make_room(new, moving)
         for tid in new:
             self._threads[tid] = _Thread(
                 self._folder / str(tid), self._pid if self._same_pids else None
             )
+        return new
 
-    def _make_room(self, new: list[int]) -> list[int]:
-        resting = [tid for tid in self._threads if tid not in self.moving]
+    def _make_room(self, new: list[int], moving: frozenset[int]) -> list[int]:
+        resting = [tid for tid in self._threads if tid not in moving]
         for tid in resting[: len(self._threads) + len(new) - MOST_THREADS]:
             self._threads.pop(tid).close()
         room = max(MOST_THREADS - len(self._threads), 0)
-        first = bisect_right(new, self._newest)
-        chosen = (new[first:] + new[:first])[:room]
-        self._newest = chosen[-1] if chosen else self._newest
+        # From the newest on: a library's pool is there long before the job starts to load.
+        turn = bisect_left(new, self._last)
+        chosen = (new[turn:] + new[:turn])[-room:] if room else []
+        self._last = chosen[0] if chosen else self._last
         return chosen
 
 

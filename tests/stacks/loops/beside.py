@@ -64,7 +64,7 @@ def shell() -> None:
 def _log() -> None:
     with socket.create_connection((HOST, port("lines"))) as opened:
         while True:
-            time.sleep(0.5)
+            time.sleep(2)
             opened.sendall(bytes(16))
             opened.recv(65536, socket.MSG_WAITALL)
 

@@ -145,12 +145,12 @@ def parquet(*, compressed: bool, threads: bool) -> Load:
 
     path = FOLDER / f"data{os.getpid()}.parquet"
     noise = np.random.default_rng(0)
-    columns, rows = 8, 2**15
+    columns, rows = 8, 2**17 if compressed else 2**15
     with pq.ParquetWriter(
         path,
         pa.schema([(f"{column}", pa.int64()) for column in range(columns)]),
         compression="zstd" if compressed else "none",
-        compression_level=9 if compressed else None,
+        compression_level=1 if compressed else None,
         use_dictionary=False,
         column_encoding="DELTA_BINARY_PACKED" if compressed else "PLAIN",
     ) as writer:

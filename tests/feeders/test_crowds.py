@@ -1,0 +1,96 @@
+"""Processes with crowds of threads and sockets: judged by some, and it is said that not by all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.host.process import State
+from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS
+from gpu_bottleneck_exporter.host.threads import MOST_ASKED, MOST_THREADS
+from gpu_bottleneck_exporter.stall import Feeders
+from support.programs import Program, program, until
+
+THREADS = 2_000
+SOCKETS = 500
+UUID = "a"
+CROWD = f"""
+threading.stack_size(65536)
+for _ in range({THREADS}):
+    named("pool", locked)
+"""
+WORKER = f"""
+import resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+silent = socket.create_server(("127.0.0.1", 0), backlog=4096)
+if os.fork() == 0:
+    kept = [connect(silent.getsockname()[1]) for _ in range({SOCKETS})]
+    ready()
+    while True:
+        kept[-1].send(b"?")
+        select.select([kept[-1]], [], [], 0.5)
+locked()
+"""
+
+
+@contextmanager
+def starved(one: Program) -> Iterator[FeederWatch]:
+    """Watch a GPU that `one` holds, and that has no work."""
+    watch = FeederWatch(Path("/proc"), Path("/sys"))
+    watch.hold(UUID, frozenset({one.pid}))
+    watch.start()
+    try:
+        until(lambda: watch.feed(UUID), "its feeders")
+        yield watch
+    finally:
+        watch.stop()
+
+
+def feed(watch: FeederWatch) -> Feed:
+    found = watch.feed(UUID)
+    assert found is not None
+    return found
+
+
+def feeders(watch: FeederWatch, since_ns: int) -> Feeders:
+    """What they did while the GPU had no work."""
+    watch.tell_busy(UUID, 0.0)
+    return watch.feeders(UUID, since_ns, time.monotonic_ns()) or Feeders(elapsed_ns=0)
+
+
+def signal(watch: FeederWatch, name: str) -> bool | None:
+    """One of what the host tells, while the GPU has no work."""
+    watch.tell_busy(UUID, 0.0)
+    snapshot = watch.host.snapshot
+    return snapshot.signals.get(name) if snapshot else None
+
+
+def test_of_a_main_with_thousands_of_threads_those_that_move_are_seen() -> None:
+    with program(CROWD + "named('one', burn); ready(); locked()") as one, starved(one) as watch:
+        until(lambda: signal(watch, "all_threads") is False, "that not all are watched")
+        since = time.monotonic_ns()
+        until(lambda: feeders(watch, since).threads.get(State.RUN, 0) > MOST_ASKED, "the one")
+        found = feeders(watch, since)
+        assert found.threads.keys() == {State.RUN}
+        assert found.threads[State.RUN] <= found.thread_looks, "once at each look"
+        closer = feed(watch).mains[one.pid].closer
+        assert closer is not None
+        assert len(closer.threads.look(time.monotonic_ns())) <= MOST_THREADS
+
+
+def test_of_a_worker_with_hundreds_of_sockets_the_one_it_waits_for_is_seen() -> None:
+    with program(WORKER) as one, starved(one) as watch:
+        until(lambda: signal(watch, "all_sockets") is False, "that not all are looked at")
+        since = time.monotonic_ns()
+        until(lambda: feeders(watch, since).workers.get(State.NETWORK, 0) > 10, "its question")
+        found = feeders(watch, since)
+        assert found.workers[State.NETWORK] >= 0.8 * sum(found.workers.values())
+        (worker,) = feed(watch).workers.values()
+        assert worker.closer is not None
+        assert worker.closer.wire is not None
+        assert len(worker.closer.wire.sockets.all()) <= MOST_SOCKETS
