@@ -200,8 +200,8 @@ def _running_main(feeders: Feeders) -> dict[str, float]:
     if usage.waits_longer_than_it_runs:
         return {_queue(feeders): 1.0}
     states = feeders.main
-    waits_as_long = states.get(State.DISK, 0) >= max(states.get(State.RUN, 0), 1)
-    copying = _copying(usage, feeders.elapsed_ns, waits_as_long=waits_as_long)
+    waits_too = states.get(State.DISK, 0) >= max(_MOSTLY * states.get(State.RUN, 0), 1)
+    copying = _copying(usage, feeders.elapsed_ns, waits_too=waits_too)
     return {HOST_CODE: 1 - copying, _disk(feeders): copying}
 
 
@@ -255,8 +255,8 @@ def _active(feeders: Feeders) -> dict[State, float]:
     active = dict.fromkeys((State.RUN, State.DISK, State.NETWORK), 0.0)
     for states, weight, usage in crowds:
         run, disk = (states.get(state, 0) * weight for state in (State.RUN, State.DISK))
-        waits_as_long = disk >= max(run, _HARDLY)
-        copying = run * _copying(usage, elapsed, waits_as_long=waits_as_long)
+        waits_too = disk >= max(_MOSTLY * run, _HARDLY)
+        copying = run * _copying(usage, elapsed, waits_too=waits_too)
         active[State.RUN] += run - copying
         active[State.DISK] += disk + copying
         active[State.NETWORK] += states.get(State.NETWORK, 0) * weight
@@ -291,15 +291,15 @@ def _disk(feeders: Feeders) -> str:
     return MEMORY if own and many else STORAGE
 
 
-def _copying(usage: Usage, elapsed_ns: int, *, waits_as_long: bool) -> float:
+def _copying(usage: Usage, elapsed_ns: int, *, waits_too: bool) -> float:
     """Share of the CPU time that is the kernel's copying and writing back of file data.
 
-    It is where much is moved, or where who runs waits for the disk as long: a journal that is
-    forced to the disk moves little.
+    It is where much is moved, or where who runs waits for the disk, too, for at least half as
+    long: a journal that is forced to the disk moves little.
     """
     cpu = usage.cpu_ns
     rate = usage.io_bytes / max(elapsed_ns / 1e9, 1e-9)
-    for_files = rate > _BULK_BYTES_PER_SECOND or waits_as_long
+    for_files = rate > _BULK_BYTES_PER_SECOND or waits_too
     return usage.system_ns / cpu if cpu and for_files else 0.0
 
 

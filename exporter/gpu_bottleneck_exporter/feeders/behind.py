@@ -20,6 +20,11 @@ _STAYS_NS = 10_000_000_000
 """So long closer looks go on after the GPU last idled: a loop that stalls now and then is seen."""
 _HARDLY_MOVED_NS = 500_000
 """CPU time in a tick; a first thread that drives a GPU uses more."""
+_WORKS = 0.5
+"""Share of a tick from which on a GPU works, for somebody or on its own."""
+_FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
+"""So often it is asked for whom a GPU works: at first, and later."""
+_WEIGHT, _MOSTLY = 0.2, 0.75
 _SLEEPS = frozenset(Wait) - {Wait.RUN, Wait.DISK, Wait.GONE}
 _RESTS = frozenset({State.QUEUE, State.SLEEP, State.UNKNOWN})
 _ACTIVE = frozenset({State.RUN, State.DISK, State.NETWORK})
@@ -32,6 +37,36 @@ class Looked(NamedTuple):
     """Loading threads and unknown children of the mains, by what they do; idle ones left out."""
     reasons: Counter[str]
     """What mains sleep in for which nothing else explains the waiting."""
+
+
+class Works:
+    """Whether a main that listens makes its GPU work when no client has asked for anything.
+
+    Then it is no server: a training loop may have a port for its metrics.
+    """
+
+    def __init__(self) -> None:
+        self._alone = 0.0
+        self._looks = 0
+        self._due_ns = 0
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it mostly does."""
+        return self._looks >= _FIRST_WORKS and self._alone > _MOSTLY
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether to look again; if so, the next time is later."""
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + _EVERY_WORKS_NS[self._looks >= _FIRST_WORKS]
+        return True
+
+    def note(self, *, clients: bool) -> None:
+        """While the GPU worked, there were clients that talked with it, or none."""
+        seen = 0.0 if clients else 1.0
+        self._looks += 1
+        self._alone += (seen - self._alone) * max(_WEIGHT, 1 / self._looks)
 
 
 class Behind:
@@ -59,6 +94,8 @@ class Behind:
         self._elsewhere: set[int] = set()
         """Mains whose GPU is driven by another thread than the first."""
         self._next = 0
+        self._works: dict[int, Works] = {}
+        """By main, for whom it makes its GPU work."""
 
     def know(self, known: Callable[[int], bool]) -> None:
         """`known` processes are looked at on their own."""
@@ -160,6 +197,20 @@ class Behind:
         else:
             self._elsewhere.discard(member.pid)
 
+    def follow_work(self, mains: Collection[Member], now_ns: int) -> None:
+        """Learn whether `mains`, which have no workers, make the GPU work for clients."""
+        for pid in self._works.keys() - {member.pid for member in mains}:
+            del self._works[pid]
+        if self._busy < _WORKS or self.patience is None:
+            return
+        for member in mains:
+            works = self._works.setdefault(member.pid, Works())
+            if works.is_due(now_ns):
+                closer = member.look_closer(self.patience)
+                closer.learn(now_ns, now=True)
+                if closer.wire and closer.wire.ports:
+                    works.note(clients=closer.wire.lively_clients)
+
     def rest(self, members: Iterable[Member]) -> None:
         """The GPU is busy: give back what closer looks took."""
         for member in members:
@@ -168,16 +219,19 @@ class Behind:
     def _look(self, member: Member, wait: Wait, now_ns: int, *, workers: bool) -> Seen:
         closer = member.look_closer(self.patience)
         elsewhere = member.pid in self._elsewhere
-        server = not (workers or self.is_rank or self.interactive)
+        works = self._works.get(member.pid)
+        by_itself = works is not None and works.by_itself
         around = Surroundings(
             self.ours,
             self._known,
             elsewhere,
             self.fresh_ns,
             holds=True,
-            may_serve=server,
+            may_serve=not (workers or self.is_rank or self.interactive or by_itself),
         )
-        return closer.look(now_ns, wait, around)
+        seen = closer.look(now_ns, wait, around)
+        seen.serves = seen.serves and not by_itself
+        return seen
 
     def _state(self, seen: Seen, *, workers: bool) -> State:
         if seen.first in _ACTIVE or seen.active or self.is_rank or self.interactive:

@@ -149,9 +149,12 @@ class Closer:
         self.serving = seen.serves = self._serves(wait, verdicts)
         return seen
 
-    def learn(self, now_ns: int) -> None:
-        """Look at its connections, for others to know which are the job's own."""
-        if self.wire and now_ns >= self._all_due_ns:
+    def learn(self, now_ns: int, *, now: bool = False) -> None:
+        """Look at its connections, for others to know which are the job's own.
+
+        Every few seconds, whoever asks; `now`: in any case.
+        """
+        if self.wire and (now or now_ns >= self._all_due_ns):
             self._all_due_ns = now_ns + _ALL_EVERY_NS
             self.wire.sockets.forget()
             self.wire.look((), whole=True)

@@ -283,6 +283,8 @@ class Feed:
         self._count_waits(before or 0, tick.looks)
         current = self._advance(self.mains.values(), tick.main, self.behind.follow_launches)
         current &= self._advance(self._workers_to_count(), tick.workers)
+        if not self.workers:
+            self.behind.follow_work(self.mains.values(), now_ns)
         self._count_behind(tick)
         for group, held in list(self._cgroups.items()):
             now = _held_back(group, held)
@@ -389,8 +391,10 @@ class Feed:
         )
 
     def learn(self, now_ns: int) -> None:
-        """Look at the connections of all its processes."""
+        """Look at the connections of its processes; of the workers only if one may be asked."""
         self.behind.learn([*self.mains.values(), *self.behind.kin.values()], now_ns)
+        if any(closer.wire.asks_here for closer in self._closers() if closer.wire):
+            self.behind.learn(self.workers.values(), now_ns)
 
     def close(self) -> None:
         """Give all descriptors back."""

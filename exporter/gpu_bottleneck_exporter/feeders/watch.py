@@ -292,8 +292,8 @@ class FeederWatch:
         feeds = list(self._feeds.values())
         if not self._connected or not any(feed.behind.wanted(now_ns) for feed in feeds):
             return
-        if len(feeds) > 1 or any(feed.behind.kin for feed in feeds):
-            for feed in feeds:
+        for feed in feeds:
+            if len(feeds) > 1 or feed.behind.kin or feed.workers:
                 feed.learn(now_ns)
         for feed in feeds:
             feed.note_ends()

@@ -39,6 +39,9 @@ _STREAM_BYTES = 4096
 _STREAM_MS = 250
 _DELAYED_ACK_MS = 60
 """Linux puts acknowledgements off for 40 ms (TCP_DELACK_MIN) where answers are usual."""
+_LIVELY_MS = 2_000
+_STREAK = 2
+"""An answer that comes between two looks looks like one part of a stream."""
 _KEPT = 256
 _OWED_NS = 5_000_000_000
 Ends = tuple[Endpoint, Endpoint]
@@ -172,10 +175,16 @@ class Wire:
         """Local and remote of each connection, as of the last look at all."""
         self.ports: frozenset[int] = frozenset()
         """Those it listens on."""
+        self.asks_here = False
+        """Whether, at the last look, it waited for a process of the same machine."""
+        self.lively_clients = False
+        """Whether, at the last look at all, a client had just sent or been sent anything."""
         self.owed: Owed | None = None
         """The oldest question of late that was still open when it was looked at."""
         self._patience = patience
         self._before: dict[int, Connection] = {}
+        self._streaks: dict[int, int] = {}
+        """At so many looks in a row a client had been sent more, and asked for nothing."""
         self._latest: dict[int, int] = {}
         """By descriptor, the connection that it last was."""
 
@@ -200,7 +209,18 @@ class Wire:
         if whole:
             self.ports = frozenset(one.local.port for one in found if one.listens)
             self.ends = frozenset((one.local, one.remote) for one in found if not one.listens)
-        return {one.fd: self._judge(one, ours) for one in found}
+            self.lively_clients = any(self._is_lively(one) for one in found)
+        verdicts = {one.fd: self._judge(one, ours) for one in found}
+        self.asks_here = any(
+            verdicts[one.fd] is Verdict.ANSWER and one.local.address == one.remote.address
+            for one in found
+        )
+        return verdicts
+
+    def _is_lively(self, one: Connection) -> bool:
+        if one.listens or one.local.port not in self.ports:
+            return False
+        return min(one.sent_ms, one.received_ms) < _LIVELY_MS
 
     def _judge(self, now: Connection, ours: Collection[Ends]) -> Verdict:
         before = self._before.get(now.cookie)
@@ -211,12 +231,25 @@ class Wire:
         verdict = judge(now, before, self.ports, ours, self._patience.with_(now.remote))
         if verdict is Verdict.ANSWER and now.remote in self._patience.polled:
             verdict = Verdict.IDLE
+        if verdict is Verdict.SERVED and self._streams(now, before):
+            verdict = Verdict.REQUEST
         if len(self._before) >= _KEPT:
             self._before.clear()
+            self._streaks.clear()
         self._before[now.cookie] = now
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
             self._remember(now)
         return verdict
+
+    def _streams(self, now: Connection, before: Connection | None) -> bool:
+        """Whether an answer is going out in parts, as an engine's tokens do."""
+        more = (
+            before is not None
+            and now.sent_segments > before.sent_segments
+            and now.received_segments == before.received_segments
+        )
+        self._streaks[now.cookie] = self._streaks.get(now.cookie, 0) + 1 if more else 0
+        return self._streaks[now.cookie] >= _STREAK
 
     def _remember(self, now: Connection) -> None:
         waited, at_ns = min(now.sent_ms, now.received_ms), time.monotonic_ns()

@@ -127,6 +127,7 @@ class Threads:
         self._due_ns = 0
         self._turn = 0
         self._links = 0
+        """Of the folder, when they were last listed."""
         self._last = 0
         """Of those that make room for each other, the last that was taken in."""
 
@@ -144,11 +145,12 @@ class Threads:
 
     def look(self, now_ns: int) -> list[Thread]:
         """What they do at monotonic `now_ns`; of those that do not move, what they did."""
-        changed = self._changed()
-        if self._links == _ALONE:
+        links = _link_count(self._folder)
+        if links == _ALONE:
             self._let_go()
             return []
-        if now_ns >= self._due_ns or changed:
+        # Threads have come or gone since they were listed: servers start one for each request.
+        if now_ns >= self._due_ns or links != self._links:
             self._due_ns = now_ns + SCAN_NS
             self._scan()
         else:
@@ -156,11 +158,6 @@ class Threads:
             if any(thread.wait is Wait.GONE for thread in asked):
                 self._scan()  # a pool made anew has as many threads as the last one had
         return [thread.seen for thread in self._threads.values()]
-
-    def _changed(self) -> bool:
-        """Whether threads have come or gone: servers start one for each request."""
-        before, self._links = self._links, _link_count(self._folder)
-        return before != self._links
 
     def _scan(self) -> None:
         if len(self.used) > _KEPT_USED:  # nobody takes it
@@ -171,8 +168,8 @@ class Threads:
                 self._threads[tid].ask()
                 self._threads[tid].rest()
         moving += self._count(self._follow(frozenset(moving)))
-        self.moving = frozenset(moving)
-        for tid in self._chosen(moving):
+        self.moving = frozenset(self._threads.keys() & moving)  # without those that ended meanwhile
+        for tid in self._chosen(self.moving):
             self._threads[tid].ask()
 
     def _count(self, tids: Iterable[int]) -> list[int]:
@@ -199,6 +196,7 @@ class Threads:
             tids = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - see tree.py
         except OSError:
             tids = set()
+        self._links = len(tids) + _ALONE - 1
         tids.discard(self._pid)
         for tid in self._threads.keys() - tids:
             self._threads.pop(tid).close()
