@@ -29,6 +29,8 @@ _SELDOM_NS = 30_000_000_000
 _MOST_CHILDREN = 4
 _DEEPEST = 2
 _STANDARD_INPUT = 0
+_QUIET = 2
+"""What rests is looked at half as often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,10 @@ class Closer:
 
         What was seen a moment ago, with the first thread in the same wait, is not asked again.
         """
-        if wait is self._wait and now_ns - self._looked_ns < around.fresh_ns and self._seen:
-            return self._seen
+        if wait is self._wait and self._seen:
+            stays = _QUIET if self._seen.whole not in _EXPLAINED else 1
+            if now_ns - self._looked_ns < stays * around.fresh_ns:
+                return self._seen
         self._wait, self._looked_ns = wait, now_ns
         self._seen = self._look(now_ns, wait, around)
         return self._seen
