@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.wire import PATIENCE_MS, Patience, Verdict, Wire, judge
+from gpu_bottleneck_exporter.feeders.wire import PATIENCE_MS, Patience, Pushes, Verdict, Wire, judge
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, TcpState
 from support.programs import Program, descriptors, program, until
 
@@ -359,6 +359,37 @@ def test_a_stream_arrives_though_nothing_is_asked(
         does(server, "say 10000")
         does(client, "hear 10000")
         assert says(wire, client) is Verdict.ANSWER
+
+
+def test_who_is_sent_data_again_and_again_waits_for_more_of_it(
+    watch: Watch, server: Program, client: Program
+) -> None:
+    wire = watch(client)
+    does(client, "ask 10")
+    time.sleep(0.1)  # question and answer are told apart
+    for times in range(4):
+        does(server, "say 10000")
+        does(client, "hear 10000")
+        assert says(wire, client) is (Verdict.ANSWER if times else Verdict.IDLE)
+        time.sleep(0.3)
+        assert says(wire, client) is (Verdict.ANSWER if times >= 2 else Verdict.IDLE)
+    does(client, "ask 10")
+    does(server, "say 10")
+    does(client, "hear 10")
+    until(lambda: says(wire, client) is Verdict.IDLE, "an answer")
+
+
+def test_what_is_pushed_for_the_last_time_is_not_waited_for_for_ever() -> None:
+    pushes = Pushes()
+    one = replace(FRESH, sent_ms=LONG_AGO)
+    seen = []
+    for number in range(1, 5):
+        more = replace(one, received_bytes=one.received_bytes + number * 10_000)
+        before = replace(more, received_bytes=more.received_bytes - 10_000)
+        pushes.look(more, before)
+        seen.append(pushes.look(replace(more, received_ms=400), more))
+    assert seen == [False, False, True, True]
+    assert not pushes.look(replace(more, sent_segments=more.sent_segments + 1), more)
 
 
 def test_a_question_grows_too_old(client: Program) -> None:

@@ -111,8 +111,8 @@ def _http(name: str, loop: str, expected: str = NETWORK, *, quick: bool = False)
     return _case("http", name, f"http {loop}", expected, servers=servers, quick=quick)
 
 
-def _socket(name: str, loop: str) -> Case:
-    return _case("http", name, f"sockets {loop}", NETWORK, servers="lines")
+def _socket(name: str, loop: str, servers: str = "lines") -> Case:
+    return _case("http", name, f"sockets {loop}", NETWORK, servers=servers)
 
 
 def _s3(name: str, loop: str, expected: str = NETWORK) -> Case:
@@ -142,6 +142,8 @@ HTTP = (
     _socket("socket, select", "select"),
     _socket("socket, asyncio's streams", "streams"),
     _socket("socket, in a prefetching thread that is too slow", "timeout thread"),
+    _socket("socket, a server that pushes", "pushed", "push"),
+    _socket("socket, a server that pushes, in 2 workers", "pushed workers", "push"),
     _http("healthy: requests, prefetched by 8 threads", "requests-timeout prefetched", "busy"),
     _http("healthy: urllib3, prefetched by 8 threads", "urllib3 prefetched", "busy", quick=True),
 )
@@ -203,6 +205,8 @@ THREADS = (
     _threads("BLAS in a worker", "blas-worker", WORKER_CPU),
     _threads("BLAS in 4 workers of 2 threads", "blas-workers", CPU_QUEUE),
     _threads("healthy: a thread that decodes ahead", "prefetched", "busy"),
+    _case("threads", "a shell's pipeline that decodes", "pipeline", WORKER_CPU, single=False),
+    _case("threads", "healthy: a shell's pipeline", "pipeline healthy", "busy", single=False),
 )
 
 

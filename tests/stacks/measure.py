@@ -150,7 +150,7 @@ class Stage:
     def end(self) -> None:
         """Kill them all and what they started, and see them gone."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while left := _marked(self._mark):
+        while left := _started(self._mark, self._folder):
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -276,13 +276,17 @@ def _free_port() -> int:
         return port
 
 
-def _marked(mark: str) -> list[int]:
-    """The living processes whose environment has the mark."""
+def _started(mark: str, home: Path) -> list[int]:
+    """The living processes whose environment has the mark, or that are at home in the folder.
+
+    A process that gives itself a title, as redis-server and Ray's do, overwrites its environment.
+    """
     wanted = f"STACKS_MARK={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes():
+            at_home = (folder / "cwd").readlink() == home
+            if at_home or wanted in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
     return found
 

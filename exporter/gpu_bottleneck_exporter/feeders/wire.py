@@ -1,7 +1,8 @@
 """Which of a process's connections were asked and have not answered: pure but for `Wire`.
 
 A client that sent after it last received waits for an answer; one that has received since is
-waiting for nobody. Where data keeps coming, a stream is arriving.
+waiting for nobody. Where data keeps coming, a stream is arriving; where it comes again and again
+and nothing is asked, somebody pushes it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _STREAM_BYTES = 4096
 _STREAM_MS = 250
 _DELAYED_ACK_MS = 60
 """Linux puts acknowledgements off for 40 ms (TCP_DELACK_MIN) where answers are usual."""
+_ENOUGH_PUSHES = 2
 _LIVELY_MS = 2_000
 _STREAK = 2
 """An answer that comes between two looks looks like one part of a stream."""
@@ -163,6 +165,26 @@ class Owed(NamedTuple):
     """Monotonic time of the look."""
 
 
+class Pushes:
+    """Whether data comes on one connection again and again, with pauses, and nothing is asked."""
+
+    def __init__(self) -> None:
+        self._sent_segments = -1
+        self._pauses = False
+        self._times = 0
+
+    def look(self, now: Connection, before: Connection | None) -> bool:
+        """What the next look says, that comes after `before`."""
+        if now.sent_segments != self._sent_segments:
+            self._sent_segments, self._pauses, self._times = now.sent_segments, False, 0
+        elif before and now.received_bytes - before.received_bytes >= _STREAM_BYTES:
+            self._times += self._pauses
+            self._pauses = False
+        elif now.received_ms > _STREAM_MS:
+            self._pauses = True
+        return self._times >= _ENOUGH_PUSHES
+
+
 class Wire:
     """The connections of process `pid`, looked at again and again."""
 
@@ -183,6 +205,7 @@ class Wire:
         """The oldest question of late that was still open when it was looked at."""
         self._patience = patience
         self._before: dict[int, Connection] = {}
+        self._pushes: dict[int, Pushes] = {}
         self._streaks: dict[int, int] = {}
         """At so many looks in a row a client had been sent more, and asked for nothing."""
         self._latest: dict[int, int] = {}
@@ -228,7 +251,11 @@ class Wire:
             self._replaced(now)
         if before and now.received_bytes > before.received_bytes:
             self._learn(before, now)
-        verdict = judge(now, before, self.ports, ours, self._patience.with_(now.remote))
+        patience_ms = self._patience.with_(now.remote)
+        verdict = judge(now, before, self.ports, ours, patience_ms)
+        pushed = self._pushes.setdefault(now.cookie, Pushes()).look(now, before)
+        if verdict is Verdict.IDLE and pushed and now.received_ms <= patience_ms:
+            verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         if verdict is Verdict.ANSWER and now.remote in self._patience.polled:
             verdict = Verdict.IDLE
         if verdict is Verdict.SERVED and self._streams(now, before):
@@ -236,6 +263,7 @@ class Wire:
         if len(self._before) >= _KEPT:
             self._before.clear()
             self._streaks.clear()
+            self._pushes.clear()
         self._before[now.cookie] = now
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
             self._remember(now)

@@ -8,10 +8,12 @@ import socket
 import sys
 from collections.abc import Callable
 
-from stacks.loops.common import HOST, Load, placed, port, train
+from stacks.loops.common import HOST, STEP, Load, placed, port, train
 from stacks.servers.lines import REPLY, REQUEST
 
 TIMEOUT = 30.0
+_LONG_STEP = 0.15
+"""For batches that come seldom."""
 
 
 def blocking() -> Load:
@@ -52,6 +54,18 @@ def streams() -> Load:
     return lambda: loop.run_until_complete(batch())
 
 
+def pushed() -> Load:
+    """Asks for nothing, and takes what comes."""
+    connection = socket.create_connection((HOST, port("push")), timeout=TIMEOUT)
+
+    def load() -> None:
+        left = REPLY
+        while left:
+            left -= len(connection.recv(left))
+
+    return load
+
+
 def _asking(connection: socket.socket) -> Load:
     def load() -> None:
         connection.sendall(bytes(REQUEST))
@@ -67,7 +81,9 @@ HOW: dict[str, Callable[[], Load]] = {
     "timeout": with_timeout,
     "select": selecting,
     "streams": streams,
+    "pushed": pushed,
 }
 
 if __name__ == "__main__":
-    train(placed(HOW[sys.argv[1]], *sys.argv[2:]))
+    step = _LONG_STEP if "pushed" in sys.argv else STEP
+    train(placed(HOW[sys.argv[1]], *sys.argv[2:]), step)

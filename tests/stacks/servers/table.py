@@ -28,6 +28,7 @@ SERVERS = {
     "http": _module("http", "http"),
     "tls": _module("http", "tls", "tls"),
     "lines": _module("lines", "lines", "120"),
+    "push": _module("push", "push", "600"),
     "rpc": _module("rpc", "rpc", "120"),
     "s3": _module("s3", "s3", "100", venv="s3"),
     "redis": _module("broker", "redis", programs="redis-server"),
