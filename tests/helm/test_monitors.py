@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from helm import chart
 from helm.chart import Object, rendered
 from helm.test_pod import labels_of_pods
 
+OPERATORS = ("namespace", "pod", "container", "endpoint", "service", "node", "instance", "job")
+"""Labels that the Prometheus operator gives each target."""
 NODE = "__meta_kubernetes_pod_node_name"
 
 
@@ -24,6 +27,16 @@ def relabeled(monitor: Object) -> dict[str, str]:
     """Target labels that are taken from the name of the node."""
     relabelings = endpoint(monitor)["relabelings"]
     return {r["targetLabel"]: NODE for r in relabelings if r.get("sourceLabels") == [NODE]}
+
+
+def dropped(monitor: Object) -> set[str]:
+    """Target labels that do not come to the series, in the order of relabeling."""
+    found: set[str] = set()
+    for step in endpoint(monitor)["relabelings"]:
+        found -= {step.get("targetLabel")}
+        if step.get("action") == "labeldrop":
+            found |= {name for name in OPERATORS if re.fullmatch(step["regex"], name)}
+    return found
 
 
 def test_neither_is_there_by_default() -> None:
@@ -51,6 +64,7 @@ def test_a_service_monitor() -> None:
     assert scrape["relabelings"][-1:] == values["relabelings"]
     assert scrape["metricRelabelings"] == values["metricRelabelings"]
     assert relabeled(monitor) == {"node": NODE, "instance": NODE}
+    assert dropped(monitor) == {"pod", "container", "endpoint", "service"}
     assert "Nothing scrapes it yet" not in found.notes
 
 
@@ -63,6 +77,7 @@ def test_a_pod_monitor() -> None:
     assert endpoint(monitor)["port"] == found.container["ports"][0]["name"]
     assert endpoint(monitor)["honorLabels"] is True
     assert relabeled(monitor) == {"node": NODE}
+    assert dropped(monitor) == {"pod", "container", "endpoint", "service"}
 
 
 def test_both_are_warned_of() -> None:

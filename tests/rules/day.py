@@ -127,7 +127,7 @@ def day(fleet: Fleet) -> None:
     add_gpu(fleet, "hardware", _gpu(HARDWARE, owner=IN_POD, xids=_xid("79", 8)))
     add_gpu(fleet, "hardware", _gpu(LOST, xids=_xid("94", 10)), 1)
     add_gpu(fleet, "away", _gpu(AWAY))
-    tenants = [{**IN_POD, "workload_pod": name} for name in ("one", "two")]
+    tenants = [{**IN_POD, "workload_pod": name, "pod_uid": name} for name in ("one", "two")]
     add_gpu(fleet, "shared", _gpu(SHARED, owners=tenants))
     for start, minutes in ABSENCES:
         fleet.fail_scrapes("away", start, start + minutes)

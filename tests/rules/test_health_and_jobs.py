@@ -374,7 +374,19 @@ FAULTS = (
         ),
         at(43, "gpu_fault", FAULT),
         at(49, "gpu_fault", FAULT),
-        at(60, "telemetry_lost", FAULT, LOST),
+        at(60, "gpu_fault", FAULT),
+        at(89, "gpu_fault", FAULT),
+    ),
+    case(
+        "off the bus, and back",
+        lean(
+            xids={"79": born(40)},
+            up=[(41, 1), (20, 0), (60, 1)],
+            busy=[(41, 0.98), (20, STALE), (60, 0.98)],
+        ),
+        at(60, "gpu_fault", FAULT),
+        at(75, None, FAULT),  # it is kept for half an hour
+        at(89, None, FAULT),
     ),
     case("XID of a free GPU", free(xids={"79": born(40)}), at(44, "gpu_fault", FAULT)),
     case(
@@ -980,7 +992,8 @@ def seen(**changes: object) -> Gpu:
 BLIND: Mapping[str, tuple[Gpu, tuple[str, ...]]] = {
     "sees everything": (seen(owner=pod("9")), ()),
     "sees everything, never waits": (seen(owner=pod("10"), busy=1.0), ()),
-    "Ampere": (seen(owner=pod("11"), sm=None, architecture="ampere"), ("device_causes",)),
+    "Hopper without GPM": (seen(owner=pod("20"), sm=None), ("device_causes",)),
+    "Ampere": (seen(owner=pod("11"), sm=None, architecture="ampere"), ()),
     "MIG on Hopper": (
         seen(owner=pod("12"), **MIG),
         ("clock_causes", "host_causes", "link_causes"),
@@ -1118,7 +1131,7 @@ def add_gpus_that_are_told_of_no_more(fleet: Fleet) -> None:
     fleet.expect_cause("lost", 88, None)
     fleet.expect(96, _lost("back"), {})
     fleet.expect_firing("back", 110)
-    fleet.expect_firing("lost", 170)
+    fleet.expect_firing("lost", 170, LOST)
 
 
 def _lost(node: str) -> str:

@@ -354,6 +354,18 @@ SHARING = {
     "sharing just below": Case(changed(SHARED, busy=0.89)),
     "sharing with nobody": Case(changed(HEALTHY, owner=TENANTS[0])),
     "sharing unknown": Case(HEALTHY),
+    "sharing with a sidecar": Case(
+        changed(HEALTHY, owners=[{"pod_uid": "1", "container_id": name} for name in ("a", "b")])
+    ),
+    "sharing with oneself": Case(
+        changed(HEALTHY, owners=[{"slurm_job_id": "1", "user": name} for name in ("ann", "root")])
+    ),
+    "sharing with another user": Case(
+        changed(HEALTHY, owners=[{"user": "ann"}, {"user": "bob"}]),
+        "sharing_contention",
+        "GpuSharingContention/info",
+        minutes=15,
+    ),
     # Before what runs on the GPU: it cannot be said of whom.
     "sharing small batches": Case(
         changed(SHARED, sm=0.25, dram=0.1, memory=0.2),

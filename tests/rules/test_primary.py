@@ -358,10 +358,19 @@ def alert(name: str, node: str, cause: str, **labels: str) -> str:
     return "ALERTS{" + ",".join(f'{key}="{value}"' for key, value in pairs.items()) + "}"
 
 
+SHARED_POD = {"workload_namespace": "vision", "workload_pod": "train-0", "pod_uid": "uid-0"}
+
+
 def test_owners(tmp_path: Path) -> None:
     fleet = Fleet(20)
     slurm = {"slurm_job_id": "4711", "user": "ada"}
     shm = replace(LOOP, shm_used=0.95)
+    containers = [
+        {**SHARED_POD, "workload_container": name, "container_id": name}
+        for name in ("main", "proxy")
+    ]
+    users = [{**one, "user": one["container_id"]} for one in containers]
+    steps = (slurm, {"slurm_job_id": "4711", "user": "bob"})
     loops = {"name": "GpuHostLoopBound", "cause": "host_loop_bound"}
     full = {"name": "GpuShmExhausted", "cause": "shm_exhausted"}
     for node, gpu, expected, labels in (
@@ -369,6 +378,10 @@ def test_owners(tmp_path: Path) -> None:
         ("slurm", replace(LOOP, owner=slurm), loops, slurm),
         ("nobody", LOOP, loops, {}),
         ("several", replace(LOOP, owners=(POD, slurm)), loops, {}),
+        # One tenant: what its containers and users do not share is left out.
+        ("sidecar", replace(LOOP, owners=containers), loops, SHARED_POD),
+        ("users", replace(LOOP, owners=users), loops, SHARED_POD),
+        ("steps", replace(LOOP, owners=steps), loops, {"slurm_job_id": "4711"}),
         ("target", replace(LOOP, owner=POD, target=CLUSTER), loops, {**POD, **CLUSTER}),
         # The same for those that stand beside the primary cause.
         ("beside", replace(shm, owner=POD, target=CLUSTER), full, {**POD, **CLUSTER}),
@@ -385,6 +398,19 @@ def test_owners(tmp_path: Path) -> None:
     labels = {"slurm_job_id": "1", "user": "ada", **CLUSTER}
     fleet.expect(20, query, {alert("GpuImbalance", "group", "gpu_imbalance", **labels): 1.0})
     fleet.expect_firing("other", 20)
+    fleet.check(tmp_path)
+
+
+def test_jobs_of_two_clusters_may_have_one_number(tmp_path: Path) -> None:
+    fleet = Fleet(20)
+    for cluster, busy in (("north", 0.98), ("south", 0.3)):
+        owner = {"slurm_job_id": "4711", "user": "ada"}
+        for index in (0, 1):
+            gpu = Gpu(busy=busy, owner=owner, target={"cluster": cluster})
+            add_gpu(fleet, cluster, gpu, index)
+        fleet.expect(20, f'max(gpu:group:size{{cluster="{cluster}"}})', {"{}": 2.0})
+        most = f'round(max(gpu:group_busy:max{{cluster="{cluster}"}}), 0.01)'
+        fleet.expect(20, most, {"{}": busy})
     fleet.check(tmp_path)
 
 
@@ -450,6 +476,8 @@ def test_blind(tmp_path: Path) -> None:
         ("no-feeders", replace(known, feeders=False), ("host_causes",)),
         ("unknown", replace(LOOP, owner=POD, stalls={"unknown": 0.7}), ("host_causes",)),
         ("no-gpm", replace(known, sm=None), ("device_causes",)),
+        ("no-links", replace(known, pcie_bytes=None), ("link_causes",)),
+        ("has-no-gpm", replace(known, sm=None, pcie_bytes=None, architecture="ampere"), ()),
         ("no-owner", HEALTHY, ("job_causes",)),
         ("free", replace(HEALTHY, processes=0, sm=None), ()),
     ):

@@ -116,6 +116,9 @@ relabelings:
   - sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: instance
   {{- end }}
+  # Those of the exporter's own pod change with each rollout, and with them every series.
+  - action: labeldrop
+    regex: pod|container|endpoint|service
   {{- with .relabelings }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
