@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import Window
@@ -247,6 +247,8 @@ class GpuWorker:
             if reading is None:  # a mean wants two readings: the second at the next tick
                 opened.due_ns[collector.name] = 0
             else:
+                if isinstance(reading, Processes):
+                    reading = replace(reading, others_hidden=not self._sees_all_holders)
                 windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
                 if windows or isinstance(reading, Processes):
                     self._account_stall(opened.ledger, windows)

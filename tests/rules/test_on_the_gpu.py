@@ -479,6 +479,9 @@ def ramp(*points: tuple[int, float]) -> Phases:
 
 LEAK = ramp((0, 0.80), (30, 0.97), (END, 0.995))
 OOM = {
+    "oom of a cache that comes and goes": Case(
+        changed(HEALTHY, memory=[(2, 0.994 + 0.00005 * minute) for minute in range(60)])
+    ),
     "oom": Case(changed(HEALTHY, memory=LEAK), None, "GpuNearOom/warning", 10, begins=31),
     "oom flat": Case(changed(HEALTHY, memory=0.98)),
     "oom just below": Case(changed(HEALTHY, memory=ramp((0, 0.80), (END, 0.965)))),

@@ -401,6 +401,39 @@ def test_owners(tmp_path: Path) -> None:
     fleet.check(tmp_path)
 
 
+def test_what_holds_a_gpu_where_not_all_can_be_read(tmp_path: Path) -> None:
+    """Processes of other PID namespaces are not seen, and memory may be the host's."""
+    fleet = Fleet(40)
+    unseen, unified = frozenset({"gpu_processes"}), frozenset({"gpu_memory_used_bytes"})
+    nobody = {"busy": 0.0, "feeders": False, "sm": 0.0}
+    for node, gpu, cause in (
+        ("restricted", replace(SMALL, feeders=False, missing=unseen), "small_batch"),
+        ("restricted-free", replace(HEALTHY, **nobody, memory=0.0, missing=unseen), None),  # type: ignore[arg-type]
+        ("unified", replace(LOOP, missing=unified), "host_loop_bound"),
+        ("unified-free", replace(HEALTHY, **nobody, processes=0, missing=unified), None),  # type: ignore[arg-type]
+        ("neither", replace(LOOP, missing=unified | unseen), None),
+    ):
+        add_gpu(fleet, node, gpu)
+        fleet.expect_cause(node, 35, cause)
+    fleet.check(tmp_path)
+
+
+def test_a_few_percent_of_checkpoints_do_not_hide_what_runs_on_the_gpu(tmp_path: Path) -> None:
+    fleet = Fleet(40)
+    writes = {"main_written_bytes": 2e8, "worker_read_bytes": 1e6}
+    fp32 = {"sm": 0.9, "dram": 0.2, "pipes": {"tensor": 0.0, "fp32": 0.6, "fp64": 0.0}}
+    for node, busy, changes, cause in (
+        ("both", 0.93, fp32, "tensor_cores_idle"),
+        ("checkpoints", 0.93, {}, "checkpoint_stall"),
+        ("many-checkpoints", 0.75, fp32, "checkpoint_stall"),
+    ):
+        stalls = {"storage": 0.99 - busy}
+        gpu = Gpu(busy=busy, stalls=stalls, **writes, **changes)  # type: ignore[arg-type]
+        add_gpu(fleet, node, gpu)
+        fleet.expect_cause(node, 38, cause)
+    fleet.check(tmp_path)
+
+
 def test_jobs_of_two_clusters_may_have_one_number(tmp_path: Path) -> None:
     fleet = Fleet(20)
     for cluster, busy in (("north", 0.98), ("south", 0.3)):

@@ -11,15 +11,15 @@ FAMILIES = (
         "gpu_processes",
         "gauge",
         "Processes that hold a context on the GPU, compute, graphics and MPS, each once (NVML "
-        "running-process lists; those of other PID namespaces are not seen). Read every 10 s: the "
-        "call takes the driver's global lock.",
+        "running-process lists). Absent where there may be some in other PID namespaces, which are "
+        "not seen. Read every 10 s: the call takes the driver's global lock.",
     ),
 )
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     reading = gpu.reading(Processes)
-    if reading is not None:
+    if reading is not None and (reading.processes or not reading.others_hidden):
         yield Sample("gpu_processes", float(len(reading.processes)))
 
 

@@ -184,6 +184,8 @@ class Processes:
     """All processes that hold a context, each once."""
 
     processes: tuple[Process, ...] = ()
+    others_hidden: bool = False
+    """Whether there may be others, in PID namespaces that we do not see: then none may be some."""
 
 
 @dataclass(frozen=True, slots=True)
