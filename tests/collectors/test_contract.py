@@ -88,6 +88,7 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpu_nvlink_transmit_bytes_total": ("counter", GPU),
     "gpu_power_watts": ("gauge", GPU),
     "gpu_power_limit_watts": ("gauge", GPU),
+    "gpu_power_default_limit_watts": ("gauge", GPU),
     "gpu_energy_joules_total": ("counter", GPU),
     "gpu_temperature_celsius": ("gauge", (*GPU, "sensor")),
     "gpu_temperature_limit_celsius": ("gauge", (*GPU, "limit")),

@@ -71,7 +71,7 @@ PROMETHEUS_3 = (
     "application/openmetrics-text;version=0.0.1;q=0.5,"
     "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
-GPU_SERIES, HOST_SERIES = 120, 90
+GPU_SERIES, HOST_SERIES = 121, 90
 """Budgets: per GPU with its stalls and feeders, and per host with the exporter's own."""
 LOST_SAMPLES = "gpu_exporter_lost_samples_seconds_total"
 
@@ -188,9 +188,10 @@ def test_a_reading_that_failed_takes_its_families_away_and_no_others(kind: type[
 @pytest.mark.parametrize(
     ("part", "gone"),
     [
-        (Power(limit_watts=1, energy_joules=1), "gpu_power_watts"),
-        (Power(watts=1, energy_joules=1), "gpu_power_limit_watts"),
-        (Power(watts=1, limit_watts=1), "gpu_energy_joules_total"),
+        (Power(limit_watts=1, energy_joules=1, default_limit_watts=1), "gpu_power_watts"),
+        (Power(watts=1, energy_joules=1, default_limit_watts=1), "gpu_power_limit_watts"),
+        (Power(watts=1, energy_joules=1, limit_watts=1), "gpu_power_default_limit_watts"),
+        (Power(watts=1, limit_watts=1, default_limit_watts=1), "gpu_energy_joules_total"),
         (Thermal(sensors={"gpu": 1}), "gpu_temperature_limit_celsius"),
         (Thermal(limits={"shutdown": 1}), "gpu_temperature_celsius"),
         (Clocks(now={"sm": 1}), "gpu_clock_max_hertz"),

@@ -183,6 +183,7 @@ def test_a_device_that_fails(
     ("call", "reading", "part"),
     [
         ("DeviceGetEnforcedPowerLimit", "power", "limit_watts"),
+        ("DeviceGetPowerManagementDefaultLimit", "power", "default_limit_watts"),
         ("DeviceGetTotalEnergyConsumption", "power", "energy_joules"),
         ("DeviceGetPcieReplayCounter", "link", "replays"),
     ],

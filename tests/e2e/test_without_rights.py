@@ -256,7 +256,8 @@ def test_without_the_hosts_pids_the_devices_are_told(stage: Stage) -> None:
         (_, root), report, (status, said) = ours(), check(), diagnosis()
         container = scraped_when(theirs, observes, "a stall")
     whole = Metrics(root)
-    assert whole.names - whole.feeders <= container.names | OF_PROCESS_1
+    assert whole.names - whole.feeders - {"gpu_processes"} <= container.names | OF_PROCESS_1
+    assert "gpu_processes" not in container.names, "none that are seen are not none"
     assert container.missing == whole.missing | {"host_pids"}
     assert_told(report, {**machines_own(whole), "host_pids": NO_FEEDERS})
     assert_exact(container)

@@ -128,6 +128,12 @@ API int nvmlDeviceGetEnforcedPowerLimit(struct device *device, unsigned *milliwa
                offsetof(struct board_gpu, power_limit_mw), milliwatts);
 }
 
+API int nvmlDeviceGetPowerManagementDefaultLimit(struct device *device, unsigned *milliwatts)
+{
+  return gauge(device, CALL_DeviceGetPowerManagementDefaultLimit,
+               offsetof(struct board_gpu, power_default_limit_mw), milliwatts);
+}
+
 API int nvmlDeviceGetTotalEnergyConsumption(struct device *device, unsigned long long *millijoules)
 {
   struct target target;

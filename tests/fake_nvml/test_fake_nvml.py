@@ -179,13 +179,14 @@ answer = [nvmlDeviceGetTemperature(gpu, 0), nvmlDeviceGetTemperatureV(gpu, 0),
           nvmlDeviceGetCurrentClocksEventReasons(gpu),
           nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
           nvmlDeviceGetEnforcedPowerLimit(gpu),
+          nvmlDeviceGetPowerManagementDefaultLimit(gpu),
           nvmlDeviceGetCurrPcieLinkGeneration(gpu), nvmlDeviceGetMaxPcieLinkGeneration(gpu),
           nvmlDeviceGetCurrPcieLinkWidth(gpu), nvmlDeviceGetMaxPcieLinkWidth(gpu),
           nvmlDeviceGetPcieReplayCounter(gpu),
           nvmlDeviceGetTotalEccErrors(gpu, 0, 0), nvmlDeviceGetTotalEccErrors(gpu, 1, 1),
           nvmlDeviceGetRemappedRows(gpu)]
 """
-    expected = [55, 55, 1200, 1980, "error 2", 0x24, 0x24, 700_000, 4, 5, 16, 16, 7, 3, 1]
+    expected = [55, 55, 1200, 1980, "error 2", 0x24, 0x24, 700_000, 700_000, 4, 5, 16, 16, 7, 3, 1]
     assert ask(h100, code) == [*expected, [2, 0, 1, 0]]
 
 

@@ -281,6 +281,8 @@ class Gpu:
     energy_watts: Signal | None = None
     """What the energy counter grows by."""
     power_limit_watts: Signal = 700.0
+    power_default_watts: Signal | None = None
+    """What the board was made for; None: it is not known."""
     clock: Signal | None = 1.0
     """SM clock as a share of the highest."""
     throttle: Mapping[str, Signal] | None = field(default_factory=dict)
@@ -390,6 +392,7 @@ class _Writer:
         for pipe, share in (gpu.pipes or {}).items():
             self._c("gpu_pipe_active_seconds_total", share, pipe=pipe)
         self._g("gpu_power_watts", gpu.power_watts)
+        self._g("gpu_power_default_limit_watts", gpu.power_default_watts)
         self._c("gpu_energy_joules_total", gpu.energy_watts)
         self._g("gpu_power_limit_watts", None if gpu.power_watts is None else gpu.power_limit_watts)
         if gpu.clock is not None:

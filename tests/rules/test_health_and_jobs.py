@@ -491,6 +491,21 @@ CLOCKS = (
         at(55, "power_capped", CAPPED),
         at(75, "power_capped", CAPPED),
     ),
+    quiet(
+        "at the board's own power limit with low clocks",
+        lean(throttle={"power_cap": 0.95}, clock=0.6, power_default_watts=700),
+    ),
+    case(
+        "at a power limit that was lowered",
+        lean(
+            throttle={"power_cap": 0.95},
+            clock=0.6,
+            power_limit_watts=420,
+            power_watts=415,
+            power_default_watts=700,
+        ),
+        at(45, "power_capped", CAPPED),
+    ),
     quiet("at the power limit under full load", lean(throttle={"power_cap": 0.95}, clock=0.8)),
     quiet("seldom at the power limit", lean(throttle={"power_cap": 0.45}, clock=0.7)),
     quiet(

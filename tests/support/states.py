@@ -116,7 +116,7 @@ def whole_gpu_readings() -> dict[type[object], object]:
     """What a GPU of any generation answers."""
     return by_type(
         Utilization(gpu=EMPTY_RING, memory=EMPTY_RING, gpu_percent=62, memory_percent=21),
-        Power(watts=412.5, limit_watts=700.0, energy_joules=1_234_567.89),
+        Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
         Thermal(
             sensors={"gpu": 61.0, "memory": 74.0},
             limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0},

@@ -19,6 +19,12 @@ FAMILIES = (
         "Power limit in force, in watts (nvmlDeviceGetEnforcedPowerLimit).",
     ),
     Family(
+        "gpu_power_default_limit_watts",
+        "gauge",
+        "Power limit that the board was made for, in watts "
+        "(nvmlDeviceGetPowerManagementDefaultLimit): one in force below it was lowered.",
+    ),
+    Family(
         "gpu_energy_joules_total",
         "counter",
         "Energy since the driver was loaded, in joules (nvmlDeviceGetTotalEnergyConsumption, Volta "
@@ -33,6 +39,7 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
         return
     yield from optional("gpu_power_watts", power.watts)
     yield from optional("gpu_power_limit_watts", power.limit_watts)
+    yield from optional("gpu_power_default_limit_watts", power.default_limit_watts)
     yield from optional("gpu_energy_joules_total", power.energy_joules)
 
 

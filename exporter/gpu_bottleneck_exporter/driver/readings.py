@@ -109,6 +109,8 @@ class Power:
     watts: float | None = None
     limit_watts: float | None = None
     energy_joules: float | None = None
+    default_limit_watts: float | None = None
+    """What the board was made for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,7 @@ class VirtualDevice:
         return Power(
             watts=record.idle_mw / 1000 + last_second / 1e6,
             limit_watts=record.power_limit_mw / 1000,
+            default_limit_watts=record.power_default_limit_mw / 1000,
             energy_joules=self._energy(now),
         )
 

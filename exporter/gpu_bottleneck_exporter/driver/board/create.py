@@ -116,7 +116,7 @@ def _describe(record: Gpu, index: int, model: Model) -> None:
     record.gpm_supported = model.gpm
     record.period_slots = 17
     record.ring_samples = 60
-    record.power_limit_mw = model.power_limit_watts * 1000
+    record.power_limit_mw = record.power_default_limit_mw = model.power_limit_watts * 1000
     record.idle_mw = model.idle_watts * 1000
     record.temperature, record.memory_temperature = 41, 47
     record.slowdown_temperature, record.shutdown_temperature = 87, 92

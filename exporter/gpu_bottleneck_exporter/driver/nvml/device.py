@@ -66,6 +66,7 @@ class NvmlDevice:
         self._margins = FieldReader(calls, handle, list(_MARGINS.values()))
         self._throttle = ThrottleCounters(calls, handle, branch)
         self._gpm: GpmReader | None = None
+        self._default_limit: int | None = None
         self._clock_maximum: dict[str, float] = {}
         self._temperature_limits: dict[str, float] = {}
 
@@ -100,7 +101,7 @@ class NvmlDevice:
         return self._gpm.read()
 
     def power(self) -> Power:
-        """Mean power of the last second, enforced limit, energy since the driver was loaded."""
+        """Mean power of the last second, limits, energy since the driver was loaded."""
         parts = self._begin()
         milliwatts = (parts.attempt(("power",), self._power.read) or {}).get(fields.POWER_AVERAGE)
         if milliwatts is None:
@@ -108,7 +109,16 @@ class NvmlDevice:
         limit = parts.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, self._handle)
         energy = parts.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
         parts.require(milliwatts, limit, energy)
-        return Power(_thousandth(milliwatts), _thousandth(limit), _thousandth(energy))
+        if self._default_limit is None:  # it never changes
+            self._default_limit = parts.ask(
+                pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._handle
+            )
+        return Power(
+            _thousandth(milliwatts),
+            _thousandth(limit),
+            _thousandth(energy),
+            _thousandth(self._default_limit),
+        )
 
     def thermal(self) -> Thermal:
         """Temperatures, and limits as absolute degrees."""
