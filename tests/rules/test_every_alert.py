@@ -29,8 +29,8 @@ from rules.test_on_the_gpu import (
     SHARED,
     SLEEPING,
     SLOW_CLOCK,
+    SPINNING,
     STREAMING,
-    TINY,
     UNEVEN,
     changed,
     ramp,
@@ -90,7 +90,7 @@ ALERTS: Mapping[str, Firing] = {
     "GpuPowerCapped/info": Firing(USUAL, gpu(throttle={"power_cap": 0.8}, clock=0.7)),
     "GpuClockLimited/warning": Firing(USUAL, gpu(clock=0.6)),
     "GpuPcieLinkDegraded/warning": Firing(USUAL, gpu(link_width=8)),
-    "GpuCollectiveHang/warning": Firing(HOST, TINY, (TINY,), alike=True),
+    "GpuCollectiveHang/warning": Firing(HOST, SPINNING, (SPINNING,), alike=True),
     "GpuJobStalled/warning": Firing(54, stops(30)),
     # Of that age for as long as it is asked: else it is one for ten minutes only.
     "GpuStartupStall/info": Firing(8, idle(age_seconds=900.0)),

@@ -720,6 +720,13 @@ HOLDERS = (
         unscraped=(50, 53),
     ),
     case(
+        "a notebook that was just opened",
+        idle(interactive=1, age_seconds=ages(0)),
+        at(20, "interactive_session"),
+        at(45, "interactive_session", INTERACTIVE),
+        at(80, "allocated_idle", IDLE_LONG),
+    ),
+    case(
         "notebook",
         idle(interactive=1, busy=BURSTS),
         at(29, "interactive_session"),

@@ -270,7 +270,8 @@ HANGING = changed(
     HEALTHY,
     busy=then(0.98, 1.0),
     sm=then(0.85, 0.2),
-    dram=then(0.5, 0.1),
+    dram=then(0.5, 0.01),
+    memory_controller=then(0.4, 0.01),
     pipes={"tensor": then(0.5, 0.0), "fp32": then(0.1, 0.0)},
     power_watts=then(560.0, 140.0),
     pcie_bytes=then(2e8, 0.0),
@@ -291,6 +292,8 @@ TINY = changed(
     memory=0.3,
 )
 SMALL = Case(TINY, "small_batch", "GpuSmallBatch/info")
+SPINNING = changed(TINY, dram=0.01, memory_controller=0.01)
+"""In a collective, from the start: it looks at a flag again and again."""
 
 HANG = {
     "hang": [
@@ -317,8 +320,9 @@ HANG = {
     ],
     # Never worked, so that there is nothing to compare with: the group tells it.
     "hang from the start": [
-        Case(TINY, "collective_hang", "GpuCollectiveHang/warning", minutes=10) for _ in range(2)
+        Case(SPINNING, "collective_hang", "GpuCollectiveHang/warning", minutes=10) for _ in range(2)
     ],
+    "hang of a sweep of small models": [SMALL, SMALL],
     "hang of an unknown group": [HANGS],
     "hang of tiny kernels": [SMALL],
     "hang with traffic": [

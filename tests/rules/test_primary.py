@@ -35,9 +35,11 @@ CHAIN = (
     ("pcie_transfer_bound",),
     ("inline_loading",),
     ("host_loop_bound",),
+    # They make a straggler.
+    ("thermal_throttle", "clock_limited", "power_capped"),
     ("straggler",),
     ("communication_bound",),
-    ("thermal_throttle", "clock_limited", "power_capped", "pcie_link_degraded"),
+    ("pcie_link_degraded",),
     ("sharing_contention",),
     ("gpu_memory_capped",),
     ("small_batch",),
