@@ -161,7 +161,7 @@ def assert_runs(stretch: Stretch) -> None:
         for what in ("cpu", "run_queue")
     )
     assert ran > 0
-    if queued < 0.5 * ran:  # nobody crowded it out
+    if queued < 0.15 * ran:  # nobody crowded it out
         assert stalls["worker_cpu"] > 0.8, stalls
 
 
