@@ -411,6 +411,19 @@ def top(  # noqa: PLR0913 - one for each option
     help="Where your copy of the runbooks is, for the alerts to link there.",
 )
 @flag(
+    "grafana-url",
+    "grafana_url",
+    metavar="URL",
+    help="Where Grafana is, for the alerts to link to its dashboards.",
+)
+@flag(
+    "workload-namespace",
+    "workload_namespace",
+    is_flag=True,
+    help="Give alerts about a job the namespace of its pod as their label namespace, as "
+    "AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules expect it.",
+)
+@flag(
     "prometheusrule",
     "prometheusrule",
     is_flag=True,

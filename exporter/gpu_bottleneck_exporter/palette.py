@@ -34,10 +34,12 @@ CAUSES: dict[str, str] = {
     "thermal_throttle": "#D9727A",
     "clock_limited": "#E699A0",
     "power_capped": "#F3C2C3",
+    "near_thermal_limit": "#A81E48",
     "pcie_link_degraded": "#AD6369",
     # Held and not used: sand
     "job_stalled": "#8C783B",
     "startup_stall": "#AE995B",
+    "restart_loop": "#BFA857",
     "allocated_never_used": "#F0E6C0",
     "interactive_session": "#C4AF74",
     "allocated_idle": WAITING_ON["asleep"],

@@ -28,6 +28,8 @@ class Wanted:
     scale: float = 1.0
     without_keep_firing: bool = False
     runbook_base: str | None = None
+    grafana_url: str | None = None
+    workload_namespace: bool = False
     prometheusrule: bool = False
     name: str | None = None
     namespace: str | None = None
@@ -93,6 +95,10 @@ def _adapted(text: str, wanted: Wanted) -> str:
         text = rulepack.without_keep_firing(text)
     if wanted.runbook_base is not None:
         text = rulepack.with_runbooks_at(text, wanted.runbook_base)
+    if wanted.grafana_url is not None:
+        text = rulepack.with_dashboards_at(text, wanted.grafana_url)
+    if wanted.workload_namespace:
+        text = rulepack.with_workload_namespace(text)
     return text
 
 

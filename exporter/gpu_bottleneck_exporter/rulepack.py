@@ -38,6 +38,8 @@ _SECONDS = re.compile(
 _GROUPS = re.compile(r"^groups:\n", re.MULTILINE)
 _GROUP = re.compile(r"(?:^  #.*\n)*^  - name: (\S+)\n", re.MULTILINE)
 _RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
+_DASHBOARD = re.compile(r"^( *dashboard_url: )(?=/d/)", re.MULTILINE)
+_JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
 _URL = re.compile(r"https?://[^\s\"'{}]+")
 
 
@@ -92,6 +94,22 @@ def with_runbooks_at(text: str, base: str) -> str:
     if not _URL.fullmatch(base):
         raise ExporterError(f"--runbook-base must be like https://example.org/rules, not {base!r}")
     return _RUNBOOK.sub(lambda found: f"{found[1]}{base.rstrip('/')}/{found[2]}", text)
+
+
+def with_dashboards_at(text: str, base: str) -> str:
+    """Links to the dashboards of the Grafana at `base`."""
+    if not _URL.fullmatch(base):
+        raise ExporterError(f"--grafana-url must be like https://grafana.example.org, not {base!r}")
+    return _DASHBOARD.sub(lambda found: found[1] + base.rstrip("/"), text)
+
+
+def with_workload_namespace(text: str) -> str:
+    """A label `namespace` for alerts that are the job's: the namespace of its pod.
+
+    The operator's AlertmanagerConfig objects, and the inhibition rules of kube-prometheus-stack,
+    go by that label; without it, it is the exporter's.
+    """
+    return _JOBS_LABELS.sub(r'\1, namespace: "{{ $labels.workload_namespace }}"}', text)
 
 
 def merged(files: Mapping[str, str]) -> str:

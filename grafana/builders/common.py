@@ -46,16 +46,6 @@ OWNED = f"{ON_GPU} gpu:held:info{{{TARGETS}, {SPACE}}}"
 KNOWN = f"count(gpu:held:bool{{{TARGETS}}}) * 0"
 """Of instances with a rule pack, whatever they hold: what makes a count of none a zero."""
 
-_OWNERS = (
-    ("user", "user $1", ("user",)),
-    ("", "container $1", ("container_id",)),
-    ("", "pod $1", ("pod_uid",)),
-    ("", "Slurm $1", ("slurm_job_id",)),
-    ("", "$1", ("workload_pod",)),
-    ("", "$1", ("workload_namespace", "workload_pod")),
-)
-"""What tells whose a GPU is; the last one that is known is taken."""
-
 
 def or_no_data(reading: str) -> str:
     """What an empty panel says where that may be the answer, and may be a lack of one."""
@@ -64,14 +54,7 @@ def or_no_data(reading: str) -> str:
 
 def with_owner(expr: str) -> str:
     """`expr` with the label `owner`: one text for pod, Slurm job, container or user."""
-    for _, text, labels in _OWNERS:
-        if len(labels) == 1:
-            expr = f'label_replace({expr}, "owner", "{text}", "{labels[0]}", "(.+)")'
-        else:
-            joined = ", ".join(f'"{label}"' for label in labels)
-            expr = f'label_join({expr}, "path", "/", {joined})'
-            expr = f'label_replace({expr}, "owner", "$1", "path", "(.+/.+)")'
-    return expr
+    return f'label_replace({expr}, "owner", "$1", "workload", "(.+)")'
 
 
 def cause_colours() -> dict[str, str]:
@@ -174,6 +157,7 @@ def verdicts(title: str, selector: str, *, height: int) -> Panel:
 
 def _verdict_queries(selector: str, owned: str) -> list[Query]:
     lost = f"gpu:bottleneck:lost_ratio{{{selector}, {SPACE}}}"
+    hours = f"gpu:bottleneck:lost_gpus{{{selector}, {SPACE}}}"
     primary = f"gpu:bottleneck:primary{{{selector}}}"
     named = f'label_replace({lost}, "runbook", "$1", "cause", "(.+)")'
     named = f'label_replace({named}, "page", "$1", "cause", "(.+)")'
@@ -188,7 +172,7 @@ def _verdict_queries(selector: str, owned: str) -> list[Query]:
             f"max by ({_ROW}, cause, runbook, page) ({named})",
             f"max by ({_ROW}) (gpu:cause:evidence{{{selector}}} and {primary} and {owned})",
             f"max by ({_ROW}) (gpu:bottleneck:since_timestamp{{{selector}}} and {owned}) * 1000",
-            f"sum by ({_ROW}) (sum_over_time({lost}[$__range])) {HOURS}",
+            f"sum by ({_ROW}) (sum_over_time({hours}[$__range])) {HOURS}",
         )
     ]
 

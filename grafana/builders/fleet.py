@@ -41,7 +41,7 @@ from builders.panels import LEGEND_TABLE, NEUTRAL, bars, lines, merged, stats, t
 from gpu_bottleneck_exporter import palette
 
 HELD = f"gpu:held:info{{{TARGETS}, {SPACE}}}"
-LOST = f"gpu:bottleneck:lost_ratio{{{TARGETS}, {SPACE}}}"
+LOST = f"gpu:bottleneck:lost_gpus{{{TARGETS}, {SPACE}}}"
 # By node and namespace: adds up over a day in a fraction of the time.
 SUMMED = f"instance:lost_gpu_seconds:rate{{{TARGETS}, {SPACE}}}"
 _UNEXPLAINED = SUMMED.replace("{", '{cause="unexplained_low_utilization", ', 1)
@@ -67,6 +67,11 @@ FREE = (
 
 def _gate(name: str) -> str:
     return f"gpu:gate:{name}{{{TARGETS}}} and {OWNED}"
+
+
+def _busy_from(threshold: str) -> str:
+    busy = f"gpu:busy:ratio_rate10m{{{TARGETS}}}"
+    return f"{busy} >= {pack.threshold(threshold):g} and {OWNED}"
 
 
 def _counts() -> Panel:
@@ -166,7 +171,11 @@ def _totals() -> list[Panel]:
     lost = f"sum(sum_over_time({SUMMED}[$__range]))"
     unexplained = f"(sum(sum_over_time({_UNEXPLAINED}[$__range])) or {lost} * 0) / ({lost} > 0)"
     # No good news in green, nor in any other colour of the palette.
-    size: Json = {"width": 6, "height": 4, "defaults": {"color": NEUTRAL}}
+    size: Json = {"width": 4, "height": 4, "defaults": {"color": NEUTRAL}}
+    used = {
+        name: f"({_counted(_busy_from(threshold))}) / (count({HELD}) > 0)"
+        for name, threshold in (("well", "busy"), ("very well", "very_busy"))
+    }
     return [
         stats(
             "GPU-hours lost",
@@ -201,6 +210,15 @@ def _totals() -> list[Panel]:
             "short",
             no_value=or_no_data("No cost typed in"),
             **size,
+        ),
+        stats(
+            "Used well, used very well",
+            "Share of the held GPUs that are busy for 70 % of the time and more, and for 85 % and "
+            "more: what a fleet may be measured by (cluster:gpus_used:ratio).",
+            [Query(expr, name, instant=True) for name, expr in used.items()],
+            "percentunit",
+            no_value=or_no_data("None held"),
+            **{**size, "width": 8},
         ),
     ]
 

@@ -562,7 +562,7 @@ def _of_job(series: str) -> str:
     return (
         f'{series}{{cluster=~"$cluster", job=~"$job"}} * {ON_GPU} group_left (workload_group) '
         f'gpu:workload:group{{cluster=~"$cluster", job=~"$job"}} '
-        f"and on (workload_group) gpu:workload:group{{{CHOSEN}}}"
+        f"and on (cluster, workload_group) gpu:workload:group{{{CHOSEN}}}"
     )
 
 

@@ -47,6 +47,7 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
             "container_id",
             "slurm_job_id",
             "user",
+            "rendezvous",
         ),
     ),
     "gpu_observed_seconds_total": ("counter", GPU),

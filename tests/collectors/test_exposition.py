@@ -504,6 +504,7 @@ def test_whose_a_gpu_is() -> None:
             "container_id": "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961",
             "slurm_job_id": "123456",
             "user": "alice",
+            "rendezvous": "5f3c9ab01d2e",
         }
     ]
 

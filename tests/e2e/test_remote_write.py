@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.test_documents import README
@@ -48,6 +49,8 @@ def of_an_agent(folder: Path, exporter: Exporter, engine: int) -> str:
     nodes = folder / "gpu-nodes.json"
     nodes.write_text(json.dumps([{"targets": [f"{NODE}:{exporter.port}"]}]))
     config = re.sub(r"^rule_files: .*\n", "", documented(), flags=re.MULTILINE)
+    config, replaced = re.subn(SENT, lambda _: f'regex: "{of_agents()}"', config)
+    assert replaced == 1
     here = {
         "/etc/prometheus/gpu-nodes.json": f"{nodes}",
         "https://metrics.example.com/": f"http://{HOST}:{engine}/",
@@ -105,10 +108,25 @@ def by_gpu(engine: Prometheus) -> Mapping[str, float]:
     return {labels["gpu"]: value for labels, value in found(engine, OBSERVED)}
 
 
+SENT = re.compile(r'regex: "(gpu:.*?)"$', re.MULTILINE | re.DOTALL)
+
+
+def of_agents() -> str:
+    """The names that an agent sends: all."""
+    (pattern,) = re.findall(r'^ *regex: "(gpu\[.*)"$', README.read_text("utf-8"), re.MULTILINE)
+    return str(pattern)
+
+
 def kept_names() -> re.Pattern[str]:
-    """Names that the documented relabelling sends."""
-    (pattern,) = re.findall(r'regex: "(gpu.*)"$', documented(), re.MULTILINE)
-    return re.compile(pattern)
+    """Names that the documented relabelling of an agent sends."""
+    return re.compile(of_agents())
+
+
+def recorded_names() -> re.Pattern[str]:
+    """Names that a Prometheus sends that evaluates the rules itself."""
+    config = yaml.safe_load(documented())
+    (rule,) = config["remote_write"][0]["write_relabel_configs"]
+    return re.compile(rule["regex"])
 
 
 def end(pid: int) -> None:
@@ -207,3 +225,13 @@ def test_all_that_rules_and_dashboards_ask_for_is_sent() -> None:
     for rule in rules({file.name: file.read_text("utf-8") for file in FILES}):
         wanted |= rule.reads | ({"ALERTS"} if rule.is_alert else {rule.name})
     assert {name for name in wanted if not kept_names().fullmatch(name)} == set()
+
+
+def test_what_is_recorded_is_enough_for_the_fleets_dashboard() -> None:
+    of_fleet = [query for query in asked() if query.board == "fleet"]
+    wanted = {name for query in of_fleet for name in Rule("", "", {"expr": query.text()}).reads}
+    sent = recorded_names()
+    assert {name for name in wanted if not sent.fullmatch(name)} == set()
+    recorded = {rule.name for rule in rules() if rule.file == "recording.yml"}
+    assert 10 < sum(bool(sent.fullmatch(name)) for name in recorded) < 30
+    assert not [name for name in recorded if name.startswith("gpu:stall") and sent.fullmatch(name)]

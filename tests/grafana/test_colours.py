@@ -22,7 +22,7 @@ they stand; the many causes can be told apart where two of them touch."""
 def test_every_cause_and_every_wait_has_a_colour() -> None:
     assert tuple(palette.WAITING_ON) == WAITING_ON
     assert set(palette.CAUSES) == CAUSES
-    assert len(CAUSES) == 39
+    assert len(CAUSES) == 41
     colours = [*palette.CAUSES.values()]
     assert len(set(colours)) == len(colours)
     assert all(re.fullmatch(r"#[0-9A-F]{6}", one) for one in [*colours, palette.BUSY])

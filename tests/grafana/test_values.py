@@ -83,6 +83,8 @@ def losses(fleet: Fleet) -> None:
     """In hours, and as shares."""
     expect(fleet, "GPU-hours lost", "A", HOURS)
     expect(fleet, "Share of what is held", "A", HOURS / (10 * 10 / 60))
+    for letter, share in zip("AB", (0.5, 0.5), strict=True):
+        expect(fleet, "Used well, used very well", letter, share)
     expect(fleet, "Unexplained", "A", 0.7 * 10 / 60 / HOURS)
     expect(fleet, "Unexplained", "A", 0, namespace="nlp")
     by_cause = {

@@ -133,6 +133,7 @@ def test_another_type(path: tuple[str, ...], value: object) -> None:
         ("prometheusRule.thresholds", {"underused": True}),
         ("prometheusRule.disabledAlerts", [""]),
         ("runbookBaseUrl", "example.org"),
+        ("grafanaUrl", "grafana.example.org"),
         ("gpuNodeLabels", [{"key": "a"}]),
         ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
         *(("gpuNodeLabels", [expression]) for expression in EMPTY),

@@ -21,7 +21,7 @@ END = "<!-- causes: end -->"
 SEVERITIES = ("critical", "warning", "info")
 RUNBOOKS = Path(__file__).parents[2] / "rules/runbooks"
 
-_WHOSE = re.compile(r"^GPU .*\{\{ end \}\}\) ")
+_WHOSE = re.compile(r"^GPU .*?\(\{\{.*?\}\}\) ")
 _LOSS = re.compile(
     r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of what it could do): "
 )

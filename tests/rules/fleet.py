@@ -28,9 +28,11 @@ GROUPS = (
     "gpu-inputs",
     "gpu-day",
     "gpu-gates",
+    "gpu-hour",
     "gpu-evidence-hardware",
     "gpu-evidence",
     "gpu-primary",
+    "gpu-fleet",
     "gpu-coverage",
 )
 JOB = "gpu"
@@ -289,6 +291,9 @@ class Gpu:
     memory: Signal = 0.7
     """Used share of 80 GiB."""
     processes: Signal = 1
+    celsius: Signal | None = 65
+    """It slows down at 90."""
+    memory_celsius: Signal | None = 75
     pcie_bytes: Signal | None = 2e8
     """Received; a tenth of it is sent."""
     nvlink_bytes: Signal | None = 1e9
@@ -404,6 +409,9 @@ class _Writer:
         self._g("gpu_memory_total_bytes", 8e10)
         self._g("gpu_memory_used_bytes", _mapped(gpu.memory, lambda v: v * 8e10))
         self._g("gpu_processes", gpu.processes)
+        self._g("gpu_temperature_celsius", gpu.celsius, sensor="gpu")
+        self._g("gpu_temperature_celsius", gpu.memory_celsius, sensor="memory")
+        self._g("gpu_temperature_limit_celsius", 90, limit="slowdown")
 
     def _links(self) -> None:
         gpu = self._gpu
@@ -486,6 +494,26 @@ def _mapped(signal: Signal, change: Callable[[float], float]) -> Signal:
 def _like(signal: Signal, value: float) -> Signal:
     """`value` wherever `signal` has one."""
     return _mapped(signal, lambda _: value)
+
+
+def told_of(owner: Labels, node: str = "") -> dict[str, str]:
+    """The labels of an alert about a GPU of `owner`: with its name, and the job that it is of."""
+    if owner.get("workload_pod"):
+        name = f"pod {owner.get('workload_namespace', '')}/{owner['workload_pod']}"
+    else:
+        kinds = {
+            "Slurm job": "slurm_job_id",
+            "pod": "pod_uid",
+            "container": "container_id",
+            "user": "user",
+        }
+        known = (f"{kind} {owner[label]}" for kind, label in kinds.items() if label in owner)
+        name = next(known, "owner unknown")
+    groups = {"slurm": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
+    group = next((f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner), "")
+    if not group and "workload_pod" in owner:
+        group = f"{node}/{owner['workload_namespace']}/{owner['workload_pod']}"
+    return {**owner, "workload": name, **({"workload_group": group} if group else {})}
 
 
 def nodes(cases: Iterable[str]) -> list[str]:

@@ -41,6 +41,8 @@ PACK = {(rule.name, rule.labels["severity"]): dict(rule.labels) for rule in ALER
 """The labels that the pack gives: by name and severity."""
 SLURM = {"slurm_job_id": "4711", "user": "ada"}
 POD = {"workload_namespace": "nlp", "workload_pod": "train-0", "pod_uid": "7d1f"}
+RANKS = 64
+STORAGE, WEST = "network_storage_bound", {"cluster": "west"}
 TEAM_POD = {**POD, "workload_namespace": "vision-prod"}
 
 
@@ -51,6 +53,15 @@ def alerts(rule: str, node: str, gpus: Sequence[int] = (), /, **owner: str) -> l
     return [
         {**target, "gpu": f"{gpu}", "uuid": f"GPU-{node}-{gpu}"} for gpu in gpus
     ] or [target]  # fmt: skip
+
+
+def pod_of(rank: int) -> dict[str, str]:
+    pod = {"workload_pod": f"train-{rank}", "pod_uid": f"{rank}"}
+    return {**POD, **pod, "workload_group": "nlp/5f3c9ab01d2e"}
+
+
+def of_west(job: int) -> dict[str, str]:
+    return {**WEST, "slurm_job_id": f"{job}", "workload_group": f"slurm-{job}"}
 
 
 # Each case has nodes of its own.
@@ -94,6 +105,29 @@ POSTED = [
     *alerts("GpuHardwareSlowdown/warning", "down", [1], **POD),
     *alerts("GpuCausesBlind/info", "down", blind="host_causes"),
     *alerts("GpuFault/critical", "down", [2], **POD),
+    # A job of many pods that meet at one address.
+    *(
+        alert
+        for rank in range(RANKS)
+        for alert in alerts("GpuTooFewWorkers/warning", f"rank-{rank}", range(8), **pod_of(rank))
+    ),
+    # An image that does not start, everywhere.
+    *(
+        alert
+        for node in range(1000)
+        for alert in alerts("GpuExporterDown/warning", f"image-{node}", cluster="north")
+    ),
+    # Storage that is slow for all.
+    *alerts("GpuFleetBottleneck/warning", "", cause=STORAGE, **WEST),
+    *(
+        alert
+        for job in range(200)
+        for alert in alerts("GpuNetworkStorageBound/warning", f"job-{job}", [0], **of_west(job))
+    ),
+    *alerts("GpuHostLoopBound/warning", "job-7", [1], **{**WEST, "slurm_job_id": "7"}),
+    # What tells of an hour, beside what tells of its cause.
+    *alerts("GpuUnderused/warning", "hour", [0, 1], cause="host_loop_bound", user="ada"),
+    *alerts("GpuHostLoopBound/warning", "hour", [0], user="ada"),
     # None of ours.
     {"alertname": "DiskFull", "severity": "critical", "instance": "elsewhere"},
 ]
@@ -112,7 +146,7 @@ class Received:
             (path, note["groupKey"]): note
             for path, note in tuple(self.notes)
             if note["status"] == status
-            and any(alert["labels"]["instance"] in nodes for alert in note["alerts"])
+            and any(alert["labels"].get("instance", "") in nodes for alert in note["alerts"])
         }
         found = [
             (path.strip("/"), frozenset(_seen(alert["labels"]) for alert in note["alerts"]))
@@ -157,7 +191,7 @@ class Alertmanager:
         return {
             _seen(alert["labels"])
             for alert in json.loads(body)
-            if alert["labels"]["instance"] == node and alert["status"]["inhibitedBy"]
+            if alert["labels"].get("instance", "") == node and alert["status"]["inhibitedBy"]
         }
 
     def assert_sent(self, *nodes: str, notes: Sequence[Note], status: str = "firing") -> None:
@@ -279,6 +313,35 @@ def test_a_silent_exporter_mutes_what_is_old_but_no_page(alertmanager: Alertmana
     assert len(alertmanager.muted("down")) == 3
 
 
+def test_a_job_of_many_pods_is_one_notification_for_each_cause(
+    alertmanager: Alertmanager,
+) -> None:
+    nodes = [f"rank-{rank}" for rank in range(RANKS)]
+    all_of_it = [alerts("GpuTooFewWorkers/warning", node, range(8)) for node in nodes]
+    alertmanager.assert_sent(*nodes, notes=[note("job-ticket", *all_of_it)])
+
+
+def test_an_image_that_does_not_start_is_one_notification(alertmanager: Alertmanager) -> None:
+    nodes = [f"image-{node}" for node in range(1000)]
+    down = [alerts("GpuExporterDown/warning", node) for node in nodes]
+    alertmanager.assert_sent(*nodes, notes=[note("platform-ticket", *down)])
+
+
+def test_what_is_slow_for_the_fleet_is_told_once(alertmanager: Alertmanager) -> None:
+    nodes = ["", *(f"job-{job}" for job in range(200))]
+    once = note("platform-ticket", alerts("GpuFleetBottleneck/warning", ""))
+    other = note("job-ticket", alerts("GpuHostLoopBound/warning", "job-7", [1]))
+    alertmanager.assert_sent(*nodes, notes=[once, other])
+
+
+def test_a_cause_says_more_than_an_hour(alertmanager: Alertmanager) -> None:
+    notes = [
+        note("job-ticket", alerts("GpuHostLoopBound/warning", "hour", [0])),
+        note("job-ticket", alerts("GpuUnderused/warning", "hour", [1])),
+    ]
+    alertmanager.assert_sent("hour", notes=notes)
+
+
 def test_other_alerts_are_not_lost(alertmanager: Alertmanager) -> None:
     alertmanager.assert_sent(
         "elsewhere",
@@ -295,7 +358,8 @@ def test_the_end_is_told(alertmanager: Alertmanager) -> None:
 
 
 def _seen(labels: Mapping[str, str]) -> Alert:
-    return (labels["alertname"], labels["severity"], labels["instance"], labels.get("gpu", ""))
+    instance = labels.get("instance", "")
+    return (labels["alertname"], labels["severity"], instance, labels.get("gpu", ""))
 
 
 def _order(one: Note) -> tuple[str, list[Alert]]:

@@ -6,7 +6,7 @@ When each fires, and when it must not, is in the tables that its GPU is taken fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rules import causes_table
-from rules.fleet import GROUPS, JOB, Fleet, Gpu, Labels, add_gpu
+from rules.fleet import GROUPS, JOB, Fleet, Gpu, Labels, add_gpu, told_of
 from rules.parsed import Rule, seconds
 from rules.test_health_and_jobs import BURSTS, ages, free, idle, lean, stops
 from rules.test_input_pipeline import FIRING, QUOTA, WRITING, starved
@@ -61,6 +61,10 @@ class Firing:
     """Whether the siblings are guilty, too."""
     lasts: int = ASKED[-1]
     """For so many minutes more; then another alert follows."""
+    beside: tuple[Gpu, ...] = ()
+    """GPUs that nobody has."""
+    labels: Labels = field(default_factory=dict)
+    """More that the alert has."""
 
 
 def owner(node: str) -> dict[str, str]:
@@ -80,6 +84,13 @@ def gpu(**changes: object) -> Gpu:
     return changed(HEALTHY, **changes)
 
 
+TURNS = 0.3
+TAKING_TURNS = {
+    "host_code": [(8, 0.7 if phase % 2 else 0.0) for phase in range(15)],
+    "worker_cpu": [(8, 0.0 if phase % 2 else 0.7) for phase in range(15)],
+}
+"""Two causes, each of which is over before it is told."""
+
 ALERTS: Mapping[str, Firing] = {
     "GpuTelemetryLost/warning": Firing(HOST, gpu(up=0)),
     "GpuFault/critical": Firing(SOON, gpu(row_remap_failed=1)),
@@ -87,6 +98,7 @@ ALERTS: Mapping[str, Firing] = {
     "GpuHardwareSlowdown/warning": Firing(HOST, gpu(throttle={"hw_thermal": 0.1}, clock=0.5)),
     "GpuThermalThrottle/warning": Firing(USUAL, gpu(throttle={"sw_thermal": 0.3}, clock=0.8)),
     "GpuThermalThrottle/info": Firing(USUAL, gpu(throttle={"sw_thermal": 0.1}, clock=0.8)),
+    "GpuNearThermalLimit/info": Firing(USUAL, gpu(celsius=86)),
     "GpuPowerCapped/info": Firing(USUAL, gpu(throttle={"power_cap": 0.8}, clock=0.7)),
     "GpuClockLimited/warning": Firing(USUAL, gpu(clock=0.6)),
     "GpuPcieLinkDegraded/warning": Firing(USUAL, gpu(link_width=8)),
@@ -102,7 +114,21 @@ ALERTS: Mapping[str, Firing] = {
     "GpuWaitsForRequests/info": Firing(LONG, idle(stalls={"requests": 1.0})),
     "GpuImbalance/warning": Firing(USUAL, UNEVEN.gpu, (HEALTHY,)),
     "GpuStraggler/warning": Firing(30, SLOW_CLOCK.gpu, (PEER, PEER, PEER)),
-    "GpuSharingContention/info": Firing(USUAL, SHARED),
+    "GpuSharingContention/info": Firing(USUAL, changed(SHARED, target={"cluster": "full"})),
+    "GpuSharingContention/warning": Firing(
+        USUAL,
+        changed(SHARED, target={"cluster": "half-empty"}),
+        beside=(free(target={"cluster": "half-empty"}),),
+    ),
+    "GpuRestartLoop/warning": Firing(80, idle(age_seconds=ages(*range(0, 150, 8)))),
+    "GpuUnderused/warning": Firing(
+        84,
+        gpu(busy=TURNS, sm=0.5, stalls=TAKING_TURNS),
+        labels={"cause": "cpu_preprocessing_bound"},
+    ),
+    "GpuUnderused/info": Firing(
+        84, gpu(busy=0.6, sm=0.55, stalls={"host_code": 0.4}), labels={"cause": "host_loop_bound"}
+    ),
     **{
         f"Gpu{cause.title().replace('_', '')}/warning": Firing(HOST, guilty)
         for cause, guilty in FIRING.items()
@@ -122,11 +148,17 @@ ALERTS: Mapping[str, Firing] = {
     "GpuUnexplainedLowUtilization/warning": Firing(LONG, SLEEPING),
     "GpuNearOom/warning": Firing(46, gpu(memory=ramp((0, 0.8), (30, 0.97), (76, 0.9999)))),
 }
+SHORT = dict.fromkeys(
+    ("GpuRestartLoop", "GpuUnderused"),
+    ("workload_container", "pod_uid", "container_id", "workload_group"),
+)
+"""Labels that change with each start are left out of what tells of an hour."""
 OF_NODES = {"GpuExporterDown/warning", "GpuCausesBlind/info"}
 """They name no GPU and no owner."""
 ELSEWHERE = {
     "GpuThresholdsMissing/warning": "a fleet without thresholds: test_health_and_jobs",
     "GpuOversized/info": "a whole day: test_on_the_gpu",
+    "GpuFleetBottleneck/warning": "a fleet: test_fleets",
 }
 
 
@@ -155,15 +187,20 @@ def add(fleet: Fleet, alert: str, firing: Firing) -> None:
     start, end = (firing.after + minute for minute in SILENCE)
     disturbed = {"reset_at": firing.after + RESTART, "gap": (start, end)}
     healthy = lean(sm=0.85, feeders=True, owner=owner("healthy-" + node), **disturbed)
-    add_gpu(fleet, node, replace(healthy, **host_of(firing.gpu)))
+    add_gpu(fleet, node, replace(healthy, target=firing.gpu.target, **host_of(firing.gpu)))
     job = (firing.gpu, *firing.siblings)
     for index, one in enumerate(job, 1):
         add_gpu(fleet, node, changed(one, owner=None if one.owners else whose, **disturbed), index)
+    for index, one in enumerate(firing.beside, 1 + len(job)):
+        add_gpu(fleet, node, changed(one, **disturbed), index)
     fleet.fail_scrapes(node, *(firing.after + minute for minute in FAILURE))
     guilty = range(1, 1 + (len(job) if firing.alike else 1))
-    of_job: Labels = {} if firing.gpu.owners else whose
+    of_job = told_of({} if firing.gpu.owners else whose) | dict(firing.gpu.target)
+    left_out = dict.fromkeys(SHORT.get(rules()[alert].name, ()))
+    kept = {name: text for name, text in of_job.items() if name not in left_out}
+    labels = {**kept, **firing.labels}
     found = {
-        selector(rules()[alert], node, gpu=f"{at}", uuid=f"GPU-{node}-{at}", **of_job): 1.0
+        selector(rules()[alert], node, gpu=f"{at}", uuid=f"GPU-{node}-{at}", **labels): 1.0
         for at in guilty
     }
     query = f'ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}}'

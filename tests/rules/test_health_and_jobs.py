@@ -50,6 +50,8 @@ IDLE = "GpuAllocatedIdle/info"
 IDLE_LONG = "GpuAllocatedIdle/warning"
 STALLED = "GpuJobStalled/warning"
 UNASKED = "GpuWaitsForRequests/info"
+PARTLY_IDLE = "GpuUnderused/info"
+LOOPING = "GpuRestartLoop/warning"
 UNEXPLAINED = "GpuUnexplainedLowUtilization/warning"
 FEEDERS = frozenset(
     "gpu_feeder_" + name
@@ -203,7 +205,7 @@ TELEMETRY = (
         "does not answer while a stuck driver repeats its last readings",
         lean(up=after(30, 0, 1), busy=0.2, stalls={"host_code": 0.8}),
         at(29, "host_loop_bound", HOST_BOUND),
-        at(50, "telemetry_lost", LOST),
+        at(55, "telemetry_lost", LOST),
     ),
     quiet("does not answer for four minutes", lean(up=[(30, 1), (4, 0), (60, 1)]), 36, 40, 75),
     case(
@@ -467,7 +469,9 @@ CLOCKS = (
     quiet("hot at full clocks", lean(throttle={"sw_thermal": 0.3}, clock=0.91)),
     quiet(
         "hot while it has little to do",
-        lean(throttle={"sw_thermal": 0.3}, clock=0.5, busy=0.65, stalls={"asleep": 0.35}),
+        lean(throttle={"sw_thermal": 0.3}, clock=0.5, busy=0.69, stalls={"asleep": 0.31}),
+        14,
+        60,
     ),
     quiet("hot without clocks", lean(throttle={"sw_thermal": 0.3}, clock=None)),
     quiet("hot, it is not known how busy", lean(throttle={"sw_thermal": 0.3}, missing=BUSY)),
@@ -510,7 +514,9 @@ CLOCKS = (
     quiet("seldom at the power limit", lean(throttle={"power_cap": 0.45}, clock=0.7)),
     quiet(
         "at the power limit while it has little to do",
-        lean(throttle={"power_cap": 0.8}, clock=0.7, busy=0.65, stalls={"asleep": 0.35}),
+        lean(throttle={"power_cap": 0.8}, clock=0.7, busy=0.69, stalls={"asleep": 0.31}),
+        14,
+        60,
     ),
     quiet("at the power limit without clocks", lean(throttle={"power_cap": 0.8}, clock=None)),
     case(
@@ -577,7 +583,8 @@ LINKS = (
         "first generation while busy",
         lean(link_generation=1, busy=0.6, stalls={"asleep": 0.4}),
         at(14, "pcie_link_degraded"),
-        at(75, "pcie_link_degraded", LINK),
+        at(60, "pcie_link_degraded", LINK),
+        at(85, "pcie_link_degraded", LINK, PARTLY_IDLE),
     ),
     quiet("first generation while free", free(link_generation=1)),
     case(
@@ -667,23 +674,44 @@ STARTS = (
         at(40, "allocated_idle", IDLE),
     ),
     quiet("starts, it is not known how busy", idle(age_seconds=ages(0), missing=BUSY | STALLS)),
-    quiet(
+    case(
         "starts again every eight minutes",
         idle(age_seconds=ages(*range(0, LONG_MINUTES, 8))),
-        9,
-        20,
+        at(9, None),
+        at(20, None),
+        at(33, None),
+        at(46, "restart_loop"),
+        at(60, "restart_loop", LOOPING),
+        at(75, "restart_loop", LOOPING),
+    ),
+    case(
+        "works again every eight minutes",
+        lean(busy=0.2, stalls={"worker_cpu": 0.8}, age_seconds=ages(*range(0, LONG_MINUTES, 8))),
+        at(33, None),
+        at(46, "restart_loop"),
+        at(75, "restart_loop", LOOPING),
+    ),
+    quiet(
+        "short runs that use it",
+        lean(busy=0.7, stalls={"host_code": 0.3}, age_seconds=ages(*range(0, LONG_MINUTES, 8))),
         33,
+        46,
         60,
         75,
     ),
     quiet(
-        "works again every eight minutes",
-        lean(busy=0.2, stalls={"worker_cpu": 0.8}, age_seconds=ages(*range(0, LONG_MINUTES, 8))),
+        "starts again every quarter of an hour",
+        idle(age_seconds=ages(*range(0, LONG_MINUTES, 15)), busy=0.45),
         9,
-        20,
+        24,
+        39,
+    ),
+    quiet(
+        "a notebook's kernel is restarted",
+        idle(age_seconds=ages(*range(0, LONG_MINUTES, 8)), interactive=1),
         33,
+        46,
         60,
-        75,
     ),
 )
 
@@ -711,7 +739,13 @@ HOLDERS = (
         idle(owner=pod("5")),
         at(45, "allocated_idle", IDLE),
     ),
-    quiet("assigned, processes unknown", free(owner=pod("6"), missing=FEEDERS | {"gpu_processes"})),
+    case(
+        "assigned, no memory used, processes unknown",
+        free(owner=pod("6"), missing=FEEDERS | {"gpu_processes"}),
+        at(20, "allocated_never_used", NEVER_USED),
+        at(75, "allocated_never_used", NEVER_USED),
+    ),
+    quiet("free, processes unknown", free(missing=FEEDERS | {"gpu_processes"})),
     case(
         "assigned and never opened, scrapes failed, exporter restarted",
         free(owner=pod("7"), reset_at=53),
@@ -1026,11 +1060,11 @@ BLIND: Mapping[str, tuple[Gpu, tuple[str, ...]]] = {
     ),
     "feeders not seen": (seen(owner=pod("14"), feeders=False), ("host_causes",)),
     "waits unknown": (
-        seen(owner=pod("15"), busy=0.6, stalls={"unknown": 0.3, "asleep": 0.1}),
+        seen(owner=pod("15"), busy=0.75, stalls={"unknown": 0.2, "asleep": 0.05}),
         ("host_causes",),
     ),
     "waits hardly unknown": (
-        seen(owner=pod("16"), busy=0.6, stalls={"unknown": 0.1, "asleep": 0.3}),
+        seen(owner=pod("16"), busy=0.75, stalls={"unknown": 0.05, "asleep": 0.2}),
         (),
     ),
     "no throttle counters": (seen(owner=pod("17"), throttle=None), ("clock_causes",)),

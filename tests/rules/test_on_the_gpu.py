@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from rules.fleet import GROUPS, RULES, Fleet, Gpu, Phases, Signal, add_gpu
+from rules.fleet import GROUPS, RULES, Fleet, Gpu, Phases, Signal, add_gpu, told_of
 from rules.parsed import groups
 
 END = 50
@@ -556,7 +556,13 @@ def add_pair(fleet: Fleet, oversized: Gpu) -> None:
     add_gpu(fleet, "pair", changed(guilty, busy=0.98, owner=job("healthy")))
     add_gpu(fleet, "pair", guilty, 1)
     fleet.fail_scrapes("pair", 900, 903)
-    labels = {"cause": "oversized_gpu", "owner": "job", "severity": "info", "job": "gpu", **pod}
+    labels = {
+        "cause": "oversized_gpu",
+        "owner": "job",
+        "severity": "info",
+        "job": "gpu",
+        **told_of(pod),
+    }
     labels |= {"instance": "pair", "gpu": "1", "uuid": "GPU-pair-1", "alertstate": "firing"}
     pairs = ",".join(f'{name}="{text}"' for name, text in labels.items())
     query = 'ALERTS{alertname="GpuOversized",instance="pair"}'

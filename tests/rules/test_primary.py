@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from rules.fleet import RULES, Fleet, Gpu, Signal, add_gpu
+from rules.fleet import RULES, Fleet, Gpu, Signal, add_gpu, told_of
 
 END = 50
-BESIDE = {"near_oom", "oversized_gpu"}
+BESIDE = {"near_oom", "near_thermal_limit", "oversized_gpu"}
 """Have an alert of their own and are never the primary cause."""
 CHAIN = (
     ("telemetry_lost",),
@@ -20,6 +20,7 @@ CHAIN = (
     ("collective_hang",),
     ("waits_for_requests",),
     ("job_stalled",),
+    ("restart_loop",),
     ("startup_stall",),
     ("allocated_never_used", "allocated_idle", "interactive_session"),
     ("gpu_imbalance",),
@@ -391,14 +392,16 @@ def test_owners(tmp_path: Path) -> None:
     ):
         add_gpu(fleet, node, gpu)
         query = f'ALERTS{{instance="{node}",alertstate="firing"}}'
-        fleet.expect(20, query, {alert(node=node, **expected, **labels): 1.0})
+        fleet.expect(20, query, {alert(node=node, **expected, **told_of(labels, node)): 1.0})
     # Target labels survive in the groups of a job, too.
     idle = Gpu(busy=0.05, sm=0.02, owner=slurm | {"slurm_job_id": "1"}, target=CLUSTER)
     add_gpu(fleet, "group", idle)
     add_gpu(fleet, "other", replace(idle, busy=0.95, sm=0.9))
     query = 'ALERTS{instance="group",alertstate="firing"}'
     labels = {"slurm_job_id": "1", "user": "ada", **CLUSTER}
-    fleet.expect(20, query, {alert("GpuImbalance", "group", "gpu_imbalance", **labels): 1.0})
+    fleet.expect(
+        20, query, {alert("GpuImbalance", "group", "gpu_imbalance", **told_of(labels)): 1.0}
+    )
     fleet.expect_firing("other", 20)
     fleet.check(tmp_path)
 

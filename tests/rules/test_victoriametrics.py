@@ -112,7 +112,7 @@ def _stages(pack: Sequence[Path]) -> Iterator[list[Rule]]:
     """The rules in their order, cut where one reads what has been recorded since the last cut."""
     stage: list[Rule] = []
     for rule in rules({file.name: file.read_text() for file in pack}):
-        if any(done.name in rule.reads for done in stage):
+        if any(("ALERTS" if done.is_alert else done.name) in rule.reads for done in stage):
             yield stage
             stage = []
         stage.append(rule)

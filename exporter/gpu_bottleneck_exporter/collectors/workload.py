@@ -1,6 +1,6 @@
 """Whose each GPU is: pod, container, job and user."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
@@ -16,9 +16,10 @@ FAMILIES = (
         "a new pod) gave it to and that has no process on it. Uid and id by the processes' cgroups "
         "(read every 10 s), their names by the links to containers' logs, Slurm job by the cgroup "
         "or SLURM_JOB_ID of the environment, user by the real user id, which is told as a number "
-        "where the host's names are not at hand. What does not apply or is unknown is left out: "
-        "while a pod on the GPU has no names, so are all containers without a process, any of "
-        "which may be this pod's.",
+        "where the host's names are not at hand, rendezvous a hash of MASTER_ADDR and MASTER_PORT "
+        "of its environment, the same on all GPUs of a distributed job. What does not apply or is "
+        "unknown is left out: while a pod on the GPU has no names, so are all containers without a "
+        "process, any of which may be this pod's.",
         (
             "workload_namespace",
             "workload_pod",
@@ -27,6 +28,7 @@ FAMILIES = (
             "container_id",
             "slurm_job_id",
             "user",
+            "rendezvous",
         ),
     ),
 )
@@ -34,8 +36,19 @@ FAMILIES = (
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     of_processes = gpu.feeding.owners if gpu.feeding is not None else ()
-    for owner in joined(of_processes, gpu.assigned):
-        yield Sample("gpu_workload_info", 1.0, _labels(owner))
+    owners = joined(of_processes, gpu.assigned)
+    job = _job(owners)
+    for labels in dict.fromkeys((*_labels(owner), job) for owner in owners):
+        yield Sample("gpu_workload_info", 1.0, labels)
+
+
+def _job(owners: Iterable[Owner]) -> str:
+    """Where the ranks meet that are on the GPU: a place, or empty for none and for several.
+
+    It is told of all owners, as a helper of a rank, in its pod, has no such environment.
+    """
+    places = {owner.rendezvous for owner in owners if owner.rendezvous}
+    return places.pop() if len(places) == 1 else ""
 
 
 def _labels(owner: Owner) -> tuple[str, ...]:

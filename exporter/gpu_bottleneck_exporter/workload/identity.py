@@ -35,6 +35,8 @@ class Owner:
     container_id: str | None = None
     slurm_job_id: str | None = None
     user: str | None = None
+    rendezvous: str | None = None
+    """A hash of where the ranks of its job meet."""
 
 
 NOBODY = Owner()

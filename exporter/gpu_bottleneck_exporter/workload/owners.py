@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.workload.identity import (
     real_uid,
     slurm_job_in_environment,
 )
+from gpu_bottleneck_exporter.workload.rendezvous import named, rendezvous
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 MOST_OWNERS = 8
@@ -35,9 +36,20 @@ class OwnerReader:
         """With the monotonic time when each is to be read again."""
 
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
-        """The distinct owners of `processes`, sorted, at monotonic time `now_ns`."""
-        found = {self._owner(process, now_ns) for process in processes} - {NOBODY}
-        return tuple(sorted(found, key=_order)[:MOST_OWNERS])
+        """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
+
+        One whose processes meet in several places has none: they are of several jobs.
+        """
+        places: dict[Owner, set[str]] = {}
+        for owner in {self._owner(process, now_ns) for process in processes} - {NOBODY}:
+            place = owner.rendezvous
+            places.setdefault(replace(owner, rendezvous=None), set()).update(
+                {place} if place else ()
+            )
+        return tuple(
+            replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
+            for owner in sorted(places, key=_order)[:MOST_OWNERS]
+        )
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
         due_ns, owner = self._known.get(process, (now_ns, NOBODY))
@@ -56,10 +68,12 @@ class OwnerReader:
 def read_owner(proc: Path, pid: int, users: UserNames) -> Owner:
     """Whose process `pid` is; the environment takes the same user or the right to ptrace."""
     folder = proc / str(pid)
+    environment = read(folder / "environ") or ""
     owner = owner_in_cgroup(read(folder / "cgroup") or "")
     if owner.slurm_job_id is None:
-        job = slurm_job_in_environment(read(folder / "environ") or "")
-        owner = replace(owner, slurm_job_id=job)
+        owner = replace(owner, slurm_job_id=slurm_job_in_environment(environment))
+    if place := rendezvous(proc, pid, environment):
+        owner = replace(owner, rendezvous=named(place))
     uid = real_uid(read(folder / "status") or "")
     return owner if uid is None else replace(owner, user=users.of(uid))
 

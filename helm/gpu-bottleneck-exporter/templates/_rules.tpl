@@ -38,6 +38,12 @@
 {{- with (index . 0).Values.runbookBaseUrl }}
 {{- $_ := set $rule.annotations "runbook_url" (printf "%s/%s" (trimSuffix "/" .) (base $rule.annotations.runbook_url)) }}
 {{- end }}
+{{- with (index . 0).Values.grafanaUrl }}
+{{- $_ := set $rule.annotations "dashboard_url" (printf "%s%s" (trimSuffix "/" .) $rule.annotations.dashboard_url) }}
+{{- end }}
+{{- if and $wanted.workloadNamespace (eq $rule.labels.owner "job") }}
+{{- $_ := set $rule.labels "namespace" "{{ $labels.workload_namespace }}" }}
+{{- end }}
 {{- if not $wanted.keepFiringFor }}
 {{- $_ := unset $rule "keep_firing_for" }}
 {{- end }}

@@ -1,0 +1,62 @@
+"""Where the ranks of a distributed job meet: what tells that processes of many pods are one job."""
+
+from __future__ import annotations
+
+import hashlib
+from ipaddress import ip_address
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+
+_NAMES_HERE = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+_DIGITS = 12
+Place = tuple[str, ...]
+
+
+def rendezvous(proc: Path, pid: int, environment: str) -> Place | None:
+    """Equal for processes of one job: address, port, user, and the network where that matters.
+
+    `environment` is the text of /proc/PID/environ. torchrun and its like put MASTER_ADDR,
+    MASTER_PORT and WORLD_SIZE there. It counts among processes of one user, and an address of
+    the machine itself within one network namespace. None for a process that is alone.
+    """
+    variables = dict(entry.partition("=")[::2] for entry in environment.split("\0"))
+    address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
+    if not address or not port or variables.get("WORLD_SIZE", "1") == "1":
+        return None
+    network = _network(proc, pid) if _is_here(address) else ""
+    return address, port, _user(proc, pid), network
+
+
+def named(place: Place) -> str:
+    """A short hash of `place`: an address in clear text would tell strangers of a job's network."""
+    return hashlib.sha256("\0".join(place).encode(errors="replace")).hexdigest()[:_DIGITS]
+
+
+def _network(proc: Path, pid: int) -> str:
+    """The same within one network namespace only, of all machines.
+
+    Each has a net/dev of its own; /proc/PID/ns/net would need the right to ptrace.
+    """
+    try:
+        inode = (proc / str(pid) / "net/dev").stat().st_ino
+    except OSError:
+        inode = 0
+    boot = read(proc / "sys/kernel/random/boot_id") or ""
+    return f"{boot.strip()}/{inode}"
+
+
+def _user(proc: Path, pid: int) -> str:
+    try:
+        return str((proc / str(pid)).stat().st_uid)
+    except OSError:
+        return ""
+
+
+def _is_here(address: str) -> bool:
+    if address in _NAMES_HERE:
+        return True
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
