@@ -26,6 +26,7 @@ from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import Holders, engaged, split
+from gpu_bottleneck_exporter.workload.desktop import without_desktop
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class GpuWorker:
         self._sees_all_holders = (
             driver.name == "virtual" or in_hosts_pid_namespace(settings.procfs) is not False
         )
+        self._proc = settings.procfs
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
         self._stop = threading.Event()
         self._ledgers: dict[str, GpuLedger] = {}
@@ -249,6 +251,7 @@ class GpuWorker:
             else:
                 if isinstance(reading, Processes):
                     reading = replace(reading, others_hidden=not self._sees_all_holders)
+                    reading = without_desktop(reading, self._proc)
                 windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
                 if windows or isinstance(reading, Processes):
                     self._account_stall(opened.ledger, windows)

@@ -316,7 +316,9 @@ def test_processes_are_listed_once_and_only_while_they_live(
     with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
         board.gpus[0].hold(one.pid, 2**30)
         board.gpus[0].hold(other.pid, 2**20, PROCESS_GRAPHICS)
-        listed = {process.pid: process.used_bytes for process in device.processes().processes}
+        found = device.processes().processes
+        listed = {process.pid: process.used_bytes for process in found}
+        assert [process.pid for process in found if process.draws_only] == [other.pid]
         one.kill()
         one.wait()
         left = [process.pid for process in device.processes().processes]

@@ -186,6 +186,13 @@ def stops(minute: int, busy: float = 0.95, **changes: object) -> Gpu:
     return idle(**{"busy": after(minute, 0.0, busy), **changes})
 
 
+def compiling(**changes: object) -> Gpu:
+    """A job that begins with four workers which burn CPU, and a GPU that is used now and then."""
+    burning = {"busy": 0.1, "stalls": {"worker_cpu": 0.9}, "worker_cpu": 3.9, "workers": 4}
+    still = {"pcie_bytes": 2e6, "worker_read_bytes": 0.0, "age_seconds": ages(0)}
+    return lean(**{"feeders": True, "host_cpus": 32, **burning, **still, **changes})
+
+
 def serves(busy: Signal, *, age_seconds: Signal | None = None, **changes: object) -> Gpu:
     """A server: shares of all time by what it waits on, and other changes."""
     waits = {on: changes.pop(on) for on in WAITING_ON if on in changes}
@@ -665,6 +672,26 @@ STARTS = (
         idle(age_seconds=ages(0), busy=0.06),
         at(12, "unexplained_low_utilization"),
         at(35, "unexplained_low_utilization"),
+    ),
+    case(
+        "compiles and tries kernels out",
+        compiling(),
+        at(12, "startup_stall", STARTING),
+        at(40, "startup_stall", NOT_STARTING),
+        at(75, "too_few_workers", "GpuTooFewWorkers/warning"),
+    ),
+    case(
+        "compiles, it is not known what is copied",
+        compiling(pcie_bytes=None),
+        at(12, "too_few_workers"),
+    ),
+    case("is fed by too few from its start", compiling(pcie_bytes=5e7), at(12, "too_few_workers")),
+    case("reads from its start", compiling(worker_read_bytes=2e7), at(12, "too_few_workers")),
+    case(
+        "has worked, and compiles again",
+        compiling(busy=[(15, 0.1), (6, 0.6), (75, 0.1)]),
+        at(14, "startup_stall", STARTING),
+        at(35, "too_few_workers", "GpuTooFewWorkers/warning"),
     ),
     case(
         "starts at an unknown time",

@@ -11,7 +11,8 @@ FAMILIES = (
         "gpu_processes",
         "gauge",
         "Processes that hold a context on the GPU, compute, graphics and MPS, each once (NVML "
-        "running-process lists). Absent where there may be some in other PID namespaces, which are "
+        "running-process lists), but for a desktop's: graphics alone, in no container and no job. "
+        "Absent where there may be some in other PID namespaces, which are "
         "not seen. Read every 10 s: the call takes the driver's global lock.",
     ),
 )

@@ -179,6 +179,8 @@ class Process:
 
     pid: int
     used_bytes: int | None = None
+    draws_only: bool = False
+    """Whether it has a graphics context alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.driver.board import (
     MAX_EVENTS,
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
+    PROCESS_GRAPHICS,
     SLOT_NS,
     THROTTLE_REASONS,
     Board,
@@ -323,7 +324,7 @@ class VirtualDevice:
         if self._record.mig_enabled:
             records += [child.record for child in view.instances(self._board, self._gpu.index)]
         return [
-            Process(int(entry.pid), int(entry.used_bytes))
+            Process(int(entry.pid), int(entry.used_bytes), entry.kind == PROCESS_GRAPHICS)
             for record in records
             for entry in record.processes
             if entry.pid and view.alive(entry.pid)

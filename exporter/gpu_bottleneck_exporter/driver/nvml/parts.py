@@ -95,11 +95,13 @@ def read_processes(parts: Parts, handle: object) -> Processes:
     """Processes behind `handle`, each once; raises Unsupported without the permission."""
     lists = [_process_list(parts, handle, *versions) for versions in _PROCESS_LISTS]
     parts.require(*lists)
+    compute, graphics, shared = (entries or () for entries in lists)
+    computing = {process.pid for process in (*compute, *shared)}
     found: dict[int, int | None] = {}
-    for process in (entry for entries in lists if entries for entry in entries):
+    for process in (*compute, *graphics, *shared):
         known = found.get(process.pid)
         found[process.pid] = known if process.usedGpuMemory is None else process.usedGpuMemory
-    return Processes(tuple(Process(pid, used) for pid, used in found.items()))
+    return Processes(tuple(Process(pid, used, pid not in computing) for pid, used in found.items()))
 
 
 def _process_list(
