@@ -64,6 +64,18 @@ class Series:
     name: str
     labels: Labels
     values: tuple[float | None, ...]
+    is_counter: bool = False
+
+    def every(self, seconds: int) -> Series:
+        """The same, scraped more often: a counter grows evenly in between."""
+        parts = 60 // seconds
+        after = (*self.values[1:], self.values[-1])
+        between = [
+            value if value is None or not self.is_counter else _between(value, end, part / parts)
+            for value, end in zip(self.values, after, strict=True)
+            for part in range(parts)
+        ]
+        return replace(self, values=tuple(between))
 
     @property
     def selector(self) -> str:
@@ -75,6 +87,10 @@ class Series:
     def notation(self) -> str:
         """The values as promtool wants them, in short: it copies all series once for each."""
         return " ".join(_notation(self.values))
+
+
+def _between(start: float, end: float | None, share: float) -> float:
+    return start if end is None or not end > start else start + (end - start) * share
 
 
 def _notation(values: Sequence[float | None]) -> Iterator[str]:
@@ -137,6 +153,8 @@ class Fleet:
     groups: Sequence[str] = GROUPS
     evaluation_interval: str = "1m"
     """As the rules have it."""
+    scraped_every: int = 60
+    """Seconds, of which a minute has a whole number."""
     _series: list[Series] = field(default_factory=list)
     _asked: list[tuple[str, float, Mapping[str, float]]] = field(default_factory=list)
 
@@ -148,7 +166,8 @@ class Fleet:
         self, name: str, rate: Signal, /, *, reset_at: int | None = None, **labels: str
     ) -> None:
         """Add a counter."""
-        self._series.append(Series(name, labels, total(self.minutes, rate, reset_at=reset_at)))
+        values = total(self.minutes, rate, reset_at=reset_at)
+        self._series.append(Series(name, labels, values, is_counter=True))
 
     def silence(self, first: int, minutes: tuple[int, int]) -> None:
         """No scrape of the series from number `first` on, from the one minute to the other."""
@@ -224,9 +243,10 @@ class Fleet:
             "group_eval_order": list(self.groups),
             "tests": [
                 {
-                    "interval": "1m",
+                    "interval": f"{self.scraped_every}s",
                     "input_series": [
-                        {"series": one.selector, "values": one.notation} for one in self._series
+                        {"series": one.selector, "values": one.every(self.scraped_every).notation}
+                        for one in self._series
                     ],
                     "promql_expr_test": [
                         {

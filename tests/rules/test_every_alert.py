@@ -5,7 +5,7 @@ When each fires, and when it must not, is in the tables that its GPU is taken fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -253,3 +253,48 @@ def add_nodes(fleet: Fleet) -> None:
     for minute in (62, 64, 67, 70, 74):
         fleet.expect(minute, 'ALERTS{alertstate="firing",instance="blind"}', {blind: 1.0})
     fleet.end("blind", 74)
+
+
+# --- Whenever it is scraped and evaluated ----------------------------------------------------
+
+LATE_MINUTES = 8
+"""Evaluated from the last to the first, each layer reads what the one before found a minute ago."""
+SOON_TOLD = {
+    alert: firing
+    for alert, firing in ALERTS.items()
+    if firing.after <= HOST and firing.lasts >= LATE_MINUTES
+}
+
+
+@pytest.mark.parametrize("seconds", [15, 30])
+def test_at_any_scrape_interval_the_verdicts_are_the_same(seconds: int, tmp_path: Path) -> None:
+    """At 60 s: all other tests."""
+    verdicts(every_group(), seconds, tmp_path)
+
+
+def test_in_any_order_of_the_groups_the_verdicts_are_the_same(tmp_path: Path) -> None:
+    """Groups are evaluated beside each other: each may read what the others found before."""
+    verdicts([*reversed(every_group())], 60, tmp_path)
+
+
+def every_group() -> list[str]:
+    return [*GROUPS, *dict.fromkeys(rule.group for rule in rules().values())]
+
+
+def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:
+    """What each alert is expected of, and nothing else, with a healthy GPU beside it."""
+    last = HOST + LATE_MINUTES
+    fleet = Fleet(last, groups=order, scraped_every=scraped_every)
+    for alert, firing in SOON_TOLD.items():
+        node = alert.replace("/", "-")
+        job = (firing.gpu, *firing.siblings)
+        add_gpu(fleet, node, replace(gpu(), target=firing.gpu.target, **host_of(firing.gpu)))
+        for index, one in enumerate(job, 1):
+            add_gpu(fleet, node, changed(one, owner=None if one.owners else owner(node)), index)
+        told = {
+            f'{{alertname="{rules()[alert].name}",gpu="{at}"}}': 1.0
+            for at in range(1, 1 + (len(job) if firing.alike else 1))
+        }
+        firing_now = f'ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}}'
+        fleet.expect(last, f"count by (alertname, gpu) ({firing_now})", told)
+    fleet.check(folder)

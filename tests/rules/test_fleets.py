@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rules.fleet import GROUPS, Fleet, Gpu, Signal, add_gpu
+from rules.fleet import Fleet, Gpu, Signal, add_gpu
 from rules.test_on_the_gpu import HEALTHY, changed
 
 SYNCHRONOUS = 8
@@ -247,31 +247,4 @@ def test_a_loop_of_restarts_keeps_one_name_and_one_owner(tmp_path: Path) -> None
     fleet.expect(HOURS, series, {owner: 1.0})
     during = 'count_over_time(ALERTS{alertstate="firing",alertname="GpuRestartLoop"}[100m:1m])'
     fleet.expect(HOURS, f"max({during})", {"{}": 101.0})
-    fleet.check(tmp_path)
-
-
-# --- Whenever it is evaluated ----------------------------------------------------------------
-
-
-def test_in_any_order_of_the_groups_the_verdicts_are_the_same(tmp_path: Path) -> None:
-    """Groups are evaluated beside each other: each may read what the others found before."""
-    alerts = ("gpu-telemetry-and-hardware", "gpu-allocation-and-jobs", "gpu-input-pipeline")
-    every = (*GROUPS, *alerts, "gpu-on-the-gpu", "gpu-fleet-alerts")
-    fleet = Fleet(60, groups=tuple(reversed(every)))
-    add_gpu(fleet, "starved", Gpu(busy=0.2, sm=0.15, stalls={"host_code": 0.8}))
-    add_gpu(fleet, "sync", changed(HEALTHY, busy=0.8, owner=job(1), **FEW_WORKERS))
-    for index in range(1, SYNCHRONOUS):
-        add_gpu(fleet, "sync", changed(SPINS, owner=job(1)), index)
-    add_gpu(fleet, "hot", changed(HEALTHY, throttle={"sw_thermal": 0.3}, clock=0.8))
-    add_gpu(fleet, "broken", changed(HEALTHY, row_remap_failed=1))
-    add_gpu(fleet, "well", HEALTHY)
-    for node, name, cause in (
-        ("starved", "GpuHostLoopBound", "host_loop_bound"),
-        ("sync", "GpuTooFewWorkers", "too_few_workers"),
-        ("hot", "GpuThermalThrottle", "thermal_throttle"),
-        ("broken", "GpuFault", "gpu_fault"),
-    ):
-        told = f'{{alertname="{name}",cause="{cause}",gpu="0"}}'
-        fleet.expect(50, firing(node), {told: 1.0})
-    fleet.expect(50, firing("well"), {})
     fleet.check(tmp_path)
