@@ -1,0 +1,93 @@
+"""What Prometheus said of a GPU or a node in all of the time, and whether that was right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from causes.cases import Diagnosis, Expected
+from support.prometheus import Labels
+
+LATELY_SECONDS = 8.0
+"""Two cores are shared: what holds for most of this time holds."""
+_MOST = 0.6
+Series = tuple[Labels, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Of one GPU, or of a node."""
+
+    title: str
+    expected: Expected
+    fired: frozenset[Diagnosis]
+    """At any time."""
+    firing: frozenset[Diagnosis]
+    """At the end."""
+    primary: str
+    """The primary cause for most of the last seconds; "": none."""
+
+    @property
+    def wrong(self) -> str | None:
+        """What does not meet the expectation; None when all does."""
+        wanted = self.expected.alert
+        accepted = self.expected.besides | ({wanted} if wanted else set())
+        others = [one for one in self.fired if not any(matches(one, it) for it in accepted)]
+        found = [f"{one.alert} ({one.severity}) fired" for one in sorted(others)]
+        if wanted and not any(matches(one, wanted) for one in self.firing):
+            found.append(f"{wanted.alert} {wanted.severity} does not fire")
+        if self.primary != self.expected.cause:
+            found.append(f"the primary cause is {self.primary or 'none'}")
+        return ", ".join(found) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that Prometheus evaluated since Unix time `began`, second by second."""
+
+    began: float
+    alerts: Sequence[Series]
+    primary: Sequence[Series]
+
+    def heard(self, title: str, expected: Expected, **labels: str) -> Heard:
+        """What was said of whom all `labels` name; an empty label must be absent."""
+        end = self.began + expected.seconds
+        mine = [
+            (Diagnosis(told["alertname"], told.get("cause", ""), told["severity"]), samples)
+            for told, samples in self.alerts
+            if told["alertstate"] == "firing" and _has(told, labels)
+        ]
+        return Heard(
+            title,
+            expected,
+            fired=frozenset(one for one, samples in mine if _within(samples, self.began, end)),
+            firing=frozenset(
+                one for one, samples in mine if _within(samples, end - LATELY_SECONDS / 2, end)
+            ),
+            primary=self._primary(end, labels),
+        )
+
+    def _primary(self, end: float, labels: Labels) -> str:
+        seconds: Counter[str] = Counter()
+        for told, samples in self.primary:
+            if _has(told, labels):
+                seconds[told["cause"]] += _within(samples, end - LATELY_SECONDS, end)
+        for cause, count in seconds.most_common(1):
+            if count >= _MOST * LATELY_SECONDS:
+                return cause
+        return ""
+
+
+def matches(found: Diagnosis, wanted: Diagnosis) -> bool:
+    """Whether it is that alert, of that severity if one is wanted."""
+    same = (found.alert, found.cause) == (wanted.alert, wanted.cause)
+    return same and wanted.severity in ("", found.severity)
+
+
+def _has(told: Labels, labels: Labels) -> bool:
+    return all(told.get(name, "") == value for name, value in labels.items())
+
+
+def _within(samples: Sequence[tuple[float, float]], start: float, end: float) -> int:
+    return sum(start <= at <= end for at, _ in samples)
