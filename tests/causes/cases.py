@@ -23,7 +23,10 @@ _NOT_QUITE = ", not quite"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Diagnosis:
-    """An alert, the cause that it carries, and how severe it is; "": there are several."""
+    """An alert, the cause that it carries, and how severe it is.
+
+    Of `GpuCausesBlind` what it is blind for. "": it has no cause, its severity does not matter.
+    """
 
     alert: str
     cause: str = ""
@@ -104,6 +107,12 @@ class Case:
     exporter_returns: float | None = None
     """When the node's exporter is killed, and when another one starts."""
 
+    @property
+    def of_several(self) -> bool:
+        """Whether one of its GPUs has several tenants."""
+        tenants = {process.tenant for process in self.processes if process.role != "asks"}
+        return len(tenants) > 1 or bool(tenants and any(gpu.assigned for gpu in self.gpus))
+
 
 def gpu(  # noqa: PLR0913 - a table
     *conditions: Condition,
@@ -124,6 +133,7 @@ def gpu(  # noqa: PLR0913 - a table
 
 
 def _ill(one: Gpu, alert: Diagnosis, **more: Any) -> Gpu:  # noqa: ANN401 - of Expected
+    """The same GPU, of which `alert` is to be said."""
     return replace(one, expected=Expected(alert, **more))
 
 
@@ -174,7 +184,10 @@ UNEXPLAINED = Diagnosis("GpuUnexplainedLowUtilization", "unexplained_low_utiliza
 NEAR_OOM = Diagnosis("GpuNearOom", "near_oom")
 OVERSIZED = Diagnosis("GpuOversized", "oversized_gpu")
 EXPORTER_DOWN = Diagnosis("GpuExporterDown")
-BLIND = Diagnosis("GpuCausesBlind")
+BLIND = Diagnosis("GpuCausesBlind", "device_causes")
+BLIND_FOR_LINKS = Diagnosis("GpuCausesBlind", "link_causes")
+BLIND_FOR_JOBS = Diagnosis("GpuCausesBlind", "job_causes")
+"""Of a GPU that has several tenants."""
 
 _IDLES = Gpu(phases=(Phase(busy=0.0),))
 _SPINS = replace(
@@ -258,9 +271,7 @@ def _jobs() -> Iterable[Case]:
     moves = _spinning(nvlink_receive_bytes_per_second=2e8, tensor=0.1)
     yield Case("collective hang, not quite", 2 * (moves,))
     yield Case("nobody asks", (_ill(_IDLES, NO_REQUESTS),), (Process("serves"),))
-    told = Expected(primary=NO_REQUESTS.cause)
-    yield Case("few ask", (_ill(gpu(busy=0.3), NO_REQUESTS),), _SERVED)
-    yield Case("few ask, not quite", (replace(gpu(busy=0.62), expected=told),), _SERVED)
+    yield from _twins("few ask", NO_REQUESTS, gpu(busy=0.3), gpu(busy=0.8), *_SERVED)
     yield Case("start-up", (_ill(_IDLES, STARTUP, seconds=_STARTING),))
     begins = Gpu((Phase(busy=0.0), Phase(since=_STARTS + 3)))
     yield Case("start-up, not quite", (begins,), (Process(starts=_STARTS),))
@@ -313,8 +324,8 @@ def _on_the_gpu() -> Iterable[Case]:
     grows = gpu(held=0.94, growth=0.001)
     yield from _twins("memory fills up", NEAR_OOM, grows, gpu(held=0.98), primary="")
     small = Expected(OVERSIZED, NO_REQUESTS.cause, frozenset({NO_REQUESTS}))
-    yield Case("small job", (replace(gpu(busy=0.1, held=0.1), expected=small),), _SERVED)
-    yield Case("small job, not quite", (_ill(gpu(busy=0.1, held=0.3), NO_REQUESTS),), _SERVED)
+    yield Case("small job", (replace(gpu(busy=0.06, held=0.1), expected=small),), _SERVED)
+    yield Case("small job, not quite", (_ill(gpu(busy=0.06, held=0.3), NO_REQUESTS),), _SERVED)
 
 
 def _nodes() -> Iterable[Case]:
@@ -332,7 +343,8 @@ def _nodes() -> Iterable[Case]:
         exporter_ends=_STARTING,
         exporter_returns=_STARTING,
     )
-    yield Case("no GPM", (gpu(board.without_gpm),), alone=True, expected=Expected(BLIND))
+    blind = Expected(BLIND, primary="", besides=frozenset({BLIND_FOR_LINKS}))
+    yield Case("no GPM", (gpu(board.without_gpm),), alone=True, expected=blind)
 
 
 CASES = (*_hardware(), *_jobs(), *_groups(), *_on_the_gpu(), *_nodes())

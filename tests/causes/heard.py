@@ -54,7 +54,7 @@ class Told:
         """What was said of whom all `labels` name; an empty label must be absent."""
         end = self.began + expected.seconds
         mine = [
-            (Diagnosis(told["alertname"], told.get("cause", ""), told["severity"]), samples)
+            (_diagnosis(told), samples)
             for told, samples in self.alerts
             if told["alertstate"] == "firing" and _has(told, labels)
         ]
@@ -83,6 +83,11 @@ def matches(found: Diagnosis, wanted: Diagnosis) -> bool:
     """Whether it is that alert, of that severity if one is wanted."""
     same = (found.alert, found.cause) == (wanted.alert, wanted.cause)
     return same and wanted.severity in ("", found.severity)
+
+
+def _diagnosis(told: Labels) -> Diagnosis:
+    cause = told.get("cause") or told.get("blind", "")
+    return Diagnosis(told["alertname"], cause, told["severity"])
 
 
 def _has(told: Labels, labels: Labels) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
+import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,15 @@ from typing import Any
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from gpu_bottleneck_exporter.driver.board import Board, VirtualGpu, Work
 
-PERIOD_SECONDS = 0.5
+_PERIODS_SECONDS = 0.2, 0.6
+"""At random, so that it never keeps step with who watches."""
+_ASKS_SECONDS = 0.8, 1.6
+"""Of a server it must be seen when it waits for its GPU and when for a client."""
 _KERNEL_SECONDS = 0.5
 _AHEAD_NS = 1_500_000_000
 """Queued on a GPU that is to have no gap, however late this process comes to run."""
 _HOST = "127.0.0.1"
+_QUESTION = struct.Struct("d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,13 @@ class Held:
         held = min(self._share.held + self._share.growth * elapsed, 0.999)
         self._gpu.hold(os.getpid(), int(held * self._gpu.record.memory_total))
 
-    def launch(self, elapsed: float) -> int:
-        """Launch the work of one period; returns when it will end."""
+    def launch(self, elapsed: float, period: float) -> int:
+        """Launch the work of so many seconds; returns when it will end."""
         _, busy, work = [phase for phase in self._share.phases if phase[0] <= elapsed][-1]
         if busy >= 1:
             return self._launch_ahead(Work(**work))
         if busy > 0:
-            return self._gpu.launch(busy * PERIOD_SECONDS, Work(**work))
+            return self._gpu.launch(busy * period, Work(**work))
         return 0
 
     def _launch_ahead(self, work: Work) -> int:
@@ -91,14 +97,11 @@ class Held:
 
 def trains(job: Job, held: list[Held]) -> None:
     """Launch, and sleep until the next period."""
-    while True:
-        began = time.monotonic()
-        elapsed = max(began - job.began, 0.0)
+    for period in _periods(_PERIODS_SECONDS):
+        elapsed = max(time.monotonic() - job.began, 0.0)
         for gpu in held:
-            if gpu._share.growth:
-                gpu.hold(elapsed)
-            gpu.launch(elapsed)
-        time.sleep(max(began + PERIOD_SECONDS - time.monotonic(), 0.0))
+            gpu.hold(elapsed)
+            gpu.launch(elapsed, period)
 
 
 def serves(job: Job, held: list[Held]) -> None:
@@ -111,22 +114,32 @@ def serves(job: Job, held: list[Held]) -> None:
         while True:
             connection, _ = listening.accept()
             with connection:
-                while connection.recv(1):
-                    VirtualGpu.synchronize(held[0].launch(max(time.monotonic() - job.began, 0.0)))
+                while told := connection.recv(_QUESTION.size):
+                    elapsed = max(time.monotonic() - job.began, 0.0)
+                    VirtualGpu.synchronize(held[0].launch(elapsed, *_QUESTION.unpack(told)))
                     connection.sendall(b"!")
 
 
 def asks(job: Job, _: list[Held]) -> None:
-    """Ask the server once in a period."""
+    """Ask the server once in a while for the work of that while."""
     port = Path(job.folder) / "port"
     while not port.exists():
         time.sleep(0.05)
     with socket.create_connection((_HOST, int(port.read_text()))) as connection:
-        while True:
-            began = time.monotonic()
-            connection.sendall(b"?")
+        for period in _periods(_ASKS_SECONDS):
+            connection.sendall(_QUESTION.pack(period))
             connection.recv(1)
-            time.sleep(max(began + PERIOD_SECONDS - time.monotonic(), 0.0))
+
+
+def _periods(between: tuple[float, float]) -> Iterator[float]:
+    """Lengths of periods, each when it begins."""
+    draw = random.Random(os.getpid())  # noqa: S311 - no secret
+    begins = time.monotonic()
+    while True:
+        period = draw.uniform(*between)
+        yield period
+        begins += period
+        time.sleep(max(begins - time.monotonic(), 0.0))
 
 
 ROLES: dict[str, Callable[[Job, list[Held]], None]] = {

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from causes import holder, node
-from causes.cases import DAY, JUDGED_SECONDS, NOTHING, Case, Gpu, Process
+from causes.cases import BLIND_FOR_JOBS, DAY, JUDGED_SECONDS, Case, Expected, Gpu, Process
 from causes.heard import Heard, Told
 from gpu_bottleneck_exporter.driver.board import MAX_GPUS, Board, VirtualGpu, create
 from support.board_exporter import Exporter, started
@@ -249,7 +249,14 @@ def _of_node(one: Node, told: Told) -> Iterator[Heard]:
         for at, (gpu, what) in enumerate(zip(one.gpus_of(place), case.gpus, strict=True)):
             title = f"{case.name}, GPU {at}" if len(case.gpus) > 1 else case.name
             yield told.heard(title, what.expected, uuid=gpu.record.uuid.decode())
-    alone = one.places[0].case if one.places[0].case.alone else None
-    title = f"{alone.name}, node" if alone else f"node {one.number}"
-    expected = alone.expected if alone else NOTHING
-    yield told.heard(title, expected, instance=one.target, uuid="")
+    yield told.heard(*_of_all(one), instance=one.target, uuid="")
+
+
+def _of_all(one: Node) -> tuple[str, Expected]:
+    """What is expected of the node as a whole."""
+    first = one.places[0].case
+    if first.alone:
+        return f"{first.name}, node", first.expected
+    shared = any(place.case.of_several for place in one.places)
+    besides = frozenset({BLIND_FOR_JOBS} if shared else set())
+    return f"node {one.number}", Expected(besides=besides)
