@@ -18,7 +18,8 @@ JUDGED_SECONDS = 60.0
 DAY = "40m"
 """It stands for a day, before it is divided: none passes in a minute."""
 TRAINS = Work()
-_NOT_QUITE = ", not quite"
+NOT_QUITE = ", not quite"
+"""Ends the name of the healthy twin."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,7 +115,7 @@ class Case:
         return len(tenants) > 1 or bool(tenants and any(gpu.assigned for gpu in self.gpus))
 
 
-def gpu(  # noqa: PLR0913 - a table
+def gpu(
     *conditions: Condition,
     held: float = 0.6,
     busy: float = 1.0,
@@ -149,7 +150,7 @@ def _twins(
     who = processes or (Process(),)
     return (
         Case(name, (_ill(ill, alert, **more),), who),
-        Case(name + _NOT_QUITE, (well,), who),
+        Case(name + NOT_QUITE, (well,), who),
     )
 
 
@@ -228,9 +229,7 @@ def _hardware() -> Iterable[Case]:
     yield Case("hung driver", (_ill(gpu(board.hung), TELEMETRY_LOST),))
     yield from _twins("double-bit error", FAULT, gpu(board.xid(48)), gpu(board.xid(13)))
     yield Case("off the bus", (_ill(gpu(board.xid(79), board.lost), FAULT),))
-    yield from _twins(
-        "row remap failed", FAULT, gpu(board.remap(failed=True)), gpu(board.remap())
-    )
+    yield from _twins("row remap failed", FAULT, gpu(board.remap(failed=True)), gpu(board.remap()))
     yield Case("row remap pending", (_ill(gpu(board.remap(pending=True)), CONTAINED, primary=""),))
     yield Case("contained memory error", (_ill(gpu(board.xid(94)), CONTAINED, primary=""),))
     yield from _twins(
@@ -255,9 +254,7 @@ def _hardware() -> Iterable[Case]:
         gpu(*capped, board.power_limit(0.6), watts=300.0),
         gpu(*capped, watts=600.0),
     )
-    yield from _twins(
-        "locked clocks", CLOCK_LIMITED, gpu(board.clock(0.7)), gpu(board.clock(0.8))
-    )
+    yield from _twins("locked clocks", CLOCK_LIMITED, gpu(board.clock(0.7)), gpu(board.clock(0.8)))
     yield from _twins("narrow link", LINK, gpu(board.link(width=8)), gpu(board.link()))
     yield Case("old link", (_ill(gpu(board.link(generation=4)), LINK),))
     yield Case(
@@ -277,7 +274,7 @@ def _jobs() -> Iterable[Case]:
     yield Case("start-up, not quite", (begins,), (Process(starts=_STARTS),))
     assigned = replace(_IDLES, assigned=True)
     yield Case("assigned, no process", (_ill(assigned, NEVER_USED),), ())
-    yield Case("not assigned, no process", (_IDLES,), ())
+    yield Case("assigned, no process, not quite", (_IDLES,), ())
     yield Case("assigned, and used", (replace(gpu(busy=0.8), assigned=True),))
     notebook = Process("notebook")
     yield from _twins("notebook", INTERACTIVE, gpu(busy=0.05), gpu(busy=0.9), notebook)
@@ -301,11 +298,13 @@ def _groups() -> Iterable[Case]:
 
 
 def _on_the_gpu() -> Iterable[Case]:
-    copies = {"pcie_receive_bytes_per_second": 26e9}
+    copies: dict[str, Any] = {"pcie_receive_bytes_per_second": 26e9}
     some = gpu(busy=0.25, pcie_receive_bytes_per_second=10e9)
-    full, free = {"held": 0.9}, {"held": 0.3, "dram": 0.2}
-    few, many = {"sm_active": 0.35}, {"sm_active": 0.6}
-    fp32 = {"sm_active": 0.8, "fp32": 0.5}
+    full: dict[str, Any] = {"held": 0.9}
+    free: dict[str, Any] = {"held": 0.3, "dram": 0.2}
+    few: dict[str, Any] = {"sm_active": 0.35}
+    many: dict[str, Any] = {"sm_active": 0.6}
+    fp32: dict[str, Any] = {"sm_active": 0.8, "fp32": 0.5}
     yield from _twins("copies", PCIE, gpu(**copies, **few), gpu(**copies, **many))
     yield Case("some copies", (_ill(some, PCIE_INFO),))
     yield from _twins("full memory", MEMORY_CAPPED, gpu(**full, **few), gpu(**full, **many))

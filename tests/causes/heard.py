@@ -20,6 +20,8 @@ class Heard:
     """Of one GPU, or of a node."""
 
     title: str
+    case: str
+    """The name of its case; "" of a node that several share."""
     expected: Expected
     fired: frozenset[Diagnosis]
     """At any time."""
@@ -50,7 +52,7 @@ class Told:
     alerts: Sequence[Series]
     primary: Sequence[Series]
 
-    def heard(self, title: str, expected: Expected, **labels: str) -> Heard:
+    def heard(self, title: str, case: str, expected: Expected, **labels: str) -> Heard:
         """What was said of whom all `labels` name; an empty label must be absent."""
         end = self.began + expected.seconds
         mine = [
@@ -60,6 +62,7 @@ class Told:
         ]
         return Heard(
             title,
+            case,
             expected,
             fired=frozenset(one for one, samples in mine if _within(samples, self.began, end)),
             firing=frozenset(

@@ -1,6 +1,6 @@
 """Stage all situations, or some, and print what fired as a table in Markdown.
 
-    PYTHONPATH=tests python -m causes.matrix [--only PATTERN]
+PYTHONPATH=tests python -m causes.matrix [--only PATTERN]
 """
 
 from __future__ import annotations

@@ -44,9 +44,7 @@ def main(board: str, port: str, folder: str) -> None:
     driver = VirtualDriver(Board(Path(board)))
     sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
     sampler.start()
-    content = ExporterContent(
-        sampler, collectors, settings.telemetry_path, settings.runbook_base
-    )
+    content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
     asyncio.run(WebServer(content, sockets).serve())
 
 

@@ -143,9 +143,7 @@ class Crowd:
             environment["SLURM_JOB_ID"] = f"{place.job + process.tenant}"
         # A session of its own has no terminal, which would make it interactive.
         self.processes.append(
-            subprocess.Popen(
-                [sys.executable, *command], env=environment, start_new_session=True
-            )
+            subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True)
         )
 
     def end(self) -> None:
@@ -180,7 +178,11 @@ def _shares(place: Place) -> list[holder.Share]:
             gpu.held / workers,
             gpu.held_growth,
             [
-                (phase.since, phase.busy if phase.busy >= 1 else phase.busy / workers, asdict(phase.work))
+                (
+                    phase.since,
+                    phase.busy if phase.busy >= 1 else phase.busy / workers,
+                    asdict(phase.work),
+                )
                 for phase in gpu.phases
             ],
         )
@@ -248,15 +250,15 @@ def _of_node(one: Node, told: Told) -> Iterator[Heard]:
         case = place.case
         for at, (gpu, what) in enumerate(zip(one.gpus_of(place), case.gpus, strict=True)):
             title = f"{case.name}, GPU {at}" if len(case.gpus) > 1 else case.name
-            yield told.heard(title, what.expected, uuid=gpu.record.uuid.decode())
+            yield told.heard(title, case.name, what.expected, uuid=gpu.record.uuid.decode())
     yield told.heard(*_of_all(one), instance=one.target, uuid="")
 
 
-def _of_all(one: Node) -> tuple[str, Expected]:
-    """What is expected of the node as a whole."""
+def _of_all(one: Node) -> tuple[str, str, Expected]:
+    """What is expected of the node as a whole: title, name of the case if it has one only."""
     first = one.places[0].case
     if first.alone:
-        return f"{first.name}, node", first.expected
+        return f"{first.name}, node", first.name, first.expected
     shared = any(place.case.of_several for place in one.places)
     besides = frozenset({BLIND_FOR_JOBS} if shared else set())
-    return f"node {one.number}", Expected(besides=besides)
+    return f"node {one.number}", "", Expected(besides=besides)
