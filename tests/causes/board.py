@@ -101,6 +101,7 @@ def without_thermometer(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
         gpu.fail("DeviceGetTemperature", _ERROR_UNKNOWN)
 
 
-def without_gpm(_: Board, gpu: VirtualGpu, __: float) -> None:
-    """The driver does not tell what the SMs do, though the GPU could."""
-    gpu.fail("GpmSampleGet", NVML_ERROR_NOT_SUPPORTED)
+def without_gpm(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
+    """The driver does not tell any more what the SMs do, though the GPU could."""
+    if elapsed >= AFTER_SECONDS:
+        gpu.fail("GpmSampleGet", NVML_ERROR_NOT_SUPPORTED)

@@ -105,8 +105,9 @@ class Case:
     """On a node of its own, of which `expected` is to be said."""
     expected: Expected = NOTHING
     exporter_ends: float | None = None
-    exporter_returns: float | None = None
-    """When the node's exporter is killed, and when another one starts."""
+    """When the exporter of its node, where it is alone, is killed."""
+    exporter_returns: bool = False
+    """Whether another one starts at once."""
 
     @property
     def of_several(self) -> bool:
@@ -267,7 +268,10 @@ def _jobs() -> Iterable[Case]:
     yield Case("collective hang", 2 * (_ill(_spinning(), HANG),))
     moves = _spinning(nvlink_receive_bytes_per_second=2e8, tensor=0.1)
     yield Case("collective hang, not quite", 2 * (moves,))
-    yield Case("nobody asks", (_ill(_IDLES, NO_REQUESTS),), (Process("serves"),))
+    # Until it is seen to listen it starts, to alerts that wait for a minute, half a second here.
+    at_first = frozenset({STARTUP})
+    nobody = _ill(_IDLES, NO_REQUESTS, besides=at_first)
+    yield Case("nobody asks", (nobody,), (Process("serves"),))
     yield from _twins("few ask", NO_REQUESTS, gpu(busy=0.3), gpu(busy=0.8), *_SERVED)
     yield Case("start-up", (_ill(_IDLES, STARTUP, seconds=_STARTING),))
     begins = Gpu((Phase(busy=0.0), Phase(since=_STARTS + 3)))
@@ -340,7 +344,7 @@ def _nodes() -> Iterable[Case]:
         (Gpu(),),
         alone=True,
         exporter_ends=_STARTING,
-        exporter_returns=_STARTING,
+        exporter_returns=True,
     )
     blind = Expected(BLIND, primary="", besides=frozenset({BLIND_FOR_LINKS}))
     yield Case("no GPM", (gpu(board.without_gpm),), alone=True, expected=blind)

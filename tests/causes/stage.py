@@ -50,6 +50,7 @@ class Node:
     gpus: int = 0
     board: Board = field(init=False)
     exporter: Exporter = field(init=False)
+    exporter_ended: bool = False
 
     @property
     def target(self) -> str:
@@ -109,6 +110,7 @@ def _start(one: Node, cleanup: ExitStack) -> None:
     ]
     if pods:
         cleanup.enter_context(Kubelet(one.folder / node.SOCKET, *pods))
+    _change(one, 0.0)
     one.exporter = cleanup.enter_context(_exporter(one))
 
 
@@ -209,32 +211,34 @@ def _everybody(nodes: Iterable[Node]) -> Iterator[tuple[Node, Place, Process]]:
 def _play(nodes: Sequence[Node], crowd: Crowd, cleanup: ExitStack) -> None:
     """Let all happen in its time."""
     waiting = list(_everybody(nodes))
-    exits = [(one, place.case) for one in nodes for place in one.places]
-    _change(nodes, 0.0)
     while crowd.elapsed < JUDGED_SECONDS:
-        due = [entry for entry in waiting if entry[2].starts <= crowd.elapsed]
-        for entry in due:
+        for entry in [entry for entry in waiting if entry[2].starts <= crowd.elapsed]:
             crowd.start(*entry)
             waiting.remove(entry)
-        _change(nodes, crowd.elapsed)
-        for one, case in list(exits):
-            if case.exporter_ends is not None and case.exporter_ends <= crowd.elapsed:
-                exits.remove((one, case))
-                one.exporter.process.kill()
-                one.exporter.process.wait()
-                if case.exporter_returns is not None:
-                    port = one.exporter.port
-                    one.exporter = cleanup.enter_context(_exporter(one, port))
+        for one in nodes:
+            _change(one, crowd.elapsed)
+            _end_exporter(one, crowd.elapsed, cleanup)
         crowd.check()
         time.sleep(_TICK_SECONDS)
 
 
-def _change(nodes: Iterable[Node], elapsed: float) -> None:
-    for one in nodes:
-        for place in one.places:
-            for gpu, told in zip(one.gpus_of(place), place.case.gpus, strict=True):
-                for condition in told.conditions:
-                    condition(one.board, gpu, elapsed)
+def _end_exporter(one: Node, elapsed: float, cleanup: ExitStack) -> None:
+    """Kill the exporter when it is time, and start another one if there is to be one."""
+    case, process = one.places[0].case, one.exporter.process
+    if case.exporter_ends is None or elapsed < case.exporter_ends or one.exporter_ended:
+        return
+    one.exporter_ended = True
+    process.kill()
+    process.wait()
+    if case.exporter_returns:
+        one.exporter = cleanup.enter_context(_exporter(one, one.exporter.port))
+
+
+def _change(one: Node, elapsed: float) -> None:
+    for place in one.places:
+        for gpu, told in zip(one.gpus_of(place), place.case.gpus, strict=True):
+            for condition in told.conditions:
+                condition(one.board, gpu, elapsed)
 
 
 def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[Heard]:
