@@ -15,13 +15,25 @@ _MOST = 0.6
 Series = tuple[Labels, list[tuple[float, float]]]
 
 
+HELD, FREE, SCRAPED = "gpu:gate:warm", "gpu:held:bool", "up"
+LOOKED_AT = f"{HELD} or {FREE} == 0 or {SCRAPED}"
+"""GPUs that are held for so long that they may be judged, that nobody holds; nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """A GPU of a case, or a node."""
+
+    title: str
+    case: str = ""
+    """"": of a node that several cases share."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
     """Of one GPU, or of a node."""
 
-    title: str
-    case: str
-    """The name of its case; "" of a node that several share."""
+    whose: Whose
     expected: Expected
     fired: frozenset[Diagnosis]
     """At any time."""
@@ -29,6 +41,8 @@ class Heard:
     """At the end."""
     primary: str
     """The primary cause for most of the last seconds; "": none."""
+    looked_at: bool
+    """Whether the rules did so at all: what nobody looks at is silent, too."""
 
     @property
     def wrong(self) -> str | None:
@@ -41,6 +55,8 @@ class Heard:
             found.append(f"{wanted.alert} {wanted.severity} does not fire")
         if self.primary != self.expected.cause:
             found.append(f"the primary cause is {self.primary or 'none'}")
+        if not wanted and not self.looked_at:
+            found.append("the rules did not look at it")
         return ", ".join(found) or None
 
 
@@ -51,9 +67,14 @@ class Told:
     began: float
     alerts: Sequence[Series]
     primary: Sequence[Series]
+    looked_at: Sequence[Series]
+    """Those of `HELD`, `FREE` and `SCRAPED`."""
 
-    def heard(self, title: str, case: str, expected: Expected, **labels: str) -> Heard:
-        """What was said of whom all `labels` name; an empty label must be absent."""
+    def heard(self, whose: Whose, expected: Expected, looked_at: str, **labels: str) -> Heard:
+        """What was said of whom all `labels` name; an empty label must be absent.
+
+        `looked_at` is the series that it must have.
+        """
         end = self.began + expected.seconds
         mine = [
             (_diagnosis(told), samples)
@@ -61,14 +82,18 @@ class Told:
             if told["alertstate"] == "firing" and _has(told, labels)
         ]
         return Heard(
-            title,
-            case,
+            whose,
             expected,
             fired=frozenset(one for one, samples in mine if _within(samples, self.began, end)),
             firing=frozenset(
                 one for one, samples in mine if _within(samples, end - LATELY_SECONDS / 2, end)
             ),
             primary=self._primary(end, labels),
+            looked_at=any(
+                _within(samples, self.began, end) >= LATELY_SECONDS
+                for told, samples in self.looked_at
+                if told["__name__"] == looked_at and _has(told, labels)
+            ),
         )
 
     def _primary(self, end: float, labels: Labels) -> str:

@@ -30,7 +30,7 @@ def table(heard: Iterable[Heard]) -> str:
 def _row(heard: Heard) -> str:
     wanted = heard.expected.alert
     cells = (
-        heard.title + (_WRONG if heard.wrong else ""),
+        heard.whose.title + (_WRONG if heard.wrong else ""),
         wanted.alert if wanted else "",
         ", ".join(f"{one.alert} ({one.severity})" for one in sorted(heard.fired)),
         f"`{heard.primary}`" if heard.primary else "",
@@ -47,7 +47,7 @@ def main() -> int:
         heard = staged([case for case in CASES if re.search(only, case.name)], Path(folder))
     sys.stdout.write(table(heard) + "\n")
     wrong = [one for one in heard if one.wrong]
-    sys.stdout.writelines(f"{one.title}: {one.wrong}\n" for one in wrong)
+    sys.stdout.writelines(f"{one.whose.title}: {one.wrong}\n" for one in wrong)
     return bool(wrong)
 
 

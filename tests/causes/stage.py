@@ -15,7 +15,7 @@ from pathlib import Path
 
 from causes import holder, node
 from causes.cases import BLIND_FOR_JOBS, DAY, JUDGED_SECONDS, Case, Expected, Gpu, Process
-from causes.heard import Heard, Told
+from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Heard, Told, Whose
 from gpu_bottleneck_exporter.driver.board import MAX_GPUS, Board, VirtualGpu, create
 from support.board_exporter import Exporter, started
 from support.kubelet import Kubelet, with_gpus
@@ -245,24 +245,26 @@ def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[Hear
     end = time.time()
     alerts = server.query_range("ALERTS", began, end, 1.0)
     primary = server.query_range("gpu:bottleneck:primary", began, end, 1.0)
-    told = Told(began, alerts, primary)
+    looked_at = server.query_range(LOOKED_AT, began, end, 1.0)
+    told = Told(began, alerts, primary, looked_at)
     return [heard for one in nodes for heard in _of_node(one, told)]
 
 
 def _of_node(one: Node, told: Told) -> Iterator[Heard]:
     for place in one.places:
-        case = place.case
+        case, looked_at = place.case, HELD if place.case.processes else FREE
         for at, (gpu, what) in enumerate(zip(one.gpus_of(place), case.gpus, strict=True)):
             title = f"{case.name}, GPU {at}" if len(case.gpus) > 1 else case.name
-            yield told.heard(title, case.name, what.expected, uuid=gpu.record.uuid.decode())
-    yield told.heard(*_of_all(one), instance=one.target, uuid="")
+            uuid = gpu.record.uuid.decode()
+            yield told.heard(Whose(title, case.name), what.expected, looked_at, uuid=uuid)
+    yield told.heard(*_of_all(one), SCRAPED, instance=one.target, uuid="")
 
 
-def _of_all(one: Node) -> tuple[str, str, Expected]:
-    """What is expected of the node as a whole: title, name of the case if it has one only."""
+def _of_all(one: Node) -> tuple[Whose, Expected]:
+    """What is expected of the node as a whole."""
     first = one.places[0].case
     if first.alone:
-        return f"{first.name}, node", first.name, first.expected
+        return Whose(f"{first.name}, node", first.name), first.expected
     shared = any(place.case.of_several for place in one.places)
     besides = frozenset({BLIND_FOR_JOBS} if shared else set())
-    return f"node {one.number}", "", Expected(besides=besides)
+    return Whose(f"node {one.number}"), Expected(besides=besides)
