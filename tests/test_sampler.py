@@ -153,6 +153,26 @@ def test_one_broken_reading_costs_its_own_series_only(
         until(lambda: "gpu_memory_used_bytes{" in body(), "it comes back")
 
 
+@pytest.mark.parametrize("result", [pynvml.NVML_ERROR_TIMEOUT, NVML_ERROR_NOT_SUPPORTED])
+def test_sums_of_what_cannot_be_read_any_more_do_not_stand_still(
+    make_board: MakeBoard, sampling: Sampling, result: int
+) -> None:
+    board = make_board()
+    with running(sampling(board)) as (sampler, _):
+
+        def sums() -> list[object]:
+            totals = snapshot(sampler, 0).totals
+            return [totals.active_ns, totals.pipe_ns, totals.traffic_bytes]
+
+        until(lambda: observed(sampler, 0) and all(sums()), "activity")
+        board.gpus[0].fail("GpmSampleGet", result)
+        until(lambda: not any(sums()), "the old sums go")
+        assert up(sampler) == [True]
+        if result != NVML_ERROR_NOT_SUPPORTED:
+            board.gpus[0].fail("GpmSampleGet", 0)
+            until(lambda: all(sums()), "they come back")
+
+
 def test_an_unsupported_collector_is_absent_not_failed(
     make_board: MakeBoard, sampling: Sampling
 ) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from gpu_bottleneck_exporter.accounting import WINDOW_BUCKETS, Integrator, Window, WindowHistogram
 from gpu_bottleneck_exporter.driver.readings import (
@@ -66,6 +66,9 @@ class GpuSnapshot:
         return found if isinstance(found, kind) else None
 
 
+_NO_ACTIVITY: Mapping[str, Any] = {"active_ns": {}, "pipe_ns": {}, "traffic_bytes": {}}
+
+
 class GpuLedger:
     """The running state of one GPU or MIG instance; only its worker writes it."""
 
@@ -122,15 +125,18 @@ class GpuLedger:
 
     def snapshot(self, now_ns: int) -> GpuSnapshot:
         """The state as of now."""
+        fresh = {
+            kind: reading
+            for kind, (until_ns, reading) in self._readings.items()
+            if now_ns <= until_ns
+        }
+        totals = self._totals()
         return GpuSnapshot(
             identity=self.identity,
             at_ns=now_ns,
-            totals=self._totals(),
-            readings={
-                kind: reading
-                for kind, (until_ns, reading) in self._readings.items()
-                if now_ns <= until_ns
-            },
+            # Sums that stand still would say that no SM works.
+            totals=totals if Activity in fresh else replace(totals, **_NO_ACTIVITY),
+            readings=fresh,
             xids=self.xids,
             system=self._system,
         )

@@ -429,6 +429,32 @@ def test_the_side_that_listens_is_asked(watch: Watch, server: Program, client: P
     assert Verdict.REQUEST not in wire.look((), whole=True).values()
 
 
+def test_who_answers_one_question_after_the_other_streams_nothing(
+    watch: Watch, server: Program, client: Program
+) -> None:
+    wire = watch(server)
+    for _ in range(4):
+        does(client, "ask 10")
+        assert Verdict.REQUEST in wire.look((), whole=True).values()
+        time.sleep(0.1)
+        does(server, "say 10")
+        assert Verdict.REQUEST not in wire.look((), whole=True).values()
+        time.sleep(0.1)
+
+
+def test_an_answer_in_parts_is_not_over_between_them(
+    watch: Watch, server: Program, client: Program
+) -> None:
+    wire = watch(server)
+    does(client, "ask 10")
+    wire.look((), whole=True)
+    for _ in range(2):
+        time.sleep(0.1)
+        does(server, "say 10")
+        found = wire.look((), whole=True)
+    assert Verdict.REQUEST in found.values()
+
+
 def test_only_those_that_are_asked_for_are_looked_at(watch: Watch, client: Program) -> None:
     wire = watch(client)
     number = int(client.words[0])

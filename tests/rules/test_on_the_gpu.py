@@ -487,6 +487,9 @@ OOM = {
         changed(HEALTHY, memory=[(2, 0.994 + 0.00005 * minute) for minute in range(60)])
     ),
     "oom": Case(changed(HEALTHY, memory=LEAK), None, "GpuNearOom/warning", 10, begins=31),
+    "oom of a job that takes all at once": Case(
+        changed(HEALTHY, memory=ramp((0, 0.0), (9, 0.0), (10, 0.98), (END, 0.98)))
+    ),
     "oom flat": Case(changed(HEALTHY, memory=0.98)),
     "oom just below": Case(changed(HEALTHY, memory=ramp((0, 0.80), (END, 0.965)))),
     "oom falling": Case(changed(HEALTHY, memory=ramp((0, 0.995), (END, 0.975)))),

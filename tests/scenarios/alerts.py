@@ -1,14 +1,11 @@
 """A real Prometheus with the real rules beside the scenarios: which alerts fire, for which cause.
 
-All durations of the rules are divided by `FACTOR`, so that an alert that takes twenty minutes
-fires within a case. Only the interval at which groups are evaluated is not: it is a second, as
-Prometheus takes its CPU time from the scenarios.
+The rules are those of `support.quickrules`: an alert that takes twenty minutes fires within a case.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -18,28 +15,19 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.exposition import TEXT, Exposition
-from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
 from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
 from scenarios.cases import Diagnosis, Expected
 from support.daemon import HOST
 from support.prometheus import Labels, Prometheus, prometheus
+from support.quickrules import MODEST, await_rules, quick_rules
 
-FACTOR = 120
-"""Ten minutes become five seconds; the window of most rates still holds two ticks of 1 s."""
 SILENT_SECONDS = 12.0
 """A job is judged when 5 s old, and alerts fire 5 s later; the rest is the layers of the rules."""
 _SCRAPED_EVERY_SECONDS = 0.5
-_EVALUATED_EVERY = "1s"
-_CONSTANTS_EVALUATED_EVERY = "5s"
-_CONSTANTS = "thresholds.yml"
-_INTERVAL = re.compile(r"^( *interval: ).*$", re.MULTILINE)
-_MODEST = {"GOMAXPROCS": "1", "GOGC": "400"}
-"""Little CPU time for Prometheus; memory does not matter."""
 _UNCOUNTED = "GpuCausesBlind"
 """No cause: it says which signals the virtual board or this machine lacks."""
-_PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 
 
@@ -124,10 +112,10 @@ class Listener:
 def listening(folder: Path) -> Iterator[Listener]:
     """Prometheus with the rules, scaled, ready; its files lie below `folder` until the end."""
     stage = _Stage()
-    with _served(stage) as target, _rules(folder) as rules:
+    with _served(stage) as target, quick_rules(folder) as rules:
         jobs = [("gpu", target, _SCRAPED_EVERY_SECONDS)]
-        with prometheus(folder, jobs, rules, _MODEST) as server:
-            _await_constants(server)
+        with prometheus(folder, jobs, rules, MODEST) as server:
+            await_rules(server)
             yield Listener(server, stage)
 
 
@@ -166,29 +154,6 @@ def _served(stage: _Stage) -> Iterator[str]:
     finally:
         server.stop()
         thread.join()
-
-
-@contextmanager
-def _rules(folder: Path) -> Iterator[list[Path]]:
-    paths: list[Path] = []
-    try:
-        for name, text in for_dialect(files(), "exporter").items():
-            every = _CONSTANTS_EVALUATED_EVERY if name == _CONSTANTS else _EVALUATED_EVERY
-            paths.append(folder / name)
-            paths[-1].write_text(_INTERVAL.sub(rf"\g<1>{every}", scaled(text, FACTOR)))
-        yield paths
-    finally:
-        for path in paths:
-            path.unlink()
-
-
-def _await_constants(server: Prometheus) -> None:
-    """Prometheus needs some seconds to find its target and to begin with its groups."""
-    wanted = ("up == 1", "gpu:threshold:evidence", "gpu:cause:order", "cluster:gpus_held:count")
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not all(server.query(query) for query in wanted):
-        assert time.monotonic() < deadline, "Prometheus does not evaluate the rules"
-        time.sleep(_POLL_SECONDS)
 
 
 def _diagnoses(alerts: list[Labels], state: str) -> frozenset[Diagnosis]:

@@ -42,7 +42,7 @@ class Exporter:
 @contextmanager
 def over_board(board: Path, port: int = 0) -> Iterator[Exporter]:
     """The exporter over the driver in Python."""
-    with _started([sys.executable, __file__, f"{board}", f"{port}"], {}) as exporter:
+    with started([sys.executable, __file__, f"{board}", f"{port}"], {}) as exporter:
         yield exporter
 
 
@@ -52,12 +52,13 @@ def over_nvml(library: Path, board: Path, port: int = 0) -> Iterator[Exporter]:
     command = [sys.executable, "-m", "gpu_bottleneck_exporter", "serve"]
     command += ["--web.listen-address", f"{HOST}:{port}"]
     places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board}"}
-    with _started(command, places) as exporter:
+    with started(command, places) as exporter:
         yield exporter
 
 
 @contextmanager
-def _started(command: list[str], places: dict[str, str]) -> Iterator[Exporter]:
+def started(command: list[str], places: dict[str, str]) -> Iterator[Exporter]:
+    """The exporter that `command` starts, with `places` in its environment."""
     environment = {**os.environ, **places}
     with (
         tempfile.TemporaryFile() as log,

@@ -258,7 +258,9 @@ class Wire:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         if verdict is Verdict.ANSWER and now.remote in self._patience.polled:
             verdict = Verdict.IDLE
-        if verdict is Verdict.SERVED and self._streams(now, before):
+        # Asked at each look: a question that was seen between two answers ends a streak.
+        streams = self._streams(now, before)
+        if verdict is Verdict.SERVED and streams:
             verdict = Verdict.REQUEST
         if len(self._before) >= _KEPT:
             self._before.clear()

@@ -1,0 +1,107 @@
+"""What a virtual board does of itself while jobs run: clocks, heat, links, faults.
+
+A condition is called twice a second with the seconds since the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpu_bottleneck_exporter.driver.board import (
+    CLOCKS,
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NOT_SUPPORTED,
+    Board,
+    VirtualGpu,
+)
+
+Condition = Callable[[Board, VirtualGpu, float], None]
+AFTER_SECONDS = 10.0
+"""What breaks does so later: Prometheus must have known it well."""
+_ERROR_UNKNOWN = 999
+
+
+def clock(share: float) -> Condition:
+    """The SMs run at so much of their highest clock."""
+
+    def slow(_: Board, gpu: VirtualGpu, __: float) -> None:
+        for name in ("graphics", "sm"):
+            at = CLOCKS.index(name)
+            gpu.record.clock_mhz[at] = round(share * gpu.record.clock_max_mhz[at])
+
+    return slow
+
+
+def throttled(reason: str, share: float) -> Condition:
+    """Throttled for `reason` for so much of the time."""
+    return lambda _, gpu, __: gpu.throttle(reason, share)
+
+
+def power_limit(share: float) -> Condition:
+    """Somebody has set the power limit to so much of the board's own."""
+
+    def limit(_: Board, gpu: VirtualGpu, __: float) -> None:
+        gpu.record.power_limit_mw = round(share * gpu.record.power_default_limit_mw)
+
+    return limit
+
+
+def link(*, width: int = 16, generation: int = 5) -> Condition:
+    """The PCIe link has come up like this; it could be x16 of generation 5."""
+
+    def train(_: Board, gpu: VirtualGpu, __: float) -> None:
+        gpu.record.pcie_width, gpu.record.pcie_generation = width, generation
+
+    return train
+
+
+def replays(per_second: float) -> Condition:
+    """The link has to send so many packets again."""
+
+    def count(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
+        gpu.record.pcie_replays = int(per_second * elapsed)
+
+    return count
+
+
+def xid(code: int) -> Condition:
+    """The driver reports XIDs after a while, and again, so that it lasts."""
+
+    def report(board: Board, gpu: VirtualGpu, elapsed: float) -> None:
+        if elapsed >= AFTER_SECONDS:
+            board.raise_xid(gpu.index, code)
+
+    return report
+
+
+def remap(*, failed: bool = False, pending: bool = False) -> Condition:
+    """A row of its memory could not be replaced, or is to be at the next reset."""
+
+    def tell(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
+        if elapsed >= AFTER_SECONDS:
+            gpu.record.remap_failed, gpu.record.remap_pending = failed, pending
+
+    return tell
+
+
+def lost(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
+    """It falls off the bus."""
+    if elapsed >= AFTER_SECONDS:
+        gpu.record.device_result = NVML_ERROR_GPU_IS_LOST
+
+
+def hung(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
+    """Calls into the driver do not return any more."""
+    gpu.record.hang = elapsed >= AFTER_SECONDS
+
+
+def without_thermometer(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
+    """One call of the driver fails, the others answer."""
+    if elapsed >= AFTER_SECONDS:
+        gpu.fail("DeviceGetTemperature", _ERROR_UNKNOWN)
+
+
+def without_gpm(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
+    """The driver does not tell any more what the SMs do, though the GPU could."""
+    if elapsed >= AFTER_SECONDS:
+        gpu.fail("GpmSampleGet", NVML_ERROR_NOT_SUPPORTED)

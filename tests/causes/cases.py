@@ -1,0 +1,353 @@
+"""Situations: what runs on which GPU, what the board does, what Prometheus must say of each.
+
+Each cause has one that is it, and a twin just on the healthy side of what the rules ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from causes import board
+from causes.board import Condition
+from gpu_bottleneck_exporter.driver.board import A100, H100, Model, Work
+
+JUDGED_SECONDS = 60.0
+"""After this long all alerts fire: those that take longest wait for an hour, 30 s here."""
+DAY = "40m"
+"""It stands for a day, before it is divided: none passes in a minute."""
+TRAINS = Work()
+NOT_QUITE = ", not quite"
+"""Ends the name of the healthy twin."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Diagnosis:
+    """An alert, the cause that it carries, and how severe it is.
+
+    Of `GpuCausesBlind` what it is blind for. "": it has no cause, its severity does not matter.
+    """
+
+    alert: str
+    cause: str = ""
+    severity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What must fire of a GPU or of a node at the end, and what may besides."""
+
+    alert: Diagnosis | None = None
+    primary: str | None = None
+    """The primary cause at the end, where it is not that of the alert; "": none."""
+    besides: frozenset[Diagnosis] = frozenset()
+    seconds: float = JUDGED_SECONDS
+    """When it is judged, if not at the end."""
+
+    @property
+    def cause(self) -> str:
+        """The primary cause at the end; "": none."""
+        if self.primary is not None:
+            return self.primary
+        return self.alert.cause if self.alert else ""
+
+
+NOTHING = Expected()
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """From second `since` on the GPU does `work` for a share `busy` of the time."""
+
+    work: Work = TRAINS
+    busy: float = 1.0
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, and what is to be said of it."""
+
+    phases: tuple[Phase, ...] = (Phase(),)
+    held: float = 0.6
+    """Share of its memory that its processes hold."""
+    held_growth: float = 0.0
+    """So much more each second."""
+    conditions: tuple[Condition, ...] = ()
+    model: Model = H100
+    assigned: bool = False
+    """The kubelet has given it to a pod."""
+    expected: Expected = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that holds the GPUs of its case and lets them work.
+
+    `role`: a training loop, one that is asked by a client, the client, a notebook's kernel.
+    """
+
+    role: str = "trains"
+    tenant: int = 0
+    """Its Slurm job, of those of the case."""
+    starts: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One situation."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    processes: tuple[Process, ...] = (Process(),)
+    alone: bool = False
+    """On a node of its own, of which `expected` is to be said."""
+    expected: Expected = NOTHING
+    exporter_ends: float | None = None
+    """When the exporter of its node, where it is alone, is killed."""
+    exporter_returns: bool = False
+    """Whether another one starts at once."""
+
+    @property
+    def of_several(self) -> bool:
+        """Whether one of its GPUs has several tenants."""
+        tenants = {process.tenant for process in self.processes if process.role != "asks"}
+        return len(tenants) > 1 or bool(tenants and any(gpu.assigned for gpu in self.gpus))
+
+
+def gpu(
+    *conditions: Condition,
+    held: float = 0.6,
+    busy: float = 1.0,
+    growth: float = 0.0,
+    model: Model = H100,
+    **work: Any,  # noqa: ANN401 - of Work
+) -> Gpu:
+    """A GPU that does the same all the time: healthy but for what is named."""
+    return Gpu(
+        phases=(Phase(replace(TRAINS, **work), busy),),
+        held=held,
+        held_growth=growth,
+        conditions=conditions,
+        model=model,
+    )
+
+
+def _ill(one: Gpu, alert: Diagnosis, **more: Any) -> Gpu:  # noqa: ANN401 - of Expected
+    """The same GPU, of which `alert` is to be said."""
+    return replace(one, expected=Expected(alert, **more))
+
+
+def _twins(
+    name: str,
+    alert: Diagnosis,
+    ill: Gpu,
+    well: Gpu,
+    *processes: Process,
+    **more: Any,  # noqa: ANN401 - of Expected
+) -> tuple[Case, Case]:
+    """The situation and its healthy twin, on one GPU each."""
+    who = processes or (Process(),)
+    return (
+        Case(name, (_ill(ill, alert, **more),), who),
+        Case(name + NOT_QUITE, (well,), who),
+    )
+
+
+TELEMETRY_LOST = Diagnosis("GpuTelemetryLost", "telemetry_lost")
+FAULT = Diagnosis("GpuFault", "gpu_fault", "critical")
+CONTAINED = Diagnosis("GpuFault", "gpu_fault", "warning")
+SLOWDOWN = Diagnosis("GpuHardwareSlowdown", "hw_slowdown")
+THERMAL = Diagnosis("GpuThermalThrottle", "thermal_throttle", "warning")
+THERMAL_INFO = Diagnosis("GpuThermalThrottle", "thermal_throttle", "info")
+POWER_CAPPED = Diagnosis("GpuPowerCapped", "power_capped")
+CLOCK_LIMITED = Diagnosis("GpuClockLimited", "clock_limited")
+LINK = Diagnosis("GpuPcieLinkDegraded", "pcie_link_degraded")
+HANG = Diagnosis("GpuCollectiveHang", "collective_hang")
+NO_REQUESTS = Diagnosis("GpuWaitsForRequests", "waits_for_requests")
+STALLED = Diagnosis("GpuJobStalled", "job_stalled")
+STARTUP = Diagnosis("GpuStartupStall", "startup_stall")
+NEVER_USED = Diagnosis("GpuAllocatedNeverUsed", "allocated_never_used")
+INTERACTIVE = Diagnosis("GpuInteractiveSession", "interactive_session")
+IDLE = Diagnosis("GpuAllocatedIdle", "allocated_idle")
+IMBALANCE = Diagnosis("GpuImbalance", "gpu_imbalance")
+STRAGGLER = Diagnosis("GpuStraggler", "straggler")
+COMMUNICATION = Diagnosis("GpuCommunicationBound", "communication_bound")
+PCIE = Diagnosis("GpuPcieTransferBound", "pcie_transfer_bound", "warning")
+PCIE_INFO = Diagnosis("GpuPcieTransferBound", "pcie_transfer_bound", "info")
+SHARING = Diagnosis("GpuSharingContention", "sharing_contention")
+MEMORY_CAPPED = Diagnosis("GpuMemoryCapped", "gpu_memory_capped")
+SMALL_BATCH = Diagnosis("GpuSmallBatch", "small_batch")
+BANDWIDTH = Diagnosis("GpuMemoryBandwidthBound", "memory_bandwidth_bound")
+TENSOR_IDLE = Diagnosis("GpuTensorCoresIdle", "tensor_cores_idle")
+PARALLELISM = Diagnosis("GpuLowParallelism", "low_parallelism")
+UNEXPLAINED = Diagnosis("GpuUnexplainedLowUtilization", "unexplained_low_utilization")
+NEAR_OOM = Diagnosis("GpuNearOom", "near_oom")
+OVERSIZED = Diagnosis("GpuOversized", "oversized_gpu")
+EXPORTER_DOWN = Diagnosis("GpuExporterDown")
+BLIND = Diagnosis("GpuCausesBlind", "device_causes")
+BLIND_FOR_LINKS = Diagnosis("GpuCausesBlind", "link_causes")
+BLIND_FOR_JOBS = Diagnosis("GpuCausesBlind", "job_causes")
+"""Of a GPU that has several tenants."""
+
+_IDLES = Gpu(phases=(Phase(busy=0.0),))
+_SPINS = replace(
+    TRAINS,
+    memory=0.0,
+    sm_active=0.6,
+    tensor=0.0,
+    dram=0.0,
+    watts=60.0,
+    pcie_receive_bytes_per_second=0.0,
+    pcie_transmit_bytes_per_second=0.0,
+)
+"""A kernel that looks at a flag until another rank has come."""
+_HUNG_AFTER = 8.0
+_NVLINK = 150e9
+_SERVED = Process("serves"), Process("asks")
+_STARTING = 20.0
+"""For half a minute a job that does nothing is starting, for an hour to the rules."""
+_STARTS = 10.0
+
+
+def _spinning(**work: float) -> Gpu:
+    """It trains, and comes to spin, which at `work` more than that is no hang."""
+    return Gpu(phases=(Phase(), Phase(replace(_SPINS, **work), since=_HUNG_AFTER)))
+
+
+def _linked(tensor: float) -> Gpu:
+    """It exchanges much over NVLink."""
+    return gpu(
+        tensor=tensor,
+        nvlink_receive_bytes_per_second=_NVLINK,
+        nvlink_transmit_bytes_per_second=_NVLINK,
+    )
+
+
+def _hardware() -> Iterable[Case]:
+    yield from _twins("lost", TELEMETRY_LOST, gpu(board.lost), gpu(board.without_thermometer))
+    yield Case("hung driver", (_ill(gpu(board.hung), TELEMETRY_LOST),))
+    yield from _twins("double-bit error", FAULT, gpu(board.xid(48)), gpu(board.xid(13)))
+    yield Case("off the bus", (_ill(gpu(board.xid(79), board.lost), FAULT),))
+    yield from _twins("row remap failed", FAULT, gpu(board.remap(failed=True)), gpu(board.remap()))
+    yield Case("row remap pending", (_ill(gpu(board.remap(pending=True)), CONTAINED, primary=""),))
+    yield Case("contained memory error", (_ill(gpu(board.xid(94)), CONTAINED, primary=""),))
+    yield from _twins(
+        "power brake",
+        SLOWDOWN,
+        gpu(board.throttled("hw_power_brake", 0.02)),
+        gpu(board.throttled("hw_power_brake", 0.005)),
+    )
+    hot = board.throttled("sw_thermal", 0.3)
+    warm = board.throttled("sw_thermal", 0.1)
+    yield from _twins("heat", THERMAL, gpu(hot, board.clock(0.85)), gpu(hot, board.clock(0.95)))
+    yield from _twins(
+        "heat now and then",
+        THERMAL_INFO,
+        gpu(warm, board.clock(0.85)),
+        gpu(board.throttled("sw_thermal", 0.03), board.clock(0.85)),
+    )
+    capped = board.throttled("power_cap", 0.8), board.clock(0.7)
+    yield from _twins(
+        "lowered power limit",
+        POWER_CAPPED,
+        gpu(*capped, board.power_limit(0.6), watts=300.0),
+        gpu(*capped, watts=600.0),
+    )
+    yield from _twins("locked clocks", CLOCK_LIMITED, gpu(board.clock(0.7)), gpu(board.clock(0.8)))
+    yield from _twins("narrow link", LINK, gpu(board.link(width=8)), gpu(board.link()))
+    yield Case("old link", (_ill(gpu(board.link(generation=4)), LINK),))
+    yield Case(
+        "link of an idle GPU", (replace(_IDLES, conditions=(board.link(generation=1),)),), ()
+    )
+    yield from _twins("replays", LINK, gpu(board.replays(2.0)), gpu(board.replays(0.2)))
+
+
+def _jobs() -> Iterable[Case]:
+    yield Case("collective hang", 2 * (_ill(_spinning(), HANG),))
+    moves = _spinning(nvlink_receive_bytes_per_second=2e8, tensor=0.1)
+    yield Case("collective hang, not quite", 2 * (moves,))
+    # Until it is seen to listen it starts, to alerts that wait for a minute, half a second here.
+    at_first = frozenset({STARTUP})
+    nobody = _ill(_IDLES, NO_REQUESTS, besides=at_first)
+    yield Case("nobody asks", (nobody,), (Process("serves"),))
+    yield from _twins("few ask", NO_REQUESTS, gpu(busy=0.3), gpu(busy=0.8), *_SERVED)
+    yield Case("start-up", (_ill(_IDLES, STARTUP, seconds=_STARTING),))
+    begins = Gpu((Phase(busy=0.0), Phase(since=_STARTS + 3)))
+    yield Case("start-up, not quite", (begins,), (Process(starts=_STARTS),))
+    assigned = replace(_IDLES, assigned=True)
+    yield Case("assigned, no process", (_ill(assigned, NEVER_USED),), ())
+    yield Case("assigned, no process, not quite", (_IDLES,), ())
+    yield Case("assigned, and used", (replace(gpu(busy=0.8), assigned=True),))
+    notebook = Process("notebook")
+    yield from _twins("notebook", INTERACTIVE, gpu(busy=0.05), gpu(busy=0.9), notebook)
+    yield from _twins("unexplained", UNEXPLAINED, gpu(busy=0.2), gpu(busy=0.65))
+
+
+def _groups() -> Iterable[Case]:
+    yield Case("imbalance", (Gpu(), _ill(gpu(busy=0.4), IMBALANCE)))
+    yield Case("imbalance, not quite", (Gpu(), gpu(busy=0.78)))
+    yield Case("slow clock", (*3 * (Gpu(),), _ill(gpu(board.clock(0.8)), STRAGGLER)))
+    yield Case("slow clock, not quite", (*3 * (Gpu(),), gpu(board.clock(0.95))))
+    usual, more = 3 * (gpu(watts=300.0),), gpu(watts=500.0, tensor=0.4)
+    yield Case("more to do", (*usual, _ill(more, STRAGGLER)))
+    yield Case("more to do, not quite", (*usual, gpu(watts=500.0, tensor=0.2)))
+    yield Case("collectives", 2 * (_ill(_linked(0.1), COMMUNICATION),))
+    yield Case("collectives, not quite", 2 * (_linked(0.2),))
+    several = Process(), Process(tenant=1)
+    yield Case("two tenants", (_ill(gpu(), SHARING),), several)
+    yield Case("two tenants, not quite", (gpu(busy=0.8),), several)
+    yield Case("two processes of one tenant", (gpu(),), (Process(), Process()))
+
+
+def _on_the_gpu() -> Iterable[Case]:
+    copies: dict[str, Any] = {"pcie_receive_bytes_per_second": 26e9}
+    some = gpu(busy=0.25, pcie_receive_bytes_per_second=10e9)
+    full: dict[str, Any] = {"held": 0.9}
+    free: dict[str, Any] = {"held": 0.3, "dram": 0.2}
+    few: dict[str, Any] = {"sm_active": 0.35}
+    many: dict[str, Any] = {"sm_active": 0.6}
+    fp32: dict[str, Any] = {"sm_active": 0.8, "fp32": 0.5}
+    yield from _twins("copies", PCIE, gpu(**copies, **few), gpu(**copies, **many))
+    yield Case("some copies", (_ill(some, PCIE_INFO),))
+    yield from _twins("full memory", MEMORY_CAPPED, gpu(**full, **few), gpu(**full, **many))
+    yield from _twins("small batch", SMALL_BATCH, gpu(**free, **few), gpu(**free, **many))
+    yield from _twins(
+        "memory bandwidth", BANDWIDTH, gpu(dram=0.7, tensor=0.2), gpu(dram=0.5, tensor=0.2)
+    )
+    yield from _twins(
+        "memory controller",
+        BANDWIDTH,
+        gpu(model=A100, memory=0.9, watts=160.0),
+        gpu(model=A100, memory=0.7, watts=160.0),
+    )
+    yield from _twins("FP32", TENSOR_IDLE, gpu(tensor=0.02, **fp32), gpu(tensor=0.1, **fp32))
+    yield from _twins("few SMs", PARALLELISM, gpu(dram=0.5, **few), gpu(dram=0.5, **many))
+    grows = gpu(held=0.94, growth=0.001)
+    yield from _twins("memory fills up", NEAR_OOM, grows, gpu(held=0.98), primary="")
+    small = Expected(OVERSIZED, NO_REQUESTS.cause, frozenset({NO_REQUESTS}))
+    yield Case("small job", (replace(gpu(busy=0.06, held=0.1), expected=small),), _SERVED)
+    yield Case("small job, not quite", (_ill(gpu(busy=0.06, held=0.3), NO_REQUESTS),), _SERVED)
+
+
+def _nodes() -> Iterable[Case]:
+    yield Case(
+        "exporter down",
+        (Gpu(),),
+        alone=True,
+        expected=Expected(EXPORTER_DOWN),
+        exporter_ends=_STARTING,
+    )
+    yield Case(
+        "exporter restarts",
+        (Gpu(),),
+        alone=True,
+        exporter_ends=_STARTING,
+        exporter_returns=True,
+    )
+    blind = Expected(BLIND, primary="", besides=frozenset({BLIND_FOR_LINKS}))
+    yield Case("no GPM", (gpu(board.without_gpm),), alone=True, expected=blind)
+
+
+CASES = (*_hardware(), *_jobs(), *_groups(), *_on_the_gpu(), *_nodes())

@@ -1,0 +1,102 @@
+"""The processes that hold GPUs, and those that ask them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from causes import holder
+from causes.cases import Process
+from causes.nodes import Node, Place
+
+_GIVEN_ELSEWHERE = ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+"""What would make these processes those of a job that happens to run the tests."""
+
+
+class Crowd:
+    """The processes of all cases."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.began = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first process was started."""
+        return time.monotonic() - self.began
+
+    def start(self, one: Node, place: Place, process: Process) -> None:
+        """Start a process of a case."""
+        folder = one.folder / f"{place.job}"
+        folder.mkdir(exist_ok=True)
+        shares = [] if process.role == "asks" else _shares(place)
+        job = holder.Job(f"{one.board.path}", self.began, f"{folder}", shares)
+        command = [_program(process.role, folder), process.role, f"{os.getpid()}", job.dumped()]
+        environment = {k: v for k, v in os.environ.items() if k not in _GIVEN_ELSEWHERE}
+        if shares:
+            environment["SLURM_JOB_ID"] = f"{place.job + process.tenant}"
+        # A session of its own has no terminal, which would make it interactive.
+        self.processes.append(
+            subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True)
+        )
+
+    def end(self) -> None:
+        """Kill all, and see them gone."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
+    def check(self) -> None:
+        """None may have ended."""
+        ended = [process.args for process in self.processes if process.poll() is not None]
+        assert not ended, f"ended early: {ended}"
+
+
+def _program(role: str, folder: Path) -> str:
+    """The script, by the name that makes it a notebook's kernel where it is one."""
+    if role != "notebook":
+        return holder.__file__
+    name = folder / "ipykernel_launcher.py"
+    name.symlink_to(holder.__file__)
+    return f"{name}"
+
+
+def _shares(place: Place) -> list[holder.Share]:
+    """Each process that works does its part of what the GPU is to do."""
+    workers = sum(process.role != "asks" for process in place.case.processes)
+    return [
+        holder.Share(
+            place.first + at,
+            gpu.held / workers,
+            gpu.held_growth,
+            [
+                (
+                    phase.since,
+                    phase.busy if phase.busy >= 1 else phase.busy / workers,
+                    asdict(phase.work),
+                )
+                for phase in gpu.phases
+            ],
+        )
+        for at, gpu in enumerate(place.case.gpus)
+    ]
+
+
+@contextmanager
+def gathered() -> Iterator[Crowd]:
+    """A crowd that is gone afterwards."""
+    crowd = Crowd()
+    try:
+        yield crowd
+    finally:
+        crowd.end()

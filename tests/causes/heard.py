@@ -1,0 +1,126 @@
+"""What Prometheus said of a GPU or a node in all of the time, and whether that was right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from causes.cases import Diagnosis, Expected
+from support.prometheus import Labels
+
+LATELY_SECONDS = 8.0
+"""Two cores are shared: what holds for most of this time holds."""
+_MOST = 0.6
+Series = tuple[Labels, list[tuple[float, float]]]
+
+
+HELD, FREE, SCRAPED = "gpu:gate:warm", "gpu:held:bool", "up"
+LOOKED_AT = f"{HELD} or {FREE} == 0 or {SCRAPED}"
+"""GPUs that are held for so long that they may be judged, that nobody holds; nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """A GPU of a case, or a node."""
+
+    title: str
+    case: str = ""
+    """"": of a node that several cases share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Of one GPU, or of a node."""
+
+    whose: Whose
+    expected: Expected
+    fired: frozenset[Diagnosis]
+    """At any time."""
+    firing: frozenset[Diagnosis]
+    """At the end."""
+    primary: str
+    """The primary cause for most of the last seconds; "": none."""
+    looked_at: bool
+    """Whether the rules did so at all: what nobody looks at is silent, too."""
+
+    @property
+    def wrong(self) -> str | None:
+        """What does not meet the expectation; None when all does."""
+        wanted = self.expected.alert
+        accepted = self.expected.besides | ({wanted} if wanted else set())
+        others = [one for one in self.fired if not any(matches(one, it) for it in accepted)]
+        found = [f"{one.alert} ({one.severity}) fired" for one in sorted(others)]
+        if wanted and not any(matches(one, wanted) for one in self.firing):
+            found.append(f"{wanted.alert} {wanted.severity} does not fire")
+        if self.primary != self.expected.cause:
+            found.append(f"the primary cause is {self.primary or 'none'}")
+        if not wanted and not self.looked_at:
+            found.append("the rules did not look at it")
+        return ", ".join(found) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that Prometheus evaluated since Unix time `began`, second by second."""
+
+    began: float
+    alerts: Sequence[Series]
+    primary: Sequence[Series]
+    looked_at: Sequence[Series]
+    """Those of `HELD`, `FREE` and `SCRAPED`."""
+
+    def heard(self, whose: Whose, expected: Expected, looked_at: str, **labels: str) -> Heard:
+        """What was said of whom all `labels` name; an empty label must be absent.
+
+        `looked_at` is the series that it must have.
+        """
+        end = self.began + expected.seconds
+        mine = [
+            (_diagnosis(told), samples)
+            for told, samples in self.alerts
+            if told["alertstate"] == "firing" and _has(told, labels)
+        ]
+        return Heard(
+            whose,
+            expected,
+            fired=frozenset(one for one, samples in mine if _within(samples, self.began, end)),
+            firing=frozenset(
+                one for one, samples in mine if _within(samples, end - LATELY_SECONDS / 2, end)
+            ),
+            primary=self._primary(end, labels),
+            looked_at=any(
+                _within(samples, self.began, end) >= LATELY_SECONDS
+                for told, samples in self.looked_at
+                if told["__name__"] == looked_at and _has(told, labels)
+            ),
+        )
+
+    def _primary(self, end: float, labels: Labels) -> str:
+        seconds: Counter[str] = Counter()
+        for told, samples in self.primary:
+            if _has(told, labels):
+                seconds[told["cause"]] += _within(samples, end - LATELY_SECONDS, end)
+        for cause, count in seconds.most_common(1):
+            if count >= _MOST * LATELY_SECONDS:
+                return cause
+        return ""
+
+
+def matches(found: Diagnosis, wanted: Diagnosis) -> bool:
+    """Whether it is that alert, of that severity if one is wanted."""
+    same = (found.alert, found.cause) == (wanted.alert, wanted.cause)
+    return same and wanted.severity in ("", found.severity)
+
+
+def _diagnosis(told: Labels) -> Diagnosis:
+    cause = told.get("cause") or told.get("blind", "")
+    return Diagnosis(told["alertname"], cause, told["severity"])
+
+
+def _has(told: Labels, labels: Labels) -> bool:
+    return all(told.get(name, "") == value for name, value in labels.items())
+
+
+def _within(samples: Sequence[tuple[float, float]], start: float, end: float) -> int:
+    return sum(start <= at <= end for at, _ in samples)

@@ -1,0 +1,170 @@
+"""A process that holds virtual GPUs and lets them work, or that asks one which does.
+
+    python tests/causes/holder.py ROLE PARENT JOB
+
+JOB is the JSON of `Job`. It runs until it is killed or PARENT ends. Kernels are launched and
+not waited for, so that a process takes hardly any CPU time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_bottleneck_exporter.demo.orphans import die_with_parent
+from gpu_bottleneck_exporter.driver.board import Board, VirtualGpu, Work
+
+_PERIODS_SECONDS = 0.2, 0.6
+"""At random, so that it never keeps step with who watches."""
+_ASKS_SECONDS = 0.8, 1.6
+"""Of a server it must be seen when it waits for its GPU and when for a client."""
+_KERNEL_SECONDS = 0.5
+_AHEAD_NS = 1_500_000_000
+"""Queued on a GPU that is to have no gap, however late this process comes to run."""
+_HOST = "127.0.0.1"
+_PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
+"""Of prctl; without the Yama module there is no such call, and no need for it."""
+_QUESTION = struct.Struct("d")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a process does on one GPU: (from second, busy share, `Work`) one after the other."""
+
+    index: int
+    held: float
+    """Share of the memory."""
+    growth: float
+    """So much more each second."""
+    phases: list[tuple[float, float, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a process is to do; `began` is monotonic."""
+
+    board: str
+    began: float
+    folder: str
+    """Where a server says its port."""
+    shares: list[Share]
+
+    def dumped(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+
+def load(text: str) -> Job:
+    """What `dumped` gave."""
+    told = json.loads(text)
+    return Job(**{**told, "shares": [Share(**share) for share in told["shares"]]})
+
+
+class Held:
+    """One GPU that this process holds."""
+
+    def __init__(self, gpu: VirtualGpu, share: Share) -> None:
+        self._gpu = gpu
+        self._share = share
+
+    def hold(self, elapsed: float) -> None:
+        """Have as much memory as is due."""
+        held = min(self._share.held + self._share.growth * elapsed, 0.999)
+        self._gpu.hold(os.getpid(), int(held * self._gpu.record.memory_total))
+
+    def launch(self, elapsed: float, period: float) -> int:
+        """Launch the work of so many seconds; returns when it will end."""
+        _, busy, work = [phase for phase in self._share.phases if phase[0] <= elapsed][-1]
+        if busy >= 1:
+            return self._launch_ahead(Work(**work))
+        if busy > 0:
+            return self._gpu.launch(busy * period, Work(**work))
+        return 0
+
+    def _launch_ahead(self, work: Work) -> int:
+        end = 0
+        while self._gpu.record.free_at_ns < time.monotonic_ns() + _AHEAD_NS:
+            end = self._gpu.launch(_KERNEL_SECONDS, work)
+        return end
+
+
+def trains(job: Job, held: list[Held]) -> None:
+    """Launch, and sleep until the next period."""
+    for period in _periods(_PERIODS_SECONDS):
+        elapsed = max(time.monotonic() - job.began, 0.0)
+        for gpu in held:
+            gpu.hold(elapsed)
+            gpu.launch(elapsed, period)
+
+
+def serves(job: Job, held: list[Held]) -> None:
+    """Let the GPU work when somebody asks, and answer then."""
+    with socket.create_server((_HOST, 0)) as listening:
+        port = Path(job.folder) / "port"
+        unfinished = port.with_suffix(".new")
+        unfinished.write_text(str(listening.getsockname()[1]))
+        unfinished.rename(port)
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                while told := connection.recv(_QUESTION.size):
+                    elapsed = max(time.monotonic() - job.began, 0.0)
+                    VirtualGpu.synchronize(held[0].launch(elapsed, *_QUESTION.unpack(told)))
+                    connection.sendall(b"!")
+
+
+def asks(job: Job, _: list[Held]) -> None:
+    """Ask the server once in a while for the work of that while."""
+    port = Path(job.folder) / "port"
+    while not port.exists():
+        time.sleep(0.05)
+    with socket.create_connection((_HOST, int(port.read_text()))) as connection:
+        for period in _periods(_ASKS_SECONDS):
+            connection.sendall(_QUESTION.pack(period))
+            connection.recv(1)
+
+
+def _periods(between: tuple[float, float]) -> Iterator[float]:
+    """Lengths of periods, each when it begins."""
+    draw = random.Random(os.getpid())  # noqa: S311 - no secret
+    begins = time.monotonic()
+    while True:
+        period = draw.uniform(*between)
+        yield period
+        begins += period
+        time.sleep(max(begins - time.monotonic(), 0.0))
+
+
+ROLES: dict[str, Callable[[Job, list[Held]], None]] = {
+    "trains": trains,
+    "notebook": trains,
+    "serves": serves,
+    "asks": asks,
+}
+
+
+def main(role: str, parent: str, told: str) -> None:
+    """Hold the GPUs and go on for ever."""
+    die_with_parent(int(parent))
+    # The exporter is not its ancestor, and runs as the same user, not always as root.
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY))
+    job = load(told)
+    board = Board(Path(job.board))
+    held = [Held(board.gpus[share.index], share) for share in job.shares]
+    for gpu in held:
+        gpu.hold(0.0)
+    ROLES[role](job, held)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

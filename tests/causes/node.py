@@ -1,0 +1,52 @@
+"""The exporter of one node, for a time that runs faster.
+
+    python tests/causes/node.py BOARD PORT FOLDER
+
+What the exporter reads every two or ten seconds it reads at every tick: a window of the rules
+that holds many readings is two and a half seconds here. The kubelet's socket may be in FOLDER.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.collectors.base import EVERY_TICK
+from gpu_bottleneck_exporter.content import ExporterContent
+from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.web.listen import bind
+from gpu_bottleneck_exporter.web.server import WebServer
+
+HOST = "127.0.0.1"
+SOCKET = "kubelet.sock"
+_TICK_SECONDS = 0.5
+_DEADLINE_SECONDS = 2.0
+
+
+def main(board: str, port: str, folder: str) -> None:
+    """Serve until killed."""
+    sockets = bind(f"{HOST}:{port}")
+    sys.stderr.write(f"serving on http://{HOST}:{sockets[0].getsockname()[1]}/metrics\n")
+    sys.stderr.flush()
+    settings = Settings(
+        interval_seconds=_TICK_SECONDS,
+        deadline_seconds=_DEADLINE_SECONDS,
+        kubelet_socket=Path(folder) / SOCKET,
+        container_logs=Path(folder),
+    )
+    collectors = [replace(collector, every_seconds=EVERY_TICK) for collector in ALL]
+    driver = VirtualDriver(Board(Path(board)))
+    sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
+    sampler.start()
+    content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
+    asyncio.run(WebServer(content, sockets).serve())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,102 @@
+"""Nodes: which case is where, its virtual board, its exporter, its kubelet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from causes import node
+from causes.cases import Case, Gpu
+from gpu_bottleneck_exporter.driver.board import MAX_GPUS, Board, VirtualGpu, create
+from support.board_exporter import Exporter, started
+from support.kubelet import Kubelet, with_gpus
+
+_FIRST_JOB = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A case and the first of its GPUs on the board of its node."""
+
+    case: Case
+    first: int
+    job: int
+    """The first of its Slurm jobs."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A board, its exporter, and the cases on it."""
+
+    number: int
+    folder: Path
+    places: list[Place] = field(default_factory=list)
+    gpus: int = 0
+    board: Board = field(init=False)
+    exporter: Exporter = field(init=False)
+    exporter_ended: bool = False
+
+    @property
+    def target(self) -> str:
+        """What Prometheus scrapes."""
+        return self.exporter.target
+
+    def models(self) -> Iterator[Gpu]:
+        """Its GPUs in order."""
+        for place in self.places:
+            yield from place.case.gpus
+
+    def gpus_of(self, place: Place) -> tuple[VirtualGpu, ...]:
+        """The virtual GPUs of a case."""
+        return self.board.gpus[place.first : place.first + len(place.case.gpus)]
+
+
+def nodes_of(cases: Sequence[Case], folder: Path) -> list[Node]:
+    """Cases side by side on as few boards as hold them; those that are alone on their own."""
+    found: list[Node] = []
+    shared: Node | None = None
+    for number, case in enumerate(cases):
+        if case.alone or shared is None or shared.gpus + len(case.gpus) > MAX_GPUS:
+            home = Node(len(found), folder / f"node{len(found)}")
+            home.folder.mkdir()
+            found.append(home)
+            shared = shared if case.alone else home
+        else:
+            home = shared
+        home.places.append(Place(case, home.gpus, _FIRST_JOB + 10 * number))
+        home.gpus += len(case.gpus)
+    return found
+
+
+def start(one: Node, cleanup: ExitStack) -> None:
+    """Make its board, and start who tells of it."""
+    one.board = create(one.folder / "board", gpus=[gpu.model for gpu in one.models()])
+    cleanup.callback(one.board.close)
+    pods = [
+        with_gpus(f"pod-{gpu.index}", gpu.record.uuid.decode())
+        for gpu, told in zip(one.board.gpus, one.models(), strict=True)
+        if told.assigned
+    ]
+    if pods:
+        cleanup.enter_context(Kubelet(one.folder / node.SOCKET, *pods))
+    change(one, 0.0)
+    one.exporter = cleanup.enter_context(exporter(one))
+
+
+@contextmanager
+def exporter(one: Node, port: int = 0) -> Iterator[Exporter]:
+    """An exporter of its board; port 0 lets the kernel choose."""
+    command = [sys.executable, node.__file__, f"{one.board.path}", f"{port}", f"{one.folder}"]
+    with started(command, {}) as exporter:
+        yield exporter
+
+
+def change(one: Node, elapsed: float) -> None:
+    """Let its board do what is due after so many seconds."""
+    for place in one.places:
+        for gpu, told in zip(one.gpus_of(place), place.case.gpus, strict=True):
+            for condition in told.conditions:
+                condition(one.board, gpu, elapsed)

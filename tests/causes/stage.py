@@ -1,0 +1,96 @@
+"""All situations at the same time: boards, processes, exporters, a kubelet, one Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from causes.cases import BLIND_FOR_JOBS, DAY, JUDGED_SECONDS, Case, Expected, Process
+from causes.crowd import Crowd, gathered
+from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Heard, Told, Whose
+from causes.nodes import Node, Place, change, exporter, nodes_of, start
+from support.prometheus import Prometheus, prometheus
+from support.quickrules import MODEST, await_rules, quick_rules
+
+_SCRAPED_EVERY_SECONDS = 0.5
+_TICK_SECONDS = 0.5
+
+
+def staged(cases: Sequence[Case], folder: Path) -> list[Heard]:
+    """What Prometheus said of each GPU of `cases`, and of the nodes, in that order."""
+    with ExitStack() as cleanup:
+        nodes = nodes_of(cases, folder)
+        for each in nodes:
+            start(each, cleanup)
+        rules = cleanup.enter_context(quick_rules(folder, DAY))
+        jobs = [(f"node{each.number}", each.target, _SCRAPED_EVERY_SECONDS) for each in nodes]
+        server = cleanup.enter_context(prometheus(folder, jobs, rules, MODEST))
+        await_rules(server, len(nodes))
+        crowd = cleanup.enter_context(gathered())
+        began = time.time()
+        _play(nodes, crowd, cleanup)
+        return _heard(nodes, server, began)
+
+
+def _everybody(nodes: Iterable[Node]) -> Iterator[tuple[Node, Place, Process]]:
+    for one in nodes:
+        for place in one.places:
+            for process in place.case.processes:
+                yield one, place, process
+
+
+def _play(nodes: Sequence[Node], crowd: Crowd, cleanup: ExitStack) -> None:
+    """Let all happen in its time."""
+    waiting = list(_everybody(nodes))
+    while crowd.elapsed < JUDGED_SECONDS:
+        for entry in [entry for entry in waiting if entry[2].starts <= crowd.elapsed]:
+            crowd.start(*entry)
+            waiting.remove(entry)
+        for one in nodes:
+            change(one, crowd.elapsed)
+            _end_exporter(one, crowd.elapsed, cleanup)
+        crowd.check()
+        time.sleep(_TICK_SECONDS)
+
+
+def _end_exporter(one: Node, elapsed: float, cleanup: ExitStack) -> None:
+    """Kill the exporter when it is time, and start another one if there is to be one."""
+    case, process = one.places[0].case, one.exporter.process
+    if case.exporter_ends is None or elapsed < case.exporter_ends or one.exporter_ended:
+        return
+    one.exporter_ended = True
+    process.kill()
+    process.wait()
+    if case.exporter_returns:
+        one.exporter = cleanup.enter_context(exporter(one, one.exporter.port))
+
+
+def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[Heard]:
+    end = time.time()
+    alerts = server.query_range("ALERTS", began, end, 1.0)
+    primary = server.query_range("gpu:bottleneck:primary", began, end, 1.0)
+    looked_at = server.query_range(LOOKED_AT, began, end, 1.0)
+    told = Told(began, alerts, primary, looked_at)
+    return [heard for one in nodes for heard in _of_node(one, told)]
+
+
+def _of_node(one: Node, told: Told) -> Iterator[Heard]:
+    for place in one.places:
+        case, looked_at = place.case, HELD if place.case.processes else FREE
+        for at, (gpu, what) in enumerate(zip(one.gpus_of(place), case.gpus, strict=True)):
+            title = f"{case.name}, GPU {at}" if len(case.gpus) > 1 else case.name
+            uuid = gpu.record.uuid.decode()
+            yield told.heard(Whose(title, case.name), what.expected, looked_at, uuid=uuid)
+    yield told.heard(*_of_all(one), SCRAPED, instance=one.target, uuid="")
+
+
+def _of_all(one: Node) -> tuple[Whose, Expected]:
+    """What is expected of the node as a whole."""
+    first = one.places[0].case
+    if first.alone:
+        return Whose(f"{first.name}, node", first.name), first.expected
+    shared = any(place.case.of_several for place in one.places)
+    besides = frozenset({BLIND_FOR_JOBS} if shared else set())
+    return Whose(f"node {one.number}"), Expected(besides=besides)

@@ -1,0 +1,80 @@
+"""Every cause on virtual GPUs: exporter, Prometheus and the shipped rules name it, and only it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from causes.cases import CASES, NOT_QUITE, Case
+from causes.heard import Heard
+from causes.matrix import table
+from causes.stage import staged
+from rules.parsed import rules
+from scenarios.cases import CASES as SCENARIOS
+from support.tools import require
+
+_BESIDE_THE_CHAIN = {"near_oom", "oversized_gpu"}
+_STAGED_ELSEWHERE = {"GpuThresholdsMissing"}
+"""Without thresholds no other rule says anything: tests/rules has it, with promtool."""
+
+
+@pytest.mark.timeout(400)  # twice where something else took the CPUs
+def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+    require("prometheus", "prometheus")
+    wrong = _wrong(staged(CASES, _made(tmp_path / "first")))
+    if wrong:
+        again = [case for case in CASES if case.name in wrong]
+        wrong = _wrong(staged(again or CASES, _made(tmp_path / "again")))
+    assert not wrong
+
+
+def test_each_cause_of_the_rules_is_staged() -> None:
+    ordered = {rule.labels["cause"] for rule in rules() if rule.name == "gpu:cause:order"}
+    assert {cause for _, cause in _staged_alerts()} >= ordered | _BESIDE_THE_CHAIN
+
+
+def test_each_alert_of_the_rules_is_staged() -> None:
+    alerts = {rule.name for rule in rules() if rule.is_alert}
+    assert {alert for alert, _ in _staged_alerts()} == alerts - _STAGED_ELSEWHERE
+
+
+def test_each_cause_has_a_healthy_twin() -> None:
+    names = {case.name for case in CASES}
+    with_twin = [case for case in CASES if case.name + NOT_QUITE in names]
+    of_twins = {cause for case in with_twin for _, cause in _alerts(case)}
+    here = {cause for case in CASES if not case.alone for _, cause in _alerts(case)}
+    assert of_twins == here
+
+
+def test_names_tell_situations_apart() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) == len({*names})
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _wrong(heard: list[Heard]) -> dict[str, list[str]]:
+    """What is wrong, by case; all is told to who runs `pytest -s`, or has to find out why."""
+    print(table(heard))  # noqa: T201
+    found: dict[str, list[str]] = {}
+    for one in heard:
+        if one.wrong:
+            found.setdefault(one.whose.case, []).append(f"{one.whose.title}: {one.wrong}")
+    print(found)  # noqa: T201
+    return found
+
+
+def _staged_alerts() -> set[tuple[str, str]]:
+    """Alerts and their causes that must fire in a situation, here or among the scenarios."""
+    here = {pair for case in CASES for pair in _alerts(case)}
+    there = [one for case in SCENARIOS for expected in case.expected for one in expected.alerts]
+    return here | {(one.alert, one.cause) for one in there}
+
+
+def _alerts(case: Case) -> set[tuple[str, str]]:
+    expected = [case.expected, *(gpu.expected for gpu in case.gpus)]
+    return {(one.alert.alert, one.alert.cause) for one in expected if one.alert}
