@@ -37,6 +37,15 @@ def throttled(reason: str, share: float) -> Condition:
     return lambda _, gpu, __: gpu.throttle(reason, share)
 
 
+def hot(celsius: int) -> Condition:
+    """It is as warm as that; at 87 it slows down."""
+
+    def heat(_: Board, gpu: VirtualGpu, __: float) -> None:
+        gpu.record.temperature = celsius
+
+    return heat
+
+
 def power_limit(share: float) -> Condition:
     """Somebody has set the power limit to so much of the board's own."""
 

@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.driver.board import A100, H100, Model, Work
 
 JUDGED_SECONDS = 60.0
 """After this long all alerts fire: those that take longest wait for an hour, 30 s here."""
+ANY = "any"
 DAY = "40m"
 """It stands for a day, before it is divided: none passes in a minute."""
 TRAINS = Work()
@@ -47,7 +48,7 @@ class Expected:
 
     @property
     def cause(self) -> str:
-        """The primary cause at the end; "": none."""
+        """The primary cause at the end; "": none, `ANY`: it does not matter."""
         if self.primary is not None:
             return self.primary
         return self.alert.cause if self.alert else ""
@@ -183,6 +184,9 @@ BANDWIDTH = Diagnosis("GpuMemoryBandwidthBound", "memory_bandwidth_bound")
 TENSOR_IDLE = Diagnosis("GpuTensorCoresIdle", "tensor_cores_idle")
 PARALLELISM = Diagnosis("GpuLowParallelism", "low_parallelism")
 UNEXPLAINED = Diagnosis("GpuUnexplainedLowUtilization", "unexplained_low_utilization")
+PARTLY_IDLE = Diagnosis("GpuUnderused", "unexplained_low_utilization", "info")
+IN_PHASES = Diagnosis("GpuUnderused", "unexplained_low_utilization", "warning")
+NEARLY_HOT = Diagnosis("GpuNearThermalLimit", "near_thermal_limit")
 NEAR_OOM = Diagnosis("GpuNearOom", "near_oom")
 OVERSIZED = Diagnosis("GpuOversized", "oversized_gpu")
 EXPORTER_DOWN = Diagnosis("GpuExporterDown")
@@ -209,6 +213,8 @@ _SERVED = Process("serves"), Process("asks")
 _STARTING = 20.0
 """For half a minute a job that does nothing is starting, for an hour to the rules."""
 _STARTS = 10.0
+_PHASE = 6.0
+"""Twelve minutes to the rules: too short for a cause of its own."""
 
 
 def _spinning(**work: float) -> Gpu:
@@ -248,6 +254,9 @@ def _hardware() -> Iterable[Case]:
         gpu(warm, board.clock(0.85)),
         gpu(board.throttled("sw_thermal", 0.03), board.clock(0.85)),
     )
+    yield from _twins(
+        "nearly too hot", NEARLY_HOT, gpu(board.hot(83)), gpu(board.hot(75)), primary=""
+    )
     capped = board.throttled("power_cap", 0.8), board.clock(0.7)
     yield from _twins(
         "lowered power limit",
@@ -282,7 +291,10 @@ def _jobs() -> Iterable[Case]:
     yield Case("assigned, and used", (replace(gpu(busy=0.8), assigned=True),))
     notebook = Process("notebook")
     yield from _twins("notebook", INTERACTIVE, gpu(busy=0.05), gpu(busy=0.9), notebook)
-    yield from _twins("unexplained", UNEXPLAINED, gpu(busy=0.2), gpu(busy=0.65))
+    yield from _twins("unexplained", UNEXPLAINED, gpu(busy=0.2), gpu(busy=0.75))
+    phases = tuple(Phase(busy=0.8 * (at % 2), since=_PHASE * at) for at in range(12))
+    yield Case("work in phases", (_ill(Gpu(phases), IN_PHASES, primary=ANY),))
+    yield from _twins("partly idle", PARTLY_IDLE, gpu(busy=0.6), gpu(busy=0.75), primary="")
 
 
 def _groups() -> Iterable[Case]:
