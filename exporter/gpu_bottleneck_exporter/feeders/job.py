@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.feeders.interactive import is_interactive
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.sums import Sums
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
 from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes, shared_memory
 from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus
 
@@ -67,7 +67,9 @@ class Networks:
             self._at_ns = now_ns
             self._found.clear()
         if inode not in self._found:
-            received, sent = network_bytes(read(self._proc / str(pid) / "net/dev") or "")
+            received, sent = network_bytes(
+                read(self._proc / str(pid) / "net/dev", MANY_BYTES) or ""
+            )
             total = sum(received.values()), sum(sent.values())
             self._found[inode] = total if received else None
         return self._found[inode]

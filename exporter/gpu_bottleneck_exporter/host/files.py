@@ -1,4 +1,9 @@
-"""Reading small kernel files, once or again and again."""
+"""Reading small kernel files, once or again and again: never more of one than is stated here.
+
+A job can make its command line and environment as large as its memory, have children and network
+interfaces by the thousand, and mount what it likes: what it shapes is cut, and read as far as
+that. All that is read below /proc and /sys is read by these two.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,21 @@ from pathlib import Path
 
 _FEW_BYTES = 1024
 _MORE = 8
-_MUCH = 65536
+MOST_BYTES = 65_536
+"""Sixteen pages: of a command line, an environment, a status."""
+MANY_BYTES = 1_048_576
+"""Of lists with a line for each mount or interface, of which large nodes have thousands."""
+_KEPT_BYTES = 262_144
+"""Of a file that is kept open: a list of 32 000 children, of 1 500 disks."""
+_ENDS = (b"\n", b"\0", b" ")
 
 
-def read(path: Path | str) -> str | None:
-    """The text of `path`, or None where it cannot be read now.
+def read(path: Path | str, most: int = MOST_BYTES) -> str | None:
+    """The text of `path`, or None where it cannot be read now; of a longer one the first part.
 
-    A file that belongs to a process may vanish at any moment, a pressure file may be
-    there and refuse (EOPNOTSUPP): both are no news.
+    At most `most` bytes, up to the last line, word or entry that is whole. A file that belongs
+    to a process may vanish at any moment, a pressure file may be there and refuse (EOPNOTSUPP):
+    both are no news.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -24,12 +36,21 @@ def read(path: Path | str) -> str | None:
         return None
     try:
         # Not read_bytes: that takes twice as long, and thousands are read this way.
-        parts = list(iter(lambda: os.read(descriptor, _MUCH), b""))
+        text = b""
+        while len(text) <= most and (part := os.read(descriptor, most + 1 - len(text))):
+            text += part
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return b"".join(parts).decode(errors="replace")
+    return _whole(text, most).decode(errors="replace")
+
+
+def _whole(text: bytes, most: int) -> bytes:
+    """`text`, or what is whole of its first `most` bytes: half a number would be another one."""
+    if len(text) <= most:
+        return text
+    return text[: max(text.rfind(end, 0, most) for end in _ENDS) + 1]
 
 
 def allow_many_files() -> None:
@@ -55,6 +76,8 @@ class KeptFile:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             # Little room at first: room for more than is there costs more than a second read.
             while len(text := os.pread(self._descriptor, self._room, 0)) == self._room:
+                if self._room > _KEPT_BYTES:
+                    return _whole(text, _KEPT_BYTES)
                 self._room *= _MORE
         except OSError:
             self.close()

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
 
 REMOTE = frozenset(
     {
@@ -25,7 +25,7 @@ def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
 
     Of 256 descriptors at most; empty where we may not know. Takes the right to ptrace.
     """
-    points = _mounts(read(proc / str(pid) / "mountinfo") or "")
+    points = _mounts(read(proc / str(pid) / "mountinfo", MANY_BYTES) or "")
     found: dict[str, str] = {}
     for path in _open_files(proc / str(pid) / "fd"):
         point = _longest(points, path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.files import read
+
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 
@@ -29,7 +31,4 @@ def all_suspended(sysfs: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return (read(path) or "").strip()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
 from gpu_bottleneck_exporter.host.process import parse_stat
 
 
@@ -42,7 +42,7 @@ def _children(proc: Path, pid: int) -> list[int]:
         tasks = os.listdir(folder)  # noqa: PTH208 - a tenth of the time, for every thread
     except OSError:
         return []
-    files = (read(f"{folder}/{task}/children") for task in tasks)
+    files = (read(f"{folder}/{task}/children", MANY_BYTES) for task in tasks)
     return [int(child) for text in files if text for child in text.split()]
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 _PATIENCE_SECONDS = 0.05
@@ -73,7 +73,7 @@ def _root(process: Path) -> tuple[str, str] | None:
     The mount's number would not do: a service with a mount namespace of its own has others.
     """
     root: tuple[str, str] | None = None
-    for line in (read(process / "mountinfo") or "").splitlines():
+    for line in (read(process / "mountinfo", MANY_BYTES) or "").splitlines():
         fields = line.split(" ", 5)
         if fields[4:5] == ["/"]:
             root = fields[2], fields[3]  # the last one lies on top

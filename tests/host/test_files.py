@@ -1,0 +1,114 @@
+"""However much a job puts into a file of its own, no more of it is read than is stated."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import gpu_bottleneck_exporter
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES, KeptFile, read
+from support.command import wait_for
+
+PACKAGE = Path(gpu_bottleneck_exporter.__file__).parent
+HUGE_BYTES = 2**33
+
+
+@pytest.fixture
+def huge(tmp_path: Path) -> Path:
+    """A file of gigabytes that takes no room, with a word at its beginning."""
+    path = tmp_path / "environ"
+    with path.open("wb") as file:
+        file.write(b"SLURM_JOB_ID=7\0" + b"x" * (2 * MANY_BYTES))
+        file.truncate(HUGE_BYTES)
+    return path
+
+
+def peak(function: Callable[[], object]) -> int:
+    """Bytes that it takes at most."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("most", [MOST_BYTES, MANY_BYTES])
+def test_of_a_huge_file_little_is_read(most: int, huge: Path) -> None:
+    assert read(huge, most) == "SLURM_JOB_ID=7\0"
+    assert peak(lambda: read(huge, most)) < 4 * most
+
+
+def test_a_kept_file_is_cut_as_well(huge: Path) -> None:
+    kept = KeptFile(huge)
+    assert kept.read() == b"SLURM_JOB_ID=7\0"
+    assert peak(kept.read) < 2 * MANY_BYTES
+    kept.close()
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\0", b" "])
+def test_half_a_word_is_none(end: bytes, tmp_path: Path) -> None:
+    """Half of a process id would be that of another process."""
+    path = tmp_path / "children"
+    path.write_bytes(end.join([b"1234567"] * 20_000) + end)
+    whole = (read(path) or "").split(end.decode())
+    assert set(whole) == {"1234567", ""}
+    assert len(whole) == MOST_BYTES // 8 + 1
+
+
+def test_what_is_not_too_long_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "cmdline"
+    for length in (0, 1, MOST_BYTES - 1, MOST_BYTES):
+        path.write_bytes(b"x" * length)
+        assert read(path) == "x" * length
+    path.write_bytes(b"x" * (MOST_BYTES + 1))
+    assert read(path) == ""
+    assert read(tmp_path / "none") is None
+
+
+@contextmanager
+def shouting(letters: int) -> Iterator[int]:
+    """A process with a long command line and a long environment."""
+    said = "x" * letters
+    command = [sys.executable, "-c", "import time; time.sleep(60)", said]
+    environment = {"SAID": said, "MASTER_ADDR": "behind"}
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_of_a_real_process_no_more_is_read() -> None:
+    with shouting(2 * MOST_BYTES - 1000) as pid:
+        folder = Path(f"/proc/{pid}")
+        wait_for(lambda: len(folder.joinpath("cmdline").read_bytes()) > MOST_BYTES, "the command")
+        assert len(read(folder / "cmdline") or "") <= MOST_BYTES
+        assert len(read(folder / "environ") or "") <= MOST_BYTES
+
+
+def readers(path: Path) -> Iterator[str]:
+    """Calls in a module that read a file whole."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if name in {"read_text", "read_bytes", "open", "fdopen", "readlines"}:
+                yield name
+
+
+@pytest.mark.parametrize("part", ["host", "feeders", "workload"])
+def test_nothing_else_reads_what_a_job_can_shape(part: str) -> None:
+    found = {
+        path.name: [*readers(path)]
+        for path in (PACKAGE / part).glob("*.py")
+        if path.name != "files.py"
+    }
+    assert {name: calls for name, calls in found.items() if calls} == {}
