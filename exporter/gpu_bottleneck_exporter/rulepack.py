@@ -16,8 +16,8 @@ from gpu_bottleneck_exporter.errors import ExporterError
 NAMES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DIALECTS = ("exporter", "dcgm", "both")
 DCGM = "dcgm.yml"
-"""Records from dcgm-exporter what `INPUTS` records from this exporter."""
-INPUTS = "gpu-inputs"
+"""Records from dcgm-exporter what `INPUTS` record from this exporter."""
+INPUTS = ("gpu-inputs", "gpu-inputs-host")
 MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
 
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
@@ -60,7 +60,10 @@ def for_dialect(pack: Mapping[str, str], dialect: str) -> dict[str, str]:
         raise ExporterError(f"--dialect: there are no rules for {dialect} in this version")
     if dialect == "both":
         return dict(pack)
-    return {**pack, "recording.yml": _without_group(pack["recording.yml"], INPUTS)}
+    recording = pack["recording.yml"]
+    for name in INPUTS:
+        recording = _without_group(recording, name)
+    return {**pack, "recording.yml": recording}
 
 
 def scaled(text: str, factor: float) -> str:
@@ -104,12 +107,14 @@ def with_dashboards_at(text: str, base: str) -> str:
 
 
 def with_workload_namespace(text: str) -> str:
-    """A label `namespace` for alerts that are the job's: the namespace of its pod.
+    """A label `namespace` for alerts that are the job's: the namespace of its pod, if it is one.
 
     The operator's AlertmanagerConfig objects, and the inhibition rules of kube-prometheus-stack,
     go by that label; without it, it is the exporter's.
     """
-    return _JOBS_LABELS.sub(r'\1, namespace: "{{ $labels.workload_namespace }}"}', text)
+    return _JOBS_LABELS.sub(
+        r'\1, namespace: "{{ or $labels.workload_namespace $labels.namespace }}"}', text
+    )
 
 
 def merged(files: Mapping[str, str]) -> str:

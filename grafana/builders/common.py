@@ -131,7 +131,7 @@ _ALL_RUNBOOKS = "."
 UNCOLOURED: Json = {"mode": "fixed", "fixedColor": "transparent"}
 """For cells with a coloured ground: one without a value has none; mappings have their own."""
 _COLUMNS = ("cluster", "instance", "gpu", "owner", "cause", "Value #B", "Value #C", "Value #D")
-_MORE_COLUMNS = ("Value #E", "Value #F", "Value #G", "Value #H", "runbook", "job", "uuid", "page")
+_MORE_COLUMNS = ("Value #E", "Value #F", "Value #G", "runbook", "job", "uuid", "page")
 _ROW = f"cluster, {OF_GPU}"
 
 
@@ -158,7 +158,6 @@ def verdicts(title: str, selector: str, *, height: int) -> Panel:
 def _verdict_queries(selector: str, owned: str) -> list[Query]:
     lost = f"gpu:bottleneck:lost_ratio{{{selector}, {SPACE}}}"
     hours = f"gpu:bottleneck:lost_gpus{{{selector}, {SPACE}}}"
-    primary = f"gpu:bottleneck:primary{{{selector}}}"
     named = f'label_replace({lost}, "runbook", "$1", "cause", "(.+)")'
     named = f'label_replace({named}, "page", "$1", "cause", "(.+)")'
     held = with_owner(f"gpu:held:info{{{selector}, {SPACE}}}")
@@ -170,7 +169,6 @@ def _verdict_queries(selector: str, owned: str) -> list[Query]:
             f"max by ({_ROW}) (gpu:sm_active:ratio_rate5m{{{selector}}} and {owned})",
             f"max by ({_ROW}) (gpu:power:ratio_avg5m{{{selector}}} and {owned})",
             f"max by ({_ROW}, cause, runbook, page) ({named})",
-            f"max by ({_ROW}) (gpu:cause:evidence{{{selector}}} and {primary} and {owned})",
             f"max by ({_ROW}) (gpu:bottleneck:since_timestamp{{{selector}}} and {owned}) * 1000",
             f"sum by ({_ROW}) (sum_over_time({hours}[$__range])) {HOURS}",
         )
@@ -215,9 +213,8 @@ def _verdict_columns() -> Sequence[Json]:
             for name, (text, colour) in shares.items()
         ),
         override("Value #E", displayName="Lost now", **ratio),
-        override("Value #F", displayName="Evidence", **ratio),
-        override("Value #G", displayName="Since", unit="dateTimeFromNow"),
-        override("Value #H", displayName="GPU-hours lost", unit="short", decimals=1),
+        override("Value #F", displayName="Since", unit="dateTimeFromNow"),
+        override("Value #G", displayName="GPU-hours lost", unit="short", decimals=1),
         override("page", mappings=[pages], noValue=_ALL_RUNBOOKS),
         # As Grafana says it up to 12.1, and later.
         *(

@@ -88,10 +88,9 @@ class Found:
 
 def main(sizes: Sequence[int]) -> None:
     """Print the table."""
-    print(
-        "| GPUs | series | sent on | all groups, s | share of 60 s | slowest group, s | missed | CPU | RSS |"
-    )
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    head = "GPUs,series,sent on,all groups in s,share of 60 s,slowest group in s,missed,CPU,RSS"
+    print(f"| {head.replace(',', ' | ')} |")
+    print("|---:" * len(head.split(",")) + "|")
     for gpus in sizes:
         print(row(gpus, measured(gpus)), flush=True)
 

@@ -5,7 +5,8 @@ Each cause has one that is it, and a twin just on the healthy side of what the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ ANY = "any"
 DAY = "40m"
 """It stands for a day, before it is divided: none passes in a minute."""
 TRAINS = Work()
+HALL = "hall"
+"""A cluster whose cooling fails."""
 NOT_QUITE = ", not quite"
 """Ends the name of the healthy twin."""
 
@@ -93,6 +96,8 @@ class Process:
     tenant: int = 0
     """Its Slurm job, of those of the case."""
     starts: float = 0.0
+    life: float = math.inf
+    """It is killed and started anew each time it is so many seconds old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,8 @@ class Case:
     """When the exporter of its node, where it is alone, is killed."""
     exporter_returns: bool = False
     """Whether another one starts at once."""
+    cluster: str = ""
+    """Of its node, where it is alone."""
 
     @property
     def of_several(self) -> bool:
@@ -185,6 +192,8 @@ TENSOR_IDLE = Diagnosis("GpuTensorCoresIdle", "tensor_cores_idle")
 PARALLELISM = Diagnosis("GpuLowParallelism", "low_parallelism")
 UNEXPLAINED = Diagnosis("GpuUnexplainedLowUtilization", "unexplained_low_utilization")
 PARTLY_IDLE = Diagnosis("GpuUnderused", "unexplained_low_utilization", "info")
+RESTARTS = Diagnosis("GpuRestartLoop", "restart_loop")
+FLEET_WIDE = Diagnosis("GpuFleetBottleneck", "thermal_throttle")
 IN_PHASES = Diagnosis("GpuUnderused", "unexplained_low_utilization", "warning")
 NEARLY_HOT = Diagnosis("GpuNearThermalLimit", "near_thermal_limit")
 NEAR_OOM = Diagnosis("GpuNearOom", "near_oom")
@@ -213,6 +222,8 @@ _SERVED = Process("serves"), Process("asks")
 _STARTING = 20.0
 """For half a minute a job that does nothing is starting, for an hour to the rules."""
 _STARTS = 10.0
+_LIVES, _LIVES_LONGER = 4.0, 8.0
+"""Eight and sixteen minutes: seven and three starts in an hour."""
 _PHASE = 6.0
 """Twelve minutes to the rules: too short for a cause of its own."""
 
@@ -285,6 +296,9 @@ def _jobs() -> Iterable[Case]:
     yield Case("start-up", (_ill(_IDLES, STARTUP, seconds=_STARTING),))
     begins = Gpu((Phase(busy=0.0), Phase(since=_STARTS + 3)))
     yield Case("start-up, not quite", (begins,), (Process(starts=_STARTS),))
+    crashes, works = Process(life=_LIVES), Process(life=_LIVES_LONGER)
+    yield Case("restart loop", (_ill(gpu(busy=0.05), RESTARTS),), (crashes,))
+    yield Case("restart loop, not quite", (gpu(busy=0.8),), (works,))
     assigned = replace(_IDLES, assigned=True)
     yield Case("assigned, no process", (_ill(assigned, NEVER_USED),), ())
     yield Case("assigned, no process, not quite", (_IDLES,), ())
@@ -358,8 +372,13 @@ def _nodes() -> Iterable[Case]:
         exporter_ends=_STARTING,
         exporter_returns=True,
     )
+    hot = _ill(gpu(board.throttled("sw_thermal", 0.3), board.clock(0.85)), THERMAL)
+    for name in ("hot hall, first", "hot hall, second", "hot hall, third"):
+        yield Case(name, (hot,), alone=True, cluster=HALL)
     blind = Expected(BLIND, primary="", besides=frozenset({BLIND_FOR_LINKS}))
     yield Case("no GPM", (gpu(board.without_gpm),), alone=True, expected=blind)
 
 
 CASES = (*_hardware(), *_jobs(), *_groups(), *_on_the_gpu(), *_nodes())
+CLUSTERS: Mapping[str, Expected] = {HALL: Expected(FLEET_WIDE, primary="")}
+"""What is to be said of a cluster as a whole."""

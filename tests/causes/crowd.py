@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from causes import holder
@@ -21,11 +21,20 @@ _GIVEN_ELSEWHERE = ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """What would make these processes those of a job that happens to run the tests."""
 
 
+@dataclass(slots=True)
+class Running:
+    """A process of a case, and when it is to be started anew."""
+
+    of: tuple[Node, Place, Process]
+    process: subprocess.Popen[bytes]
+    ends: float
+
+
 class Crowd:
     """The processes of all cases."""
 
     def __init__(self) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.running: list[Running] = []
         self.began = time.monotonic()
 
     @property
@@ -35,6 +44,19 @@ class Crowd:
 
     def start(self, one: Node, place: Place, process: Process) -> None:
         """Start a process of a case."""
+        started = self._started(one, place, process)
+        self.running.append(Running((one, place, process), started, self.elapsed + process.life))
+
+    def renew(self) -> None:
+        """Start those anew that are old enough."""
+        for each in self.running:
+            if each.ends <= self.elapsed:
+                _kill(each.process)
+                each.process.wait()
+                each.process = self._started(*each.of)
+                each.ends += each.of[2].life
+
+    def _started(self, one: Node, place: Place, process: Process) -> subprocess.Popen[bytes]:
         folder = one.folder / f"{place.job}"
         folder.mkdir(exist_ok=True)
         shares = [] if process.role == "asks" else _shares(place)
@@ -44,22 +66,25 @@ class Crowd:
         if shares:
             environment["SLURM_JOB_ID"] = f"{place.job + process.tenant}"
         # A session of its own has no terminal, which would make it interactive.
-        self.processes.append(
-            subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True)
-        )
+        return subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True)
 
     def end(self) -> None:
         """Kill all, and see them gone."""
-        for process in self.processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in self.processes:
-            process.wait()
+        for each in self.running:
+            _kill(each.process)
+        for each in self.running:
+            each.process.wait()
 
     def check(self) -> None:
         """None may have ended."""
-        ended = [process.args for process in self.processes if process.poll() is not None]
+        processes = [each.process for each in self.running]
+        ended = [process.args for process in processes if process.poll() is not None]
         assert not ended, f"ended early: {ended}"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _program(role: str, folder: Path) -> str:

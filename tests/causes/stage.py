@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from causes.cases import BLIND_FOR_JOBS, DAY, JUDGED_SECONDS, Case, Expected, Process
+from causes.cases import BLIND_FOR_JOBS, CLUSTERS, DAY, JUDGED_SECONDS, Case, Expected, Process
 from causes.crowd import Crowd, gathered
 from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Heard, Told, Whose
 from causes.nodes import Node, Place, change, exporter, nodes_of, start
@@ -26,12 +26,22 @@ def staged(cases: Sequence[Case], folder: Path) -> list[Heard]:
             start(each, cleanup)
         rules = cleanup.enter_context(quick_rules(folder, DAY))
         jobs = [(f"node{each.number}", each.target, _SCRAPED_EVERY_SECONDS) for each in nodes]
-        server = cleanup.enter_context(prometheus(folder, jobs, rules, MODEST))
+        server = cleanup.enter_context(prometheus(folder, jobs, rules, MODEST, _labels(nodes)))
         await_rules(server, len(nodes))
         crowd = cleanup.enter_context(gathered())
         began = time.time()
         _play(nodes, crowd, cleanup)
         return _heard(nodes, server, began)
+
+
+def _labels(nodes: Iterable[Node]) -> dict[str, Mapping[str, object]]:
+    """The cluster of each node that has one."""
+    clusters = {each.number: each.places[0].case.cluster for each in nodes}
+    return {
+        f"node{number}": {"relabel_configs": [{"target_label": "cluster", "replacement": cluster}]}
+        for number, cluster in clusters.items()
+        if cluster
+    }
 
 
 def _everybody(nodes: Iterable[Node]) -> Iterator[tuple[Node, Place, Process]]:
@@ -52,6 +62,7 @@ def _play(nodes: Sequence[Node], crowd: Crowd, cleanup: ExitStack) -> None:
             change(one, crowd.elapsed)
             _end_exporter(one, crowd.elapsed, cleanup)
         crowd.check()
+        crowd.renew()
         time.sleep(_TICK_SECONDS)
 
 
@@ -73,7 +84,13 @@ def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[Hear
     primary = server.query_range("gpu:bottleneck:primary", began, end, 1.0)
     looked_at = server.query_range(LOOKED_AT, began, end, 1.0)
     told = Told(began, alerts, primary, looked_at)
-    return [heard for one in nodes for heard in _of_node(one, told)]
+    clusters = {one.places[0].case.cluster for one in nodes} - {""}
+    return [heard for one in nodes for heard in _of_node(one, told)] + [
+        told.heard(
+            Whose(f"cluster {name}"), CLUSTERS[name], SCRAPED, cluster=name, instance="", uuid=""
+        )
+        for name in sorted(clusters)
+    ]
 
 
 def _of_node(one: Node, told: Told) -> Iterator[Heard]:

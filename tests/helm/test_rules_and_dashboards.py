@@ -118,6 +118,22 @@ def test_links_lead_to_ones_own_runbooks(changed: list[Object]) -> None:
         assert (chart.ROOT / f"rules/runbooks/{rule['alert']}.md").is_file()
 
 
+def test_links_lead_to_ones_own_grafana(changed: list[Object]) -> None:
+    paths = {rule["annotations"]["dashboard_url"] for rule in alerts(source())}
+    links = {rule["annotations"]["dashboard_url"] for rule in alerts(changed)}
+    assert links <= {f"https://grafana.example.org{path}" for path in paths}
+
+
+def test_alerts_of_a_job_may_have_its_namespace(changed: list[Object]) -> None:
+    owners = {rule["alert"]: rule["labels"]["owner"] for rule in alerts(source())}
+    told = {(owners[rule["alert"]], rule["labels"].get("namespace")) for rule in alerts(changed)}
+    assert told == {
+        ("job", "{{ or $labels.workload_namespace $labels.namespace }}"),
+        ("platform", None),
+    }
+    assert not any("namespace" in rule["labels"] for rule in alerts(source()))
+
+
 def test_older_engines_get_no_keep_firing_for(changed: list[Object]) -> None:
     assert any("keep_firing_for" in rule for rule in alerts(source()))
     assert not any("keep_firing_for" in rule for rule in alerts(changed))

@@ -26,6 +26,7 @@ GROUPS = (
     "gpu-thresholds",
     "gpu-cause-order",
     "gpu-inputs",
+    "gpu-inputs-host",
     "gpu-day",
     "gpu-gates",
     "gpu-hour",

@@ -8,6 +8,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -69,6 +70,27 @@ def test_the_runbooks_may_be_elsewhere() -> None:
     }
 
 
+def test_dashboards_are_where_grafana_is() -> None:
+    text = printed(Wanted(grafana_url="https://grafana.example.org/"))
+    links = {
+        urlsplit(rule.annotations["dashboard_url"])[:2]
+        for rule in rules({"": text})
+        if rule.is_alert
+    }
+    assert links == {("https", "grafana.example.org")}
+
+
+def test_alerts_of_a_job_may_have_its_namespace() -> None:
+    def told(*, ours: bool) -> list[tuple[str, str]]:
+        text = printed(Wanted(workload_namespace=ours))
+        alerts = [rule for rule in rules({"": text}) if rule.is_alert]
+        return [(rule.labels["owner"], rule.labels.get("namespace", "")) for rule in alerts]
+
+    assert {namespace for _, namespace in told(ours=False)} == {""}
+    of_pods = "{{ or $labels.workload_namespace $labels.namespace }}"
+    assert set(told(ours=True)) == {("job", of_pods), ("platform", "")}
+
+
 def test_it_writes_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     result = run(tmp_path, "rules", "--output", f"{folder}")
@@ -117,6 +139,7 @@ def test_force_overwrites(tmp_path: Path) -> None:
         (("--name", "a", "--label", "b=c"), 1, "only --prometheusrule takes --name and --label"),
         (("--output", "/proc/gpu"), 1, "--output: cannot write /proc/gpu: No such file"),
         (("--runbook-base", "x"), 1, "--runbook-base must be like https://"),
+        (("--grafana-url", "x"), 1, "--grafana-url must be like https://"),
         (("--dialect", "zabbix"), 2, "Invalid value for '--dialect'"),
         (("--for-scale", "fast"), 2, "Invalid value for '--for-scale'"),
     ],

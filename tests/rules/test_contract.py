@@ -85,7 +85,7 @@ def test_a_rule_asks_for_waits_that_the_exporter_tells_apart(rule: Rule) -> None
 
 def test_only_inputs_name_the_exporter() -> None:
     raw = {rule.group for rule in OURS if rule.reads - RECORDED - {"ALERTS"}}
-    assert raw == {"gpu-inputs", "gpu-telemetry-and-hardware"}
+    assert raw == {"gpu-inputs", "gpu-inputs-host", "gpu-telemetry-and-hardware"}
 
 
 @pytest.mark.parametrize("rule", RECORDS, ids=str)

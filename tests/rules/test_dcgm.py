@@ -540,7 +540,7 @@ def test_alone_with_the_inputs_of_the_exporter_left_out(tmp_path: Path) -> None:
     files = [tmp_path / name for name in pack]
     for path, text in zip(files, pack.values(), strict=True):
         path.write_text(text, encoding="utf-8")
-    groups = [name for name in DCGM_GROUPS if name != "gpu-inputs"]
+    groups = [name for name in DCGM_GROUPS if name not in rulepack.INPUTS]
     fleet = Fleet(END, files, groups, "2m")
     for name in ("healthy", "small_batch", "allocated_idle", "clock_limited", "unexplained"):
         gpu, cause, alerts = CASES[name]

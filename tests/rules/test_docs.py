@@ -28,7 +28,7 @@ OF_CAUSES = [alert for _, alert in causes_table.causes()]
 LABELS = {family.name: {*family.labels} for family in reference.families()}
 LABELS |= {f"{f.name}_bucket": {*f.labels, "le"} for f in reference.families() if f.kind[0] == "h"}
 OF_TARGET = {"job", "instance"}
-WEIGHED = {"gpu-inputs", "gpu-evidence", "gpu-evidence-hardware"}
+WEIGHED = {"gpu-inputs", "gpu-inputs-host", "gpu-evidence", "gpu-evidence-hardware"}
 # Gates have a table of their own in the README; whether others explain it is not a cause's own.
 HELPERS = {
     name: [rule for rule in RULES if rule.name == name]

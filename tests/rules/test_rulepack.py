@@ -243,8 +243,8 @@ def test_a_prometheusrule_fits_where_kubectl_notes_what_was_applied() -> None:
 def test_the_inputs_of_dcgm_replace_those_of_the_exporter(tmp_path: Path) -> None:
     pack = rulepack.for_dialect(DCGM_PACK, "dcgm")
     recording, original = of_groups(pack["recording.yml"]), of_groups(PACK["recording.yml"])
-    assert recording == {name: g for name, g in original.items() if name != "gpu-inputs"}
-    assert set(original) - set(recording) == {"gpu-inputs"}
+    assert recording == {name: g for name, g in original.items() if name not in rulepack.INPUTS}
+    assert set(original) - set(recording) == {*rulepack.INPUTS}
     text = rulepack.merged(pack)
     assert of_groups(text)["gpu-inputs"] == groups(DCGM_PACK["dcgm.yml"])[0]
     check(tmp_path, text)

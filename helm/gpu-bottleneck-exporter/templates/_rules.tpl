@@ -34,15 +34,15 @@
 {{- $known := index . 2 }}
 {{- if hasKey $rule "alert" }}
 {{- $_ := set $known.alerts $rule.alert true }}
+{{- if and $wanted.workloadNamespace (eq $rule.labels.owner "job") }}
+{{- $_ := set $rule.labels "namespace" "{{ or $labels.workload_namespace $labels.namespace }}" }}
+{{- end }}
 {{- $_ := set $rule "labels" (mergeOverwrite (default (dict) $rule.labels) (deepCopy $wanted.alertLabels)) }}
 {{- with (index . 0).Values.runbookBaseUrl }}
 {{- $_ := set $rule.annotations "runbook_url" (printf "%s/%s" (trimSuffix "/" .) (base $rule.annotations.runbook_url)) }}
 {{- end }}
 {{- with (index . 0).Values.grafanaUrl }}
 {{- $_ := set $rule.annotations "dashboard_url" (printf "%s%s" (trimSuffix "/" .) $rule.annotations.dashboard_url) }}
-{{- end }}
-{{- if and $wanted.workloadNamespace (eq $rule.labels.owner "job") }}
-{{- $_ := set $rule.labels "namespace" "{{ $labels.workload_namespace }}" }}
 {{- end }}
 {{- if not $wanted.keepFiringFor }}
 {{- $_ := unset $rule "keep_firing_for" }}
