@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -200,9 +201,9 @@ class Sockets:
                 self._numbers.discard(number)
                 self._others.add(number)
             return None
-        state, sent, received, acked, data, came, went = _INFO.unpack_from(_buffer)
+        state, sent, received, acked, data, came, went = _INFO.unpack_from(_room.buffer)
         _option(descriptor, socket.SOL_SOCKET, _SO_COOKIE)
-        (cookie,) = struct.unpack_from("=Q", _buffer)
+        (cookie,) = struct.unpack_from("=Q", _room.buffer)
         names = self._names.get(cookie)
         if names is None:
             names = _name(descriptor, _libc.getsockname), _peer_name(descriptor)
@@ -215,9 +216,18 @@ class Sockets:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-_buffer = ctypes.create_string_buffer(256)
-_size = ctypes.c_uint32()
-_pointer = ctypes.byref(_size)
+
+
+class _Room(threading.local):
+    """Where the kernel writes its answers: made once, as it is asked thousands of times."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(256)
+        self.size = ctypes.c_uint32()
+        self.pointer = ctypes.byref(self.size)
+
+
+_room = _Room()
 
 
 def pidfd_open(pid: int) -> int:
@@ -249,37 +259,36 @@ def borrowed(pidfd: int, number: int) -> Iterator[int | None]:
 
 
 def _option(descriptor: int, level: int, name: int) -> int:
-    """Read a socket's option into the buffer; its size in bytes, 0 where there is none.
-
-    The buffer serves one thread: the one that watches the feeders.
-    """
-    _size.value = len(_buffer)
-    failed = _libc.getsockopt(descriptor, level, name, _buffer, _pointer)
-    return 0 if failed else _size.value
+    """Read a socket's option into the buffer; its size in bytes, 0 where there is none."""
+    _room.size.value = len(_room.buffer)
+    failed = _libc.getsockopt(descriptor, level, name, _room.buffer, _room.pointer)
+    return 0 if failed else _room.size.value
 
 
 def unix_peer(descriptor: int) -> int:
     """Who made the other end of a UNIX socket of ours; 0 where nobody did, or it is none."""
     if _option(descriptor, socket.SOL_SOCKET, socket.SO_PEERCRED) != _CREDENTIALS.size:
         return 0
-    peer: int = _CREDENTIALS.unpack_from(_buffer)[0]
+    peer: int = _CREDENTIALS.unpack_from(_room.buffer)[0]
     return peer
 
 
 def _peer_name(descriptor: int) -> Endpoint:
     """getpeername, but also while the connection is being made."""
     for size in _NAME_SIZES:
-        _size.value = size
-        if not _libc.getsockopt(descriptor, socket.SOL_SOCKET, _SO_PEERNAME, _buffer, _pointer):
-            return _endpoint(_buffer.raw[:size])
+        _room.size.value = size
+        if not _libc.getsockopt(
+            descriptor, socket.SOL_SOCKET, _SO_PEERNAME, _room.buffer, _room.pointer
+        ):
+            return _endpoint(_room.buffer.raw[:size])
     return Endpoint(b"", 0)
 
 
 def _name(descriptor: int, call: ctypes._NamedFuncPointer) -> Endpoint:
-    _size.value = len(_buffer)
-    if call(descriptor, _buffer, _pointer):
+    _room.size.value = len(_room.buffer)
+    if call(descriptor, _room.buffer, _room.pointer):
         return Endpoint(b"", 0)
-    return _endpoint(_buffer.raw[: _size.value])
+    return _endpoint(_room.buffer.raw[: _room.size.value])
 
 
 def _endpoint(raw: bytes) -> Endpoint:
