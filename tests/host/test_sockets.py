@@ -175,6 +175,20 @@ def test_a_number_that_becomes_a_sockets_is_found(look: Look) -> None:
         assert number in by_number(sockets)
 
 
+def test_a_socket_among_many_files_is_found(look: Look) -> None:
+    """Whether it is older or younger than they, and though the others are forgotten in between."""
+    code = "files = [open('/dev/null') for _ in range(400)]; a = socket.socket()\n"
+    code += "more = [open('/dev/null') for _ in range(400)]; b = socket.socket()\n"
+    code += "ready(a.fileno(), b.fileno()); told()"
+    with program(code) as one:
+        sockets, numbers = look(one), {int(word) for word in one.words}
+        assert max(numbers) in by_number(sockets), "the youngest first"
+        for _ in range(4):
+            sockets.forget()
+            found = by_number(sockets)
+        assert numbers <= found.keys()
+
+
 def test_a_socket_is_named_anew_once_it_is_connected(look: Look) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

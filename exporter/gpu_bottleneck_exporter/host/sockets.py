@@ -107,6 +107,7 @@ class Sockets:
         self._lively: set[int] = set()
         """Those that sent or received something lately, when they were last asked."""
         self._turn = 0
+        self._new_turn = 0
 
     def close(self) -> None:
         """Give the descriptor back and forget what was found."""
@@ -137,11 +138,11 @@ class Sockets:
         numbers -= self._others
         numbers.difference_update(surely)
         # A number that was a socket's is likely to be the next one's, too.
-        new = sorted(numbers - self._numbers)
+        new = sorted(numbers - self._numbers, reverse=True)
         known = sorted(numbers & self._numbers)
         self._numbers &= numbers
         self._lively &= numbers
-        for number in new[:_KEPT_NAMES]:
+        for number in self._next(new):
             if self._is_socket(number):
                 self._numbers.add(number)
                 known.append(number)
@@ -152,6 +153,14 @@ class Sockets:
         if len(known) > room:
             known = self._in_turn(known, room)
         return self.of([*surely, *known])
+
+    def _next(self, new: list[int]) -> list[int]:
+        """Of many the youngest first, then the others in turn, also after all were forgotten."""
+        if len(new) <= _KEPT_NAMES:
+            return new
+        start = self._new_turn % len(new)
+        self._new_turn = start + _KEPT_NAMES
+        return (new + new)[start : start + _KEPT_NAMES]
 
     def _in_turn(self, known: list[int], room: int) -> list[int]:
         lively = [number for number in known if number in self._lively][: room // 2]
