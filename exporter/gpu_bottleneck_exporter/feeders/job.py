@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.feeders.sums import Sums
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
 from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes, shared_memory
-from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus
+from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus, network_namespace
 
 _SLOWLY_NS = 10_000_000_000
 _RECEIVED, _SENT = "received", "sent"
@@ -141,17 +141,6 @@ class JobReader:
             refaults_known=any(group.counted.refault_bytes is not None for group in groups),
             interactive=_interactive(self._proc, self._pids),
         )
-
-
-def network_namespace(proc: Path, pid: int) -> int | None:
-    """What tells the network namespace of a process from others: each has a net/dev of its own.
-
-    /proc/PID/ns/net would need the right to ptrace.
-    """
-    try:
-        return (proc / str(pid) / "net/dev").stat().st_ino
-    except OSError:
-        return None
 
 
 def _started_ns(proc: Path, mains: Iterable[Member], now_ns: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import parse_stat
+from gpu_bottleneck_exporter.host.process import parse_stat, user_id
 from gpu_bottleneck_exporter.workload.rendezvous import rendezvous
 
 GROUP = "group"
@@ -33,11 +33,4 @@ def _siblings(proc: Path, pid: int) -> Key | None:
     parent = parse_stat(stat.encode()).parent
     forked = command == read(proc / str(parent) / "cmdline")
     spawned = any(words in command for words in _SPAWNED)
-    return ("siblings", str(parent), _owner(proc, pid)) if forked or spawned else None
-
-
-def _owner(proc: Path, pid: int) -> str:
-    try:
-        return str((proc / str(pid)).stat().st_uid)
-    except OSError:
-        return ""
+    return ("siblings", str(parent), user_id(proc, pid)) if forked or spawned else None

@@ -104,6 +104,25 @@ def classify(state: str, channel: str | None) -> State:
     return STATE_OF[wait_of(state, channel)]
 
 
+def network_namespace(proc: Path, pid: int) -> int | None:
+    """What tells the network namespace of a process from others: each has a net/dev of its own.
+
+    /proc/PID/ns/net would need the right to ptrace.
+    """
+    try:
+        return (proc / str(pid) / "net/dev").stat().st_ino
+    except OSError:
+        return None
+
+
+def user_id(proc: Path, pid: int) -> str:
+    """Whose a process is, as a number; empty where it is gone."""
+    try:
+        return str((proc / str(pid)).stat().st_uid)
+    except OSError:
+        return ""
+
+
 def allowed_cpus(status: str) -> frozenset[int]:
     """The CPUs of Cpus_allowed_list in a /proc/PID/status file; empty where it is not told."""
     for line in status.splitlines():

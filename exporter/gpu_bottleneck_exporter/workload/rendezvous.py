@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import network_namespace, user_id
 
 _NAMES_HERE = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 _DIGITS = 12
@@ -25,7 +26,7 @@ def rendezvous(proc: Path, pid: int, environment: str) -> Place | None:
     if not address or not port or variables.get("WORLD_SIZE", "1") == "1":
         return None
     network = _network(proc, pid) if _is_here(address) else ""
-    return address, port, _user(proc, pid), network
+    return address, port, user_id(proc, pid), network
 
 
 def named(place: Place) -> str:
@@ -34,23 +35,9 @@ def named(place: Place) -> str:
 
 
 def _network(proc: Path, pid: int) -> str:
-    """The same within one network namespace only, of all machines.
-
-    Each has a net/dev of its own; /proc/PID/ns/net would need the right to ptrace.
-    """
-    try:
-        inode = (proc / str(pid) / "net/dev").stat().st_ino
-    except OSError:
-        inode = 0
+    """The same within one network namespace only, of all machines."""
     boot = read(proc / "sys/kernel/random/boot_id") or ""
-    return f"{boot.strip()}/{inode}"
-
-
-def _user(proc: Path, pid: int) -> str:
-    try:
-        return str((proc / str(pid)).stat().st_uid)
-    except OSError:
-        return ""
+    return f"{boot.strip()}/{network_namespace(proc, pid)}"
 
 
 def _is_here(address: str) -> bool:
