@@ -211,7 +211,12 @@ class Threads:
         return new
 
     def _make_room(self, new: list[int], moving: frozenset[int]) -> list[int]:
-        resting = [tid for tid in self._threads if tid not in moving]
+        # One that could run and was not scheduled waits for a CPU: it does not rest.
+        resting = [
+            tid
+            for tid, thread in self._threads.items()
+            if tid not in moving and thread.seen.wait is not Wait.RUN
+        ]
         for tid in resting[: len(self._threads) + len(new) - MOST_THREADS]:
             self._threads.pop(tid).close()
         room = max(MOST_THREADS - len(self._threads), 0)
