@@ -66,7 +66,16 @@ class GpuSnapshot:
         return found if isinstance(found, kind) else None
 
 
-_NO_ACTIVITY: Mapping[str, Any] = {"active_ns": {}, "pipe_ns": {}, "traffic_bytes": {}}
+_NO_UTILIZATION: Mapping[str, Any] = {
+    "observed_ns": None,
+    "unobserved_ns": 0,
+    "busy_ns": 0,
+    "window_counts": (),
+    "window_sum": 0.0,
+    "stall_ns": None,
+    "last_busy_ratio": None,
+}
+_NO_MEMORY_UTILIZATION: Mapping[str, Any] = {"memory_busy_ns": None, "last_memory_ratio": None}
 
 
 class GpuLedger:
@@ -82,6 +91,10 @@ class GpuLedger:
         self._active_ns: dict[str, int] = {}
         self._pipe_ns: dict[str, int] = {}
         self._traffic_bytes: dict[str, float] = {}
+        self._added_until_ns: dict[str, int] = {}
+        """By SM figure, pipe and link: until when its sum is current."""
+        self._fresh_ns = 0
+        """For how long a reading of utilization is."""
         self._readings: dict[type[object], tuple[int, Reading]] = {}
         self._last_busy: float | None = None
         self._last_memory: float | None = None
@@ -95,9 +108,12 @@ class GpuLedger:
         """
         self._readings[type(reading)] = now_ns + fresh_ns, reading
         if isinstance(reading, Utilization):
+            self._fresh_ns = fresh_ns
             return self._add_utilization(now_ns, reading)
         if isinstance(reading, Activity):
-            return self._add_activity(now_ns, reading)
+            if not self._samples_utilization:
+                self._fresh_ns = fresh_ns
+            return self._add_activity(now_ns, fresh_ns, reading)
         return []
 
     def add_stall(self, parts: Mapping[str, int]) -> None:
@@ -108,14 +124,19 @@ class GpuLedger:
             self._stall_ns[cause] += nanoseconds
 
     def holders(self, now_ns: int) -> frozenset[int] | None:
-        """Processes that hold the GPU, None where they cannot be read."""
+        """Processes that hold the GPU; None where they cannot be read, or none may be some."""
         until_ns, reading = self._readings.get(Processes, (0, None))
         if not isinstance(reading, Processes) or now_ns > until_ns:
+            return None
+        if not reading.processes and reading.others_hidden:
             return None
         return frozenset(process.pid for process in reading.processes)
 
     def without_utilization(self) -> None:
-        """The driver samples no utilization here (MIG): busy time comes from `Activity`."""
+        """The driver samples no utilization here (MIG): busy time comes from `Activity`.
+
+        Until a reading of `Utilization` comes: one source at a time.
+        """
         self._samples_utilization = False
 
     def add_xid(self, code: int) -> None:
@@ -130,12 +151,16 @@ class GpuLedger:
             for kind, (until_ns, reading) in self._readings.items()
             if now_ns <= until_ns
         }
-        totals = self._totals()
+        totals = self._totals(now_ns)
+        # Sums that stand still would say that the GPU idles.
+        if not self._is_current(self._busy, now_ns):
+            totals = replace(totals, **_NO_UTILIZATION)
+        if not self._is_current(self._memory, now_ns):
+            totals = replace(totals, **_NO_MEMORY_UTILIZATION)
         return GpuSnapshot(
             identity=self.identity,
             at_ns=now_ns,
-            # Sums that stand still would say that no SM works.
-            totals=totals if Activity in fresh else replace(totals, **_NO_ACTIVITY),
+            totals=totals,
             readings=fresh,
             xids=self.xids,
             system=self._system,
@@ -147,6 +172,7 @@ class GpuLedger:
         return GpuSnapshot(self.identity, now_ns, totals, {}, self.xids, self._system, up=False)
 
     def _add_utilization(self, now_ns: int, reading: Utilization) -> list[Window]:
+        self._samples_utilization = True
         busy = self._busy.ring(now_ns, reading.gpu, reading.gpu_percent)
         self._histogram.observe(busy)
         self._last_busy = _ratio(busy, reading.gpu.state, reading.gpu_percent)
@@ -154,7 +180,12 @@ class GpuLedger:
         self._last_memory = _ratio(windows, reading.memory.state, reading.memory_percent)
         return busy
 
-    def _add_activity(self, now_ns: int, reading: Activity) -> list[Window]:
+    def _is_current(self, integrator: Integrator, now_ns: int) -> bool:
+        booked_ns = integrator.booked_at_ns
+        wait_ns = max(self._fresh_ns, integrator.longest_wait_ns())
+        return booked_ns is not None and now_ns - booked_ns <= wait_ns
+
+    def _add_activity(self, now_ns: int, fresh_ns: int, reading: Activity) -> list[Window]:
         interval = reading.interval_ns
         windows: list[Window] = []
         if not self._samples_utilization and reading.graphics is not None:
@@ -173,9 +204,15 @@ class GpuLedger:
             self._pipe_ns[pipe] = self._pipe_ns.get(pipe, 0) + round(interval * ratio)
         for link, amount in reading.traffic_bytes.items():
             self._traffic_bytes[link] = self._traffic_bytes.get(link, 0.0) + amount
+        added = (name for name, ratio in ratios.items() if ratio is not None)
+        until_ns = now_ns + fresh_ns
+        self._added_until_ns |= dict.fromkeys(
+            (*added, *reading.pipes, *reading.traffic_bytes), until_ns
+        )
         return windows
 
-    def _totals(self) -> Totals:
+    def _totals(self, now_ns: int) -> Totals:
+        current = {name for name, until_ns in self._added_until_ns.items() if now_ns <= until_ns}
         measured = self._busy.observed_ns > 0
         return Totals(
             observed_ns=self._busy.observed_ns if measured else None,
@@ -187,9 +224,9 @@ class GpuLedger:
                 zip(WINDOW_BUCKETS, self._histogram.cumulative(), strict=True) if measured else ()
             ),
             window_sum=self._histogram.sum,
-            active_ns=dict(self._active_ns),
-            pipe_ns=dict(self._pipe_ns),
-            traffic_bytes=dict(self._traffic_bytes),
+            active_ns={name: ns for name, ns in self._active_ns.items() if name in current},
+            pipe_ns={name: ns for name, ns in self._pipe_ns.items() if name in current},
+            traffic_bytes={k: v for k, v in self._traffic_bytes.items() if k in current},
             stall_ns=None if self._stall_ns is None else dict(self._stall_ns),
             last_busy_ratio=self._last_busy,
             last_memory_ratio=self._last_memory if self._memory_is_measured() else None,

@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpu_bottleneck_exporter.collectors.base import Collector
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -15,9 +15,8 @@ from gpu_bottleneck_exporter.driver.protocol import (
     Driver,
     DriverError,
     DriverUnusable,
-    Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import Processes, System
+from gpu_bottleneck_exporter.driver.readings import Processes, System, Xid
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
@@ -44,6 +43,8 @@ ACCESS_LOST_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
 """What has not moved for so long stands still: a pass over all feeders takes milliseconds."""
 _XID_WAIT_SECONDS = 1.0
+_XID_RETRY_SECONDS = 30.0
+_XID_QUIET_SECONDS = 60.0
 _WATCH_SECONDS = 2.0
 _WATCH_DEADLINE_SECONDS = 3.0
 """Feeders and host are read once a second, however short the deadline of the GPUs is."""
@@ -71,6 +72,8 @@ class State:
     host: HostSnapshot | None = None
     """None while it is not watched, or was not seen within the deadline."""
     kubelet: Condition = UNASKED
+    implausible: Mapping[str, int] = field(default_factory=dict)
+    """Values that could not be and were dropped, by collector."""
 
 
 NO_SYSTEM = System(None, None)
@@ -97,6 +100,7 @@ class Sampler:
         self._xid_events: bool | None = None
         self._status = "opening the driver"
         self._hung: set[int] = set()
+        self._xids_told: dict[Xid, float] = {}
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
         self._names = frozenset(collector.name for collector in collectors)
         self._wanted = _WATCHING & self._names
@@ -180,10 +184,22 @@ class Sampler:
             outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
             driver_calls=driver.calls if driver else 0,
             driver_seconds=driver.seconds if driver else 0.0,
-            xid_events=self._xid_events,
+            xid_events=self._xids_come(),
+            implausible=self._implausible(),
             host=self._host(now),
             kubelet=self._kubelet.condition if self._kubelet else UNASKED,
         )
+
+    def _xids_come(self) -> bool | None:
+        """From every GPU that is up and has them."""
+        return self._xid_events and not any(worker.xid_trouble for worker in self._workers)
+
+    def _implausible(self) -> Mapping[str, int]:
+        counts = {c.name: 0 for c in self._collectors if c.read} if self._driver else {}
+        for worker in self._workers:
+            for name, count in list(worker.implausible.items()):
+                counts[name] += count
+        return counts
 
     def _new_watch(self) -> FeederWatch:
         settings = self._settings
@@ -310,16 +326,34 @@ class Sampler:
     def _count_xids(self) -> None:
         assert self._driver is not None  # noqa: S101 - started after it was opened
         self._xid_events = True
+        trouble: str | None = None
+        retry = FIRST_RETRY_SECONDS
         while not self._stop.is_set():
-            try:
-                event = self._driver.wait_xid(_XID_WAIT_SECONDS)
-            except Unsupported:
-                self._xid_events = False
-                return
-            except DriverError as error:
-                log.debug("waiting for XIDs: %s", error)
-                self._stop.wait(_XID_WAIT_SECONDS)
-                continue
+            before, trouble = trouble, self._count_xid(self._driver)
+            self._xid_events = trouble is None
+            if trouble != before:
+                log.warning("XIDs: %s", trouble or "reported again")
+            if trouble:
+                self._stop.wait(retry)
+            retry = min(2 * retry, _XID_RETRY_SECONDS) if trouble else FIRST_RETRY_SECONDS
+
+    def _count_xid(self, driver: Driver) -> str | None:
+        """Wait for one; returns what went wrong."""
+        try:
+            event = driver.wait_xid(_XID_WAIT_SECONDS)
             if event is not None:
-                log.warning("gpu %d: XID %d", event.index, event.code)
                 self._workers[event.index].add_xid(event.code)
+                self._tell_xid(event)
+        except DriverError as error:
+            return str(error)
+        except Exception as error:  # one bad event must not end the only thread that counts them
+            log.debug("XIDs", exc_info=True)
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _tell_xid(self, event: Xid) -> None:
+        """Say so; a job can make thousands of one kind."""
+        now = time.monotonic()
+        if now - self._xids_told.get(event, -_XID_QUIET_SECONDS) >= _XID_QUIET_SECONDS:
+            self._xids_told[event] = now
+            log.warning("gpu %d: XID %d", event.index, event.code)

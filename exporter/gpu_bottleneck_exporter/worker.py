@@ -7,20 +7,23 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import Window
 from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector
+from gpu_bottleneck_exporter.driver.plausible import Screen
 from gpu_bottleneck_exporter.driver.protocol import (
+    CONCERNS_ALL,
     AccessLost,
     Device,
-    DeviceLost,
     Driver,
     DriverError,
     DriverUnusable,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import Identity, Processes
+from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading
+from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
@@ -33,6 +36,9 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 _SLOW_READINGS_KEPT = 3
+_XID_RETRY_NS = 30_000_000_000
+_QUIET_NS = 60_000_000_000
+"""What fails again so soon after it worked again was told."""
 
 
 class Outcome(NamedTuple):
@@ -55,9 +61,11 @@ class Opened:
 
     device: Device
     ledger: GpuLedger
+    screen: Screen = field(default_factory=Screen)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
-    unsupported: set[str] = field(default_factory=set)
+    refusals: Refusals = field(default_factory=Refusals)
+    """By the collectors' names."""
 
 
 class GpuWorker:
@@ -78,6 +86,14 @@ class GpuWorker:
         """Monotonic seconds since which the driver has refused everything, if it does."""
         self.unusable: str | None = None
         """Why only a new process could talk to the driver again, if so."""
+        self.xid_trouble: str | None = None
+        """Why the GPU does not report its XIDs though it should."""
+        self.implausible: dict[str, int] = {}
+        """Values that could not be and were dropped, by collector."""
+        self._dropped: set[str] = set()
+        self._told: dict[str, tuple[str | None, int]] = {}
+        self._xids_due_ns = 0
+        self._counts_xids = any(collector.name == "xid" for collector in collectors)
         self._driver = driver
         self._collectors = [collector for collector in collectors if collector.read]
         self._tick_seconds = settings.interval_seconds
@@ -167,6 +183,7 @@ class GpuWorker:
         while not self._stop.is_set():
             try:
                 self._open()
+                self._tick()
                 retry = FIRST_RETRY_SECONDS
                 self._read_until_stopped()
             except DriverError as error:
@@ -180,32 +197,77 @@ class GpuWorker:
             retry = min(2 * retry, LONGEST_RETRY_SECONDS)
 
     def _open(self) -> None:
+        self._close()
         devices = self._driver.open(self.index)
         for device in devices:
             who = device.identity
             if who.uuid not in self._ledgers:
                 self._ledgers[who.uuid] = GpuLedger(who, self._driver.system, self._tick_ns)
+        left = {device.identity.uuid for device in devices}
+        for uuid in self._ledgers.keys() - left:
+            if self._watch is not None:
+                self._watch.forget(uuid)
         self._ledgers = {d.identity.uuid: self._ledgers[d.identity.uuid] for d in devices}
-        self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
+        self._opened = tuple(self._observe(device) for device in devices)
+
+    def _observe(self, device: Device) -> Opened:
+        return Opened(device, self._ledgers[device.identity.uuid])
+
+    def _close(self) -> None:
+        opened, self._opened = self._opened, ()
+        for one in opened:
+            one.device.close()
 
     def _read_until_stopped(self) -> None:
         tick = time.monotonic()
         next_layout_check = tick + SLOWLY
         while not self._stop.is_set():
-            self._tick()
             tick = _next_tick(tick, self._tick_seconds)
             self._stop.wait(tick - time.monotonic())
             if time.monotonic() >= next_layout_check:
                 next_layout_check += SLOWLY
                 self._follow_layout()
+            self._tick()
 
     def _follow_layout(self) -> None:
         known = tuple(o.device.identity.uuid for o in self._opened[1:])
-        if self._driver.instances(self.index) != known:
+        try:
+            found = self._driver.instances(self.index)
+        except DriverError as error:  # if that is all that fails, the rest is read on
+            log.debug("gpu %d: MIG instances: %s", self.index, error)
+            return
+        if found != known:
             log.info("gpu %d: MIG instances changed", self.index)
             self._open()
 
+    def _watch_xids(self) -> None:
+        now = time.monotonic_ns()
+        if not self._counts_xids or now < self._xids_due_ns:
+            return
+        before, self.xid_trouble = self.xid_trouble, None
+        try:
+            self._driver.watch_xids(self.index)
+        except DriverError as error:
+            self.xid_trouble = str(error)
+            self._xids_due_ns = now + _XID_RETRY_NS
+        if self.xid_trouble != before:
+            log.warning("gpu %d: XIDs are %s", self.index, self.xid_trouble or "reported again")
+
+    def _drop(self, collector: str, name: str, value: object) -> None:
+        """Count a value that cannot be; say so for the first of its kind."""
+        told = f"{collector} {name}"
+        self.implausible[collector] = self.implausible.get(collector, 0) + 1
+        if told not in self._dropped:
+            self._dropped.add(told)
+            log.warning(
+                "gpu %d: the driver gave %s for %s; such values are dropped and counted",
+                self.index,
+                value,
+                told,
+            )
+
     def _tick(self) -> None:
+        self._watch_xids()
         for opened in self._opened:
             for collector in self._collectors:
                 self._collect(collector, opened)
@@ -220,20 +282,23 @@ class GpuWorker:
 
     def _collect(self, collector: Collector, opened: Opened) -> None:
         began = time.monotonic_ns()
-        if collector.name in opened.unsupported or began < opened.due_ns.get(collector.name, 0):
+        name = collector.name
+        if opened.refusals.stands(name) or began < opened.due_ns.get(name, 0):
             return
         # Half a tick early: a tick that comes a little sooner than the last must not wait for one.
-        opened.due_ns[collector.name] = (
-            began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
-        )
-        before = opened.outcomes.get(collector.name, _UNTRIED)
-        error = self._read(collector, opened)
-        if collector.name in opened.unsupported:
-            opened.outcomes.pop(collector.name, None)
-            return
-        if error != before.error:
-            self._tell(collector, error)
-        opened.outcomes[collector.name] = Outcome(
+        opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
+        before = opened.outcomes.get(name, _UNTRIED)
+        try:
+            error = self._read(collector, opened)
+        except Unsupported as refusal:
+            if not opened.refusals.refused(name):
+                opened.outcomes.pop(name, None)
+                if name == "utilization":
+                    opened.ledger.without_utilization()
+                return
+            error = str(refusal)
+        self._tell(opened, name, error)
+        opened.outcomes[name] = Outcome(
             success=error is None,
             seconds=(time.monotonic_ns() - began) / 1e9,
             last_success=time.time() if error is None else before.last_success,
@@ -241,7 +306,10 @@ class GpuWorker:
         )
 
     def _read(self, collector: Collector, opened: Opened) -> str | None:
-        """Read and book; returns what went wrong. Raises what concerns the whole GPU."""
+        """Read and book; returns what went wrong.
+
+        Raises Unsupported, or what concerns the whole GPU.
+        """
         assert collector.read is not None  # noqa: S101 - `__init__` kept only those
         fresh_ns = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
         try:
@@ -249,52 +317,75 @@ class GpuWorker:
             if reading is None:  # a mean wants two readings: the second at the next tick
                 opened.due_ns[collector.name] = 0
             else:
-                if isinstance(reading, Processes):
-                    reading = replace(reading, others_hidden=not self._sees_all_holders)
-                    reading = without_desktop(reading, self._proc)
-                windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
-                if windows or isinstance(reading, Processes):
-                    self._account_stall(opened.ledger, windows)
+                opened.refusals.given(collector.name)
+                self._book(opened, fresh_ns, self._screened(collector, opened, reading))
         except Unsupported:
-            opened.unsupported.add(collector.name)
-            if collector.name == "utilization":
-                opened.ledger.without_utilization()
-        except (DeviceLost, AccessLost, DriverUnusable):
             raise
         except DriverError as error:
-            return str(error)
+            return self._weigh(opened, error)
         except Exception as error:  # the one place that isolates collectors from each other
             log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
             return f"{type(error).__name__}: {error}"
-        return opened.device.trouble
+        return self._weigh(opened, opened.device.trouble)
+
+    @staticmethod
+    def _weigh(opened: Opened, error: DriverError | None) -> str | None:
+        """What went wrong with one reading; raises what concerns them all."""
+        if isinstance(error, CONCERNS_ALL):
+            opened.device.check()
+        return str(error) if error else None
+
+    def _screened(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
+        drop = partial(self._drop, collector.name)
+        reading = opened.screen.clean(time.monotonic_ns(), reading, drop)
+        if not isinstance(reading, Processes):
+            return reading
+        hidden = reading.others_hidden or not self._sees_all_holders
+        return without_desktop(replace(reading, others_hidden=hidden), self._proc)
+
+    def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
+        windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
+        if windows or isinstance(reading, Processes):
+            self._account_stall(opened.ledger, windows)
 
     def _account_stall(self, ledger: GpuLedger, windows: list[Window]) -> None:
         if self._watch is None:
             return
         uuid = ledger.identity.uuid
         holders = ledger.holders(time.monotonic_ns())
-        if not holders and not self._sees_all_holders:
-            holders = None
         self._watch.hold(uuid, holders, ledger.identity.parent_uuid)
         if not windows:
             return
         observed = sum(window.duration_ns for window in windows)
         active = sum(window.active_ns for window in windows)
         self._watch.tell_busy(uuid, active / observed)
-        feeders = None
-        if holders and active < observed:  # else there is nothing to explain, or nobody to ask
-            start = windows[0].end_ns - windows[0].duration_ns
-            feeders = self._watch.feeders(uuid, start, windows[-1].end_ns)
         known = Holders(None if holders is None else len(holders))
-        stalls = split(windows, known, feeders)
+        feeders = None
+        try:
+            if holders and active < observed:  # else nothing is to be explained, or nobody there
+                start = windows[0].end_ns - windows[0].duration_ns
+                feeders = self._watch.feeders(uuid, start, windows[-1].end_ns)
+            stalls = split(windows, known, feeders)
+        except Exception:  # what was observed is charged, if only to nobody
+            log.debug("gpu %d: stall", self.index, exc_info=True)
+            stalls = split(windows, known, None)
+            ledger.add_stall(stalls)
+            raise
         ledger.add_stall(stalls)
         self._watch.tell_engaged(uuid, engaged(active, stalls) / observed)
 
-    def _tell(self, collector: Collector, error: str | None) -> None:
+    def _tell(self, opened: Opened, name: str, error: str | None) -> None:
+        """Say how a collector fares if that is new; one that comes and goes, once a minute."""
+        now = time.monotonic_ns()
+        key = f"{opened.ledger.identity.uuid} {name}"
+        told, at_ns = self._told.get(key, (None, 0))
+        if error == told or (error and at_ns and now - at_ns < _QUIET_NS):
+            return
+        self._told[key] = error, now
         if error is None:
-            log.info("gpu %d: collector %s works again", self.index, collector.name)
+            log.info("gpu %d: collector %s works again", self.index, name)
         else:
-            log.warning("gpu %d: collector %s failed: %s", self.index, collector.name, error)
+            log.warning("gpu %d: collector %s failed: %s", self.index, name, error)
 
     def _fail(self, error: DriverError) -> None:
         if isinstance(error, DriverUnusable):
@@ -306,7 +397,7 @@ class GpuWorker:
         if self._down is None:
             log.error("gpu %d is down: %s", self.index, error)
         self._down = str(error)
-        self._opened = ()
+        self._close()
         self._finished_tick_ns = time.monotonic_ns()
 
 

@@ -128,6 +128,7 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpu_exporter_collector_last_success_timestamp_seconds": ("gauge", ("collector",)),
     "gpu_exporter_signal_available": ("gauge", ("signal",)),
     "gpu_exporter_lost_samples_seconds_total": ("counter", ()),
+    "gpu_exporter_implausible_values_total": ("counter", ("collector",)),
     "gpu_exporter_driver_calls_total": ("counter", ()),
     "gpu_exporter_driver_seconds_total": ("counter", ()),
 }
@@ -151,6 +152,7 @@ UNITLESS = {
     "gpu_throttle_active": "0 or 1",
     "gpu_row_remap_pending": "0 or 1",
     "gpu_row_remap_failed": "0 or 1",
+    "gpu_exporter_implausible_values_total": "Values",
     "gpu_exporter_simulated": "1 when .* 0 when",
     "gpu_exporter_collector_success": "0 or 1",
     "gpu_exporter_signal_available": "0 or 1",

@@ -78,8 +78,8 @@ def test_ring_holds_the_busy_time(make_board: MakeBoard, open_on: OpenDriver) ->
     board.gpus[0].run(0.5, Work(memory=0.5))
     time.sleep(0.4)
     reading = device.utilization()
-    busy_us = sum(s.percent for s in reading.gpu.samples) / 100 * WINDOW_US
-    memory_us = sum(s.percent for s in reading.memory.samples) / 100 * WINDOW_US
+    busy_us = sum(s.percent or 0 for s in reading.gpu.samples) / 100 * WINDOW_US
+    memory_us = sum(s.percent or 0 for s in reading.memory.samples) / 100 * WINDOW_US
     assert busy_us == pytest.approx(500_000, rel=0.05)
     assert memory_us == pytest.approx(250_000, rel=0.05)
 
@@ -416,8 +416,9 @@ def test_a_mig_instance_has_memory_and_processes_of_its_own(
 def test_xids_reach_whoever_waits(make_board: MakeBoard, open_on: OpenDriver) -> None:
     board = make_board(gpus=[H100, H100])
     driver = open_on(board)
-    driver.open(0)
-    driver.open(1)
+    for index in (0, 1):
+        driver.open(index)
+        driver.watch_xids(index)
     assert driver.wait_xid(0.05) is None
     board.raise_xid(1, 79)
     board.raise_xid(0, 31)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 import time
+from typing import Any
 
 import pynvml
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from gpu_bottleneck_exporter.driver.board import A100, CALL, H100
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import (
+    CONCERNS_ALL,
     AccessLost,
     DeviceLost,
     DriverError,
@@ -20,7 +22,8 @@ from gpu_bottleneck_exporter.driver.protocol import (
     DriverUnusable,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import RingState
+from gpu_bottleneck_exporter.driver.readings import RingState, Xid
+from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from support.drivers import Libraries, first
 
 from .conftest import MakeBoard
@@ -214,17 +217,41 @@ def test_one_broken_call_costs_its_own_part(  # noqa: PLR0913, PLR0917 - the cas
         assert device.trouble is None
 
 
-def test_unsupported_calls_are_not_made_again(make_board: MakeBoard, libraries: Libraries) -> None:
+def test_what_stays_unsupported_is_hardly_ever_asked_for(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    now = 0
     board = make_board()
     board.gpus[0].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_NOT_SUPPORTED)
     driver = libraries.open(board)
     device = first(driver)
-    counts = []
-    for _ in range(3):
+    device._parts.refusals = Refusals(lambda: now)
+    asked = []
+    for now in range(0, SETTLE_NS + 2 * RECHECK_NS, SETTLE_NS // 2):
         before = driver.calls
         device.link()
-        counts.append(driver.calls - before)
-    assert counts == [5, 4, 4]
+        if driver.calls - before == 5:
+            asked.append(now)
+    assert asked == [0, SETTLE_NS // 2, SETTLE_NS, SETTLE_NS + RECHECK_NS]
+    assert device.trouble is None
+
+
+@pytest.mark.parametrize("refusal", [2, 3, 4, 13, 25, 26])
+def test_one_refusal_is_one_refusal(
+    make_board: MakeBoard, libraries: Libraries, refusal: int
+) -> None:
+    board = make_board()
+    board.gpus[0].fail("DeviceGetPcieReplayCounter", refusal)
+    device = first(libraries.open(board))
+    assert device.link().replays is None
+    assert device.trouble is None, "never given: this GPU may not have it"
+    board.gpus[0].fail("DeviceGetPcieReplayCounter", 0)
+    assert device.link().replays == 0
+    board.gpus[0].fail("DeviceGetPcieReplayCounter", refusal)
+    assert device.link().replays is None
+    assert f"({refusal})" in str(device.trouble), "it was given before"
+    board.gpus[0].fail("DeviceGetPcieReplayCounter", 0)
+    assert device.link().replays == 0
 
 
 def test_all_calls_broken_is_an_error_not_an_empty_reading(
@@ -267,14 +294,14 @@ def test_the_blocking_pcie_call_is_never_made(make_board: MakeBoard, libraries: 
     assert count() == 0
 
 
-def test_utilization_above_a_hundred_percent_is_capped(
+def test_utilization_above_a_hundred_percent_is_none(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board()
     board.gpus[0].record.stuck_utilization = 250
     device = first(libraries.open(board))
     time.sleep(0.2)
-    assert {sample.percent for sample in device.utilization().gpu.samples} == {100}
+    assert {sample.percent for sample in device.utilization().gpu.samples} == {None}
 
 
 def test_without_events_waiting_is_unsupported(
@@ -289,11 +316,153 @@ def test_without_events_waiting_is_unsupported(
     driver = libraries.open(board)
     with pytest.raises(Unsupported):
         driver.wait_xid(0.01)
+    monkeypatch.undo()
+    assert driver.wait_xid(0.01) is None, "asked again"
 
 
 def test_events_that_a_gpu_cannot_register_are_not_fatal(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board()
-    board.gpus[0].fail("DeviceRegisterEvents", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert first(libraries.open(board)).power().watts is not None
+    board.gpus[0].fail("DeviceRegisterEvents", pynvml.NVML_ERROR_UNKNOWN)
+    driver = libraries.open(board)
+    assert first(driver).power().watts is not None
+    with pytest.raises(DriverError, match="RegisterEvents"):
+        driver.watch_xids(0)
+    board.gpus[0].fail("DeviceRegisterEvents", 0)
+    driver.watch_xids(0)
+    board.raise_xid(0, 79)
+    assert driver.wait_xid(2) == Xid(0, 79)
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST])
+def test_a_set_of_events_that_fails_is_made_anew(
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    board = make_board()
+    freed: list[object] = []
+    free = pynvml.nvmlEventSetFree
+
+    def refuse(*_: object) -> None:
+        raise pynvml.NVMLError(code)
+
+    def note(handle: object) -> None:
+        freed.append(handle)
+        free(handle)
+
+    driver = libraries.open(board)
+    driver.open(0)
+    driver.watch_xids(0)
+    monkeypatch.setattr(pynvml, "nvmlEventSetFree", note)
+    with monkeypatch.context() as broken:
+        broken.setattr(pynvml, "nvmlEventSetWait_v2", refuse)
+        with pytest.raises(DriverError):
+            driver.wait_xid(0.01)
+    assert len(freed) == 1
+    assert driver.wait_xid(0.01) is None
+    driver.watch_xids(0)
+    board.raise_xid(0, 48)
+    assert driver.wait_xid(2) == Xid(0, 48)
+
+
+def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_can_be(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    board.gpus[0].record.name = b"NVIDIA \xff\xfe H100"
+    assert first(libraries.open(board)).identity.name == "NVIDIA \ufffd\ufffd H100"
+
+
+@pytest.mark.parametrize(
+    "call", ["DeviceGetName", "DeviceGetArchitecture", "DeviceGetPciInfo", "DeviceGetMigMode"]
+)
+def test_a_gpu_is_opened_without_what_it_does_not_say(
+    make_board: MakeBoard, libraries: Libraries, call: str
+) -> None:
+    board = make_board()
+    board.gpus[0].fail(call, pynvml.NVML_ERROR_UNKNOWN)
+    device = first(libraries.open(board))
+    assert device.identity.uuid.startswith("GPU-")
+    assert device.power().watts is not None
+
+
+def test_a_driver_without_gpus_is_asked_again(make_board: MakeBoard, libraries: Libraries) -> None:
+    board = make_board()
+    board.header.gpu_count = 0
+    with pytest.raises(DriverMissing, match="no GPU"):
+        libraries.open(board)
+    board.header.gpu_count = 1
+    assert libraries.open(board).count() == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pynvml.NVML_ERROR_UNKNOWN,
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    ],
+)
+def test_what_concerns_all_is_believed_when_the_simplest_calls_say_it_too(
+    make_board: MakeBoard, libraries: Libraries, code: int
+) -> None:
+    board = make_board()
+    device = first(libraries.open(board))
+    for call in ("DeviceGetMemoryInfo", "DeviceGetTemperature", "DeviceGetTotalEnergyConsumption"):
+        board.gpus[0].fail(call, code)
+    device.check()
+    board.gpus[0].record.device_result = code
+    with pytest.raises(CONCERNS_ALL):
+        device.check()
+
+
+def test_gpm_samples_are_freed(
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    for name in ("nvmlGpmSampleAlloc", "nvmlGpmSampleFree"):
+        function = getattr(pynvml, name)
+
+        def count(*given: object, name: str = name, function: Any = function) -> object:  # noqa: ANN401
+            taken.append(name)
+            return function(*given)
+
+        count.__name__ = name
+        monkeypatch.setattr(pynvml, name, count)
+    device = first(libraries.open(make_board()))
+    device.activity()
+    assert taken == ["nvmlGpmSampleAlloc"] * 2
+    device.close()
+    assert taken[2:] == ["nvmlGpmSampleFree"] * 2
+
+
+def test_a_mean_over_a_spell_of_refusals_is_given_up(
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.driver.nvml.gpm.MAXIMUM_INTERVAL_NS", 10**9)
+    device = first(libraries.open(make_board()))
+    device.activity()
+    time.sleep(1.1)
+    assert device.activity() is None
+    time.sleep(0.25)
+    activity = device.activity()
+    assert activity is not None
+    assert activity.interval_ns < 10**9
+
+
+@pytest.mark.parametrize("refusal", [3, 4, 10, 999])
+def test_a_ring_that_is_refused_for_a_while_is_replaced_by_single_readings(
+    make_board: MakeBoard, libraries: Libraries, refusal: int
+) -> None:
+    board = make_board()
+    device = first(libraries.open(board))
+    time.sleep(0.4)
+    assert device.utilization().gpu.state is RingState.SAMPLES
+    board.gpus[0].fail("DeviceGetSamples", refusal)
+    reading = device.utilization()
+    assert (reading.gpu.state, reading.gpu_percent) == (RingState.NOTHING_NEWER, 0)
+    assert f"({refusal})" in str(device.trouble)
+    time.sleep(0.4)
+    board.gpus[0].fail("DeviceGetSamples", 0)
+    assert len(device.utilization().gpu.samples) >= 2, "nothing is lost"

@@ -329,6 +329,7 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> State:
         driver_calls=123_456,
         driver_seconds=7.25,
         xid_events=True,
+        implausible={"utilization": 2, "power": 0},
         host=HOST,
     )
 

@@ -75,6 +75,13 @@ FAMILIES = (
         "over all GPUs. Part of gpu_unobserved_seconds_total.",
     ),
     Family(
+        "gpu_exporter_implausible_values_total",
+        "counter",
+        "Values that the driver gave and that cannot be, such as a utilization above 100 %. They "
+        "are dropped: absent, or unobserved time.",
+        ("collector",),
+    ),
+    Family(
         "gpu_exporter_driver_calls_total",
         "counter",
         "Calls made into the GPU driver.",
@@ -136,6 +143,8 @@ def samples(state: State) -> Iterator[Sample]:
         yield Sample("gpu_exporter_signal_available", float(value), (signal,))
     lost = sum(gpu.totals.lost_ns for gpu in state.gpus)
     yield Sample("gpu_exporter_lost_samples_seconds_total", lost / 1e9)
+    for name, count in state.implausible.items():
+        yield Sample("gpu_exporter_implausible_values_total", float(count), (name,))
     yield Sample("gpu_exporter_driver_calls_total", float(state.driver_calls))
     yield Sample("gpu_exporter_driver_seconds_total", state.driver_seconds)
 

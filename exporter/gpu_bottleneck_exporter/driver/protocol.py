@@ -55,6 +55,10 @@ class DriverUnusable(DriverError):  # noqa: N818 - a state, not a failure
     """Only a new process can talk to the driver again (the library was replaced)."""
 
 
+CONCERNS_ALL = (DeviceLost, AccessLost, DriverUnusable)
+"""Errors that, once `Device.check` has confirmed them, concern every reading."""
+
+
 class Device(Protocol):
     """One GPU or MIG instance, read by one thread only."""
 
@@ -63,8 +67,17 @@ class Device(Protocol):
         """Who it is."""
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> DriverError | None:
         """Why the last reading is incomplete though the GPU should have given all of it."""
+
+    def check(self) -> None:
+        """Ask the simplest things; raises one of `CONCERNS_ALL` when none of them is answered.
+
+        Single calls fail with the same codes while all else works.
+        """
+
+    def close(self) -> None:
+        """Give back what reading it took; the driver is not asked for anything."""
 
     def utilization(self) -> Utilization:
         """Drain the utilization rings."""
@@ -123,6 +136,12 @@ class Driver(Protocol):
         """GPU `index` and, after it, its MIG instances.
 
         Raises DeviceLost, DriverUnusable or another DriverError.
+        """
+
+    def watch_xids(self, index: int) -> None:
+        """Have GPU `index` report its XIDs, if it does not; costs nothing where it does.
+
+        Raises DriverError where it should and cannot.
         """
 
     def instances(self, index: int) -> tuple[str, ...]:

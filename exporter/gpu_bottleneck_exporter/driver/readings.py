@@ -45,11 +45,11 @@ class RingSample(NamedTuple):
     `timestamp_us` is the end of the sample's window on the driver's own clock
     (since the epoch on most GPUs, since boot on some): only differences mean
     anything. `percent` is the share of the window in which a kernel ran, or in
-    which device memory was read or written.
+    which device memory was read or written; None where the driver's figure cannot be one.
     """
 
     timestamp_us: int
-    percent: int
+    percent: int | None
 
 
 class RingState(Enum):

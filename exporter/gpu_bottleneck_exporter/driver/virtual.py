@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -122,6 +123,9 @@ class VirtualDriver:
             return []
         return view.instances(self._board, index)
 
+    def watch_xids(self, index: int) -> None:
+        """Nothing to do: the board reports them all."""
+
     def wait_xid(self, timeout_seconds: float) -> Xid | None:
         """Wait for the next event on the board."""
         deadline = time.monotonic() + timeout_seconds
@@ -137,7 +141,7 @@ class VirtualDriver:
 class VirtualDevice:
     """One virtual GPU or MIG instance."""
 
-    trouble: str | None = None
+    trouble: DriverError | None = None
 
     def __init__(self, board: Board, gpu: VirtualGpu, meter: Meter) -> None:
         self._meter = meter
@@ -164,6 +168,23 @@ class VirtualDevice:
             parent_uuid=self._parent.uuid.decode() if mig else None,
             gpu_instance=int(record.gpu_instance) if mig else None,
         )
+
+    def check(self) -> None:
+        """Raises DeviceLost when the board says so for two readings that every GPU has."""
+        with contextlib.suppress(DeviceLost):
+            return self._ask("DeviceGetMemoryInfo")
+        return self._ask("DeviceGetClockInfo")
+
+    def _ask(self, call: str) -> None:
+        try:
+            self.guard(call)
+        except DeviceLost:
+            raise
+        except DriverError:
+            return
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
     def guard(self, call: str) -> None:
         """Let the board's faults act on NVML call `call`: hang, delay, error code."""

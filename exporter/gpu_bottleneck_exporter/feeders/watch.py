@@ -40,6 +40,8 @@ _JITTER = 0.3
 _PASSES_BETWEEN = 2
 """So many passes apart each of many mains is looked at closely, while its wait is the same."""
 _STOP_SECONDS = 2.0
+_PEER_FRESH_NS = 10_000_000_000
+"""The driver's ring holds as much: what a GPU did in its last tick is not known for longer."""
 
 
 class Rhythm:
@@ -87,8 +89,9 @@ class FeederWatch:
         self._lock = threading.Lock()
         self._held: dict[str, frozenset[int] | None] = {}
         self._parents: dict[str, str | None] = {}
+        self._gone: set[str] = set()
         self._feeds: dict[str, Feed] = {}
-        self._engaged: dict[str, float] = {}
+        self._engaged: dict[str, tuple[float, int]] = {}
         self._connected = same_pids(proc)
         self._readers: dict[str, FeedingReader] = {}
         self._feedings: dict[str, Feeding | None] = {}
@@ -131,6 +134,12 @@ class FeederWatch:
                 self._held[uuid] = pids
                 self._changed = True
 
+    def forget(self, uuid: str) -> None:
+        """GPU `uuid` is no more, as a MIG instance that was taken down; from any thread."""
+        with self._lock:
+            self._changed |= self._held.pop(uuid, None) is not None
+            self._gone.add(uuid)
+
     def feeders(self, uuid: str, start_ns: int, end_ns: int) -> Feeders | None:
         """What the feeders of GPU `uuid` did between two monotonic times; from any thread."""
         feed = self._feeds.get(uuid)
@@ -147,16 +156,21 @@ class FeederWatch:
 
         Who waits for a rank that is starved waits for that rank, however little its GPU does.
         """
-        self._engaged[uuid] = ratio
+        self._engaged[uuid] = ratio, time.monotonic_ns()
 
     def _peer(self, uuid: str, feed: Feed) -> float:
         """The largest share of the last tick that another GPU of the job was engaged in, 0-1."""
         peers = [
-            self._engaged.get(other, 0.0)
+            self._engagement(other)
             for other, theirs in self._feeds.items()
             if self._is_apart(uuid, other) and self._of_one_job(feed, theirs)
         ]
         return max(peers, default=0.0)
+
+    def _engagement(self, uuid: str) -> float:
+        """Of a GPU that has hung nothing is known any more."""
+        ratio, at_ns = self._engaged.get(uuid, (0.0, 0))
+        return ratio if time.monotonic_ns() - at_ns <= _PEER_FRESH_NS else 0.0
 
     @staticmethod
     def _of_one_job(one: Feed, other: Feed) -> bool:
@@ -247,7 +261,9 @@ class FeederWatch:
     def _discover(self) -> None:
         with self._lock:
             held = dict(self._held)
+            gone, self._gone = self._gone - held.keys(), set()
             self._changed = False
+        self._drop(gone)
         mains = frozenset(pid for pids in held.values() for pid in pids or ())
         seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
         feeds = dict(self._feeds)
@@ -266,6 +282,15 @@ class FeederWatch:
             few = self._step == _pass_seconds(0)
             feed.behind.fresh_ns = 0 if few else int(_PASSES_BETWEEN * self._step * 1e9)
         self._groups.keep({group for feed in feeds.values() for group in feed.cgroups})
+
+    def _drop(self, gone: set[str]) -> None:
+        feeds = dict(self._feeds)
+        for uuid in gone & feeds.keys():
+            feeds.pop(uuid).close()
+        self._feeds = feeds
+        for uuid in gone:
+            for known in (self._readers, self._feedings, self._engaged, self._sought_kin):
+                known.pop(uuid, None)
 
     def _patience(self) -> Patience | None:
         return Patience(self._longest_answer_ms) if self._connected else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pynvml
 
@@ -10,9 +10,15 @@ from gpu_bottleneck_exporter.driver.nvml import fields
 from gpu_bottleneck_exporter.driver.nvml.fields import FieldReader
 from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
-from gpu_bottleneck_exporter.driver.nvml.parts import Parts, read_memory, read_processes
+from gpu_bottleneck_exporter.driver.nvml.parts import (
+    Parts,
+    check_basics,
+    read_memory,
+    read_processes,
+)
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
+from gpu_bottleneck_exporter.driver.protocol import DriverError
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
@@ -59,8 +65,8 @@ class NvmlDevice:
         self._handle = handle
         self._identity = identity
         self._parts = Parts(calls)
-        self._gpu_ring = RingReader(calls, handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES)
-        self._memory_ring = RingReader(calls, handle, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)
+        self._gpu_ring = RingReader(self._parts, handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES)
+        self._memory_ring = RingReader(self._parts, handle, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)
         self._power = FieldReader(calls, handle, [fields.POWER_AVERAGE])
         self._memory_temperature = FieldReader(calls, handle, [fields.MEMORY_TEMPERATURE])
         self._margins = FieldReader(calls, handle, list(_MARGINS.values()))
@@ -76,9 +82,19 @@ class NvmlDevice:
         return self._identity
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> DriverError | None:
         """Why the last reading is incomplete though the GPU should have given all of it."""
         return self._parts.trouble
+
+    def check(self) -> None:
+        """See `check_basics`."""
+        check_basics(self._calls, self._handle)
+
+    def close(self) -> None:
+        """Free the GPM samples."""
+        if self._gpm:
+            self._gpm.close()
+        self._gpm = None
 
     def utilization(self) -> Utilization:
         """NvmlDeviceGetSamples types 1 and 2, else nvmlDeviceGetUtilizationRates."""
@@ -87,8 +103,8 @@ class NvmlDevice:
         if gpu.state is RingState.SAMPLES and memory.state is RingState.SAMPLES:
             return Utilization(gpu, memory)
         rates = parts.ask(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
-        if gpu.state is RingState.UNSUPPORTED:
-            parts.require(rates)
+        if gpu.state is RingState.UNSUPPORTED or parts.trouble:
+            parts.require(rates, *gpu.samples)
         if rates is None:
             return Utilization(gpu, memory)
         return Utilization(gpu, memory, int(rates.gpu), int(rates.memory))
@@ -135,9 +151,10 @@ class NvmlDevice:
         if memory:
             sensors["memory"] = memory[fields.MEMORY_TEMPERATURE]
         parts.require(sensors)
-        if not self._temperature_limits:
-            self._temperature_limits = self._limits(parts, gpu)
-        return Thermal(sensors, self._temperature_limits)
+        if len(self._temperature_limits) < len(_LIMITS) and not parts.refusals.stands("limits"):
+            self._temperature_limits |= self._limits(parts, gpu)
+            parts.refusals.refused("limits")  # few GPUs have them all: ask now and then
+        return Thermal(sensors, dict(self._temperature_limits))
 
     def _limits(self, parts: Parts, temperature: int | None) -> dict[str, float]:
         limits = {
@@ -163,14 +180,17 @@ class NvmlDevice:
         parts = self._begin()
         now = self._clock_values(parts, pynvml.nvmlDeviceGetClockInfo)
         # Constants of the GPU are asked for once, here and in `_limits`.
-        if not self._clock_maximum:
-            self._clock_maximum = self._clock_values(parts, pynvml.nvmlDeviceGetMaxClockInfo)
+        missing = _CLOCKS.keys() - self._clock_maximum.keys()
+        self._clock_maximum |= self._clock_values(parts, pynvml.nvmlDeviceGetMaxClockInfo, missing)
         parts.require(now, self._clock_maximum)
-        return Clocks(now, self._clock_maximum)
+        return Clocks(now, dict(self._clock_maximum))
 
-    def _clock_values(self, parts: Parts, getter: Callable[..., int]) -> dict[str, float]:
+    def _clock_values(
+        self, parts: Parts, getter: Callable[..., int], wanted: Collection[str] = _CLOCKS.keys()
+    ) -> dict[str, float]:
         values: dict[str, float] = {}
-        for name, clock in _CLOCKS.items():
+        for name in wanted:
+            clock = _CLOCKS[name]
             megahertz = parts.ask(getter, self._handle, clock)
             if megahertz is not None:
                 values[name] = megahertz * _MHZ

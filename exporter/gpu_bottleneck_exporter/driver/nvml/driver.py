@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
+from gpu_bottleneck_exporter.driver.nvml.events import XidEvents
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
-from gpu_bottleneck_exporter.driver.protocol import Device, DriverError, NothingFound, Unsupported
+from gpu_bottleneck_exporter.driver.protocol import (
+    Device,
+    DriverError,
+    DriverMissing,
+    NothingFound,
+    Unsupported,
+)
 from gpu_bottleneck_exporter.driver.readings import Identity, System, Xid
 
 _ARCHITECTURES = {
@@ -21,7 +28,7 @@ _ARCHITECTURES = {
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_DEVICE_ARCH_") and not name.endswith("_UNKNOWN")
 }
-_XID = pynvml.nvmlEventTypeXidCriticalError
+T = TypeVar("T")
 
 
 class NvmlDriver:
@@ -36,20 +43,27 @@ class NvmlDriver:
     def __init__(self) -> None:
         """Load and initialise the library.
 
-        Raises DriverMissing, DriverUnusable, or another DriverError.
+        Raises DriverMissing (also where the driver has no GPU yet), DriverUnusable, or another
+        DriverError.
         """
         self._metered: dict[int | None, Calls] = {}
         self._lock = threading.Lock()
         calls = self._meter(None)
         calls.ask(pynvml.nvmlInit)
         self._system = System(
-            driver_version=_text(calls, pynvml.nvmlSystemGetDriverVersion),
+            driver_version=_optional(lambda: calls.text("nvmlSystemGetDriverVersion")),
             cuda_version=_cuda_version(calls),
         )
         self._branch = _branch(self._system.driver_version)
         self._count = int(calls.ask(pynvml.nvmlDeviceGetCount))
-        self._events = self._open_events(calls)
-        self._handles: dict[int, int] = {}
+        if not self._count:
+            # No thread is inside yet; and only a new start makes the driver count again.
+            with contextlib.suppress(DriverError):
+                calls.ask(pynvml.nvmlShutdown)
+            raise DriverMissing("the driver has no GPU")
+        self._events = XidEvents(calls)
+        self._handles: dict[int, object] = {}
+        self._divided: dict[int, bool] = {}
 
     @property
     def system(self) -> System:
@@ -75,84 +89,66 @@ class NvmlDriver:
         calls = self._meter(index)
         handle = calls.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         identity = self._identify(calls, index, handle)
-        self._watch(calls, index, handle)
+        self._handles[index] = handle
+        self._events.forget(index)
         devices: list[Device] = [NvmlDevice(calls, handle, identity, self._branch)]
-        if _mig_enabled(calls, handle):
+        if self._is_divided(calls, index, handle):
             devices += _instances(calls, handle, identity)
         return devices
+
+    def watch_xids(self, index: int) -> None:
+        """nvmlDeviceRegisterEvents; again with each new set of events."""
+        self._events.register(index, self._meter(index), self._handles[index])
 
     def instances(self, index: int) -> tuple[str, ...]:
         """UUIDs of the MIG instances that GPU `index` has now."""
         calls = self._meter(index)
         handle = calls.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-        if not _mig_enabled(calls, handle):
+        if not self._is_divided(calls, index, handle):
             return ()
         return tuple(
-            str(calls.ask(pynvml.nvmlDeviceGetUUID, instance))
+            calls.text("nvmlDeviceGetUUID", instance)
             for instance in _instance_handles(calls, handle)
         )
 
     def wait_xid(self, timeout_seconds: float) -> Xid | None:
         """nvmlEventSetWait_v2."""
-        if self._events is None:
-            raise Unsupported("this driver has no events")
-        try:
-            # Not metered: the time spent here is waiting, not work.
-            data = pynvml.nvmlEventSetWait_v2(self._events, int(timeout_seconds * 1000))
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                return None
-            raise DriverError(f"nvmlEventSetWait_v2: {error}") from error
-        with self._lock:
-            index = self._handles.get(_address(data.device))
-        if index is None or data.eventType != _XID:
-            return None
-        return Xid(index, int(data.eventData))
+        return self._events.wait(timeout_seconds)
 
-    def _identify(self, calls: Calls, index: int, handle: object) -> Identity:
-        uuid = str(calls.ask(pynvml.nvmlDeviceGetUUID, handle))
+    @staticmethod
+    def _identify(calls: Calls, index: int, handle: object) -> Identity:
         return Identity(
             index=index,
-            uuid=uuid,
-            name=_text(calls, pynvml.nvmlDeviceGetName, handle),
-            architecture=_architecture(calls, handle),
-            pci_bus_id=_pci_bus_id(calls, handle),
+            uuid=calls.text("nvmlDeviceGetUUID", handle),
+            name=_optional(lambda: calls.text("nvmlDeviceGetName", handle)),
+            architecture=_optional(lambda: _architecture(calls, handle)),
+            pci_bus_id=_optional(lambda: _pci_bus_id(calls, handle)),
         )
 
-    def _watch(self, calls: Calls, index: int, handle: object) -> None:
-        with self._lock:
-            self._handles[_address(handle)] = index
-        if self._events is None:
-            return
+    def _is_divided(self, calls: Calls, index: int, handle: object) -> bool:
+        """Whether GPU `index` is in MIG mode; as it was known last, where it does not say."""
         try:
-            supported = calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
-            if supported & _XID:
-                calls.ask(pynvml.nvmlDeviceRegisterEvents, handle, _XID, self._events)
+            self._divided[index] = bool(calls.ask(pynvml.nvmlDeviceGetMigMode, handle)[0])
         except Unsupported:
-            return
+            self._divided[index] = False
+        except DriverError:
+            return self._divided.get(index, False)
+        return self._divided[index]
 
     def _meter(self, index: int | None) -> Calls:
         with self._lock:
             return self._metered.setdefault(index, Calls())
-
-    @staticmethod
-    def _open_events(calls: Calls) -> object | None:
-        try:
-            events: object = calls.ask(pynvml.nvmlEventSetCreate)
-        except DriverError:
-            return None
-        return events
 
 
 def _instances(calls: Calls, parent: object, above: Identity) -> list[Device]:
     """The MIG instances of the GPU behind `parent`, in the driver's order."""
     found: list[Device] = []
     for handle in _instance_handles(calls, parent):
-        name = _text(calls, pynvml.nvmlDeviceGetName, handle)
+        name = _optional(partial(calls.text, "nvmlDeviceGetName", handle))
         instance = int(calls.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle))
         identity = Identity(
             index=above.index,
-            uuid=str(calls.ask(pynvml.nvmlDeviceGetUUID, handle)),
+            uuid=calls.text("nvmlDeviceGetUUID", handle),
             name=name,
             architecture=above.architecture,
             pci_bus_id=above.pci_bus_id,
@@ -172,50 +168,31 @@ def _instance_handles(calls: Calls, parent: object) -> list[object]:
     return handles
 
 
-def _mig_enabled(calls: Calls, handle: object) -> bool:
-    try:
-        current, _ = calls.ask(pynvml.nvmlDeviceGetMigMode, handle)
-    except Unsupported:
-        return False
-    return bool(current)
-
-
-def _text(calls: Calls, getter: Callable[..., Any], *arguments: object) -> str | None:
-    try:
-        return str(calls.ask(getter, *arguments))
-    except Unsupported:
-        return None
+def _optional(ask: Callable[[], T]) -> T | None:
+    """What `ask` gives; asked once more when it fails, as it is never asked again."""
+    with contextlib.suppress(DriverError):
+        return ask()
+    with contextlib.suppress(DriverError):
+        return ask()
+    return None
 
 
 def _architecture(calls: Calls, handle: object) -> str | None:
-    try:
-        return _ARCHITECTURES.get(int(calls.ask(pynvml.nvmlDeviceGetArchitecture, handle)))
-    except Unsupported:
-        return None
+    return _ARCHITECTURES.get(int(calls.ask(pynvml.nvmlDeviceGetArchitecture, handle)))
 
 
-def _pci_bus_id(calls: Calls, handle: object) -> str | None:
-    try:
-        bus_id = calls.ask(pynvml.nvmlDeviceGetPciInfo, handle).busId
-    except Unsupported:
-        return None
-    return bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
+def _pci_bus_id(calls: Calls, handle: object) -> str:
+    bus_id = calls.ask(pynvml.nvmlDeviceGetPciInfo, handle).busId
+    return bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else str(bus_id)
 
 
 def _cuda_version(calls: Calls) -> str | None:
     """Highest CUDA version of the driver: 13000 means 13.0."""
-    try:
-        version = int(calls.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
-    except DriverError:
-        return None
-    return f"{version // 1000}.{version % 1000 // 10}"
+    version = _optional(lambda: int(calls.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)))
+    return f"{version // 1000}.{version % 1000 // 10}" if version else None
 
 
 def _branch(driver_version: str | None) -> int:
     """580 for 580.95.05; 0 where the driver does not say."""
     head = (driver_version or "").partition(".")[0]
     return int(head) if head.isdigit() else 0
-
-
-def _address(handle: object) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

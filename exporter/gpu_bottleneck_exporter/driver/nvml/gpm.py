@@ -6,6 +6,7 @@ cover all time, whatever the tick. No root, no conflict with profilers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import struct
@@ -14,10 +15,13 @@ import time
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
+from gpu_bottleneck_exporter.driver.protocol import DriverError
 from gpu_bottleneck_exporter.driver.readings import Activity
 
 MINIMUM_INTERVAL_NS = 200_000_000
 """Below 100 ms the driver's means are invalid."""
+MAXIMUM_INTERVAL_NS = 10_000_000_000
+"""A mean over more is given up; it would be booked at one moment."""
 
 _GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM = 1, 2, 3, 10
 _PIPES = {5: "tensor", 11: "fp64", 12: "fp32", 13: "fp16", 4: "int"}
@@ -50,15 +54,20 @@ class GpmReader:
         if not support.isSupportedDevice:
             raise driver_error(pynvml.NVML_ERROR_NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")
         self._old = calls.ask(pynvml.nvmlGpmSampleAlloc)
-        self._new = calls.ask(pynvml.nvmlGpmSampleAlloc)
+        try:
+            self._new = calls.ask(pynvml.nvmlGpmSampleAlloc)
+        except DriverError:
+            calls.ask(pynvml.nvmlGpmSampleFree, self._old)
+            raise
         self._old_at_ns: int | None = None
         self._buffer = ctypes.create_string_buffer(_HEAD.size + len(_UNANSWERED))
         self._metrics = memoryview(self._buffer).cast("B")[_HEAD.size :]
 
     def close(self) -> None:
         """Give the two samples back to the library."""
-        self._calls.ask(pynvml.nvmlGpmSampleFree, self._old)
-        self._calls.ask(pynvml.nvmlGpmSampleFree, self._new)
+        for sample in (self._old, self._new):
+            with contextlib.suppress(DriverError):
+                self._calls.ask(pynvml.nvmlGpmSampleFree, sample)
 
     def read(self) -> Activity | None:
         """Means since the last reading; None until there are two samples far enough apart.
@@ -77,7 +86,8 @@ class GpmReader:
         values = self._compare()
         self._old, self._new = self._new, self._old
         self._old_at_ns = now
-        return _activity(values, interval)
+        # After a spell of failures: minutes booked at once would pass for a rate above one.
+        return None if interval > MAXIMUM_INTERVAL_NS else _activity(values, interval)
 
     def _sample(self, sample: object) -> None:
         if self._instance is None:
@@ -97,12 +107,12 @@ class GpmReader:
         return {
             metric: value
             for metric, result, value in _METRIC.iter_unpack(self._metrics)
-            if result == pynvml.NVML_SUCCESS and math.isfinite(value)
+            if result == pynvml.NVML_SUCCESS
         }
 
 
 def _activity(values: dict[int, float], interval_ns: int) -> Activity:
-    ratio = {metric: min(max(value / 100, 0.0), 1.0) for metric, value in values.items()}
+    ratio = {metric: value / 100 for metric, value in values.items()}
     seconds = interval_ns / 1e9
     return Activity(
         interval_ns=interval_ns,

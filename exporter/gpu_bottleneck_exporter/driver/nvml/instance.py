@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
-from gpu_bottleneck_exporter.driver.nvml.parts import Parts, read_memory, read_processes
-from gpu_bottleneck_exporter.driver.protocol import Unsupported
+from gpu_bottleneck_exporter.driver.nvml.parts import (
+    Parts,
+    check_basics,
+    read_memory,
+    read_processes,
+)
+from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
@@ -41,9 +46,19 @@ class NvmlInstance:
         return self._identity
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> DriverError | None:
         """Why the last reading is incomplete though the GPU should have given all of it."""
         return self._parts.trouble
+
+    def check(self) -> None:
+        """See `check_basics`; of the whole GPU."""
+        check_basics(self._calls, self._parent)
+
+    def close(self) -> None:
+        """Free the GPM samples."""
+        if self._gpm:
+            self._gpm.close()
+        self._gpm = None
 
     def activity(self) -> Activity | None:
         """GPM means since the last reading, of the whole GPU instance."""

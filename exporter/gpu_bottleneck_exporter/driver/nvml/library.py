@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -39,6 +40,10 @@ _ERRORS: dict[int, type[DriverError]] = {
 }
 
 
+_TEXT_BYTES = 96
+"""Names and UUIDs (NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+
+
 def driver_error(code: int, what: str) -> DriverError:
     """The exception for NVML return code `code` of call `what`."""
     return _ERRORS.get(code, DriverError)(f"{what}: {_describe(code)}")
@@ -73,6 +78,17 @@ class Calls:
         finally:
             self.count += 1
             self.nanoseconds += time.perf_counter_ns() - began
+
+    def text(self, name: str, *arguments: object) -> str:
+        """The text that the C function `name` writes; raises DriverError or one of its kinds.
+
+        Not through pynvml, which fails on what is not UTF-8.
+        """
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = self.code(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES))
+        if code != pynvml.NVML_SUCCESS:
+            raise driver_error(code, name)
+        return buffer.value.decode(errors="replace")
 
     def code(self, name: str, *arguments: object) -> int:
         """Call the C function `name` itself and return its code.

@@ -8,14 +8,9 @@ from typing import Any, TypeVar
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
-from gpu_bottleneck_exporter.driver.protocol import (
-    AccessLost,
-    DeviceLost,
-    DriverError,
-    DriverUnusable,
-    Unsupported,
-)
+from gpu_bottleneck_exporter.driver.protocol import CONCERNS_ALL, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Memory, Process, Processes
+from gpu_bottleneck_exporter.driver.refusals import Refusals
 
 T = TypeVar("T")
 
@@ -42,42 +37,77 @@ class Parts:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self.trouble: str | None = None
-        self._refused: set[tuple[object, ...]] = set()
+        self.trouble: DriverError | None = None
+        """Of the calls that failed, one that concerns all if there is one, else the last."""
+        self.refusals = Refusals()
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T | None:
         """The answer, or None.
 
-        A call that the GPU does not support is not made again; one that failed is told
-        in `trouble`. Raises DeviceLost, AccessLost and DriverUnusable, which concern
-        every call.
+        A call that the GPU does not support is hardly ever made again; one that failed, or
+        that worked before, is told in `trouble`.
         """
         key = (function.__name__, *arguments[1:])
-        if key in self._refused:
-            return None
         return self.attempt(key, lambda: self.calls.ask(function, *arguments))
 
     def attempt(self, key: tuple[object, ...], read: Callable[[], T]) -> T | None:
         """Like `ask`, for a read that is more than one call; `key` names it."""
-        if key in self._refused:
+        if self.refusals.stands(key):
             return None
         try:
-            return read()
-        except Unsupported:
-            self._refused.add(key)
-        except (DeviceLost, AccessLost, DriverUnusable):
-            raise
+            answer = read()
+        except Unsupported as error:
+            if self.refusals.refused(key):
+                self.note(error)
+            return None
         except DriverError as error:
-            self.trouble = str(error)
-        return None
+            self.note(error)
+            return None
+        self.refusals.given(key)
+        return answer
+
+    def note(self, error: DriverError) -> None:
+        """Remember that something failed."""
+        if not isinstance(self.trouble, CONCERNS_ALL):
+            self.trouble = error
 
     def require(self, *parts: object) -> None:
-        """Raises when not one of `parts` was read: DriverError, or Unsupported if none exists."""
+        """Raises when not one of `parts` was read: what failed, or Unsupported if none exists."""
         if any(part is not None and part != {} for part in parts):
             return
-        if self.trouble:
-            raise DriverError(self.trouble)
-        raise Unsupported("not given by this GPU")
+        trouble = self.trouble
+        if isinstance(trouble, Unsupported):  # given before
+            raise DriverError(str(trouble)) from trouble
+        raise trouble or Unsupported("not given by this GPU")
+
+
+_BASICS: tuple[tuple[Callable[..., object], tuple[object, ...]], ...] = (
+    (pynvml.nvmlDeviceGetMemoryInfo, ()),
+    (pynvml.nvmlDeviceGetTemperature, (pynvml.NVML_TEMPERATURE_GPU,)),
+    (pynvml.nvmlDeviceGetPowerUsage, ()),
+    (pynvml.nvmlDeviceGetClockInfo, (pynvml.NVML_CLOCK_SM,)),
+    (pynvml.nvmlDeviceGetUtilizationRates, ()),
+)
+"""What nearly every GPU gives, and the library does not know by itself."""
+
+
+def check_basics(calls: Calls, handle: object) -> None:
+    """Raises what all of `_BASICS` answer, if that concerns the whole GPU behind `handle`."""
+    found = [_failure(calls, handle, *basic) for basic in _BASICS]
+    told = [error for error in found if not isinstance(error, Unsupported)]
+    worst = [error for error in told if isinstance(error, CONCERNS_ALL)]
+    if worst and len(worst) == len(told):
+        raise worst[0]
+
+
+def _failure(
+    calls: Calls, handle: object, function: Callable[..., object], arguments: tuple[object, ...]
+) -> DriverError | None:
+    try:
+        calls.ask(function, handle, *arguments)
+    except DriverError as error:
+        return error
+    return None
 
 
 def read_memory(parts: Parts, handle: object) -> Memory:

@@ -1,0 +1,114 @@
+"""XIDs through NVML's event sets.
+
+One thread waits for all GPUs; each GPU is registered by the thread that reads it, as any call
+may hang with its GPU. A set that fails (as after a GPU's reset) is given up for a new one, with
+which every GPU registers again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from dataclasses import dataclass, field
+
+import pynvml
+
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
+from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
+from gpu_bottleneck_exporter.driver.readings import Xid
+from gpu_bottleneck_exporter.driver.refusals import Refusals
+
+_XID = pynvml.nvmlEventTypeXidCriticalError
+
+
+@dataclass(slots=True)
+class _Set:
+    handle: object
+    registered: set[int] = field(default_factory=set)
+    users: int = 0
+    """Threads that are registering a GPU with it: it must not be freed under them."""
+
+
+class XidEvents:
+    """The XIDs of all GPUs that were registered."""
+
+    def __init__(self, calls: Calls) -> None:
+        """`calls`: of the thread that waits."""
+        self._calls = calls
+        self._lock = threading.Lock()
+        # Made at once where it can be, so that GPUs register as they are opened.
+        self._set: _Set | None = None
+        with contextlib.suppress(DriverError):
+            self._set = self._new_set()
+        self._retired: list[_Set] = []
+        self._handles: dict[int, int] = {}
+        self._refusals = Refusals()
+
+    def register(self, index: int, calls: Calls, handle: object) -> None:
+        """Have GPU `index` behind `handle` report its XIDs, unless it does; by its own thread.
+
+        Raises DriverError when it should and cannot: nothing but its XIDs is lost.
+        """
+        with self._lock:
+            self._handles[_address(handle)] = index
+            chosen = self._set
+            if chosen is None or index in chosen.registered or self._refusals.stands(index):
+                return
+            chosen.users += 1
+        try:
+            if calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) & _XID:
+                calls.ask(pynvml.nvmlDeviceRegisterEvents, handle, _XID, chosen.handle)
+            self._refusals.given(index)
+            chosen.registered.add(index)
+        except Unsupported:
+            if self._refusals.refused(index):
+                raise
+        finally:
+            with self._lock:
+                chosen.users -= 1
+
+    def forget(self, index: int) -> None:
+        """GPU `index` was opened anew: what it was registered with may be gone."""
+        with self._lock:
+            if self._set:
+                self._set.registered.discard(index)
+
+    def wait(self, timeout_seconds: float) -> Xid | None:
+        """nvmlEventSetWait_v2: the next XID, None when none came in time.
+
+        Raises Unsupported where the driver has no events, or another DriverError.
+        """
+        if self._set is None:
+            self._set = self._new_set()
+        try:
+            # Not metered: the time spent here is waiting, not work.
+            data = pynvml.nvmlEventSetWait_v2(self._set.handle, int(timeout_seconds * 1000))
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            self._give_up()
+            raise driver_error(error.value, "nvmlEventSetWait_v2") from error
+        with self._lock:
+            index = self._handles.get(_address(data.device))
+        if index is None or data.eventType != _XID:
+            return None
+        return Xid(index, int(data.eventData))
+
+    def _new_set(self) -> _Set:
+        return _Set(self._calls.ask(pynvml.nvmlEventSetCreate))
+
+    def _give_up(self) -> None:
+        with self._lock:
+            if self._set:
+                self._retired.append(self._set)
+            self._set = None
+            unused = [old for old in self._retired if not old.users]
+            self._retired = [old for old in self._retired if old.users]
+        for old in unused:
+            with contextlib.suppress(DriverError):
+                self._calls.ask(pynvml.nvmlEventSetFree, old.handle)
+
+
+def _address(handle: object) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

@@ -1,0 +1,272 @@
+"""What the driver says and cannot be: seen in the field, or what a broken one may say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.driver.plausible import Screen
+from gpu_bottleneck_exporter.driver.readings import (
+    Activity,
+    Clocks,
+    Health,
+    Link,
+    Memory,
+    Power,
+    Process,
+    Processes,
+    Reading,
+    Ring,
+    RingSample,
+    RingState,
+    System,
+    Thermal,
+    Throttle,
+    Utilization,
+)
+from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
+from gpu_bottleneck_exporter.ledger import GpuLedger
+from gpu_bottleneck_exporter.stall import Holders, split
+from support.states import HOPPER
+
+SECOND = 1_000_000_000
+
+
+class Drops:
+    """A screen, and what it dropped."""
+
+    def __init__(self) -> None:
+        self.screen = Screen()
+        self.dropped: list[str] = []
+
+    def clean(self, second: float, reading: Reading) -> Reading:
+        return self.screen.clean(
+            round(second * SECOND), reading, lambda name, _: self.dropped.append(name)
+        )
+
+
+@pytest.mark.parametrize(
+    ("reading", "left", "dropped"),
+    [
+        (Utilization(gpu_percent=808334905), Utilization(), "gpu_percent"),
+        (Utilization(memory_percent=-1), Utilization(), "memory_percent"),
+        (Power(4294967.295, 700.0), Power(None, 700.0), "watts"),
+        (Power(300.0, 0.0), Power(300.0), "limit_watts"),
+        (Power(math.nan), Power(), "watts"),
+        (Power(energy_joules=-1.0), Power(), "energy_joules"),
+        (Power(energy_joules=math.inf), Power(), "energy_joules"),
+        (Thermal({"gpu": -(2.0**31), "memory": 60}), Thermal({"memory": 60}), "sensors gpu"),
+        (Thermal(limits={"slowdown": 65535}), Thermal(), "limits slowdown"),
+        (Clocks({"sm": 4294967295e6}), Clocks(), "now sm"),
+        (Clocks(maximum={"sm": 0}), Clocks(), "maximum sm"),
+        (Memory(80, 81, 1), Memory(80, None, 1), "used_bytes"),
+        (Memory(0, 1), Memory(None, 1), "total_bytes"),
+        (Health({"corrected": 2**64 - 1}), Health(), "ecc_errors corrected"),
+        (Link(replays=2**32 - 1, width=16), Link(width=16), "replays"),
+        (Link(generation=0), Link(), "generation"),
+        (Activity(SECOND, sm_active=-5.0), Activity(SECOND), "sm_active"),
+        (Activity(SECOND, dram_active=math.nan), Activity(SECOND), "dram_active"),
+        (Activity(SECOND, pipes={"fp16": 1e9}), Activity(SECOND), "pipes fp16"),
+        (
+            Activity(SECOND, traffic_bytes={"pcie_receive": -1.0}),
+            Activity(SECOND),
+            "traffic_bytes pcie_receive",
+        ),
+        (
+            Activity(SECOND, traffic_bytes={"pcie_receive": 1e18}),
+            Activity(SECOND),
+            "traffic_bytes pcie_receive",
+        ),
+        (
+            Processes((Process(2**32 - 1), Process(7))),
+            Processes((Process(7),), others_hidden=True),
+            "pid",
+        ),
+        (
+            Processes((Process(7, 2**64 - 1),)),
+            Processes((Process(7, None),)),
+            "process used_bytes",
+        ),
+    ],
+)
+def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str) -> None:
+    drops = Drops()
+    assert drops.clean(0, reading) == left
+    assert drops.dropped == [dropped]
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Utilization(gpu_percent=100, memory_percent=0),
+        Power(0.0, 1400.0, 1e9, 1200.0),
+        Thermal({"gpu": -5, "memory": 105}, {"shutdown": 110}),
+        Clocks({"sm": 0}, {"sm": 3e9}),
+        Throttle({"power_cap": 0}),
+        Memory(80, 80, 0),
+        Health({"corrected": 10**6}, {"uncorrected": 3}, remap_pending=True),
+        Link(0, 6, 7, 16, 16),
+        Processes((Process(4194304, 0),)),
+    ],
+)
+def test_what_can_be_passes(reading: Reading) -> None:
+    drops = Drops()
+    assert drops.clean(0, reading) is reading
+    assert drops.dropped == []
+
+
+def test_means_may_overshoot_a_little() -> None:
+    drops = Drops()
+    reading = drops.clean(0, Activity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
+    assert reading == Activity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0})
+    assert drops.dropped == []
+
+
+def energy(values: list[float | None]) -> list[float | None]:
+    """What is left of energies read once a second."""
+    drops = Drops()
+    return [
+        drops.clean(second, Power(energy_joules=value)).energy_joules  # type: ignore[union-attr]
+        for second, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "believed"),
+    [
+        ([1e6, 1e6 + 300, 1e6 + 600], [1e6, 1e6 + 300, 1e6 + 600]),
+        ([1e6, 0.0, 1e6 + 600], [1e6, None, 1e6 + 600]),
+        ([1e6, 9e14, 1e6 + 600], [1e6, None, 1e6 + 600]),
+        ([1e6, 1e6, 9e14, 9e14, 9e14], [1e6, 1e6, None, None, None]),
+        # A reset: the second reading confirms it.
+        ([1e6, 5.0, 300.0, 600.0], [1e6, None, 300.0, 600.0]),
+        # The very first was the wrong one.
+        ([0.0, 1e9, 1e9 + 300], [0.0, None, 1e9 + 300]),
+        ([9e14, 1e9, 1e9 + 300], [9e14, None, 1e9 + 300]),
+    ],
+)
+def test_a_glitch_of_a_counter_is_no_reset(
+    said: list[float | None], believed: list[float | None]
+) -> None:
+    assert energy(said) == believed
+
+
+garbage = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.integers(-(2**64), 2**64),
+    st.floats(0, 1),
+    st.integers(0, 100),
+)
+stamps = st.one_of(st.integers(0, 10**9), st.integers(0, 2**63), st.just(0))
+samples = st.lists(
+    st.builds(RingSample, stamps, st.one_of(st.none(), st.integers(0, 100))), max_size=8
+).map(lambda found: tuple(sorted(found, key=lambda sample: sample.timestamp_us)))
+rings = st.one_of(
+    st.just(Ring(RingState.UNSUPPORTED)),
+    samples.map(
+        lambda found: Ring(RingState.SAMPLES, found) if found else Ring(RingState.NOTHING_NEWER)
+    ),
+)
+anything = st.one_of(
+    st.builds(Utilization, rings, rings, garbage, garbage),
+    st.builds(
+        Activity,
+        st.integers(200_000_000, 10 * SECOND),
+        garbage,
+        garbage,
+        pipes=st.dictionaries(st.sampled_from(["fp16", "fp32"]), garbage),
+        traffic_bytes=st.dictionaries(st.just("pcie_receive"), garbage),
+    ),
+    st.just(None),
+)
+
+
+@given(st.lists(st.tuples(st.integers(100_000_000, 12 * SECOND), anything), max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_the_books_balance_whatever_the_driver_says(
+    history: list[tuple[int, Utilization | Activity | None]],
+) -> None:
+    ledger, drops = GpuLedger(HOPPER, System(None, None), SECOND), Drops()
+    began = now = 50 * SECOND
+    for passed, reading in history:
+        now += passed
+        if reading is None:  # the driver says that it samples no utilization
+            ledger.without_utilization()
+            continue
+        if isinstance(reading, Activity):
+            reading = replace(reading, interval_ns=passed)  # noqa: PLW2901
+        cleaned = drops.clean(now / SECOND, reading)
+        windows = ledger.add(now, 5 * SECOND, cleaned)
+        ledger.add_stall(split(windows, Holders(None), None))
+        totals = ledger.snapshot(now).totals
+        assert all(math.isfinite(value) for value in totals.traffic_bytes.values())
+        assert all(0 <= value <= now - began for value in totals.active_ns.values())
+        if totals.observed_ns is None:
+            continue
+        assert totals.stall_ns is not None
+        assert totals.busy_ns + sum(totals.stall_ns.values()) == totals.observed_ns
+        assert totals.observed_ns + totals.unobserved_ns <= now - began
+
+
+def test_ring_and_mean_never_count_the_same_time() -> None:
+    ledger = GpuLedger(HOPPER, System(None, None), SECOND)
+    for second in range(1, 121):
+        now = second * SECOND
+        if (second // 10) % 2:
+            ledger.without_utilization()
+        else:
+            ring = Ring(RingState.SAMPLES, (RingSample(second * 10**6, 50),))
+            ledger.add(now, 5 * SECOND, Utilization(ring, ring))
+        if second % 2 == 0:
+            ledger.add(now, 6 * SECOND, Activity(2 * SECOND, graphics=0.5))
+    totals = ledger.snapshot(120 * SECOND).totals
+    assert totals.observed_ns is not None
+    assert 100 * SECOND < totals.observed_ns + totals.unobserved_ns <= 119 * SECOND
+    assert 2 * totals.busy_ns == totals.observed_ns
+
+
+def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
+    ledger = GpuLedger(HOPPER, System(None, None), SECOND)
+    stamp = 0
+    for second in range(1, 6):
+        stamp += 10**6
+        ring = Ring(RingState.SAMPLES, (RingSample(stamp, 50),))
+        ledger.add(second * SECOND, 5 * SECOND, Utilization(ring, ring))
+        ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5, dram_active=0.5))
+    known = ledger.snapshot(5 * SECOND).totals
+    assert known.observed_ns == 4 * SECOND
+    for second in range(6, 20):  # the ring is silent, single readings fail, a metric is gone
+        silent = Ring(RingState.NOTHING_NEWER)
+        ledger.add(second * SECOND, 5 * SECOND, Utilization(silent, silent))
+        ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5))
+    gone = ledger.snapshot(20 * SECOND).totals
+    assert (gone.observed_ns, gone.memory_busy_ns, gone.last_busy_ratio) == (None, None, None)
+    assert gone.window_counts == ()
+    assert list(gone.active_ns) == ["sm"]
+    ring = Ring(RingState.SAMPLES, (RingSample(stamp + 15 * 10**6, 50),))
+    ledger.add(20 * SECOND, 5 * SECOND, Utilization(ring, ring))
+    back = ledger.snapshot(20 * SECOND).totals
+    assert back.observed_ns is not None
+    assert back.observed_ns > known.observed_ns
+    assert back.observed_ns + back.unobserved_ns == 19 * SECOND
+
+
+def test_a_refusal_settles_and_is_tried_again() -> None:
+    now = 0
+    refusals = Refusals(lambda: now)
+    assert not refusals.refused("a")
+    assert not refusals.stands("a"), "asked again at once"
+    now = SETTLE_NS
+    assert not refusals.refused("a")
+    assert refusals.stands("a")
+    now += RECHECK_NS
+    assert not refusals.stands("a")
+    refusals.given("a")
+    assert refusals.refused("a"), "given before: it is missing now"
+    now += 2 * SETTLE_NS
+    assert refusals.refused("a")
+    assert not refusals.stands("a"), "and asked for each time"
