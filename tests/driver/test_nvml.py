@@ -12,6 +12,7 @@ import pynvml
 import pytest
 
 from gpu_bottleneck_exporter.driver.board import A100, CALL, H100
+from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import (
     CONCERNS_ALL,
@@ -225,6 +226,7 @@ def test_what_stays_unsupported_is_hardly_ever_asked_for(
     board.gpus[0].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_NOT_SUPPORTED)
     driver = libraries.open(board)
     device = first(driver)
+    assert isinstance(device, NvmlDevice)
     device._parts.refusals = Refusals(lambda: now)
     asked = []
     for now in range(0, SETTLE_NS + 2 * RECHECK_NS, SETTLE_NS // 2):

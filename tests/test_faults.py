@@ -1,0 +1,227 @@
+"""Each driver call fails with each code, comes and goes, on many GPUs at once.
+
+One call that fails costs what it gives, on its GPU, for as long as it fails: nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice, product
+from typing import TypeVar
+
+import pytest
+
+from gpu_bottleneck_exporter import sampler as sampler_module
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board import CALLS, H100, Board
+from gpu_bottleneck_exporter.exposition import Exposition
+from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from support.drivers import Libraries
+
+MakeBoard = Callable[..., Board]
+Fault = tuple[str, int]
+T = TypeVar("T")
+PATIENCE_SECONDS = 60.0
+GPUS = 20
+TICKS = 4
+FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
+EVERY_TICK = tuple(replace(one, every_seconds=0.0) for one in ALL)
+CODES = (1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 25, 26, 999)
+COSTS = {
+    "DeviceGetSamples": {"utilization"},
+    "DeviceGetFieldValues": {"power", "thermal", "throttle"},
+    "DeviceGetTotalEnergyConsumption": {"power"},
+    "DeviceGetPowerUsage": {"power"},
+    "DeviceGetEnforcedPowerLimit": {"power"},
+    "DeviceGetPowerManagementDefaultLimit": {"power"},
+    "DeviceGetTemperature": {"thermal"},
+    "DeviceGetMemoryTemperature": {"thermal"},
+    "DeviceGetClockInfo": {"clocks"},
+    "DeviceGetCurrentClocksEventReasons": {"throttle"},
+    "DeviceGetMemoryInfo": {"memory"},
+    "DeviceGetTotalEccErrors": {"health"},
+    "DeviceGetRemappedRows": {"health"},
+    "DeviceGetPcieReplayCounter": {"link"},
+    "DeviceGetCurrPcieLinkGeneration": {"link"},
+    "DeviceGetCurrPcieLinkWidth": {"link"},
+    "DeviceGetMaxPcieLinkGeneration": {"link"},
+    "DeviceGetMaxPcieLinkWidth": {"link"},
+    "DeviceGetComputeRunningProcesses": {"processes"},
+    "DeviceGetGraphicsRunningProcesses": {"processes"},
+    "DeviceGetMPSComputeRunningProcesses": {"processes"},
+    "GpmSampleGet": {"activity"},
+    "GpmMetricsGet": {"activity"},
+}
+"""By call: the collectors that may fail with it. The others cost none while a GPU is open."""
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """As itertools has it from Python 3.12 on."""
+    left = iter(items)
+    while found := tuple(islice(left, size)):
+        yield found
+
+
+def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what()}"
+        time.sleep(0.05)
+
+
+@contextmanager
+def running(board: Board, libraries: Libraries) -> Iterator[tuple[Sampler, list[str]]]:
+    fatal: list[str] = []
+    sampler = Sampler(lambda: libraries.open(board), EVERY_TICK, FAST, fatal.append)
+    sampler.start()
+    try:
+        yield sampler, fatal
+    finally:
+        sampler.stop()
+
+
+def series(exposition: Exposition) -> list[frozenset[str]]:
+    """By GPU, the names and labels of what is shown of it."""
+    lines = [line for line in exposition.render()[0].decode().splitlines() if line[0] != "#"]
+    names = [line.rpartition(" ")[0] for line in lines]
+    return [frozenset(n for n in names if f'gpu="{gpu}"' in n) for gpu in range(GPUS)]
+
+
+def failing(sampler: Sampler, index: int) -> set[str]:
+    outcomes = sampler._workers[index].outcomes(time.monotonic_ns())
+    return {name for name, outcome in outcomes if not outcome.success}
+
+
+def wait_for_a_tick(sampler: Sampler) -> None:
+    before = [worker._finished_tick_ns for worker in sampler._workers]
+
+    def over() -> bool:
+        return all(
+            worker._finished_tick_ns > old
+            for worker, old in zip(sampler._workers, before, strict=True)
+        )
+
+    until(over, lambda: "a tick of all GPUs")
+
+
+def until_all_is_read(sampler: Sampler) -> None:
+    def read() -> bool:
+        gpus = sampler.state().gpus
+        totals = [gpu.totals for gpu in gpus]
+        return len(gpus) == GPUS and all(
+            one.active_ns and one.observed_ns and one.memory_busy_ns for one in totals
+        )
+
+    until(read, lambda: "all is read")
+
+
+def until_all_is_back(
+    sampler: Sampler,
+    exposition: Exposition,
+    whole: Sequence[frozenset[str]],
+    faults: Sequence[Fault],
+) -> None:
+    def back() -> bool:
+        well = not any(failing(sampler, gpu) for gpu in range(GPUS))
+        return well and series(exposition) == whole
+
+    def missing() -> object:
+        now = series(exposition)[1:]
+        pairs = zip(faults, whole[1:], now, strict=False)
+        return [(fault, old ^ new) for fault, old, new in pairs if old != new]
+
+    until(back, missing)
+
+
+def until_the_first_is_read(sampler: Sampler) -> None:
+    def read() -> bool:
+        return sampler.ready and bool(sampler.state().gpus[0].totals.active_ns)
+
+    until(read, lambda: "the healthy GPU")
+
+
+def until_all_are_alike(sampler: Sampler) -> None:
+    exposition = Exposition(sampler, EVERY_TICK)
+
+    def names() -> list[set[str]]:
+        return [{name.partition("{")[0] for name in shown} for shown in series(exposition)]
+
+    def alike() -> bool:
+        found = names()
+        return all(one == found[0] for one in found) and len(found[0]) > 30
+
+    until(alike, lambda: [(gpu, one ^ names()[0]) for gpu, one in enumerate(names())])
+
+
+def books_balance(sampler: Sampler, began_ns: int) -> None:
+    for gpu in sampler.state().gpus:
+        totals = gpu.totals
+        assert totals.observed_ns is not None
+        assert totals.stall_ns is not None
+        assert totals.busy_ns + sum(totals.stall_ns.values()) == totals.observed_ns
+        assert totals.observed_ns + totals.unobserved_ns <= time.monotonic_ns() - began_ns
+
+
+def fail(board: Board, faults: Sequence[Fault]) -> None:
+    """One fault on each GPU but the first."""
+    for gpu, (call, code) in zip(board.gpus[1:], faults, strict=False):
+        gpu.fail(call, code)
+
+
+def mend(board: Board, faults: Sequence[Fault]) -> None:
+    fail(board, [(call, 0) for call, _ in faults])
+
+
+@pytest.fixture
+def board(make_board: MakeBoard, monkeypatch: pytest.MonkeyPatch) -> Board:
+    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.5)
+    made = make_board(gpus=[H100] * GPUS)
+    for gpu in made.gpus:
+        gpu.launch(2)
+    return made
+
+
+@pytest.mark.parametrize("codes", list(batched(CODES, 6)), ids=str)
+def test_a_call_that_fails_for_a_while_costs_what_it_gives(
+    board: Board, libraries: Libraries, caplog: pytest.LogCaptureFixture, codes: tuple[int, ...]
+) -> None:
+    began_ns = time.monotonic_ns()
+    with running(board, libraries) as (sampler, fatal), caplog.at_level(logging.INFO):
+        exposition = Exposition(sampler, EVERY_TICK)
+        until_all_is_read(sampler)
+        whole = series(exposition)
+        for faults in batched(product(CALLS, codes), GPUS - 1):
+            caplog.clear()
+            fail(board, faults)
+            for _ in range(TICKS):
+                wait_for_a_tick(sampler)
+            assert [gpu.up for gpu in sampler.state().gpus] == [True] * GPUS
+            for gpu, (call, code) in enumerate(faults, 1):
+                assert failing(sampler, gpu) <= COSTS.get(call, set()), (call, code)
+            assert failing(sampler, 0) == set()
+            mend(board, faults)
+            until_all_is_back(sampler, exposition, whole, faults)
+            said = Counter(record.getMessage() for record in caplog.records)
+            assert all(count == 1 for count in said.values()), said
+            books_balance(sampler, began_ns)
+        assert fatal == []
+
+
+@pytest.mark.parametrize("code", [3, 4, 999])
+def test_a_call_that_fails_at_the_start_is_asked_again(
+    board: Board, libraries: Libraries, code: int
+) -> None:
+    for faults in batched(product(CALLS, (code,)), GPUS - 1):
+        fail(board, faults)
+        with running(board, libraries) as (sampler, fatal):
+            until_the_first_is_read(sampler)
+            wait_for_a_tick(sampler)
+            mend(board, faults)
+            until_all_are_alike(sampler)
+            assert fatal == []
