@@ -54,7 +54,9 @@ _MHZ = 1_000_000
 class NvmlDevice:
     """A whole GPU."""
 
-    def __init__(self, calls: Calls, handle: object, identity: Identity, branch: int) -> None:
+    def __init__(
+        self, calls: Calls, handle: object, identity: Identity, driver_version: str | None
+    ) -> None:
         self._calls = calls
         self._handle = handle
         self._identity = identity
@@ -64,7 +66,8 @@ class NvmlDevice:
         self._power = FieldReader(calls, handle, [fields.POWER_AVERAGE])
         self._memory_temperature = FieldReader(calls, handle, [fields.MEMORY_TEMPERATURE])
         self._margins = FieldReader(calls, handle, list(_MARGINS.values()))
-        self._throttle = ThrottleCounters(calls, handle, branch)
+        self._throttle = ThrottleCounters(calls, handle, driver_version)
+        self._supported_reasons: int | None = None
         self._gpm: GpmReader | None = None
         self._default_limit: int | None = None
         self._clock_maximum: dict[str, float] = {}
@@ -184,7 +187,12 @@ class NvmlDevice:
         if bits is None:  # before driver 535
             bits = parts.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, self._handle)
         parts.require(spent, bits)
-        return Throttle(spent, {} if bits is None else active_reasons(bits))
+        if self._supported_reasons is None:  # it never changes
+            self._supported_reasons = parts.ask(
+                pynvml.nvmlDeviceGetSupportedClocksEventReasons, self._handle
+            )
+        supported = self._supported_reasons or 0
+        return Throttle(spent, {} if bits is None else active_reasons(bits, supported))
 
     def memory(self) -> Memory:
         """nvmlDeviceGetMemoryInfo_v2, else the first version."""

@@ -46,7 +46,6 @@ class NvmlDriver:
             driver_version=_text(calls, pynvml.nvmlSystemGetDriverVersion),
             cuda_version=_cuda_version(calls),
         )
-        self._branch = _branch(self._system.driver_version)
         self._count = int(calls.ask(pynvml.nvmlDeviceGetCount))
         self._events = self._open_events(calls)
         self._handles: dict[int, int] = {}
@@ -76,7 +75,7 @@ class NvmlDriver:
         handle = calls.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         identity = self._identify(calls, index, handle)
         self._watch(calls, index, handle)
-        devices: list[Device] = [NvmlDevice(calls, handle, identity, self._branch)]
+        devices: list[Device] = [NvmlDevice(calls, handle, identity, self._system.driver_version)]
         if _mig_enabled(calls, handle):
             devices += _instances(calls, handle, identity)
         return devices
@@ -209,12 +208,6 @@ def _cuda_version(calls: Calls) -> str | None:
     except DriverError:
         return None
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _branch(driver_version: str | None) -> int:
-    """580 for 580.95.05; 0 where the driver does not say."""
-    head = (driver_version or "").partition(".")[0]
-    return int(head) if head.isdigit() else 0
 
 
 def _address(handle: object) -> int:
