@@ -237,7 +237,7 @@ def test_clocks_are_in_hertz(make_board: MakeBoard, open_on: OpenDriver) -> None
     assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
 
 
-@pytest.mark.parametrize("version", ["575.57.08", "580.95.05", "595.45.04"])
+@pytest.mark.parametrize("version", ["575.57.08", "580.65.06", "580.95.05", "595.45.04"])
 def test_throttle_time_by_reason_on_each_branch(
     make_board: MakeBoard, open_on: OpenDriver, version: str
 ) -> None:
@@ -269,9 +269,10 @@ def test_throttle_time_by_reason_on_each_branch(
 
 def test_what_throttles_now(make_board: MakeBoard, open_on: OpenDriver) -> None:
     board = make_board()
-    board.gpus[0].record.event_reasons = 0x4 | 0x8 | 0x40
+    board.gpus[0].record.event_reasons = 0x4 | 0x8 | 0x40 | 0x200
     active = first(open_on(board)).throttle().active
-    assert {reason for reason, on in active.items() if on} == {"power_cap", "hw_thermal"}
+    on = {reason for reason, on in active.items() if on}
+    assert on == {"power_cap", "hw_thermal", "board_limit"}
 
 
 def test_memory_tells_used_and_reserved_apart(make_board: MakeBoard, open_on: OpenDriver) -> None:

@@ -23,7 +23,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
     DriverUnusable,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import RingState, Xid
+from gpu_bottleneck_exporter.driver.readings import RingState, System, Xid
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from support.drivers import Libraries, first
 
@@ -32,17 +32,92 @@ from .conftest import MakeBoard
 FINER = {"sw_thermal", "hw_thermal", "hw_power_brake"}
 
 
+FIRST, MOVED, COARSE = {251, 252, 253}, {269, 270, 271}, {75}
+
+
 @pytest.mark.parametrize(
-    ("branch", "ids"),
+    ("version", "ids"),
     [
-        (575, {251, 252, 253}),
-        (580, {251, 252, 253}),
-        (590, {269, 270, 271}),
-        (595, {269, 270, 271}),
+        ("470.256.02", COARSE),
+        ("570.172.08", COARSE),
+        ("575.51.02", FIRST),
+        ("580.65.06", FIRST),
+        ("580.82.07", MOVED),
+        ("580.95.05", MOVED),
+        ("580.105.08", MOVED),
+        ("580.126.09", MOVED),
+        ("590.44.01", MOVED),
+        ("1000.1", MOVED),
+        # In between nobody has published which it is.
+        ("580.66", COARSE),
+        ("580.76.05", COARSE),
+        ("580.81.99", COARSE),
+        # What may be on either side of the move.
+        ("580", COARSE),
+        ("580.", COARSE),
+        ("580.x", COARSE),
+        # Odd, but clear.
+        (" 580.126.09\n", MOVED),
+        ("580.95.05-open", MOVED),
+        ("NVIDIA 580.65.06", FIRST),
+        ("575", FIRST),
+        ("590", MOVED),
+        # No version at all.
+        (None, COARSE),
+        ("", COARSE),
+        ("N/A", COARSE),
+        ("12.9", COARSE),
+        ("x86_64", COARSE),
     ],
 )
-def test_finer_throttle_causes_are_asked_for_by_branch(branch: int, ids: set[int]) -> None:
-    assert {field for field, reason in field_ids(branch).items() if reason in FINER} == ids
+def test_finer_throttle_causes_are_asked_for_by_full_version(
+    version: str | None, ids: set[int]
+) -> None:
+    assert {field for field, reason in field_ids(version).items() if reason in FINER} == ids
+
+
+@pytest.mark.parametrize("version", ["580.65.06", "580.82.07", "580.126.09"])
+def test_thermal_and_brake_counters_on_both_sides_of_the_move(
+    make_board: MakeBoard, libraries: Libraries, version: str
+) -> None:
+    board = make_board(driver_version=version)
+    for reason in FINER:
+        board.gpus[0].throttle(reason, 1.0)
+    device = first(libraries.open(board))
+    before = device.throttle().spent_ns
+    time.sleep(0.2)
+    after = device.throttle().spent_ns
+    assert after.keys() >= FINER
+    assert all(after[reason] - before[reason] >= 200_000_000 for reason in FINER)
+
+
+@pytest.mark.parametrize("version", [b"580.76.05", b"mystery", b"", b"\xff\xfe580.95"])
+def test_where_the_version_leaves_a_doubt_only_what_is_certain_is_read(
+    make_board: MakeBoard, libraries: Libraries, version: bytes
+) -> None:
+    board = make_board()
+    board.header.driver_version = version
+    board.gpus[0].throttle("hw_thermal", 1.0)
+    device = first(libraries.open(board))
+    time.sleep(0.2)
+    spent = device.throttle().spent_ns
+    assert spent["sw_thermal"] >= 200_000_000
+    assert {"hw_thermal", "hw_power_brake"}.isdisjoint(spent)
+    assert device.trouble is None
+
+
+def test_a_gpu_without_the_finer_counters_keeps_the_coarse_one(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    # As if this GPU alone lacked them: its driver has the fields, and says so by its version.
+    board = make_board(driver_version="560.35.03")
+    board.gpus[0].throttle("sw_thermal", 1.0)
+    driver = libraries.open(board)
+    driver._system = System("580.126.09", "13.0")
+    device = first(driver)
+    time.sleep(0.2)
+    for _ in range(2):
+        assert device.throttle().spent_ns["sw_thermal"] >= 200_000_000
 
 
 def test_before_575_all_thermal_throttling_is_one_counter(
@@ -56,16 +131,16 @@ def test_before_575_all_thermal_throttling_is_one_counter(
     assert "sw_thermal" in spent
 
 
-def test_a_throttle_counter_that_runs_backwards_is_dropped(
+def test_a_throttle_counter_that_keeps_running_backwards_is_dropped(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:
     # Power-smoothing settings answer where throttle time is expected: as with the
-    # constants of a newer binding on driver 580.
-    board = make_board(driver_version="580.95.05")
+    # constants of a newer binding on driver 580.65.
+    board = make_board(driver_version="580.65.06")
     driver = libraries.open(board)
-    driver._branch = 595
+    driver._system = System("595.45.04", "13.2")
     device = first(driver)
-    for _ in range(3):
+    for _ in range(10):
         spent = device.throttle().spent_ns
     assert "hw_thermal" not in spent
     assert "power_cap" in spent
@@ -88,6 +163,24 @@ def test_hardware_slowdown_without_a_cause_leaves_the_causes_open() -> None:
     assert {"hw_thermal", "hw_power_brake"}.isdisjoint(active_reasons(0x8))
     assert active_reasons(0x8 | 0x80)["hw_power_brake"] is True
     assert active_reasons(0)["hw_thermal"] is False
+
+
+LATER = {"board_limit": 0x200, "reliability": 0x400}
+
+
+@pytest.mark.parametrize("version", ["580.95.05", "615.71.01"])
+@pytest.mark.parametrize("reason", LATER)
+def test_board_limit_and_reliability_are_active_reasons(
+    make_board: MakeBoard, libraries: Libraries, version: str, reason: str
+) -> None:
+    board = make_board(driver_version=version)
+    device = first(libraries.open(board))
+    # A driver that does not know the bit has never said that the reason is not active.
+    assert device.throttle().active.get(reason) == (False if version > "615" else None)
+    board.gpus[0].record.event_reasons = LATER[reason]
+    active = device.throttle().active
+    assert {name for name, on in active.items() if on} == {reason}
+    assert device.trouble is None
 
 
 @pytest.mark.parametrize("branch", [450, 470, 515, 530, 550])

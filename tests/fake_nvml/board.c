@@ -111,6 +111,14 @@ static bool hangs(const struct board_gpu *gpu)
   return __atomic_load_n(&gpu->hang, __ATOMIC_RELAXED) != 0;
 }
 
+/* Arguments are looked at once the library is open, and before the device is. */
+int checked(bool valid, int otherwise)
+{
+  if (current_board() == NULL)
+    return NVML_UNINITIALIZED;
+  return valid ? NVML_SUCCESS : otherwise;
+}
+
 /* What an entity and its parent (itself, for a GPU) make of a call, in the order a driver
    would: it hangs, it is slow, the device is gone, this one call fails. Takes no lock, so
    that one hanging GPU leaves the others alone. */

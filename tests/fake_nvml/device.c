@@ -5,42 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TEMPERATURE_V1 0x100000Cu
-#define MARGIN_TEMPERATURE_V1 0x1000008u
-#define MEMORY_V2 0x02000028u
 #define PCI_DEVICE_ID 0x233010DEu
 #define PCIE_WINDOW_SLOTS 2u
-
-enum { CLOCK_TYPES = 4, ECC_TYPES = 2, ECC_COUNTERS = 2 };
-
-struct pci_info {
-  char bus_id_legacy[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char bus_id[32];
-};
-
-struct temperature_v1 {
-  unsigned version, sensor;
-  int temperature;
-};
-
-struct margin_temperature_v1 {
-  unsigned version;
-  int margin;
-};
-
-struct memory_v1 {
-  unsigned long long total, free, used;
-};
-
-struct memory_v2 {
-  unsigned version;
-  unsigned long long total, reserved, free, used;
-};
-
-struct violation {
-  unsigned long long reference_us, violation_ns;
-};
 
 /* A getter of one 32-bit member of the record. */
 static int gauge(const struct device *device, int call, size_t member, unsigned *value)
@@ -107,18 +73,20 @@ API int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
   return NVML_SUCCESS;
 }
 
+#if DRIVER_BRANCH >= 450
 API int nvmlDeviceGetArchitecture(struct device *device, unsigned *architecture)
 {
   return gauge(device, CALL_DeviceGetArchitecture, offsetof(struct board_gpu, architecture),
                architecture);
 }
+#endif
 
 API int nvmlDeviceGetPowerUsage(struct device *device, unsigned *milliwatts)
 {
   struct target target;
   int result = guard(device, CALL_DeviceGetPowerUsage, &target);
   if (result == NVML_SUCCESS)
-    *milliwatts = power_mw(&target, SLOTS_PER_SECOND);
+    *milliwatts = power_mw(&target, averages_power(&target) ? SLOTS_PER_SECOND : INSTANT_SLOTS);
   return result;
 }
 
@@ -145,8 +113,9 @@ API int nvmlDeviceGetTotalEnergyConsumption(struct device *device, unsigned long
 
 API int nvmlDeviceGetTemperature(struct device *device, unsigned sensor, unsigned *temperature)
 {
-  if (sensor != 0)
-    return NVML_INVALID_ARGUMENT;
+  int result = checked(sensor == SENSOR_GPU, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   return gauge(device, CALL_DeviceGetTemperature, offsetof(struct board_gpu, temperature),
                temperature);
 }
@@ -154,12 +123,15 @@ API int nvmlDeviceGetTemperature(struct device *device, unsigned sensor, unsigne
 #if DRIVER_BRANCH >= 570
 API int nvmlDeviceGetTemperatureV(struct device *device, struct temperature_v1 *temperature)
 {
+  int result = checked(temperature != NULL, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   if (temperature->version != TEMPERATURE_V1)
     return NVML_VERSION_MISMATCH;
-  if (temperature->sensor != 0)
+  if (temperature->sensor != SENSOR_GPU)
     return NVML_INVALID_ARGUMENT;
   struct target target;
-  int result = guard(device, CALL_DeviceGetTemperature, &target);
+  result = guard(device, CALL_DeviceGetTemperature, &target);
   if (result == NVML_SUCCESS)
     temperature->temperature = target.gpu->temperature;
   return result;
@@ -167,10 +139,13 @@ API int nvmlDeviceGetTemperatureV(struct device *device, struct temperature_v1 *
 
 API int nvmlDeviceGetMarginTemperature(struct device *device, struct margin_temperature_v1 *margin)
 {
+  int result = checked(margin != NULL, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   if (margin->version != MARGIN_TEMPERATURE_V1)
     return NVML_VERSION_MISMATCH;
   struct target target;
-  int result = guard(device, CALL_DeviceGetMarginTemperature, &target);
+  result = guard(device, CALL_DeviceGetMarginTemperature, &target);
   if (result != NVML_SUCCESS)
     return result;
   if (target.gpu->architecture < ARCHITECTURE_ADA)
@@ -189,9 +164,13 @@ API int nvmlDeviceGetTemperatureThreshold(struct device *device, unsigned thresh
   if (result != NVML_SUCCESS)
     return result;
   const struct board_gpu *gpu = target.gpu;
-  const int values[] = {gpu->shutdown_temperature, gpu->slowdown_temperature,
-                        gpu->max_operating_temperature, gpu->max_operating_temperature};
-  if (gpu->architecture >= ARCHITECTURE_ADA || threshold >= sizeof values / sizeof values[0])
+  const int values[THRESHOLDS] = {
+      [THRESHOLD_SHUTDOWN] = gpu->shutdown_temperature,
+      [THRESHOLD_SLOWDOWN] = gpu->slowdown_temperature,
+      [THRESHOLD_MEMORY_MAX] = gpu->max_operating_temperature,
+      [THRESHOLD_GPU_MAX] = gpu->max_operating_temperature,
+  };
+  if (gpu->architecture >= ARCHITECTURE_ADA || threshold >= THRESHOLDS)
     return NVML_NOT_SUPPORTED;
   *value = (unsigned)values[threshold];
   return NVML_SUCCESS;
@@ -199,16 +178,18 @@ API int nvmlDeviceGetTemperatureThreshold(struct device *device, unsigned thresh
 
 API int nvmlDeviceGetClockInfo(struct device *device, unsigned type, unsigned *mhz)
 {
-  if (type >= CLOCK_TYPES)
-    return NVML_INVALID_ARGUMENT;
+  int result = checked(type < CLOCK_TYPES, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   size_t member = offsetof(struct board_gpu, clock_mhz) + type * sizeof(uint32_t);
   return gauge(device, CALL_DeviceGetClockInfo, member, mhz);
 }
 
 API int nvmlDeviceGetMaxClockInfo(struct device *device, unsigned type, unsigned *mhz)
 {
-  if (type >= CLOCK_TYPES)
-    return NVML_INVALID_ARGUMENT;
+  int result = checked(type < CLOCK_TYPES, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   size_t member = offsetof(struct board_gpu, clock_max_mhz) + type * sizeof(uint32_t);
   return gauge(device, CALL_DeviceGetMaxClockInfo, member, mhz);
 }
@@ -224,10 +205,28 @@ API int nvmlDeviceGetCurrentClocksThrottleReasons(struct device *device,
   return result;
 }
 
+API int nvmlDeviceGetSupportedClocksThrottleReasons(struct device *device,
+                                                    unsigned long long *reasons)
+{
+  struct target target;
+  int result = guard(device, NO_CALL, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  bool later = target.header->driver_branch >= 615;
+  *reasons = REASONS_OF_ALL | (later ? REASONS_SINCE_615 : 0);
+  return NVML_SUCCESS;
+}
+
 #if DRIVER_BRANCH >= 535
 API int nvmlDeviceGetCurrentClocksEventReasons(struct device *device, unsigned long long *reasons)
 {
   return nvmlDeviceGetCurrentClocksThrottleReasons(device, reasons);
+}
+
+API int nvmlDeviceGetSupportedClocksEventReasons(struct device *device,
+                                                 unsigned long long *reasons)
+{
+  return nvmlDeviceGetSupportedClocksThrottleReasons(device, reasons);
 }
 #endif
 
@@ -264,10 +263,13 @@ API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory_v1 *memory)
 #if DRIVER_BRANCH >= 510
 API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memory)
 {
+  int result = checked(memory != NULL, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   if (memory->version != MEMORY_V2)
     return NVML_VERSION_MISMATCH;
   struct target target;
-  int result = guard(device, CALL_DeviceGetMemoryInfo, &target);
+  result = guard(device, CALL_DeviceGetMemoryInfo, &target);
   if (result != NVML_SUCCESS)
     return result;
   memory->total = target.gpu->memory_total;
@@ -281,12 +283,13 @@ API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memo
 API int nvmlDeviceGetTotalEccErrors(struct device *device, unsigned type, unsigned counter,
                                     unsigned long long *count)
 {
-  if (type >= ECC_TYPES || counter >= ECC_COUNTERS)
-    return NVML_INVALID_ARGUMENT;
+  int result = checked(type < ECC_TYPES && counter < ECC_COUNTERS, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   struct target target;
-  int result = guard(device, CALL_DeviceGetTotalEccErrors, &target);
+  result = guard(device, CALL_DeviceGetTotalEccErrors, &target);
   if (result == NVML_SUCCESS)
-    *count = type == 0 ? target.gpu->ecc_corrected : target.gpu->ecc_uncorrected;
+    *count = type == ECC_CORRECTED ? target.gpu->ecc_corrected : target.gpu->ecc_uncorrected;
   return result;
 }
 
@@ -344,7 +347,7 @@ API unsigned fake_nvml_pcie_throughput_calls(void)
   return atomic_load(&pcie_throughput_calls);
 }
 
-/* Blocks for the window it measures, as the driver does. Counter 0 transmits, 1 receives. */
+/* Blocks for the window it measures, as the driver does. */
 API int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, unsigned *kilobytes)
 {
   atomic_fetch_add(&pcie_throughput_calls, 1);
@@ -353,7 +356,7 @@ API int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, uns
   if (result != NVML_SUCCESS)
     return result;
   sleep_us(PCIE_WINDOW_SLOTS * SLOT_NS / 1000);
-  enum lane lane = counter == 0 ? LANE_pcie_transmit_bytes : LANE_pcie_receive_bytes;
+  enum lane lane = counter == PCIE_TRANSMIT ? LANE_pcie_transmit_bytes : LANE_pcie_receive_bytes;
   uint64_t bytes = sum_of_last(&target, lane, PCIE_WINDOW_SLOTS);
   *kilobytes = (unsigned)(bytes * SLOTS_PER_SECOND / PCIE_WINDOW_SLOTS / 1024);
   return NVML_SUCCESS;

@@ -11,12 +11,6 @@ struct event_set {
   bool registered[MAX_ENTITIES];
 };
 
-struct event_data {
-  struct device *device;
-  unsigned long long type, data;
-  unsigned gpu_instance, compute_instance;
-};
-
 static uint64_t events_so_far(const struct board_header *header)
 {
   return __atomic_load_n(&header->event_count, __ATOMIC_ACQUIRE);
@@ -64,6 +58,8 @@ API int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types
   return NVML_SUCCESS;
 }
 
+#if DRIVER_BRANCH >= 450
+
 /* The ring keeps MAX_EVENTS; who comes later has missed the rest. */
 static bool next_event(const struct board_header *header, struct event_set *set,
                        struct event_data *data)
@@ -97,3 +93,5 @@ API int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsi
     sleep_us(POLL_US);
   }
 }
+
+#endif

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "abi.h"
 #include "board.h"
 
 #ifndef DRIVER_BRANCH
@@ -17,36 +18,13 @@
 /* Only these symbols leave the library. */
 #define API __attribute__((visibility("default")))
 
-enum result {
-  NVML_SUCCESS = 0,
-  NVML_UNINITIALIZED = 1,
-  NVML_INVALID_ARGUMENT = 2,
-  NVML_NOT_SUPPORTED = 3,
-  NVML_NOT_FOUND = 6,
-  NVML_INSUFFICIENT_SIZE = 7,
-  NVML_DRIVER_NOT_LOADED = 9,
-  NVML_TIMEOUT = 10,
-  NVML_MEMORY = 20,
-  NVML_VERSION_MISMATCH = 25,
-  NVML_UNKNOWN = 999,
-};
-
-enum value_type { TYPE_UINT = 1, TYPE_ULL = 3, TYPE_INT = 5 };
-
-enum { ARCHITECTURE_AMPERE = 7, ARCHITECTURE_ADA = 8 };
-
 /* MAX_WINDOWS: the longest sample ring. */
 enum { MAX_ENTITIES = 64, MAX_WINDOWS = 120, NO_CALL = -1 };
 
 #define NOT_IN_MIG 0xFFFFFFFFu
 #define SLOTS_PER_SECOND 100u
-
-union value {
-  double dbl;
-  unsigned uint;
-  unsigned long long ull;
-  int sint;
-};
+/* Of power at the moment. */
+#define INSTANT_SLOTS 10u
 
 /* NVML's opaque device handle: a GPU or a MIG instance of the board. */
 struct device {
@@ -78,6 +56,7 @@ int close_board(void);
 const struct board_gpu *board_entity(const struct board_header *header, unsigned index);
 struct device *device_at(unsigned index);
 bool is_instance_of(const struct target *parent, unsigned index);
+int checked(bool valid, int otherwise);
 int guard(const struct device *device, int call, struct target *target);
 uint64_t now_ns(void);
 uint64_t timestamp_us(const struct board_header *header, uint64_t monotonic_ns);
@@ -91,6 +70,7 @@ void done_until(const struct target *target, uint64_t slot, struct amounts *done
 void window_sums(const struct target *target, enum lane lane, uint64_t first_slot,
                  unsigned window_slots, unsigned windows, uint64_t *sums);
 uint64_t sum_of_last(const struct target *target, enum lane lane, unsigned slots);
+bool averages_power(const struct target *target);
 unsigned power_mw(const struct target *target, unsigned slots);
 uint64_t energy_mj(const struct target *target);
 uint64_t throttled_ns(const struct target *target, enum throttle reason);

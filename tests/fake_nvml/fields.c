@@ -2,38 +2,10 @@
 #include "fake_nvml.h"
 
 #include <stdatomic.h>
-
-enum {
-  FIELD_POLICY_POWER = 74,
-  FIELD_POLICY_RELIABILITY = 79,
-  FIELD_POLICY_BASE_CLOCKS = 81,
-  FIELD_MEMORY_TEMPERATURE = 82,
-  FIELD_ENERGY = 83,
-  FIELD_PCIE_REPLAYS = 94,
-  FIELD_REMAPPED_CORRECTED = 142,
-  FIELD_REMAP_FAILED = 145,
-  FIELD_POWER_AVERAGE = 185,
-  FIELD_POWER_INSTANT = 186,
-  FIELD_POWER_LIMIT_MIN = 187,
-  FIELD_POWER_LIMIT_CURRENT = 190,
-  FIELD_LIMIT_SHUTDOWN = 193,
-  FIELD_LIMIT_GPU_MAX = 196,
-  FIELD_EVENT_TIMES_575 = 251,
-  FIELD_EVENT_TIMES_590 = 269,
-};
+#include <stdio.h>
 
 /* FLICKERING: which of the three ids reads as an unsteady setting where it is no time. */
-enum { EVENT_TIMES = 3, FLICKERING = 1, POLICY_APP_CLOCKS = 10 };
-
-enum { INSTANT_SLOTS = 10 };
-
-struct field {
-  unsigned id, scope;
-  long long timestamp_us, latency_us;
-  unsigned value_type;
-  int result;
-  union value value;
-};
+enum { EVENT_TIMES = 3, FLICKERING = 1 };
 
 static int put_uint(struct field *field, unsigned value)
 {
@@ -59,8 +31,8 @@ static int put_int(struct field *field, int value)
 static int policy_field(const struct target *target, struct field *field)
 {
   unsigned policy = field->id - FIELD_POLICY_POWER;
-  if (field->id > FIELD_POLICY_RELIABILITY)
-    policy = POLICY_APP_CLOCKS + field->id - FIELD_POLICY_RELIABILITY - 1;
+  if (field->id >= FIELD_POLICY_APP_CLOCKS)
+    policy = POLICY_APP_CLOCKS + field->id - FIELD_POLICY_APP_CLOCKS;
   uint64_t nanoseconds = 0;
   int result = policy_ns(target, policy, &nanoseconds);
   return result == NVML_SUCCESS ? put_ull(field, nanoseconds) : result;
@@ -95,9 +67,9 @@ static int remapped_field(const struct target *target, struct field *field)
 /* Scope 0 is the GPU; there is no module or memory sensor here. */
 static int power_field(const struct target *target, struct field *field)
 {
-  if (target->gpu->architecture < ARCHITECTURE_AMPERE || field->scope != 0)
-    return NVML_NOT_SUPPORTED;
   bool instant = field->id == FIELD_POWER_INSTANT;
+  if (field->scope != 0 || (!instant && !averages_power(target)))
+    return NVML_NOT_SUPPORTED;
   return put_uint(field, power_mw(target, instant ? INSTANT_SLOTS : SLOTS_PER_SECOND));
 }
 
@@ -145,26 +117,34 @@ static int smoothing_override(struct field *field, unsigned position)
   return put_uint(field, position == FLICKERING ? flickering(50, 10) : settings[position]);
 }
 
-/* 251-253: throttled time only in the branches 575 to 589. */
+/* Throttled time moved within branch 580; what 580.66 to 580.81 do is not published. */
+static bool times_moved(const struct board_header *header)
+{
+  unsigned branch = 0, minor = 0;
+  if (sscanf(header->driver_version, "%u.%u", &branch, &minor) != 2)
+    branch = header->driver_branch;
+  return branch > 580 || (branch == 580 && minor >= 82);
+}
+
+/* 251-253: throttled time only from 575 to 580.81. */
 static int event_times_575_field(const struct target *target, struct field *field)
 {
   unsigned branch = target->header->driver_branch;
-  unsigned position = field->id - FIELD_EVENT_TIMES_575;
+  unsigned position = field->id - FIELD_575_SW_THERMAL;
   if (branch < 570)
     return NVML_NOT_SUPPORTED;
-  if (branch >= 575 && branch < 590)
+  if (branch >= 575 && !times_moved(target->header))
     return event_time(target, field, position);
   return smoothing_state(field, position);
 }
 
-/* 269-271: throttled time since branch 590. */
-static int event_times_590_field(const struct target *target, struct field *field)
+/* 269-271: throttled time since 580.82. */
+static int event_times_580_field(const struct target *target, struct field *field)
 {
-  unsigned branch = target->header->driver_branch;
-  unsigned position = field->id - FIELD_EVENT_TIMES_590;
-  if (branch < 575)
+  unsigned position = field->id - FIELD_580_SW_THERMAL;
+  if (target->header->driver_branch < 575)
     return NVML_NOT_SUPPORTED;
-  if (branch >= 590)
+  if (times_moved(target->header))
     return event_time(target, field, position);
   return smoothing_override(field, position);
 }
@@ -181,8 +161,8 @@ static const struct {
     {FIELD_POWER_AVERAGE, FIELD_POWER_INSTANT, power_field},
     {FIELD_POWER_LIMIT_MIN, FIELD_POWER_LIMIT_CURRENT, power_limit_field},
     {FIELD_LIMIT_SHUTDOWN, FIELD_LIMIT_GPU_MAX, temperature_limit_field},
-    {FIELD_EVENT_TIMES_575, FIELD_EVENT_TIMES_575 + EVENT_TIMES - 1, event_times_575_field},
-    {FIELD_EVENT_TIMES_590, FIELD_EVENT_TIMES_590 + EVENT_TIMES - 1, event_times_590_field},
+    {FIELD_575_SW_THERMAL, FIELD_575_POWER_BRAKE, event_times_575_field},
+    {FIELD_580_SW_THERMAL, FIELD_580_POWER_BRAKE, event_times_580_field},
 };
 
 static int read_field(const struct target *target, struct field *field)
@@ -195,10 +175,11 @@ static int read_field(const struct target *target, struct field *field)
 
 API int nvmlDeviceGetFieldValues(struct device *device, int count, struct field *fields)
 {
-  if (count < 1 || fields == NULL)
-    return NVML_INVALID_ARGUMENT;
+  int result = checked(count > 0 && fields != NULL, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
   struct target target;
-  int result = guard(device, CALL_DeviceGetFieldValues, &target);
+  result = guard(device, CALL_DeviceGetFieldValues, &target);
   if (result != NVML_SUCCESS)
     return result;
   for (int i = 0; i < count; i++) {

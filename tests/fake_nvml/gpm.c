@@ -1,7 +1,7 @@
 /* GPU performance monitoring: two samples and what happened between them. */
 #include "fake_nvml.h"
 
-#if DRIVER_BRANCH >= 525
+#if DRIVER_BRANCH >= 520
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,31 +10,14 @@
 #define CYCLES_PER_NS 1.98
 #define BYTES_PER_MIB 1048576.0
 
-enum { GPM_VERSION = 1, FIRST_COUNTER_BRANCH = 595 };
+enum { FIRST_COUNTER_BRANCH = 595 };
 
 /* NVML's opaque sample; `device` is NULL until it was taken. */
-struct sample {
+struct gpm_sample {
   const struct device *device;
   uint64_t time_ns, created_ns;
   bool mig;
   struct amounts done;
-};
-
-struct metric {
-  unsigned id;
-  int result;
-  double value;
-  const char *short_name, *long_name, *unit;
-};
-
-struct metrics_request {
-  unsigned version, count;
-  struct sample *first, *second;
-  struct metric metrics[];
-};
-
-struct support {
-  unsigned version, supported;
 };
 
 enum unit { PERCENT, MIB_PER_SECOND, COUNTER, ACTIVE_CYCLES, ELAPSED_CYCLES };
@@ -44,27 +27,27 @@ static const struct source {
   enum lane lane;
   enum unit unit;
 } sources[] = {
-    {1, LANE_busy_ns, PERCENT},
-    {2, LANE_sm_active_ns, PERCENT},
-    {3, LANE_sm_occupancy_ns, PERCENT},
-    {4, LANE_int_ns, PERCENT},
-    {5, LANE_tensor_ns, PERCENT},
-    {10, LANE_dram_ns, PERCENT},
-    {11, LANE_fp64_ns, PERCENT},
-    {12, LANE_fp32_ns, PERCENT},
-    {13, LANE_fp16_ns, PERCENT},
-    {20, LANE_pcie_transmit_bytes, MIB_PER_SECOND},
-    {21, LANE_pcie_receive_bytes, MIB_PER_SECOND},
-    {60, LANE_nvlink_receive_bytes, MIB_PER_SECOND},
-    {61, LANE_nvlink_transmit_bytes, MIB_PER_SECOND},
-    {248, LANE_index, ELAPSED_CYCLES},
-    {249, LANE_sm_active_ns, ACTIVE_CYCLES},
-    {255, LANE_pcie_transmit_bytes, COUNTER},
-    {256, LANE_pcie_receive_bytes, COUNTER},
+    {GPM_GRAPHICS, LANE_busy_ns, PERCENT},
+    {GPM_SM_ACTIVE, LANE_sm_active_ns, PERCENT},
+    {GPM_SM_OCCUPANCY, LANE_sm_occupancy_ns, PERCENT},
+    {GPM_INT, LANE_int_ns, PERCENT},
+    {GPM_TENSOR, LANE_tensor_ns, PERCENT},
+    {GPM_DRAM, LANE_dram_ns, PERCENT},
+    {GPM_FP64, LANE_fp64_ns, PERCENT},
+    {GPM_FP32, LANE_fp32_ns, PERCENT},
+    {GPM_FP16, LANE_fp16_ns, PERCENT},
+    {GPM_PCIE_TRANSMIT, LANE_pcie_transmit_bytes, MIB_PER_SECOND},
+    {GPM_PCIE_RECEIVE, LANE_pcie_receive_bytes, MIB_PER_SECOND},
+    {GPM_NVLINK_RECEIVE, LANE_nvlink_receive_bytes, MIB_PER_SECOND},
+    {GPM_NVLINK_TRANSMIT, LANE_nvlink_transmit_bytes, MIB_PER_SECOND},
+    {GPM_CYCLES_ELAPSED, LANE_index, ELAPSED_CYCLES},
+    {GPM_CYCLES_ACTIVE, LANE_sm_active_ns, ACTIVE_CYCLES},
+    {GPM_PCIE_TRANSMITTED, LANE_pcie_transmit_bytes, COUNTER},
+    {GPM_PCIE_RECEIVED, LANE_pcie_receive_bytes, COUNTER},
 };
 
 /* A MIG instance has no PCIe link of its own. */
-static bool has_metric(const struct target *target, const struct sample *sample,
+static bool has_metric(const struct target *target, const struct gpm_sample *sample,
                        const struct source *source)
 {
   bool pcie = source->lane == LANE_pcie_transmit_bytes || source->lane == LANE_pcie_receive_bytes;
@@ -73,7 +56,7 @@ static bool has_metric(const struct target *target, const struct sample *sample,
   return source->unit < COUNTER || target->header->driver_branch >= FIRST_COUNTER_BRANCH;
 }
 
-static const struct source *find_source(const struct target *target, const struct sample *sample,
+static const struct source *find_source(const struct target *target, const struct gpm_sample *sample,
                                         unsigned id)
 {
   for (unsigned i = 0; i < sizeof sources / sizeof sources[0]; i++)
@@ -82,8 +65,8 @@ static const struct source *find_source(const struct target *target, const struc
   return NULL;
 }
 
-static double metric_value(const struct source *source, const struct sample *first,
-                           const struct sample *second)
+static double metric_value(const struct source *source, const struct gpm_sample *first,
+                           const struct gpm_sample *second)
 {
   double total = (double)second->done.lane[source->lane];
   double grown = total - (double)first->done.lane[source->lane];
@@ -105,7 +88,7 @@ static double metric_value(const struct source *source, const struct sample *fir
 static void fill_metric(const struct target *target, const struct metrics_request *request,
                         struct metric *metric)
 {
-  const struct sample *first = request->first, *second = request->second;
+  const struct gpm_sample *first = request->first, *second = request->second;
   const struct source *source = find_source(target, second, metric->id);
   metric->result = source == NULL ? NVML_NOT_SUPPORTED : NVML_SUCCESS;
   metric->value = NAN;
@@ -117,9 +100,9 @@ API int nvmlGpmMetricsGet(struct metrics_request *request)
 {
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
-  if (request->version != GPM_VERSION)
+  if (request->version != GPM_METRICS_VERSION)
     return NVML_VERSION_MISMATCH;
-  const struct sample *first = request->first, *second = request->second;
+  const struct gpm_sample *first = request->first, *second = request->second;
   if (first == NULL || second == NULL || first->device != second->device)
     return NVML_INVALID_ARGUMENT;
   struct target target;
@@ -131,7 +114,7 @@ API int nvmlGpmMetricsGet(struct metrics_request *request)
   return NVML_SUCCESS;
 }
 
-API int nvmlGpmSampleAlloc(struct sample **sample)
+API int nvmlGpmSampleAlloc(struct gpm_sample **sample)
 {
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
@@ -139,7 +122,7 @@ API int nvmlGpmSampleAlloc(struct sample **sample)
   return *sample == NULL ? NVML_MEMORY : NVML_SUCCESS;
 }
 
-API int nvmlGpmSampleFree(struct sample *sample)
+API int nvmlGpmSampleFree(struct gpm_sample *sample)
 {
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
@@ -147,7 +130,7 @@ API int nvmlGpmSampleFree(struct sample *sample)
   return NVML_SUCCESS;
 }
 
-API int nvmlGpmSampleGet(struct device *device, struct sample *sample)
+API int nvmlGpmSampleGet(struct device *device, struct gpm_sample *sample)
 {
   struct target target;
   int result = guard(device, CALL_GpmSampleGet, &target);
@@ -165,7 +148,7 @@ API int nvmlGpmSampleGet(struct device *device, struct sample *sample)
 }
 
 /* Goes by the instance's faults; the GPU's hang and loss reach it anyway. */
-API int nvmlGpmMigSampleGet(struct device *device, unsigned gpu_instance, struct sample *sample)
+API int nvmlGpmMigSampleGet(struct device *device, unsigned gpu_instance, struct gpm_sample *sample)
 {
   struct target target;
   int result = guard(device, NO_CALL, &target);
@@ -180,10 +163,13 @@ API int nvmlGpmMigSampleGet(struct device *device, unsigned gpu_instance, struct
 
 API int nvmlGpmQueryDeviceSupport(struct device *device, struct support *support)
 {
-  if (support->version != GPM_VERSION)
+  int result = checked(support != NULL, NVML_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (support->version != GPM_SUPPORT_VERSION)
     return NVML_VERSION_MISMATCH;
   struct target target;
-  int result = guard(device, NO_CALL, &target);
+  result = guard(device, NO_CALL, &target);
   if (result == NVML_SUCCESS)
     support->supported = target.gpu->gpm_supported;
   return result;

@@ -1,15 +1,9 @@
 /* Multi-instance GPU: from a GPU to its instances and back. */
 #include "fake_nvml.h"
 
-#if DRIVER_BRANCH >= 455
+#if DRIVER_BRANCH >= 450
 
 enum { MAX_INSTANCES = 7, SM_PER_SLICE = 16 };
-
-struct attributes {
-  unsigned multiprocessors, copy_engines, decoders, encoders, jpeg_engines, optical_flow_engines;
-  unsigned gpu_slices, compute_slices;
-  unsigned long long memory_mb;
-};
 
 API int nvmlDeviceGetMigMode(struct device *device, unsigned *current, unsigned *pending)
 {

@@ -6,19 +6,6 @@
 #include <string.h>
 #include <sys/types.h>
 
-/* Same layout in NVML's versions 2 and 3. */
-struct process_info {
-  unsigned pid;
-  unsigned long long used_bytes;
-  unsigned gpu_instance, compute_instance;
-};
-
-/* The entries that fit are written; `count` goes on. */
-struct process_list {
-  struct process_info *infos;
-  unsigned room, count;
-};
-
 static bool is_alive(const struct board_process *process)
 {
   return process->pid != 0 && (kill((pid_t)process->pid, 0) == 0 || errno != ESRCH);
@@ -51,6 +38,14 @@ uint64_t processes_bytes(const struct target *target)
       bytes += entity_bytes(board_entity(target->header, index));
   return bytes;
 }
+
+#if DRIVER_BRANCH >= 450
+
+/* The entries that fit are written; `count` goes on. */
+struct process_list {
+  struct process_info *infos;
+  unsigned room, count;
+};
 
 static void add_process(struct process_list *list, const struct board_gpu *gpu,
                         const struct board_process *process)
@@ -91,15 +86,6 @@ static int list_processes(const struct device *device, int call, unsigned kind, 
   return list.count > list.room ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-static int no_processes(const struct device *device, unsigned *count)
-{
-  struct target target;
-  int result = guard(device, CALL_DeviceGetMPSComputeRunningProcesses, &target);
-  if (result == NVML_SUCCESS)
-    *count = 0;
-  return result;
-}
-
 API int nvmlDeviceGetComputeRunningProcesses_v2(struct device *device, unsigned *count,
                                                 struct process_info *infos)
 {
@@ -113,6 +99,17 @@ API int nvmlDeviceGetGraphicsRunningProcesses_v2(struct device *device, unsigned
   return list_processes(device, CALL_DeviceGetGraphicsRunningProcesses, PROCESS_GRAPHICS, count,
                         infos);
 }
+#endif
+
+#if DRIVER_BRANCH >= 470
+static int no_processes(const struct device *device, unsigned *count)
+{
+  struct target target;
+  int result = guard(device, CALL_DeviceGetMPSComputeRunningProcesses, &target);
+  if (result == NVML_SUCCESS)
+    *count = 0;
+  return result;
+}
 
 API int nvmlDeviceGetMPSComputeRunningProcesses_v2(struct device *device, unsigned *count,
                                                    struct process_info *infos)
@@ -120,6 +117,7 @@ API int nvmlDeviceGetMPSComputeRunningProcesses_v2(struct device *device, unsign
   (void)infos;
   return no_processes(device, count);
 }
+#endif
 
 #if DRIVER_BRANCH >= 510
 API int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *count,

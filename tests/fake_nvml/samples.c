@@ -1,28 +1,8 @@
 /* The sample rings: power, utilization and clocks per window of the recent past. */
 #include "fake_nvml.h"
 
-enum {
-  SAMPLE_POWER = 0,
-  SAMPLE_GPU = 1,
-  SAMPLE_MEMORY = 2,
-  SAMPLE_DECODER = 4,
-  SAMPLE_SM_CLOCK = 5,
-  SAMPLE_MEMORY_CLOCK = 6,
-};
-
 /* What the size call answers, whatever the ring holds. */
 enum { RING_ROOM = 100, POWER_ROOM = MAX_WINDOWS };
-
-enum { CLOCK_SM = 1, CLOCK_MEMORY = 2 };
-
-struct sample {
-  unsigned long long timestamp_us;
-  union value value;
-};
-
-struct utilization {
-  unsigned gpu, memory;
-};
 
 /* Windows first .. first + count - 1; window k covers slots k * slots up to (k + 1) * slots. */
 struct ring {
@@ -147,7 +127,7 @@ static struct ring newer_than(const struct target *target, unsigned type, uint64
 }
 
 static void write_samples(const struct target *target, unsigned type, const struct ring *ring,
-                          struct sample *samples)
+                          struct ring_sample *samples)
 {
   unsigned values[MAX_WINDOWS];
   fill_values(target, type, ring, values);
@@ -160,7 +140,7 @@ static void write_samples(const struct target *target, unsigned type, const stru
 
 /* Oldest first. A buffer that is too small gets the newest samples that fit. */
 API int nvmlDeviceGetSamples(struct device *device, unsigned type, unsigned long long last_seen_us,
-                             unsigned *value_type, unsigned *count, struct sample *samples)
+                             unsigned *value_type, unsigned *count, struct ring_sample *samples)
 {
   struct target target;
   int result = guard(device, CALL_DeviceGetSamples, &target);

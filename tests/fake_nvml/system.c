@@ -35,7 +35,7 @@ API int nvmlSystemGetNVMLVersion(char *version, unsigned length)
   return copy_text(text, version, length);
 }
 
-API int nvmlSystemGetCudaDriverVersion_v2(int *version)
+API int nvmlSystemGetCudaDriverVersion(int *version)
 {
   const struct board_header *header = current_board();
   if (header == NULL)
@@ -44,10 +44,12 @@ API int nvmlSystemGetCudaDriverVersion_v2(int *version)
   return NVML_SUCCESS;
 }
 
-API int nvmlSystemGetCudaDriverVersion(int *version)
+#if DRIVER_BRANCH >= 410
+API int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-  return nvmlSystemGetCudaDriverVersion_v2(version);
+  return nvmlSystemGetCudaDriverVersion(version);
 }
+#endif
 
 API const char *nvmlErrorString(int result)
 {

@@ -127,17 +127,19 @@ SYMBOLS = {
     "nvmlDeviceGetTemperatureV, gpu, 0": 570,
     "nvmlDeviceGetMarginTemperature, gpu": 570,
     "nvmlDeviceGetCurrentClocksEventReasons, gpu": 535,
-    "nvmlGpmQueryDeviceSupport, gpu": 525,
+    "nvmlDeviceGetSupportedClocksEventReasons, gpu": 535,
+    "nvmlGpmQueryDeviceSupport, gpu": 520,
     "nvmlDeviceGetMemoryInfo, gpu, nvmlMemory_v2": 510,
     "nvmlDeviceGetComputeRunningProcesses_v3, gpu": 510,
-    "nvmlDeviceGetMigMode, gpu": 455,
+    "nvmlDeviceGetMPSComputeRunningProcesses_v2, gpu": 470,
+    "nvmlDeviceGetMigMode, gpu": 450,
     "nvmlDeviceGetRemappedRows, gpu": 450,
-    "nvmlDeviceGetComputeRunningProcesses_v2, gpu": 0,
+    "nvmlDeviceGetComputeRunningProcesses_v2, gpu": 450,
     "nvmlDeviceGetCurrentClocksThrottleReasons, gpu": 0,
 }
 
 
-@pytest.mark.parametrize("branch", [440, 510, 530, 580])
+@pytest.mark.parametrize("branch", [440, 450, 470, 530, 580])
 def test_an_older_library_lacks_symbols(tmp_path: Path, branch: int) -> None:
     with create(tmp_path / "board") as board:
         calls = ", ".join(f"attempt({call})" for call in SYMBOLS)
@@ -445,7 +447,9 @@ TIMES = tuple(number * SECOND + 1000 for number in (1, 2, 3))
         ("560.35", (NO, NO, NO), (NO, NO, NO)),
         ("570.10", SETTINGS, (NO, NO, NO)),
         ("575.51", TIMES, OVERRIDES),
-        ("580.95", TIMES, OVERRIDES),
+        ("580.65.06", TIMES, OVERRIDES),
+        ("580.82.07", SETTINGS, TIMES),
+        ("580.126.09", SETTINGS, TIMES),
         ("590.44", SETTINGS, TIMES),
         ("595.10", SETTINGS, TIMES),
     ],
@@ -485,10 +489,26 @@ answer = [[value.nvmlReturn for value in values], values[2].timestamp / 1e6 - ti
     assert late == pytest.approx(0, abs=1)
 
 
-def test_a_device_without_explicit_power_fields(ask: Ask, h100: Board) -> None:
-    h100.gpus[0].record.architecture = 6
-    code = "answer = [*fields(gpu, 185, 186), attempt(nvmlDeviceGetMigMode, gpu)]"
-    assert ask(h100, code) == [NO, NO, NO]
+def test_ga100_and_turing_give_the_power_of_the_moment_only(ask: Ask, tmp_path: Path) -> None:
+    with create(tmp_path / "board", [A100, H100]) as board:
+        board.gpus[1].record.architecture = 6
+        now = time.monotonic_ns()
+        for gpu in (0, 1):
+            book(board, gpu, now, now + 7 * SECOND)
+        code = """
+time.sleep(0.2)
+gpus = [gpu, nvmlDeviceGetHandleByIndex(1)]
+answer = [[*fields(gpu, 185, 186), nvmlDeviceGetPowerUsage(gpu)] for gpu in gpus]
+answer.append(attempt(nvmlDeviceGetMigMode, gpus[1]))
+"""
+        assert ask(board, code) == [[NO, 455_000, 455_000], [NO, 472_000, 472_000], NO]
+
+
+def test_later_event_reasons_are_supported_by_later_drivers(ask: Ask, tmp_path: Path) -> None:
+    code = "answer = nvmlDeviceGetSupportedClocksEventReasons(gpu)"
+    for version, bits in (("580.95.05", 0x1FF), ("615.71", 0x7FF)):
+        with create(tmp_path / version, driver_version=version) as board:
+            assert ask(board, code) == bits
 
 
 # Memory and processes

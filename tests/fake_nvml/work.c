@@ -8,8 +8,6 @@
 #define RETRY_US 50
 #define MAX_TRIES 2000
 
-enum { LAST_POLICY = 11 };
-
 static uint64_t sequence_of(const struct board_gpu *gpu)
 {
   return __atomic_load_n(&gpu->sequence, __ATOMIC_ACQUIRE);
@@ -119,6 +117,12 @@ uint64_t sum_of_last(const struct target *target, enum lane lane, unsigned slots
   return sum;
 }
 
+/* GA100 and what came before Ampere give the power of the moment only. */
+bool averages_power(const struct target *target)
+{
+  return target->gpu->architecture >= ARCHITECTURE_AMPERE && !target->gpu->no_power_average;
+}
+
 unsigned power_mw(const struct target *target, unsigned slots)
 {
   uint64_t microjoules = sum_of_last(target, LANE_energy_uj, slots);
@@ -153,19 +157,22 @@ uint64_t throttled_ns(const struct target *target, enum throttle reason)
   return result;
 }
 
-/* NVML's policies 0-5, 10 and 11; low utilization and base clocks are never held against us. */
+/* Low utilization and base clocks are never held against us. */
 int policy_ns(const struct target *target, unsigned policy, uint64_t *nanoseconds)
 {
-  static const int reasons[LAST_POLICY + 1] = {
-      [0] = THROTTLE_power_cap,    [2] = THROTTLE_sync_boost,  [3] = THROTTLE_board_limit,
-      [5] = THROTTLE_reliability, [10] = THROTTLE_app_clocks,
+  static const int reasons[POLICY_BASE_CLOCKS] = {
+      [POLICY_POWER] = THROTTLE_power_cap,
+      [POLICY_SYNC_BOOST] = THROTTLE_sync_boost,
+      [POLICY_BOARD_LIMIT] = THROTTLE_board_limit,
+      [POLICY_RELIABILITY] = THROTTLE_reliability,
+      [POLICY_APP_CLOCKS] = THROTTLE_app_clocks,
   };
-  if (policy > LAST_POLICY || (policy > 5 && policy < 10))
+  if (policy > POLICY_BASE_CLOCKS || (policy > POLICY_RELIABILITY && policy < POLICY_APP_CLOCKS))
     return NVML_INVALID_ARGUMENT;
-  if (policy == 1)
+  if (policy == POLICY_THERMAL)
     *nanoseconds = throttled_ns(target, THROTTLE_sw_thermal) +
                    throttled_ns(target, THROTTLE_hw_thermal);
-  else if (policy == 4 || policy == 11)
+  else if (policy == POLICY_LOW_UTILIZATION || policy == POLICY_BASE_CLOCKS)
     *nanoseconds = 0;
   else
     *nanoseconds = throttled_ns(target, (enum throttle)reasons[policy]);

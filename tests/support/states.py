@@ -52,7 +52,7 @@ REASONS = (
     "app_clocks",
 )
 ACTIVE_REASONS = tuple(r for r in REASONS if r not in ("board_limit", "reliability"))
-"""The driver has no event-reason bit for the other two."""
+"""Before driver 615 the other two have no event-reason bit."""
 
 HOPPER = Identity(
     index=0,

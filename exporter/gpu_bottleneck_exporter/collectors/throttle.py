@@ -11,16 +11,16 @@ FAMILIES = (
         "gpu_throttle_seconds_total",
         "counter",
         "Seconds for which the reason held the clocks down, since the driver was loaded (field "
-        "values 74-80, 251-253 or 269-271 by driver branch, else nvmlDeviceGetViolationStatus). "
-        "Before driver 575 sw_thermal is all thermal throttling. Any boost load is power-capped "
-        "now and then: alert on the rate.",
+        "values 74-80, 251-253 or 269-271 by driver version, else nvmlDeviceGetViolationStatus). "
+        "Before driver 575, and from 580.66 to 580.81, sw_thermal is all thermal throttling. Any "
+        "boost load is power-capped now and then: alert on the rate.",
         ("reason",),
     ),
     Family(
         "gpu_throttle_active",
         "gauge",
         "Whether the reason holds the clocks down at the moment, 0 or 1 "
-        "(nvmlDeviceGetCurrentClocksEventReasons).",
+        "(nvmlDeviceGetCurrentClocksEventReasons). board_limit and reliability from driver 615 on.",
         ("reason",),
     ),
 )

@@ -47,20 +47,13 @@ from gpu_bottleneck_exporter.driver.readings import (
     Utilization,
     Xid,
 )
+from gpu_bottleneck_exporter.driver.reasons import EVENT_REASONS
 
 _ARCHITECTURES = {7: "ampere", 8: "ada", 9: "hopper", 10: "blackwell"}
 _MINIMUM_INTERVAL_NS = 200_000_000
 _PIPES = {"tensor": "tensor_ns", "fp64": "fp64_ns", "fp32": "fp32_ns", "fp16": "fp16_ns"}
 _PIPES["int"] = "int_ns"
 _TRAFFIC = ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
-_ACTIVE_BITS = {
-    "app_clocks": 0x2,
-    "power_cap": 0x4,
-    "sync_boost": 0x10,
-    "sw_thermal": 0x20,
-    "hw_thermal": 0x40,
-    "hw_power_brake": 0x80,
-}
 _POLL_SECONDS = 0.05
 
 
@@ -292,7 +285,7 @@ class VirtualDevice:
                 reason: throttled_ns(self._record, at, now)
                 for at, reason in enumerate(THROTTLE_REASONS)
             },
-            active={reason: bool(bits & bit) for reason, bit in _ACTIVE_BITS.items()},
+            active={reason: bool(bits & bit) for reason, bit in EVENT_REASONS.items()},
         )
 
     def memory(self) -> Memory:

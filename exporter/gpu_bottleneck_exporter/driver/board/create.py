@@ -32,6 +32,7 @@ class Model:
     name: str = "NVIDIA H100 80GB HBM3"
     architecture: int = 9
     gpm: bool = True
+    power_average: bool = True
     memory_bytes: int = 85_520_809_984
     reserved_bytes: int = 564_133_888
     power_limit_watts: int = 700
@@ -45,6 +46,7 @@ A100 = Model(
     name="NVIDIA A100-SXM4-80GB",
     architecture=7,
     gpm=False,
+    power_average=False,
     memory_bytes=85_899_345_920,
     reserved_bytes=560_000_000,
     power_limit_watts=400,
@@ -52,7 +54,7 @@ A100 = Model(
     sm_clock_max_mhz=1410,
     memory_clock_mhz=1593,
 )
-"""Ampere: no GPM."""
+"""GA100: no GPM, and power of the moment only."""
 
 
 def create(
@@ -117,6 +119,7 @@ def _describe(record: Gpu, index: int, model: Model) -> None:
     record.period_slots = 17
     record.ring_samples = 60
     record.power_limit_mw = record.power_default_limit_mw = model.power_limit_watts * 1000
+    record.no_power_average = not model.power_average
     record.idle_mw = model.idle_watts * 1000
     record.temperature, record.memory_temperature = 41, 47
     record.slowdown_temperature, record.shutdown_temperature = 87, 92

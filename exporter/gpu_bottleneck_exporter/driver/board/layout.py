@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x4452414F42555047  # "GPUBOARD"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 SLOT_NS = 10_000_000
 SLOTS = 2048
 """Slots kept per GPU: 20 s, room for the 10 s sample ring and for queued work."""
@@ -160,6 +160,7 @@ class Gpu(ctypes.Structure):
         ("remap_failed", ctypes.c_uint32),
         ("pcie_replays", ctypes.c_uint32),
         ("power_default_limit_mw", ctypes.c_uint32),
+        ("no_power_average", ctypes.c_uint32),
         ("event_reasons", ctypes.c_uint64),
         ("ecc_corrected", ctypes.c_uint64),
         ("ecc_uncorrected", ctypes.c_uint64),

@@ -60,7 +60,9 @@ _MHZ = 1_000_000
 class NvmlDevice:
     """A whole GPU."""
 
-    def __init__(self, calls: Calls, handle: object, identity: Identity, branch: int) -> None:
+    def __init__(
+        self, calls: Calls, handle: object, identity: Identity, driver_version: str | None
+    ) -> None:
         self._calls = calls
         self._handle = handle
         self._identity = identity
@@ -70,7 +72,8 @@ class NvmlDevice:
         self._power = FieldReader(calls, handle, [fields.POWER_AVERAGE])
         self._memory_temperature = FieldReader(calls, handle, [fields.MEMORY_TEMPERATURE])
         self._margins = FieldReader(calls, handle, list(_MARGINS.values()))
-        self._throttle = ThrottleCounters(calls, handle, branch)
+        self._throttle = ThrottleCounters(self._parts, handle, driver_version)
+        self._supported_reasons: int | None = None
         self._gpm: GpmReader | None = None
         self._default_limit: int | None = None
         self._clock_maximum: dict[str, float] = {}
@@ -199,12 +202,17 @@ class NvmlDevice:
     def throttle(self) -> Throttle:
         """Throttle counters by field value, and the event-reason bits."""
         parts = self._begin()
-        spent = parts.attempt(("throttle",), self._throttle.read) or {}
+        spent = self._throttle.read()
         bits = parts.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, self._handle)
         if bits is None:  # before driver 535
             bits = parts.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, self._handle)
         parts.require(spent, bits)
-        return Throttle(spent, {} if bits is None else active_reasons(bits))
+        if self._supported_reasons is None:  # it never changes
+            self._supported_reasons = parts.ask(
+                pynvml.nvmlDeviceGetSupportedClocksEventReasons, self._handle
+            )
+        supported = self._supported_reasons or 0
+        return Throttle(spent, {} if bits is None else active_reasons(bits, supported))
 
     def memory(self) -> Memory:
         """nvmlDeviceGetMemoryInfo_v2, else the first version."""

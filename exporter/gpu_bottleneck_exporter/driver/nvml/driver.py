@@ -54,7 +54,6 @@ class NvmlDriver:
             driver_version=_optional(lambda: calls.text("nvmlSystemGetDriverVersion")),
             cuda_version=_cuda_version(calls),
         )
-        self._branch = _branch(self._system.driver_version)
         self._count = int(calls.ask(pynvml.nvmlDeviceGetCount))
         if not self._count:
             # No thread is inside yet; and only a new start makes the driver count again.
@@ -91,7 +90,7 @@ class NvmlDriver:
         identity = self._identify(calls, index, handle)
         self._handles[index] = handle
         self._events.forget(index)
-        devices: list[Device] = [NvmlDevice(calls, handle, identity, self._branch)]
+        devices: list[Device] = [NvmlDevice(calls, handle, identity, self._system.driver_version)]
         if self._is_divided(calls, index, handle):
             devices += _instances(calls, handle, identity)
         return devices
@@ -190,9 +189,3 @@ def _cuda_version(calls: Calls) -> str | None:
     """Highest CUDA version of the driver: 13000 means 13.0."""
     version = _optional(lambda: int(calls.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)))
     return f"{version // 1000}.{version % 1000 // 10}" if version else None
-
-
-def _branch(driver_version: str | None) -> int:
-    """580 for 580.95.05; 0 where the driver does not say."""
-    head = (driver_version or "").partition(".")[0]
-    return int(head) if head.isdigit() else 0

@@ -1,32 +1,41 @@
 """Throttle time by reason, in nanoseconds since the driver was loaded.
 
-The ids of the finer causes moved between driver branches, and the binding's
-constants follow the newest one: on driver 580 they read power-smoothing settings
-as time. So ids are chosen by branch, and a counter that ever runs backwards is not
-one and is dropped.
+The ids of the finer causes moved twice, the second time inside a driver branch, and the binding's
+constants follow the newest one: under another driver they read power-smoothing settings as time.
+So ids are chosen by the driver's full version, and where it leaves a doubt only those are read
+that never moved. A counter that keeps running backwards is not one and is dropped.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Mapping
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.fields import FieldReader
-from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.parts import Parts
 from gpu_bottleneck_exporter.driver.protocol import Unsupported
+from gpu_bottleneck_exporter.driver.reasons import EVENT_REASONS, HW_SLOWDOWN, LATER
 
-_EVERY_BRANCH = {
+_EVERY_VERSION = {
     74: "power_cap",
     76: "sync_boost",
     77: "board_limit",
     79: "reliability",
     80: "app_clocks",
 }
-# Below 575 the driver counts all thermal throttling in one; see the family's help.
-_BEFORE_575 = {75: "sw_thermal"}
-_FROM_575 = {251: "sw_thermal", 252: "hw_thermal", 253: "hw_power_brake"}
-_FROM_590 = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
+# All thermal throttling in one; see the family's help.
+_COARSE = {75: "sw_thermal"}
+_FINE_FIRST = {251: "sw_thermal", 252: "hw_thermal", 253: "hw_power_brake"}
+_FINE_MOVED = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
+_FINE = frozenset(_FINE_MOVED.values())
+# The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the others. Which
+# 580.66 to 580.81 have is not published.
+_FIRST, _LAST_OF_FIRST, _MOVED = (575, 0), (580, 65), (580, 82)
+_VERSION = re.compile(r"\D*(\d{3,4})(?:\.(\d+))?")
 
 _POLICIES = {
     pynvml.NVML_PERF_POLICY_POWER: "power_cap",
@@ -36,81 +45,88 @@ _POLICIES = {
     pynvml.NVML_PERF_POLICY_RELIABILITY: "reliability",
     pynvml.NVML_PERF_POLICY_TOTAL_APP_CLOCKS: "app_clocks",
 }
-
-_ACTIVE_BITS = {
-    "app_clocks": 0x2,
-    "power_cap": 0x4,
-    "sync_boost": 0x10,
-    "sw_thermal": 0x20,
-    "hw_thermal": 0x40,
-    "hw_power_brake": 0x80,
-}
-_HW_SLOWDOWN = 0x8
-_HW_CAUSES = 0x40 | 0x80
+_HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
+_FIELDS = ("throttle fields",)
+_DISTRUSTED = 3
+"""A counter that was set back so often was not reset."""
 
 
-def field_ids(branch: int) -> Mapping[int, str]:
-    """Field id → throttle reason on driver branch `branch` (580 for 580.95.05)."""
-    if branch >= 590:  # noqa: PLR2004 - a driver branch
-        return _EVERY_BRANCH | _FROM_590
-    if branch >= 575:  # noqa: PLR2004 - a driver branch
-        return _EVERY_BRANCH | _FROM_575
-    return _EVERY_BRANCH | _BEFORE_575
+def field_ids(driver_version: str | None) -> Mapping[int, str]:
+    """Field id → throttle reason on driver `driver_version`, such as 580.95.05."""
+    lowest, highest = _versions(driver_version)
+    if lowest >= _MOVED:
+        return _EVERY_VERSION | _FINE_MOVED
+    if lowest >= _FIRST and highest <= _LAST_OF_FIRST:
+        return _EVERY_VERSION | _FINE_FIRST
+    return _EVERY_VERSION | _COARSE
 
 
-def active_reasons(bits: int) -> dict[str, bool]:
-    """What the event-reason bits say, by reason.
+def _versions(text: str | None) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The lowest and the highest branch and minor version that `text` may mean."""
+    found = _VERSION.match(text or "")
+    if found is None or "\ufffd" in (text or ""):  # what no encoding knows is not trusted
+        return (0, 0), (math.inf, math.inf)
+    branch, minor = found.groups()
+    return (int(branch), int(minor or 0)), (int(branch), int(minor) if minor else math.inf)
+
+
+def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
+    """What the event-reason bits say, by reason; `supported` are the bits the GPU can set.
 
     Bit 8 (hardware slowdown) is the umbrella of the two hardware causes; a driver that
-    sets it alone does not say which, so both are left out.
+    sets it alone does not say which, so both are left out. So are those of the later bits
+    that are neither set nor known to this driver.
     """
-    active = {reason: bool(bits & bit) for reason, bit in _ACTIVE_BITS.items()}
-    if bits & _HW_SLOWDOWN and not bits & _HW_CAUSES:
-        del active["hw_thermal"], active["hw_power_brake"]
-    return active
+    unknown = LATER & ~(bits | supported)
+    if bits & HW_SLOWDOWN and not bits & _HW_CAUSES:
+        unknown |= _HW_CAUSES
+    return {reason: bool(bits & bit) for reason, bit in EVENT_REASONS.items() if not bit & unknown}
 
 
 class ThrottleCounters:
     """The throttle counters of one GPU."""
 
-    def __init__(self, calls: Calls, handle: object, branch: int) -> None:
-        self._calls = calls
+    def __init__(self, parts: Parts, handle: object, driver_version: str | None) -> None:
+        self._parts = parts
         self._handle = handle
-        self._reasons = field_ids(branch)
-        self._fields: FieldReader | None = FieldReader(calls, handle, list(self._reasons))
-        self._policies = dict(_POLICIES)
+        # A GPU that has none of the finer counters still has the coarse one.
+        self._reasons = {**_COARSE, **field_ids(driver_version)}
+        self._fields = FieldReader(parts.calls, handle, list(self._reasons))
+        self._counts_finely = False
         self._last: dict[str, int] = {}
-        self._distrusted: set[str] = set()
+        self._backwards: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
-        """Nanoseconds by reason; raises DeviceLost or DriverError."""
-        spent = self._from_fields() or self._from_policies()
-        for reason, value in spent.items():
-            if value < self._last.get(reason, 0):
-                self._distrusted.add(reason)
-        self._last = spent
-        return {reason: spent[reason] for reason in spent if reason not in self._distrusted}
+        """Nanoseconds by reason; what fails is told in the parts' trouble."""
+        spent = self._from_fields()
+        if not spent and not self._parts.refusals.gave(_FIELDS):
+            spent = self._from_policies()
+        self._backwards.update(r for r, value in spent.items() if value < self._last.get(r, 0))
+        self._last |= spent
+        return {r: value for r, value in spent.items() if self._backwards[r] < _DISTRUSTED}
 
     def _from_fields(self) -> dict[str, int]:
-        if self._fields is None:
-            return {}
-        try:
-            values = self._fields.read()
-        except Unsupported:
-            values = {}
+        values = self._parts.attempt(_FIELDS, self._read_fields) or {}
+        self._counts_finely |= any(self._is_fine(field) for field in values)
+        return {
+            self._reasons[field]: int(value)
+            for field, value in values.items()
+            if field not in _COARSE or not self._counts_finely
+        }
+
+    def _is_fine(self, field: int) -> bool:
+        return self._reasons[field] in _FINE and field not in _COARSE
+
+    def _read_fields(self) -> dict[int, float]:
+        values = self._fields.read()
         if not values:
-            self._fields = None
-        return {self._reasons[field]: int(value) for field, value in values.items()}
+            raise Unsupported("no throttle counter among the field values")
+        return values
 
     def _from_policies(self) -> dict[str, int]:
         # Deprecated, gone in CUDA 14; the only way on drivers without the fields.
-        spent = {reason: self._policy(policy) for policy, reason in self._policies.items()}
-        self._policies = {p: r for p, r in self._policies.items() if spent[r] is not None}
-        return {reason: value for reason, value in spent.items() if value is not None}
-
-    def _policy(self, policy: int) -> int | None:
-        try:
-            status = self._calls.ask(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
-        except Unsupported:
-            return None
-        return int(status.violationTime)
+        found = {
+            reason: self._parts.ask(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
+            for policy, reason in _POLICIES.items()
+        }
+        return {r: int(status.violationTime) for r, status in found.items() if status is not None}
