@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pynvml
 import pytest
@@ -18,7 +19,7 @@ from gpu_bottleneck_exporter.driver.board import (
     NVML_ERROR_NOT_SUPPORTED,
     Board,
 )
-from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.driver.protocol import Device, Driver, DriverMissing
 from gpu_bottleneck_exporter.exposition import Exposition
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampler import Sampler
@@ -153,24 +154,117 @@ def test_one_broken_reading_costs_its_own_series_only(
         until(lambda: "gpu_memory_used_bytes{" in body(), "it comes back")
 
 
-@pytest.mark.parametrize("result", [pynvml.NVML_ERROR_TIMEOUT, NVML_ERROR_NOT_SUPPORTED])
-def test_sums_of_what_cannot_be_read_any_more_do_not_stand_still(
-    make_board: MakeBoard, sampling: Sampling, result: int
+@pytest.mark.parametrize(
+    "result", [pynvml.NVML_ERROR_TIMEOUT, NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION]
+)
+@pytest.mark.parametrize(
+    ("calls", "collector"),
+    [
+        (("GpmSampleGet",), "activity"),
+        (("DeviceGetSamples", "DeviceGetUtilizationRates"), "utilization"),
+    ],
+)
+def test_sums_of_what_cannot_be_read_any_more_do_not_stand_still(  # noqa: PLR0913, PLR0917 - a table
+    make_board: MakeBoard,
+    libraries: Libraries,
+    caplog: pytest.LogCaptureFixture,
+    result: int,
+    calls: tuple[str, ...],
+    collector: str,
 ) -> None:
     board = make_board()
-    with running(sampling(board)) as (sampler, _):
+    with (
+        running(lambda: open_driver("nvml", board, libraries)) as (sampler, _),
+        caplog.at_level(logging.INFO),
+    ):
 
         def sums() -> list[object]:
             totals = snapshot(sampler, 0).totals
-            return [totals.active_ns, totals.pipe_ns, totals.traffic_bytes]
+            if collector == "activity":
+                return [totals.active_ns, totals.pipe_ns, totals.traffic_bytes]
+            return [totals.observed_ns, totals.stall_ns, totals.window_counts]
 
-        until(lambda: observed(sampler, 0) and all(sums()), "activity")
-        board.gpus[0].fail("GpmSampleGet", result)
+        def said(words: str) -> int:
+            return caplog.text.count(f"collector {collector} {words}")
+
+        until(lambda: up(sampler) == [True], "up")
+        until(lambda: all(sums()), "sums")
+        for call in calls:
+            board.gpus[0].fail(call, result)
         until(lambda: not any(sums()), "the old sums go")
         assert up(sampler) == [True]
-        if result != NVML_ERROR_NOT_SUPPORTED:
-            board.gpus[0].fail("GpmSampleGet", 0)
-            until(lambda: all(sums()), "they come back")
+        outcome = next(found for name, found in sampler.state().outcomes if name == collector)
+        assert f"({result})" in str(outcome.error)
+        # A thread of an earlier test may have spoken, too.
+        told = [r for r in caplog.messages if f"{collector} failed" in r and f"({result})" in r]
+        assert len(told) == 1
+        for call in calls:
+            board.gpus[0].fail(call, 0)
+        until(lambda: all(sums()), "they come back")
+        assert said("works again") == 1
+
+
+def test_a_single_999_is_one_call_s(
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.5)
+    board = make_board(gpus=[H100, H100])
+    for gpu in board.gpus:
+        gpu.fail("DeviceGetClockInfo", pynvml.NVML_ERROR_UNKNOWN)
+    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+        until(lambda: up(sampler) == [True, True], "up")
+        before = [observed(sampler, index) for index in (0, 1)]
+        until(lambda: observed(sampler, 1) > before[1] + 3 * 10**9, "three seconds")
+        assert up(sampler) == [True, True]
+        assert fatal == []
+
+
+def until_so_many_go_on(sampler: Sampler, count: int) -> None:
+    until(lambda: up(sampler) == [True] * count, "the layout")
+    before = observed(sampler, 0)
+    until(lambda: observed(sampler, 0) > before + 2 * 10**9, "time")
+
+
+def test_time_is_observed_once_while_mig_is_set_and_taken_back(
+    make_board: MakeBoard, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.worker.SLOWLY", 0.5)
+    board = make_board(mig=[(0, 7)])
+    began_ns = time.monotonic_ns()
+    with running(sampling(board)) as (sampler, _):
+        for enabled in (0, 1, 0, 1, 0):
+            board.gpus[0].record.mig_enabled = enabled
+            until_so_many_go_on(sampler, 1 + enabled)
+        totals = snapshot(sampler, 0).totals
+        assert totals.observed_ns is not None
+        assert totals.observed_ns + totals.unobserved_ns <= time.monotonic_ns() - began_ns
+        # The instances' feeders went with them.
+        watch = sampler._watch
+        assert watch is not None
+        until(lambda: list(watch._feeds) == [board.gpus[0].record.uuid.decode()], "one GPU's feed")
+
+
+def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    board.gpus[0].record.device_result = pynvml.NVML_ERROR_RESET_REQUIRED
+    driver = open_driver("nvml", board, libraries)
+    opens: list[float] = []
+    open_gpu = driver.open
+
+    def late(index: int) -> list[Device]:
+        opens.append(time.monotonic())
+        board.gpus[0].record.device_result = 0
+        devices = open_gpu(index)
+        board.gpus[0].record.device_result = pynvml.NVML_ERROR_RESET_REQUIRED
+        return devices
+
+    driver.open = late  # type: ignore[method-assign]
+    with running(lambda: driver):
+        until(lambda: len(opens) >= 4, "four attempts")
+    waits = [after - before for before, after in pairwise(opens)]
+    assert waits[2] > 1.5 * waits[1] > 2 * waits[0]
 
 
 def test_an_unsupported_collector_is_absent_not_failed(

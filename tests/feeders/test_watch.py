@@ -159,6 +159,28 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
     assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
 
 
+def test_nobody_waits_for_a_gpu_that_has_hung(
+    watch: FeederWatch, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.watch._PEER_FRESH_NS", 300_000_000)
+    holders = frozenset({start().pid})
+    for uuid in ("hung", "waiting"):
+        watch.hold(uuid, holders)
+    until(lambda: peer_busy(watch, "waiting") is not None, "feeders")
+    watch.tell_engaged("hung", 0.9)
+    until(lambda: peer_busy(watch, "waiting") == 0.0, "its last tick is over")
+
+
+def test_a_gpu_that_is_no_more_is_forgotten(watch: FeederWatch, start: Start) -> None:
+    watch.hold("instance", frozenset({start().pid}), "board")
+    watch.hold("board", frozenset())
+    until(lambda: watch.feeding("instance"), "its feeders")
+    watch.forget("instance")
+    until(lambda: watch.feed("instance") is None, "it is gone")
+    assert watch.feeding("instance") is None
+    assert watch.feed("board") is not None
+
+
 def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
     make_board: Callable[..., Board], start: Start
 ) -> None:
