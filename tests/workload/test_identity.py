@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_bottleneck_exporter.host.process import real_uid
 from gpu_bottleneck_exporter.workload.identity import (
     NOBODY,
     Owner,
     owner_in_cgroup,
-    real_uid,
     slurm_job_in_environment,
 )
 

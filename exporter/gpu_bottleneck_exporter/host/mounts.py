@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read_part
 
 REMOTE = frozenset(
     {
@@ -23,9 +23,13 @@ _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
     """By mount point, the type of each file system that process `pid` has a file open on.
 
-    Of 256 descriptors at most; empty where we may not know. Takes the right to ptrace.
+    Of 256 descriptors at most; empty where we may not know, or there are too many mounts (1 MiB
+    of them). Takes the right to ptrace.
     """
-    points = _mounts(read(proc / str(pid) / "mountinfo", MANY_BYTES) or "")
+    table = read_part(proc / str(pid) / "mountinfo", MANY_BYTES)
+    if table is None or not table.whole:
+        return {}  # whose mount is missing would pass for its neighbour's
+    points = _mounts(table.text)
     found: dict[str, str] = {}
     for path in _open_files(proc / str(pid) / "fd"):
         point = _longest(points, path)
@@ -61,12 +65,12 @@ def _plain(point: str) -> str:
 def _open_files(folder: Path) -> list[str]:
     paths = []
     try:
-        names = os.listdir(folder)[:_MOST]  # noqa: PTH208 - see tree.py
+        names, _ = listed(folder, _MOST)
     except OSError:
         return []
     for name in names:
         with contextlib.suppress(OSError):
-            paths.append(os.readlink(folder / name))  # noqa: PTH115 - likewise
+            paths.append(os.readlink(folder / name))  # noqa: PTH115 - half the time
     return [path for path in paths if path.startswith("/") and not path.startswith("/dev/")]
 
 

@@ -20,7 +20,6 @@ _SLURM = re.compile(
 )
 """Cgroup v2, then v1; `<node>_` and `_<node>` where several slurmd run on one machine."""
 _JOB = re.compile(r"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?:\0|$)")
-_UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +59,6 @@ def slurm_job_in_environment(text: str) -> str | None:
     """The Slurm job that `text`, a /proc/PID/environ file, names."""
     found = _JOB.search(text)
     return found[1] if found else None
-
-
-def real_uid(text: str) -> int | None:
-    """The real user id in `text`, a /proc/PID/status file."""
-    found = _UID.search(text)
-    return int(found[1]) if found else None
 
 
 def _paths(text: str) -> Iterator[str]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import environment, real_uid
 from gpu_bottleneck_exporter.workload.identity import (
     NOBODY,
     Owner,
     owner_in_cgroup,
-    real_uid,
     slurm_job_in_environment,
 )
 from gpu_bottleneck_exporter.workload.rendezvous import named, rendezvous
@@ -68,11 +68,11 @@ class OwnerReader:
 def read_owner(proc: Path, pid: int, users: UserNames) -> Owner:
     """Whose process `pid` is; the environment takes the same user or the right to ptrace."""
     folder = proc / str(pid)
-    environment = read(folder / "environ") or ""
+    variables = environment(proc, pid)
     owner = owner_in_cgroup(read(folder / "cgroup") or "")
     if owner.slurm_job_id is None:
-        owner = replace(owner, slurm_job_id=slurm_job_in_environment(environment))
-    if place := rendezvous(proc, pid, environment):
+        owner = replace(owner, slurm_job_id=slurm_job_in_environment(variables))
+    if place := rendezvous(proc, pid, variables):
         owner = replace(owner, rendezvous=named(place))
     uid = real_uid(read(folder / "status") or "")
     return owner if uid is None else replace(owner, user=users.of(uid))
