@@ -18,8 +18,15 @@ from gpu_bottleneck_exporter.feeders.member import Counters, Member
 from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import State, classify, parse_stat
+from gpu_bottleneck_exporter.host.process import (
+    State,
+    classify,
+    network_namespace,
+    parse_stat,
+    user_id,
+)
 from gpu_bottleneck_exporter.stall import Feeders, Usage
+from gpu_bottleneck_exporter.workload.groups import Groups
 
 HISTORY_NS = 20_000_000_000
 SLACK_NS = 1_500_000_000
@@ -150,8 +157,14 @@ class Totals:
 class Feed:
     """Written by the watching thread; `feeders` may be asked by any."""
 
-    def __init__(self, proc: Path, groups: Cgroups, patience: Patience | None = None) -> None:
-        """`proc`: the host's; `groups` are read by whoever drives all feeds.
+    def __init__(
+        self,
+        proc: Path,
+        groups: Cgroups,
+        patience: Patience | None = None,
+        units: Groups | None = None,
+    ) -> None:
+        """`proc`: the host's; `groups` are read by whoever drives all feeds, `units` are whose.
 
         `patience` with what connections were asked, where they can be looked at.
         """
@@ -162,11 +175,16 @@ class Feed:
         self.totals = Totals()
         self._proc = proc
         self._groups = groups
+        self._units = units or Groups(proc)
         self._cgroups: dict[Cgroup, Held] = {}
         self._moments: deque[Moment] = deque()
         self._ticks: deque[Tick] = deque()
         self.jobs: set[tuple[str, ...]] = set()
         """What its mains have in common with those of other GPUs of the same job."""
+        self.users: frozenset[str] = frozenset()
+        """Whose its mains are, by number."""
+        self.networks: frozenset[int] = frozenset()
+        """The network namespaces of its mains."""
         self.ends: frozenset[Ends] = frozenset()
         """Local and remote ends of the mains' connections, as last noted; for any thread."""
         self.reverse_ends: frozenset[Ends] = frozenset()
@@ -222,7 +240,10 @@ class Feed:
         self._turns.keep(set(self._in_turn))
         for member in (*self.mains.values(), *self._helpers.values()):
             member.forget_children()
-        self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid)}
+        self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid, self._units)}
+        self.users = frozenset(user_id(self._proc, pid) for pid in self.mains) - {""}
+        networks = (network_namespace(self._proc, pid) for pid in self.mains)
+        self.networks = frozenset(inode for inode in networks if inode is not None)
         self.has_rank_variables = any(key[0] == GROUP for key in self.jobs)
         self.behind.interactive = any(runs_notebook(self._command(pid)) for pid in self.mains)
         groups = {self._cgroup(pid) for pid in self.mains}
@@ -404,6 +425,22 @@ class Feed:
     def _closers(self) -> Iterator[Closer]:
         members = (*self.mains.values(), *self._turns.members, *self.behind.kin.values())
         return (member.closer for member in members if member.closer)
+
+    def ends_with(self, other: Feed) -> frozenset[Ends]:
+        """Connections of this feed's mains that may lead to those of `other`.
+
+        Both must be of one user, who could else make a connection that looks like the other end;
+        and an address of the machine itself is another machine's in another network namespace.
+        """
+        if self.users.isdisjoint(other.users):
+            return frozenset()
+        if not self.networks.isdisjoint(other.networks):
+            return self.ends
+        return frozenset(ends for ends in self.ends if not ends[0].is_here)
+
+    def joined(self, other: Feed) -> bool:
+        """Whether a connection leads from a main of this feed to one of `other`."""
+        return not self.ends_with(other).isdisjoint(other.reverse_ends)
 
     def note_ends(self) -> None:
         """Tell other threads which connections the mains have, as far as they were looked at."""

@@ -27,6 +27,7 @@ from gpu_bottleneck_exporter.host.watch import HostWatch
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
 from gpu_bottleneck_exporter.stall import Feeders
+from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ class FeederWatch:
         self._proc = proc
         self._groups = Cgroups(sysfs)
         self._networks = Networks(proc)
-        self._owners = OwnerReader(proc) if owners else None
+        self._owners = OwnerReader(proc, sysfs=sysfs) if owners else None
+        self._units = Groups(proc, sysfs)
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._held: dict[str, frozenset[int] | None] = {}
@@ -170,7 +172,7 @@ class FeederWatch:
 
     @staticmethod
     def _of_one_job(one: Feed, other: Feed) -> bool:
-        return bool(one.jobs & other.jobs or one.ends & other.reverse_ends)
+        return bool(one.jobs & other.jobs) or one.joined(other)
 
     def _is_apart(self, uuid: str, other: str) -> bool:
         """Whether `other` is neither GPU `uuid` nor its parent nor one of its MIG instances.
@@ -292,6 +294,7 @@ class FeederWatch:
         with self._lock:
             held = dict(self._held)
             self._changed = False
+        self._units.forget()
         mains = frozenset(pid for pids in held.values() for pid in pids or ())
         seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
         feeds = dict(self._feeds)
@@ -301,7 +304,7 @@ class FeederWatch:
             living = seen.intersection(pids or ())
             workers = {worker for pid in living for worker in found.of.get(pid, ())}
             if uuid not in feeds:
-                feeds[uuid] = Feed(self._proc, self._groups, self._patience())
+                feeds[uuid] = Feed(self._proc, self._groups, self._patience(), self._units)
             whole = living.isdisjoint(found.cut)
             with self._isolated(f"finding the feeders of {uuid}"):
                 feeds[uuid].adopt(living, workers, mains, share_of(len(held)), whole=whole)
@@ -322,7 +325,7 @@ class FeederWatch:
         Workers may come and go several times a second; kin are not sought as often.
         """
         now = time.monotonic_ns()
-        finder = KinFinder(self._proc, mains)
+        finder = KinFinder(self._proc, mains, self._units)
         due = self._seek_kin.is_due(time.monotonic())
         for uuid, feed in feeds.items():
             if not self._connected or not feed.behind.wanted(now):
@@ -344,11 +347,12 @@ class FeederWatch:
         for feed in feeds:
             feed.note_ends()
         for feed in feeds:
+            others = [other for other in feeds if other is not feed]
             feed.behind.ours = frozenset().union(
-                *(other.ends for other in feeds if other is not feed), feed.own_ends
+                *(other.ends_with(feed) for other in others), feed.own_ends
             )
             feed.behind.is_rank = feed.has_rank_variables or any(
-                feed.ends & other.reverse_ends for other in feeds if other is not feed
+                feed.joined(other) for other in others
             )
 
 

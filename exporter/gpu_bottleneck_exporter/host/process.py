@@ -120,10 +120,15 @@ def network_namespace(proc: Path, pid: int) -> int | None:
 def user_id(proc: Path, pid: int) -> str:
     """Whose a process is, as a number; empty where it is gone.
 
-    Not who owns its folder in /proc: a process that wants no core dumps is root's there.
+    Who owns its folder in /proc is asked last: a process that wants no core dumps is root's there.
     """
     uid = real_uid(read(proc / str(pid) / "status") or "")
-    return "" if uid is None else str(uid)
+    if uid is not None:
+        return str(uid)
+    try:
+        return str((proc / str(pid)).stat().st_uid)
+    except OSError:
+        return ""
 
 
 def real_uid(status: str) -> int | None:

@@ -15,10 +15,12 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import check_room, listed
+from gpu_bottleneck_exporter.host.loopback import is_here
 from gpu_bottleneck_exporter.host.room import room
 
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
@@ -46,6 +48,11 @@ class Endpoint(NamedTuple):
 
     address: bytes
     port: int
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the machine's own address, which every network namespace has."""
+        return not self.address or is_here(ip_address(self.address))
 
     def __str__(self) -> str:
         if not self.address:
