@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read_part
 
@@ -29,7 +31,7 @@ def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
     table = read_part(proc / str(pid) / "mountinfo", MANY_BYTES)
     if table is None or not table.whole:
         return {}  # whose mount is missing would pass for its neighbour's
-    points = _mounts(table.text)
+    points = {mount.point: mount.kind for mount in mounts(table.text)}
     found: dict[str, str] = {}
     for path in _open_files(proc / str(pid) / "fd"):
         point = _longest(points, path)
@@ -45,15 +47,22 @@ def is_remote(kind: str) -> bool | None:
     return None if kind.startswith("fuse") and kind != "fuseblk" else False
 
 
-def _mounts(text: str) -> dict[str, str]:
-    """Types by mount point; the last mount on a point hides those before it."""
-    found = {}
+class Mount(NamedTuple):
+    """One line of a /proc/PID/mountinfo file."""
+
+    number: int
+    point: str
+    kind: str
+    """Of its file system."""
+
+
+def mounts(text: str) -> Iterator[Mount]:
+    """Those of a mountinfo file; the last one on a point hides those before it."""
     for line in text.splitlines():
         fields = line.split(" ")
-        if "-" in fields[_FIRST_OPTIONAL:]:
+        if "-" in fields[_FIRST_OPTIONAL:-1] and fields[0].isdigit():
             kind = fields[fields.index("-", _FIRST_OPTIONAL) + 1]
-            found[_plain(fields[_POINT])] = kind
-    return found
+            yield Mount(int(fields[0]), _plain(fields[_POINT]), kind)
 
 
 def _plain(point: str) -> str:
