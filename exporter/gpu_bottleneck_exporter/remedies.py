@@ -112,6 +112,9 @@ OF_SIGNALS: dict[str, str] = {
     "first, what the others wait for may be missed",
     "all_sockets": "a process has more sockets than are looked at (64 at a time, in turn): a "
     "question that is soon answered may be missed",
+    "all_processes": "a GPU has more workers than are read every two seconds (512 a second over "
+    "all GPUs): their counters come later, and beyond 8192 not at all; see "
+    "gpu_exporter_feeder_processes",
     "process_io": "what processes read and wrote, their /dev/shm and their environment are not "
     "told, so memory shows as storage, copying as host_code or worker_cpu, peer within one process "
     "only: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.feed import WORKERS_PER_TICK, Feed
+from gpu_bottleneck_exporter.feeders.feed import Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
@@ -53,7 +53,7 @@ class Watched:
 def values(feeding: Feeding) -> dict[str, int]:
     """All that must never fall."""
     found = {
-        "starts": feeding.worker_starts,
+        "starts": feeding.worker_starts or 0,
         "throttled": feeding.throttled_ns or 0,
         "refaults": feeding.refault_bytes or 0,
     }
@@ -146,7 +146,7 @@ def test_workers_come_and_go_and_nothing_falls(start: Start) -> None:
 
 def test_many_workers_are_counted_in_turn_and_none_is_left_out(start: Start) -> None:
     main = start()
-    workers = [main.fork(BURN_SECONDS) for _ in range(WORKERS_PER_TICK + 3)]
+    workers = [main.fork(BURN_SECONDS) for _ in range(7)]
     watched = Watched(main)
     watched.discover(*workers)
     deadline = time.monotonic() + 60

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.tree import descendants
+from gpu_bottleneck_exporter.host.tree import descendants, trees
 from support.trees import lay
 
 PROC = Path("/proc")
@@ -90,7 +90,7 @@ def test_a_root_that_is_gone_has_none(family: Family) -> None:
 
 def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
     known = {family.server: [], family.plain: [4_000_000]}
-    found = descendants(PROC, [family.root], NOBODY, known.get)
+    found = trees(PROC, [family.root], NOBODY, known.get).of
     assert found == {family.root: {family.plain, family.of_thread, family.server, 4_000_000}}
 
 

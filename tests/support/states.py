@@ -266,7 +266,8 @@ SIGNALS = {
     "cgroup_cpu": True,
     "cgroup_memory": True,
 }
-HOST = HostSnapshot(AT_NS, machine(), SIGNALS)
+WATCHED = {"whole": 9, "sampled": 0, "counted": 0}
+HOST = HostSnapshot(AT_NS, machine(), SIGNALS, WATCHED)
 NAMES = frozenset(collector.name for collector in ALL)
 """Of collectors, all of which are on."""
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_bottleneck_exporter.host.process import real_uid
 from gpu_bottleneck_exporter.workload.identity import (
     NOBODY,
     Owner,
     owner_in_cgroup,
-    real_uid,
     slurm_job_in_environment,
 )
 
@@ -32,6 +32,7 @@ ROOTLESS = "/user.slice/user-1000.slice/user@1000.service/user.slice"
 KIND = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
 KIND_POD = f"{KIND}/kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice"
 JOB = "system.slice/slurmstepd.scope/job_1392969"
+USERS = "/user.slice/user-1000.slice/user@1000.service"
 
 Place = tuple[str | None, str | None]
 Text = Callable[[str], str]
@@ -87,7 +88,8 @@ PLACES: dict[str, tuple[str, Place]] = {
     "nerdctl": (f"/system.slice/nerdctl-{ID}.scope", (None, ID)),
     "podman": (f"/machine.slice/libpod-{ID}.scope", (None, ID)),
     "podman with crun": (f"/machine.slice/libpod-{ID}.scope/container", (None, ID)),
-    "podman, rootless": (f"{ROOTLESS}/libpod-{ID}.scope/container", (None, ID)),
+    "podman, rootless: a user's own": (f"{ROOTLESS}/libpod-{ID}.scope/container", (None, None)),
+    "docker, rootless": (f"{ROOTLESS}/docker-{ID}.scope", (None, None)),
     "podman, cgroupfs": (f"/libpod_parent/libpod-{ID}", (None, ID)),
     "podman in a unit": (f"/system.slice/train.service/libpod-payload-{ID}", (None, ID)),
     "podman's pods are not Kubernetes'": (
@@ -102,14 +104,11 @@ PLACES: dict[str, tuple[str, Place]] = {
     "another cgroup namespace, cgroupfs": (f"/../../pod{UID}/{ID}", (UID, ID)),
     "another container of our own pod": (f"/../{SCOPE}", (None, ID)),
     "another docker container": (f"/../docker-{ID}.scope", (None, ID)),
-    "kind": (f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}", (OTHER_UID, INNER)),
-    "kind, systemd": (
-        f"/system.slice/docker-{NODE}.scope{KIND_POD}/{INNER_SCOPE}",
-        (OTHER_UID, INNER),
-    ),
+    "kind, seen from outside": (f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}", (None, NODE)),
+    "kind, systemd": (f"/system.slice/docker-{NODE}.scope{KIND_POD}/{INNER_SCOPE}", (None, NODE)),
     "kind, cgroupfs": (
         f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
-        (OTHER_UID, INNER),
+        (None, NODE),
     ),
     "kind, seen from inside the node": (
         f"{KIND_POD}/{INNER_SCOPE}",
@@ -119,16 +118,12 @@ PLACES: dict[str, tuple[str, Place]] = {
         f"/../../kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice/{INNER_SCOPE}",
         (OTHER_UID, INNER),
     ),
-    "kind, not in a container": (f"/docker/{NODE}{KIND_POD}", (OTHER_UID, None)),
     "kind's node itself": (f"/docker/{NODE}/kubelet.slice/kubelet.service", (None, NODE)),
-    "kind in a pod": (
-        f"{BURSTABLE}/{SCOPE}/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
-        (OTHER_UID, INNER),
-    ),
-    "docker in docker": (f"/docker/{NODE}/docker/{INNER}", (None, INNER)),
+    "kind in a pod": (f"{BURSTABLE}/{SCOPE}/docker/{NODE}{KIND_POD}/{INNER_SCOPE}", (UID, ID)),
+    "docker in docker": (f"/docker/{NODE}/docker/{INNER}", (None, NODE)),
     "docker in docker, systemd": (
         f"/system.slice/docker-{NODE}.scope/docker/{INNER}",
-        (None, INNER),
+        (None, NODE),
     ),
     "docker in a pod: the kubelet's container": (
         f"{BURSTABLE}/{SCOPE}/docker/{INNER}",
@@ -139,13 +134,29 @@ PLACES: dict[str, tuple[str, Place]] = {
         (UID, ID),
     ),
     "gone": (f"/system.slice/docker-{ID}.scope (deleted)", (None, ID)),
-    "minikube": (
-        f"/docker/{NODE}/kubepods.slice/kubepods-pod{OTHER_UID_}.slice/docker-{INNER}.scope",
-        (OTHER_UID, INNER),
+    "a pod that a container names": (f"/docker/{ID}/kubepods/pod{OTHER_UID}/{INNER}", (None, ID)),
+    "a pod that a pod names": (f"{BURSTABLE}/{SCOPE}/kubepods/pod{OTHER_UID}/{INNER}", (UID, ID)),
+    "a pod below a pod": (f"{BURSTABLE}/pod{OTHER_UID}/{INNER}", (UID, INNER)),
+    "a job that a container names": (f"/docker/{ID}/{JOB}/step_0", (None, ID)),
+    "a pod that a user names": (f"{USERS}{BURSTABLE}/{SCOPE}", (None, None)),
+    "a pod's slice that a user names": (
+        f"{USERS}/kubepods-burstable-pod{UID_}.slice/{SCOPE}",
+        (None, None),
     ),
-    "minikube, cgroupfs": (
-        f"/docker/{NODE}/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
-        (OTHER_UID, INNER),
+    "a pod that a user names, cgroupfs": (f"{USERS}/kubepods/pod{UID}/{ID}", (None, None)),
+    "a container that a user names": (f"{USERS}/app.slice/docker-{ID}.scope", (None, None)),
+    "a container in a session": (
+        f"/user.slice/user-1000.slice/session-3.scope/{ID}",
+        (None, None),
+    ),
+    "a pod that a user names, elsewhere": (
+        f"/../../user.slice/user-7.slice/user@7.service/kubepods/pod{UID}/{ID}",
+        (None, None),
+    ),
+    "a job that a user names": (f"{USERS}/{JOB}/step_0", (None, None)),
+    "another root of the kubelet's": (
+        f"/tenants.slice/tenants-kubepods.slice/tenants-kubepods-pod{UID_}.slice/{SCOPE}",
+        (UID, ID),
     ),
     "k3s in a unit": (
         f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}",
@@ -222,7 +233,6 @@ def test_hierarchies_that_lie_elsewhere_take_nothing_away() -> None:
     expected = Owner(pod_uid=UID, container_id=ID)
     assert owner_in_cgroup(v1(of_pod, systemd=elsewhere)) == expected
     assert owner_in_cgroup(v1(elsewhere, systemd=of_pod)) == expected
-    assert owner_in_cgroup(v1(f"/docker/{NODE}", systemd=of_pod)) == expected
     slurm = v1("/slurm/uid_1000/job_123/step_0", systemd="/system.slice/slurmd.service")
     assert owner_in_cgroup(slurm) == Owner(slurm_job_id="123")
 
@@ -236,6 +246,7 @@ FOLDERS = st.sampled_from(
     [f"pod{UID}", f"x-pod{UID_}.slice", ID, f"docker-{ID}.scope", "..", "", JOB, "a:b", "conmon"]
 )
 PATHS = st.lists(FOLDERS | st.text(max_size=20)).map("/".join)
+NAMES = PATHS.map(lambda path: path.replace("\n", ""))  # the kernel makes no group with a newline
 FILES = st.lists(PATHS.map(v2) | PATHS | st.text()).map("".join)
 
 
@@ -248,14 +259,51 @@ def test_whatever_a_file_says_ids_are_ids(text: str) -> None:
     assert (found.namespace, found.pod, found.container, found.user) == (None,) * 4
 
 
-@given(st.text(st.characters(exclude_characters="\n")), PATHS)
-def test_what_is_around_a_pod_does_not_change_whose_it_is(before: str, after: str) -> None:
-    path = f"{before}/kubepods/burstable/pod{OTHER_UID}/{INNER}"
+OUTSIDE = st.sampled_from(["kubelet", "training.slice", "system.slice", "..", "k3s.service", "x"])
+
+
+@given(st.lists(OUTSIDE).map("/".join), NAMES)
+def test_what_is_below_a_container_does_not_change_whose_it_is(before: str, after: str) -> None:
+    path = f"/{before}/kubepods/burstable/pod{OTHER_UID}/{INNER}"
     found = owner_in_cgroup(v2(path))
-    assert (found.pod_uid, found.container_id) == (OTHER_UID, INNER)
-    if "pod" not in after:
-        inside = owner_in_cgroup(v2(f"{path}/{after}"))
-        assert (inside.pod_uid, inside.container_id) == (OTHER_UID, INNER)
+    assert found == Owner(pod_uid=OTHER_UID, container_id=INNER)
+    assert owner_in_cgroup(v2(f"{path}/{after}")) == found
+
+
+@given(NAMES)
+def test_whatever_a_user_names_a_group_it_is_nobodys(name: str) -> None:
+    assert owner_in_cgroup(v2(f"{USERS}/{name}")) == NOBODY
+
+
+NODES = {
+    "in a pod of the node": f"/docker/{NODE}{KIND}/kubelet-kubepods-pod{UID_}.slice/{SCOPE}",
+    "cgroupfs": f"/docker/{NODE}/kubelet/kubepods/pod{UID}/{ID}",
+    "in a container of the node": f"/docker/{NODE}/system.slice/docker-{ID}.scope",
+}
+
+
+@pytest.mark.parametrize("text", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("ours", NODES.values(), ids=NODES)
+def test_a_node_that_is_a_container_is_the_machine_to_those_in_it(text: Text, ours: str) -> None:
+    def seen(path: str) -> Owner:
+        return owner_in_cgroup(text(path), text(ours))
+
+    pod = Owner(pod_uid=OTHER_UID, container_id=INNER)
+    assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}") == pod
+    assert seen(f"/docker/{NODE}/kubelet/kubepods/pod{OTHER_UID}/{INNER}") == pod
+    assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}/docker/{STATIC * 2}") == pod
+    assert seen(f"/docker/{INNER}{KIND_POD}/{SCOPE}") == Owner(container_id=INNER), "another node"
+    own = owner_in_cgroup(text(ours[len(f"/docker/{NODE}") :]))
+    assert seen(ours) == own, "as it sees itself"
+    assert own.container_id == ID
+
+
+def test_in_a_container_of_our_own_it_is_that_of_our_neighbours() -> None:
+    ours = v2(f"/docker/{ID}")
+    assert owner_in_cgroup(ours, ours) == Owner(container_id=ID)
+    assert owner_in_cgroup(v2(f"/docker/{ID}/kubepods/pod{UID}/{INNER}"), ours) == Owner(
+        container_id=ID
+    )
 
 
 ENVIRONMENTS: dict[str, tuple[str, str | None]] = {

@@ -69,6 +69,15 @@ FAMILIES = (
         ("signal",),
     ),
     Family(
+        "gpu_exporter_feeder_processes",
+        "gauge",
+        "Processes that feed GPUs, over all GPUs, by how they are watched: whole (counters every "
+        "2 s or more often), sampled (in turn, which takes longer: sums are exact and come later), "
+        "or counted (there are more than 8192: nothing else is known of these, and counters of "
+        "that GPU's workers are absent).",
+        ("watched",),
+    ),
+    Family(
         "gpu_exporter_lost_samples_seconds_total",
         "counter",
         "Seconds of utilization samples that the driver's ring dropped before they were read, "
@@ -121,6 +130,7 @@ _OF_THE_HOST: dict[str, frozenset[str]] = {
     "connections": frozenset({"stall"}),
     "all_threads": frozenset({"stall"}),
     "all_sockets": frozenset({"stall"}),
+    "all_processes": _OF_FEEDERS,
     "process_io": _OF_FEEDERS | {"workload"},
     "host_pids": _OF_FEEDERS | {"workload", "host"},
     "cgroup_cpu": _OF_FEEDERS,
@@ -141,6 +151,8 @@ def samples(state: State) -> Iterator[Sample]:
     yield from _collectors(state.outcomes)
     for signal, value in sorted(signals(state).items()):
         yield Sample("gpu_exporter_signal_available", float(value), (signal,))
+    for watched, count in sorted(state.host.watched.items()) if state.host else ():
+        yield Sample("gpu_exporter_feeder_processes", float(count), (watched,))
     lost = sum(gpu.totals.lost_ns for gpu in state.gpus)
     yield Sample("gpu_exporter_lost_samples_seconds_total", lost / 1e9)
     for name, count in state.implausible.items():

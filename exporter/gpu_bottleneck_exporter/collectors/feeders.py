@@ -166,7 +166,7 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
         yield from _of_processes(role, counters, queue_known=feeding.queue_known)
     for labels, nanoseconds in sorted(feeding.wait_ns.items()):
         yield Sample("gpu_feeder_wait_seconds_total", nanoseconds / 1e9, labels)
-    yield Sample("gpu_feeder_worker_starts_total", float(feeding.worker_starts))
+    yield from optional("gpu_feeder_worker_starts_total", feeding.worker_starts)
     yield from optional("gpu_feeder_refault_bytes_total", feeding.refault_bytes)
     throttled = feeding.throttled_ns
     if throttled is not None:

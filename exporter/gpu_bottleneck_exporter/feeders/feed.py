@@ -11,21 +11,27 @@ from typing import NamedTuple, TypeVar
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.behind import Behind, Looked
 from gpu_bottleneck_exporter.feeders.closer import Closer
+from gpu_bottleneck_exporter.feeders.crowd import WHOLE, Share, Turns, chosen
 from gpu_bottleneck_exporter.feeders.interactive import runs_notebook
 from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
 from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import State, classify, parse_stat
+from gpu_bottleneck_exporter.host.process import (
+    State,
+    classify,
+    network_namespace,
+    parse_stat,
+    user_id,
+)
 from gpu_bottleneck_exporter.stall import Feeders, Usage
+from gpu_bottleneck_exporter.workload.groups import Groups
 
 HISTORY_NS = 20_000_000_000
 SLACK_NS = 1_500_000_000
 """Counters are read once a tick: for ratios, the ticks around a window are near enough."""
 WORKERS_PER_PASS = 2
-WORKERS_PER_TICK = 4
-"""So many workers' counters are read every tick; of more, half in one tick, half in the next."""
 _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
 _HARDLY = 0.1
@@ -151,8 +157,14 @@ class Totals:
 class Feed:
     """Written by the watching thread; `feeders` may be asked by any."""
 
-    def __init__(self, proc: Path, groups: Cgroups, patience: Patience | None = None) -> None:
-        """`proc`: the host's; `groups` are read by whoever drives all feeds.
+    def __init__(
+        self,
+        proc: Path,
+        groups: Cgroups,
+        patience: Patience | None = None,
+        units: Groups | None = None,
+    ) -> None:
+        """`proc`: the host's; `groups` are read by whoever drives all feeds, `units` are whose.
 
         `patience` with what connections were asked, where they can be looked at.
         """
@@ -163,11 +175,16 @@ class Feed:
         self.totals = Totals()
         self._proc = proc
         self._groups = groups
+        self._units = units or Groups(proc)
         self._cgroups: dict[Cgroup, Held] = {}
         self._moments: deque[Moment] = deque()
         self._ticks: deque[Tick] = deque()
         self.jobs: set[tuple[str, ...]] = set()
         """What its mains have in common with those of other GPUs of the same job."""
+        self.users: frozenset[str] = frozenset()
+        """Whose its mains are, by number."""
+        self.networks: frozenset[int] = frozenset()
+        """The network namespaces of its mains."""
         self.ends: frozenset[Ends] = frozenset()
         """Local and remote ends of the mains' connections, as last noted; for any thread."""
         self.reverse_ends: frozenset[Ends] = frozenset()
@@ -179,8 +196,14 @@ class Feed:
         self._helpers: dict[int, Member] = {}
         """multiprocessing's own: they load nothing, but a forkserver starts workers."""
         self._zombies: set[int] = set()
+        self.unfollowed: frozenset[int] = frozenset()
+        """Workers of which nothing is known but that they are there."""
+        self.whole = True
+        """Whether these and the workers are all."""
+        self._share = WHOLE
         self._in_turn: list[Member] = []
         """The workers, for their states to be sampled in turn."""
+        self._turns = Turns()
         self._next_worker = 0
         self._ticks_counted = 0
         self._last_pass_ns: int | None = None
@@ -193,26 +216,34 @@ class Feed:
         """The control groups of the mains."""
         return frozenset(self._cgroups)
 
-    def adopt(self, mains: set[int], workers: set[int], others: frozenset[int]) -> None:
+    def adopt(
+        self,
+        mains: set[int],
+        workers: set[int],
+        others: frozenset[int],
+        share: Share = WHOLE,
+        *,
+        whole: bool = True,
+    ) -> None:
         """Take over a newly discovered tree; counters of known processes go on.
 
-        `others` are the mains of all GPUs: a main may have started another one's.
+        `others` are the mains of all GPUs: a main may have started another one's. `share`: what
+        may be spent on `workers`; `whole`: whether these are all that there are.
         """
         known = bool(self.mains)
         self._others = others
         self._replace(self.mains, mains)
-        # A zombie is a child until its parent asks for it: known, but no worker any more.
-        self._zombies = {pid for pid in workers if self._is_zombie(pid)}
-        workers = workers - self._zombies
-        new = workers - self.workers.keys()
-        helpers = (workers & self._helpers.keys()) | {pid for pid in new if self._is_helper(pid)}
-        self._replace(self._helpers, helpers)
-        started = self._replace(self.workers, workers - helpers)
+        self._share, self.whole = share, whole
+        started = self._follow(workers)
         self.totals.worker_starts += started if known else 0
         self._in_turn = list(self.workers.values())
+        self._turns.keep(set(self._in_turn))
         for member in (*self.mains.values(), *self._helpers.values()):
             member.forget_children()
-        self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid)}
+        self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid, self._units)}
+        self.users = frozenset(user_id(self._proc, pid) for pid in self.mains) - {""}
+        networks = (network_namespace(self._proc, pid) for pid in self.mains)
+        self.networks = frozenset(inode for inode in networks if inode is not None)
         self.has_rank_variables = any(key[0] == GROUP for key in self.jobs)
         self.behind.interactive = any(runs_notebook(self._command(pid)) for pid in self.mains)
         groups = {self._cgroup(pid) for pid in self.mains}
@@ -220,12 +251,42 @@ class Feed:
             group: self._cgroups.get(group) or _held_back(group) for group in groups if group
         }
 
+    def _follow(self, workers: set[int]) -> int:
+        """Take over newly discovered `workers`; how many of them are new."""
+        before = {pid for pid, one in self.workers.items() if not one.gone} | self.unfollowed
+        followed = chosen(workers, [*self.workers, *self._helpers], self._share.followed)
+        self.unfollowed = frozenset(workers - followed)
+        # A zombie is a child until its parent asks for it: known, but no worker any more.
+        self._zombies = {pid for pid in followed if self._is_zombie(pid)}
+        followed -= self._zombies
+        new = followed - self.workers.keys()
+        helpers = (followed & self._helpers.keys()) | {pid for pid in new if self._is_helper(pid)}
+        self._replace(self._helpers, helpers)
+        self._replace(self.workers, followed - helpers)
+        return len((self.workers.keys() | self.unfollowed) - before)
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers there are, as far as `whole` says so."""
+        return len(self._in_turn) + len(self.unfollowed)
+
+    @property
+    def follows_all(self) -> bool:
+        """Whether all workers are read as often as those of a small tree."""
+        return self.is_prompt and self.whole and not self.unfollowed
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the workers that are read are read as often."""
+        return self._share.is_prompt(len(self._in_turn))
+
     def sample(self, now_ns: int, *, mains_only: bool = False) -> bool:
         """Look at what the mains, and a few of the workers in turn, are doing.
 
         False when a process is gone and the tree is out of date.
         """
-        counts = len(self.mains), len(self._in_turn)
+        counts = len(self.mains), self.worker_count
+        self._turns.take(self._in_turn, now_ns)
         elapsed = now_ns - (self._last_pass_ns or now_ns)
         self._last_pass_ns = now_ns
         chosen = [] if mains_only else self._next_workers()
@@ -246,18 +307,19 @@ class Feed:
             elapsed,
             main,
             self.behind.others(chosen, now_ns),
-            (len(self.mains), len(self._in_turn)),
+            (len(self.mains), self.worker_count),
             None if self.behind.explained else looked,
             self.behind.look_at_kin(now_ns),
             len(self.behind.kin),
         )
 
     def _next_workers(self) -> list[Member]:
-        count = len(self._in_turn)
+        members = self._turns.members
+        count = len(members)
         first = self._next_worker
         # Of workers that all rest one at a time will do: it takes a closer look to know.
         self._next_worker += min(1 if self.behind.resting else WORKERS_PER_PASS, count)
-        return [self._in_turn[i % count] for i in range(first, self._next_worker)]
+        return [members[i % count] for i in range(first, self._next_worker)]
 
     def knows_all_children(self) -> bool:
         """Whether no worker has been started since the tree was discovered."""
@@ -273,6 +335,7 @@ class Feed:
             or pid in self._helpers
             or pid in self._zombies
             or pid in self._others
+            or pid in self.unfollowed
         )
 
     def advance(self, now_ns: int) -> bool:
@@ -360,8 +423,24 @@ class Feed:
         return all(c.wire.sockets.complete for c in self._closers() if c.wire)
 
     def _closers(self) -> Iterator[Closer]:
-        members = (*self.mains.values(), *self.workers.values(), *self.behind.kin.values())
+        members = (*self.mains.values(), *self._turns.members, *self.behind.kin.values())
         return (member.closer for member in members if member.closer)
+
+    def ends_with(self, other: Feed) -> frozenset[Ends]:
+        """Connections of this feed's mains that may lead to those of `other`.
+
+        Both must be of one user, who could else make a connection that looks like the other end;
+        and an address of the machine itself is another machine's in another network namespace.
+        """
+        if self.users.isdisjoint(other.users):
+            return frozenset()
+        if not self.networks.isdisjoint(other.networks):
+            return self.ends
+        return frozenset(ends for ends in self.ends if not ends[0].is_here)
+
+    def joined(self, other: Feed) -> bool:
+        """Whether a connection leads from a main of this feed to one of `other`."""
+        return not self.ends_with(other).isdisjoint(other.reverse_ends)
 
     def note_ends(self) -> None:
         """Tell other threads which connections the mains have, as far as they were looked at."""
@@ -372,7 +451,7 @@ class Feed:
     @property
     def own_ends(self) -> frozenset[Ends]:
         """Those of workers and kin."""
-        return _ends([*self.workers.values(), *self.behind.kin.values()])
+        return _ends([*self._turns.members, *self.behind.kin.values()])
 
     def evidence(self, now_ns: int) -> tuple[str, ...]:
         """What was seen behind the waiting lately, in words; costs too much for every tick."""
@@ -394,7 +473,7 @@ class Feed:
         """Look at the connections of its processes; of the workers only if one may be asked."""
         self.behind.learn([*self.mains.values(), *self.behind.kin.values()], now_ns)
         if any(closer.wire.asks_here for closer in self._closers() if closer.wire):
-            self.behind.learn(self.workers.values(), now_ns)
+            self.behind.learn(self._turns.members, now_ns)
 
     def close(self) -> None:
         """Give all descriptors back."""
@@ -417,6 +496,8 @@ class Feed:
 
     def _is_zombie(self, pid: int) -> bool:
         if pid in self.workers and not self.workers[pid].gone:
+            if not self.follows_all:
+                return self.workers[pid].reader.ended
             return self.workers[pid].state() is State.GONE
         stat = read(self._proc / str(pid) / "stat")
         return stat is not None and classify(parse_stat(stat.encode()).state, None) is State.GONE
@@ -459,9 +540,8 @@ class Feed:
 
     def _workers_to_count(self) -> list[Member]:
         self._ticks_counted += 1
-        if len(self._in_turn) <= WORKERS_PER_TICK:
-            return self._in_turn
-        return self._in_turn[self._ticks_counted % 2 :: 2]
+        rounds = self._share.rounds(len(self._in_turn))
+        return self._in_turn[self._ticks_counted % rounds :: rounds]
 
     def _advance(
         self,
@@ -489,7 +569,7 @@ class Feed:
         """What threads and ended children used; whether closer looks are needed at all."""
         tick.threads = self.behind.count_threads(self.mains.values(), tick.main)
         self._advance(self.behind.kin.values(), tick.kin)
-        self._count_queues(self.workers.values(), tick.workers)
+        self._count_queues(self._turns.members, tick.workers)
         self._count_queues(self.behind.kin.values(), tick.kin)
         # A worker's whole life comes at once when it ends; what is known of it was counted.
         known = min(self._ended_ns, tick.main.children_ns)
@@ -497,7 +577,7 @@ class Feed:
         tick.main.children_ns = min(tick.main.children_ns - known, tick.elapsed_ns)
         tick.workers.children_ns = min(tick.workers.children_ns, tick.elapsed_ns)
         if not self.behind.wanted(tick.at_ns):
-            self.behind.rest([*self.mains.values(), *self.workers.values()])
+            self.behind.rest([*self.mains.values(), *self._turns.members])
             self.behind.explained = self.behind.resting = False
             return
         self.behind.resting = not tick.looks.anybody_active

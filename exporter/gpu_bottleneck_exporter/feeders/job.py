@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +10,9 @@ from gpu_bottleneck_exporter.feeders.interactive import is_interactive
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.sums import Sums
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
-from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes, shared_memory
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
+from gpu_bottleneck_exporter.host.jobshm import job_shared_memory
+from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes
 from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus, network_namespace
 
 _SLOWLY_NS = 10_000_000_000
@@ -67,9 +67,9 @@ class Networks:
             self._at_ns = now_ns
             self._found.clear()
         if inode not in self._found:
-            received, sent = network_bytes(
-                read(self._proc / str(pid) / "net/dev", MANY_BYTES) or ""
-            )
+            table = read_part(self._proc / str(pid) / "net/dev", MANY_BYTES)
+            whole = table.text if table and table.whole else ""  # of some there is no sum
+            received, sent = network_bytes(whole, most=None)
             total = sum(received.values()), sum(sent.values())
             self._found[inode] = total if received else None
         return self._found[inode]
@@ -155,8 +155,9 @@ def _started_ns(proc: Path, mains: Iterable[Member], now_ns: int) -> int | None:
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
     """From Cpus_allowed_list of /proc/PID/status."""
-    cpus = [allowed_cpus(read(proc / str(pid) / "status") or "") for pid in pids]
-    return len(frozenset().union(*cpus)) or None
+    texts = (read(proc / str(pid) / "status") for pid in pids)
+    cpus = [allowed_cpus(text) for text in texts if text is not None]
+    return len(frozenset().union(*cpus)) or None if all(cpus) else None
 
 
 def _interactive(proc: Path, pids: Iterable[int]) -> bool | None:
@@ -187,19 +188,16 @@ def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
 
     Through /proc/PID/root, which takes the right to ptrace.
     """
-    mounts: dict[int, SharedMemory] = {}
+    found: dict[int, SharedMemory] = {}
     for pid in pids:
-        path = proc / str(pid) / "root/dev/shm"
-        try:
-            device = os.stat(path).st_dev  # noqa: PTH116 - beside statvfs, which pathlib lacks
-        except OSError:
+        place = job_shared_memory(proc, pid)
+        if place is None:
             return None
-        found = shared_memory(path)
-        if found is not None:
-            mounts[device] = found
-    if not mounts:
+        device, memory = place
+        found[device] = memory
+    if not found:
         return None
     return SharedMemory(
-        sum(mount.size_bytes for mount in mounts.values()),
-        sum(mount.used_bytes for mount in mounts.values()),
+        sum(memory.size_bytes for memory in found.values()),
+        sum(memory.used_bytes for memory in found.values()),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import parse_stat, user_id
+from gpu_bottleneck_exporter.host.files import read, read_part
+from gpu_bottleneck_exporter.host.process import environment, parse_stat, user_id
+from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.rendezvous import rendezvous
 
 GROUP = "group"
@@ -13,24 +14,25 @@ _SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserv
 Key = tuple[str, ...]
 
 
-def job_keys(proc: Path, pid: int) -> set[Key]:
+def job_keys(proc: Path, pid: int, groups: Groups) -> set[Key]:
     """Equal for processes of one job: the process itself, its group, those started beside it.
 
     The group is where its ranks meet, which only the same user or one with CAP_SYS_PTRACE may
     read. Siblings are processes that Python's multiprocessing started for one parent.
     """
     keys: set[Key] = {("process", str(pid))}
-    place = rendezvous(proc, pid, read(proc / str(pid) / "environ") or "")
+    place = rendezvous(proc, pid, environment(proc, pid), groups.unit(pid))
     siblings = _siblings(proc, pid)
     return keys | ({(GROUP, *place)} if place else set()) | ({siblings} if siblings else set())
 
 
 def _siblings(proc: Path, pid: int) -> Key | None:
-    command = read(proc / str(pid) / "cmdline") or ""
+    command = read_part(proc / str(pid) / "cmdline")
     stat = read(proc / str(pid) / "stat")
-    if not command or not stat:
+    if not command or not command.text or not stat:
         return None
     parent = parse_stat(stat.encode()).parent
-    forked = command == read(proc / str(parent) / "cmdline")
-    spawned = any(words in command for words in _SPAWNED)
+    # Of two that are cut it is not known whether they are the same.
+    forked = command.whole and command == read_part(proc / str(parent) / "cmdline")
+    spawned = any(words in command.text for words in _SPAWNED)
     return ("siblings", str(parent), user_id(proc, pid)) if forked or spawned else None

@@ -12,15 +12,17 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.wire import Ends
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import Links, links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat
 from gpu_bottleneck_exporter.host.sockets import RefusedError, Sockets
 from gpu_bottleneck_exporter.host.tree import descendants
-from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
+from gpu_bottleneck_exporter.workload.groups import Groups
 
 MOST_KIN = 32
 _MOST_CANDIDATES = 128
+_MOST_PROCESSES = 16_384
+"""So many of the machine's are asked for their container."""
 _HIGHEST = 4
 """So many ancestors are looked at."""
 
@@ -28,8 +30,9 @@ _HIGHEST = 4
 class KinFinder:
     """Looks for the kin of one holder after the other; what it reads serves them all."""
 
-    def __init__(self, proc: Path, holders: Collection[int]) -> None:
+    def __init__(self, proc: Path, holders: Collection[int], groups: Groups | None = None) -> None:
         """`proc`: our own procfs; `holders` of GPUs are nobody's kin."""
+        self._groups = groups or Groups(proc)
         self._proc = proc
         self._holders = frozenset(holders)
         self._stats: dict[int, Stat | None] = {}
@@ -105,15 +108,15 @@ class KinFinder:
     def _members(self, unit: str) -> list[int]:
         if self._units is None:
             self._units = {}
-            for folder in self._proc.iterdir():
-                if folder.name.isdigit() and (found := self._unit(int(folder.name))):
-                    self._units.setdefault(found, []).append(int(folder.name))
+            names, _ = listed(self._proc, _MOST_PROCESSES)
+            for pid in (int(name) for name in names if name.isdigit()):
+                if found := self._unit(pid):
+                    self._units.setdefault(found, []).append(pid)
         return self._units.get(unit, [])
 
     def _unit(self, pid: int) -> str | None:
         """The container or Slurm job of a process, if it is in one."""
-        owner = owner_in_cgroup(read(self._proc / str(pid) / "cgroup") or "")
-        return owner.container_id or owner.slurm_job_id
+        return self._groups.unit(pid) or None
 
     def _joined(self, one: int, other: int) -> bool:
         """By a pipe that both hold an end of, or a UNIX socket that leads from one to the other."""

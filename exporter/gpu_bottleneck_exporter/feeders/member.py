@@ -77,7 +77,7 @@ class Member:
         self.closer: Closer | None = None
         """What looks behind the first thread, once that was asked for."""
         self._proc = proc
-        self._children = KeptFile(proc / str(pid) / "task" / str(pid) / "children")
+        self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
         self._known_children: bytes | None = None
         self._last: Counters | None = None
         self._last = self._read()
@@ -132,11 +132,13 @@ class Member:
         return False
 
     def children(self) -> list[int] | None:
-        """Its children; None where that takes a look at more than one thread, or it is gone."""
+        """Its children; None where that takes more than a look at one thread, or it is gone."""
         if self.gone or self.reader.threads != 1:
             return None
         text = self._children.read()
-        return None if text is None else [int(pid) for pid in text.split()]
+        if text is None or not self._children.whole:
+            return None
+        return [int(pid) for pid in text.split()]
 
     def forget_children(self) -> None:
         """Ask of all of them again: who is known has changed."""

@@ -21,13 +21,14 @@ class Feeding:
 
     at_ns: int
     processes: Mapping[str, int]
-    """By role; without the workers until there are some."""
+    """By role; without the workers until there are some, and where they are too many to count."""
     counters: Mapping[str, Counters]
-    """By role; bytes are None while they may not be known of all processes."""
+    """By role; without the workers where not all are read. Bytes are None while they may not be
+    known of all processes."""
     wait_ns: Mapping[tuple[str, str], int]
     """By role and what was waited on."""
     queue_known: bool
-    worker_starts: int
+    worker_starts: int | None
     throttled_ns: int | None
     refault_bytes: int | None
     job: Job
@@ -56,17 +57,21 @@ class FeedingReader:
         members = {"main": feed.mains, "worker": feed.workers}
         self._seen |= {role for role, found in members.items() if found}
         roles = [role for role in ROLES if role in self._seen]
+        counts = {"main": len(feed.mains), "worker": feed.worker_count}
+        # What is not known of all workers is not told of some of them.
+        counted = [role for role in roles if role == "main" or feed.whole]
+        read = [role for role in counted if role == "main" or not feed.unfollowed]
         job = self._job.read(feed.mains, feed.cgroups, now_ns)
         totals = feed.totals
         throttling = self._tells("throttled", bool(feed.mains), job.limits.throttling_known)
         refaults = self._tells("refaults", bool(feed.mains), job.limits.refaults_known)
         return Feeding(
             at_ns=now_ns,
-            processes={role: len(members[role]) for role in roles},
-            counters={role: self._counters(feed, role, members[role]) for role in roles},
-            wait_ns={key: value for key, value in totals.wait_ns.items() if value},
+            processes={role: counts[role] for role in counted},
+            counters={role: self._counters(feed, role, members[role]) for role in read},
+            wait_ns={key: ns for key, ns in totals.wait_ns.items() if ns and key[0] in counted},
             queue_known=queue_known,
-            worker_starts=totals.worker_starts,
+            worker_starts=totals.worker_starts if feed.whole else None,
             throttled_ns=totals.throttled_ns if throttling else None,
             refault_bytes=totals.refault_bytes if refaults else None,
             job=job,

@@ -6,10 +6,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.feed import Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.kin import KinFinder
@@ -17,12 +19,15 @@ from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import allow_many_files, read
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.room import allow_many_files
 from gpu_bottleneck_exporter.host.sockets import same_pids
-from gpu_bottleneck_exporter.host.tree import descendants
+from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.host.watch import HostWatch
+from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
 from gpu_bottleneck_exporter.stall import Feeders
+from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 log = logging.getLogger(__name__)
@@ -39,6 +44,9 @@ SEEK_KIN_SECONDS = 5.0
 _JITTER = 0.3
 _PASSES_BETWEEN = 2
 """So many passes apart each of many mains is looked at closely, while its wait is the same."""
+_REST = 9
+"""A pause is at least so many times the CPU time of the pass before it: a tenth of a core."""
+_REST_FROM_DISCOVERY = 19
 _STOP_SECONDS = 2.0
 _PEER_FRESH_NS = 10_000_000_000
 """The driver's ring holds as much: what a GPU did in its last tick is not known for longer."""
@@ -84,7 +92,8 @@ class FeederWatch:
         self._proc = proc
         self._groups = Cgroups(sysfs)
         self._networks = Networks(proc)
-        self._owners = OwnerReader(proc) if owners else None
+        self._owners = OwnerReader(proc, sysfs=sysfs) if owners else None
+        self._units = Groups(proc, sysfs)
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._held: dict[str, frozenset[int] | None] = {}
@@ -105,6 +114,9 @@ class FeederWatch:
         self._sought_kin: dict[str, frozenset[int]] = {}
         """By GPU, all holders of GPUs as they were when its kin were last sought."""
         self._finished_pass_ns: int | None = None
+        self._discover_from = 0.0
+        """Not before, unless who holds a GPU has changed: the last time has cost so much."""
+        self._news = News()
         self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
 
     def start(self) -> None:
@@ -174,7 +186,7 @@ class FeederWatch:
 
     @staticmethod
     def _of_one_job(one: Feed, other: Feed) -> bool:
-        return bool(one.jobs & other.jobs or one.ends & other.reverse_ends)
+        return bool(one.jobs & other.jobs) or one.joined(other)
 
     def _is_apart(self, uuid: str, other: str) -> bool:
         """Whether `other` is neither GPU `uuid` nor its parent nor one of its MIG instances.
@@ -200,7 +212,9 @@ class FeederWatch:
             {
                 "all_threads": all(feed.sees_all_threads for feed in feeds),
                 "all_sockets": all(feed.sees_all_sockets for feed in feeds),
+                "all_processes": all(feed.follows_all for feed in feeds),
             },
+            _watched(feeds),
         )
         host, now = self.host.snapshot, time.monotonic_ns()
         queue_known = host is None or host.signals.get("schedstat", True)
@@ -208,35 +222,61 @@ class FeederWatch:
             reader = self._readers.setdefault(
                 uuid, FeedingReader(self._proc, self._networks, self._owners)
             )
-            feeding = reader.read(feed, now, queue_known=queue_known)
-            # Held by processes that are not in our /proc: of another PID namespace, or just gone.
-            unseen = not feed.mains and self._held.get(uuid) != frozenset()
-            self._feedings[uuid] = None if unseen else feeding
+            with self._isolated(f"telling of the feeders of {uuid}"):
+                feeding = reader.read(feed, now, queue_known=queue_known)
+                # Held by processes not in our /proc: of another PID namespace, or just gone.
+                unseen = not feed.mains and self._held.get(uuid) != frozenset()
+                self._feedings[uuid] = None if unseen else feeding
+
+    @contextmanager
+    def _isolated(self, what: str) -> Iterator[None]:
+        """Whatever /proc says of one job, the watching of the others goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - see above
+            self._news.fault(log, what, error)
+        else:
+            self._news.fault(log, what, None)
 
     def _run(self) -> None:
         next_pass = time.monotonic()
         next_discovery = next_pass
+        stale = False
         while not self._stop.is_set():
-            try:
-                stale = self._pass(next_pass)
+            began = time.thread_time()
+            with self._isolated("watching the feeders"):
+                stale |= self._pass(next_pass)
                 if self._snapshot.is_due(next_pass):
                     self._tell()
-                if stale or time.monotonic() >= next_discovery:
-                    changed = self._changed
-                    self._discover()
-                    if changed:  # who comes to hold a GPU is told at once
-                        self._tell()
-                    next_discovery = time.monotonic() + DISCOVERY_SECONDS
-            except Exception:  # whatever /proc says, the watching goes on
-                log.exception("watching the feeders")
+            rest = _REST * (time.thread_time() - began)
+            if self._may_discover(stale=stale or time.monotonic() >= next_discovery):
+                stale = False
+                next_discovery = time.monotonic() + DISCOVERY_SECONDS
+                with self._isolated("looking for feeders"):
+                    self._rediscover()
             self._finished_pass_ns = time.monotonic_ns()
             # Never in step with a loop of 25 or 100 ms, whose one moment would pass for all.
             step = self._step * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
-            next_pass = max(next_pass + step, time.monotonic())
+            next_pass = max(next_pass + step, time.monotonic() + rest)
             # Not waiting for `_stop`: that costs several times as much, and this is brief.
             time.sleep(max(next_pass - time.monotonic(), 0.0))
         for feed in self._feeds.values():
             feed.close()
+        self._groups.keep(())
+
+    def _may_discover(self, *, stale: bool) -> bool:
+        return self._changed or (stale and time.monotonic() >= self._discover_from)
+
+    def _rediscover(self) -> None:
+        """Who holds a GPU is told at once where it has changed."""
+        began, changed = time.thread_time(), self._changed
+        try:
+            self._discover()
+        finally:
+            spent = time.thread_time() - began
+            self._discover_from = time.monotonic() + _REST_FROM_DISCOVERY * spent
+        if changed:
+            self._tell()
 
     def _pass(self, now: float) -> bool:
         """Sample; once a second also count. Whether the trees must be discovered anew."""
@@ -246,16 +286,22 @@ class FeederWatch:
         looking = self._look_for_children.is_due(now)
         if counting:
             self._groups.look()
-        for feed in list(self._feeds.values()):
-            stale |= not feed.sample(time.monotonic_ns(), mains_only=self._mains_only)
-            if looking:
-                stale |= not feed.knows_all_children()
-            if self._connected and feed.behind.wanted(time.monotonic_ns()) and not feed.sought_kin:
-                stale = feed.sought_kin = True
-            if counting:
-                stale |= not feed.advance(time.monotonic_ns())
+        for uuid, feed in list(self._feeds.items()):
+            with self._isolated(f"watching the feeders of {uuid}"):
+                stale |= self._look_at(feed, counting=counting, looking=looking)
         if counting:
             self._learn_connections(time.monotonic_ns())
+        return stale
+
+    def _look_at(self, feed: Feed, *, counting: bool, looking: bool) -> bool:
+        """One feed's part of a pass."""
+        stale = not feed.sample(time.monotonic_ns(), mains_only=self._mains_only)
+        if looking:
+            stale |= not feed.knows_all_children()
+        if self._connected and feed.behind.wanted(time.monotonic_ns()) and not feed.sought_kin:
+            stale = feed.sought_kin = True
+        if counting:
+            stale |= not feed.advance(time.monotonic_ns())
         return stale
 
     def _discover(self) -> None:
@@ -264,17 +310,20 @@ class FeederWatch:
             gone, self._gone = self._gone - held.keys(), set()
             self._changed = False
         self._drop(gone)
+        self._units.forget()
         mains = frozenset(pid for pids in held.values() for pid in pids or ())
         seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
         feeds = dict(self._feeds)
         members = {p: m for feed in feeds.values() for p, m in feed.workers.items()}
-        trees = descendants(self._proc, seen, mains, partial(_known_children, members))
+        found = trees(self._proc, seen, mains, partial(_known_children, members))
         for uuid, pids in held.items():
             living = seen.intersection(pids or ())
-            workers = {worker for pid in living for worker in trees.get(pid, ())}
+            workers = {worker for pid in living for worker in found.of.get(pid, ())}
             if uuid not in feeds:
-                feeds[uuid] = Feed(self._proc, self._groups, self._patience())
-            feeds[uuid].adopt(living, workers, mains)
+                feeds[uuid] = Feed(self._proc, self._groups, self._patience(), self._units)
+            whole = living.isdisjoint(found.cut)
+            with self._isolated(f"finding the feeders of {uuid}"):
+                feeds[uuid].adopt(living, workers, mains, share_of(len(held)), whole=whole)
         self._find_kin(feeds, mains)
         self._feeds = feeds
         self._step = _pass_seconds(len(seen))
@@ -301,7 +350,7 @@ class FeederWatch:
         Workers may come and go several times a second; kin are not sought as often.
         """
         now = time.monotonic_ns()
-        finder = KinFinder(self._proc, mains)
+        finder = KinFinder(self._proc, mains, self._units)
         due = self._seek_kin.is_due(time.monotonic())
         for uuid, feed in feeds.items():
             if not self._connected or not feed.behind.wanted(now):
@@ -323,12 +372,23 @@ class FeederWatch:
         for feed in feeds:
             feed.note_ends()
         for feed in feeds:
+            others = [other for other in feeds if other is not feed]
             feed.behind.ours = frozenset().union(
-                *(other.ends for other in feeds if other is not feed), feed.own_ends
+                *(other.ends_with(feed) for other in others), feed.own_ends
             )
             feed.behind.is_rank = feed.has_rank_variables or any(
-                feed.ends & other.reverse_ends for other in feeds if other is not feed
+                feed.joined(other) for other in others
             )
+
+
+def _watched(feeds: Collection[Feed]) -> dict[str, int]:
+    """How many processes that feed GPUs are watched how well."""
+    found = {"whole": 0, "sampled": 0, "counted": 0}
+    for feed in feeds:
+        found["whole" if feed.is_prompt else "sampled"] += len(feed.workers)
+        found["whole"] += len(feed.mains)
+        found["counted"] += len(feed.unfollowed)
+    return found
 
 
 def _known_children(members: Mapping[int, Member], pid: int) -> list[int] | None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import KeptFile, read
@@ -173,13 +174,15 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
     root = sysfs / "fs/cgroup"
     paths = _paths(text)
     pure = (root / "cgroup.controllers").exists()
-    unified = _find(root if pure else root / "unified", paths.get(""))
+    unified = find_group(root if pure else root / "unified", paths.get(""))
     if pure:
         return Cgroup(unified, unified, unified)
     cpu = next(
-        (_find(root / name, paths.get("cpu")) for name in _V1_CPU if (root / name).is_dir()), None
+        (find_group(root / name, paths.get("cpu")) for name in _V1_CPU if (root / name).is_dir()),
+        None,
     )
-    return Cgroup(unified, cpu or unified, _find(root / "memory", paths.get("memory")) or unified)
+    memory = find_group(root / "memory", paths.get("memory"))
+    return Cgroup(unified, cpu or unified, memory or unified)
 
 
 def hidden(text: str, sysfs: Path) -> set[str]:
@@ -205,10 +208,19 @@ def _paths(text: str) -> Mapping[str, str]:
     return found
 
 
-def _find(root: Path, path: str | None) -> Path | None:
-    """The folder of cgroup `path`; in a private namespace the path is relative to ours."""
-    if path is None or not root.is_dir():
+def find_group(root: Path, path: str | None) -> Path | None:
+    """The folder of cgroup `path` below `root`, the mount of its hierarchy; None if unseen.
+
+    In a private namespace the path is relative to ours. A job may nest groups until their path is
+    too long for a file's.
+    """
+    try:
+        return _find(root, path) if path is not None and root.is_dir() else None
+    except OSError:
         return None
+
+
+def _find(root: Path, path: str) -> Path | None:
     if path.startswith("/..") and _is_v2(root):
         return None  # what we see is our own cgroup, and the process is outside of it
     below = [part for part in path.split("/") if part not in ("", "..")]
@@ -224,7 +236,7 @@ def _find(root: Path, path: str | None) -> Path | None:
 def _search(root: Path, below: str) -> Path | None:
     """The only folder that ends in `below`: where a relative path begins is not told."""
     for depth in range(1, _NAMESPACE_DEPTH + 1):
-        matches = list(root.glob("*/" * depth + below))
+        matches = list(root.glob("*/" * depth + escape(below)))
         if matches:
             return matches[0] if len(matches) == 1 else None
     return None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.files import listed
 from gpu_bottleneck_exporter.host.sockets import borrowed, pidfd_open, unix_peer
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
@@ -59,9 +60,9 @@ def links(proc: Path, pid: int) -> Links:
 
 
 def _descriptors(folder: Path) -> Iterator[tuple[int, str]]:
-    for name in os.listdir(folder)[:_MOST]:  # noqa: PTH208 - see tree.py
+    for name in listed(folder, _MOST)[0]:
         with contextlib.suppress(OSError):
-            yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - likewise
+            yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - half the time
 
 
 def _peer(pidfd: int, number: int) -> int:

@@ -145,8 +145,10 @@ def shared_memory(path: Path) -> SharedMemory | None:
     return SharedMemory(size, size - stat.f_bfree * stat.f_frsize)
 
 
-def network_bytes(text: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes received and sent by interface, from a /proc/PID/net/dev file.
+def network_bytes(
+    text: str, most: int | None = MOST_DEVICES
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes received and sent by interface, from a /proc/PID/net/dev file; of `most`, None: all.
 
     Without the loopback and `VIRTUAL_INTERFACES`.
     """
@@ -156,7 +158,7 @@ def network_bytes(text: str) -> tuple[dict[str, int], dict[str, int]]:
         fields = columns.split()
         if len(fields) > _SENT and _is_told(name.strip()):
             counters[name.strip()] = int(fields[_RECEIVED]), int(fields[_SENT])
-    names = _bounded(counters)
+    names = _bounded(counters, most)
     return {n: counters[n][0] for n in names}, {n: counters[n][1] for n in names}
 
 
@@ -176,9 +178,9 @@ def _disk_of(name: str) -> str | None:
     return match[1] or match[2] if match else None
 
 
-def _bounded(names: Iterable[str]) -> list[str]:
+def _bounded(names: Iterable[str], most: int | None = MOST_DEVICES) -> list[str]:
     """The first ones by name, real devices before those made of others."""
-    return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:MOST_DEVICES]
+    return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:most]
 
 
 def _text(file: KeptFile) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read_part
 
 REMOTE = frozenset(
     {
@@ -23,9 +25,13 @@ _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
     """By mount point, the type of each file system that process `pid` has a file open on.
 
-    Of 256 descriptors at most; empty where we may not know. Takes the right to ptrace.
+    Of 256 descriptors at most; empty where we may not know, or there are too many mounts (1 MiB
+    of them). Takes the right to ptrace.
     """
-    points = _mounts(read(proc / str(pid) / "mountinfo", MANY_BYTES) or "")
+    table = read_part(proc / str(pid) / "mountinfo", MANY_BYTES)
+    if table is None or not table.whole:
+        return {}  # whose mount is missing would pass for its neighbour's
+    points = {mount.point: mount.kind for mount in mounts(table.text)}
     found: dict[str, str] = {}
     for path in _open_files(proc / str(pid) / "fd"):
         point = _longest(points, path)
@@ -41,15 +47,22 @@ def is_remote(kind: str) -> bool | None:
     return None if kind.startswith("fuse") and kind != "fuseblk" else False
 
 
-def _mounts(text: str) -> dict[str, str]:
-    """Types by mount point; the last mount on a point hides those before it."""
-    found = {}
+class Mount(NamedTuple):
+    """One line of a /proc/PID/mountinfo file."""
+
+    number: int
+    point: str
+    kind: str
+    """Of its file system."""
+
+
+def mounts(text: str) -> Iterator[Mount]:
+    """Those of a mountinfo file; the last one on a point hides those before it."""
     for line in text.splitlines():
         fields = line.split(" ")
-        if "-" in fields[_FIRST_OPTIONAL:]:
+        if "-" in fields[_FIRST_OPTIONAL:-1] and fields[0].isdigit():
             kind = fields[fields.index("-", _FIRST_OPTIONAL) + 1]
-            found[_plain(fields[_POINT])] = kind
-    return found
+            yield Mount(int(fields[0]), _plain(fields[_POINT]), kind)
 
 
 def _plain(point: str) -> str:
@@ -61,12 +74,12 @@ def _plain(point: str) -> str:
 def _open_files(folder: Path) -> list[str]:
     paths = []
     try:
-        names = os.listdir(folder)[:_MOST]  # noqa: PTH208 - see tree.py
+        names, _ = listed(folder, _MOST)
     except OSError:
         return []
     for name in names:
         with contextlib.suppress(OSError):
-            paths.append(os.readlink(folder / name))  # noqa: PTH115 - likewise
+            paths.append(os.readlink(folder / name))  # noqa: PTH115 - half the time
     return [path for path in paths if path.startswith("/") and not path.startswith("/dev/")]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile, read
+from gpu_bottleneck_exporter.host.files import KeptFile, read, read_part
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
+_UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 _STATE, _PPID, _SID, _MAJFLT, _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = (
@@ -116,11 +118,34 @@ def network_namespace(proc: Path, pid: int) -> int | None:
 
 
 def user_id(proc: Path, pid: int) -> str:
-    """Whose a process is, as a number; empty where it is gone."""
+    """Whose a process is, as a number; empty where it is gone.
+
+    Who owns its folder in /proc is asked last: a process that wants no core dumps is root's there.
+    """
+    uid = real_uid(read(proc / str(pid) / "status") or "")
+    if uid is not None:
+        return str(uid)
     try:
         return str((proc / str(pid)).stat().st_uid)
     except OSError:
         return ""
+
+
+def real_uid(status: str) -> int | None:
+    """The real user id in `status`, a /proc/PID/status file."""
+    found = _UID.search(status)
+    return int(found[1]) if found else None
+
+
+def environment(proc: Path, pid: int) -> str:
+    """The variables of a process, each ended by a NUL; of very many the first ones.
+
+    Takes the same user or the right to ptrace; empty without.
+    """
+    part = read_part(proc / str(pid) / "environ")
+    if part is None:
+        return ""
+    return part.text if part.whole else part.text[: part.text.rfind("\0") + 1]
 
 
 def allowed_cpus(status: str) -> frozenset[int]:
@@ -140,13 +165,13 @@ class ProcessReader:
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: the host's procfs."""
-        folder = proc / str(pid)
+        folder = f"{proc}/{pid}"  # no Path: there may be thousands of readers
         self.pid = pid
         self._folder = folder
-        self._stat = KeptFile(folder / "stat")
-        self._schedstat = KeptFile(folder / "schedstat")
-        self._channel = KeptFile(folder / "wchan")
-        self._io = KeptFile(folder / "io")
+        self._stat = KeptFile(f"{folder}/stat")
+        self._schedstat = KeptFile(f"{folder}/schedstat")
+        self._channel = KeptFile(f"{folder}/wchan")
+        self._io = KeptFile(f"{folder}/io")
         self._gone = False
         self._text: bytes | None = None
         self._parsed: Stat | None = None
@@ -163,6 +188,11 @@ class ProcessReader:
     def threads(self) -> int | None:
         """How many it had when `stat` was last read."""
         return self._parsed.threads if self._parsed else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was a zombie when `stat` was last read."""
+        return self._parsed is not None and wait_of(self._parsed.state, None) is Wait.GONE
 
     def stat(self) -> Stat | None:
         """/proc/PID/stat, None when the process is gone; the same object until it changes."""
@@ -224,7 +254,7 @@ class ProcessReader:
 
     def command(self) -> str:
         """The name the process gave itself (15 characters)."""
-        return (read(self._folder / "comm") or "").strip()
+        return (read(f"{self._folder}/comm") or "").strip()
 
 
 def _number_after(name: bytes, text: bytes) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.cgroup import hidden
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.pressure import stalled_ns
 from gpu_bottleneck_exporter.host.process import parse_stat
 from gpu_bottleneck_exporter.host.sockets import RefusedError, borrowed, pidfd_open, same_pids
@@ -117,7 +117,7 @@ def _lends(proc: Path, pid: int) -> bool | None:
     if not same_pids(proc):
         return False
     try:
-        os.listdir(proc / str(pid) / "fd")  # noqa: PTH208 - see tree.py
+        listed(proc / str(pid) / "fd", 1)
         pidfd = pidfd_open(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -15,8 +15,13 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
+
+from gpu_bottleneck_exporter.host.files import check_room, listed
+from gpu_bottleneck_exporter.host.loopback import is_here
+from gpu_bottleneck_exporter.host.room import room
 
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 """The same numbers on every architecture."""
@@ -33,6 +38,8 @@ _MAPPED = bytes(10) + b"\xff\xff"
 MOST_SOCKETS = 64
 """So many sockets of a process are asked at one look."""
 _KEPT_NAMES = 4 * MOST_SOCKETS
+_MOST_LISTED = 4_096
+"""So many open files of a process are listed, the lowest numbers."""
 _LIVELY_MS = 10_000
 
 
@@ -41,6 +48,11 @@ class Endpoint(NamedTuple):
 
     address: bytes
     port: int
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the machine's own address, which every network namespace has."""
+        return not self.address or is_here(ip_address(self.address))
 
     def __str__(self) -> str:
         if not self.address:
@@ -101,6 +113,7 @@ class Sockets:
         """Whether all were asked at the last look at any of them."""
         self._folder = proc / str(pid) / "fd"
         self._pidfd: int | None = None
+        self._keeps_pidfd = False
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._numbers: set[int] = set()
         self._others: set[int] = set()
@@ -111,11 +124,17 @@ class Sockets:
 
     def close(self) -> None:
         """Give the descriptor back and forget what was found."""
+        self._let_go()
+        self._names.clear()
+        self.forget()
+
+    def _let_go(self) -> None:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        self._names.clear()
-        self.forget()
+        if self._keeps_pidfd:
+            self._keeps_pidfd = False
+            room.give()
 
     def forget(self) -> None:
         """Look at all descriptors anew next time: a number may have become a socket's."""
@@ -129,11 +148,12 @@ class Sockets:
         Raises RefusedError.
         """
         try:
-            numbers = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - see tree.py
+            names, listed_all = listed(self._folder, _MOST_LISTED)
         except PermissionError as error:
             raise RefusedError(str(error)) from error
         except OSError:
             return []
+        numbers = {int(name) for name in names}
         self._others &= numbers
         numbers -= self._others
         numbers.difference_update(surely)
@@ -148,10 +168,10 @@ class Sockets:
                 known.append(number)
             else:
                 self._others.add(number)
-        room = max(MOST_SOCKETS - len(surely), 0)
-        self.complete = len(known) <= room and len(new) <= _KEPT_NAMES
-        if len(known) > room:
-            known = self._in_turn(known, room)
+        most = max(MOST_SOCKETS - len(surely), 0)
+        self.complete = listed_all and len(known) <= most and len(new) <= _KEPT_NAMES
+        if len(known) > most:
+            known = self._in_turn(known, most)
         return self.of([*surely, *known])
 
     def _next(self, new: list[int]) -> list[int]:
@@ -162,20 +182,24 @@ class Sockets:
         self._new_turn = start + _KEPT_NAMES
         return (new + new)[start : start + _KEPT_NAMES]
 
-    def _in_turn(self, known: list[int], room: int) -> list[int]:
-        lively = [number for number in known if number in self._lively][: room // 2]
+    def _in_turn(self, known: list[int], most: int) -> list[int]:
+        lively = [number for number in known if number in self._lively][: most // 2]
         others = [number for number in known if number not in lively]
-        room -= len(lively)
-        self._turn = (self._turn + room) % len(others)
-        return [*lively, *(others + others)[self._turn : self._turn + room]]
+        most -= len(lively)
+        self._turn = (self._turn + most) % len(others)
+        return [*lively, *(others + others)[self._turn : self._turn + most]]
 
     def of(self, numbers: tuple[int, ...] | list[int]) -> list[Connection]:
         """Those of descriptors `numbers` that are TCP sockets. Raises RefusedError."""
         found = []
-        for number in numbers[:MOST_SOCKETS]:
-            connection = self._ask(number)
-            if connection is not None:
-                found.append(connection)
+        try:
+            for number in numbers[:MOST_SOCKETS]:
+                connection = self._ask(number)
+                if connection is not None:
+                    found.append(connection)
+        finally:
+            if not self._keeps_pidfd:
+                self._let_go()
         for one in found:
             if min(one.sent_ms, one.received_ms) < _LIVELY_MS and not one.listens:
                 self._lively.add(one.fd)
@@ -196,6 +220,7 @@ class Sockets:
         try:
             if self._pidfd is None:
                 self._pidfd = pidfd_open(self.pid)
+                self._keeps_pidfd = room.take()
         except ProcessLookupError:
             return None
         except OSError as error:
@@ -243,8 +268,7 @@ def pidfd_open(pid: int) -> int:
     """os.pidfd_open, which a Python that was built with old headers lacks. Raises OSError."""
     descriptor: int = _libc.syscall(_PIDFD_OPEN, pid, 0)
     if descriptor < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        raise _last_error()
     return descriptor
 
 
@@ -256,15 +280,22 @@ def borrowed(pidfd: int, number: int) -> Iterator[int | None]:
     """
     descriptor: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
     if descriptor < 0:
-        code = ctypes.get_errno()
-        if code not in (errno.EBADF, errno.ESRCH):
-            raise RefusedError(os.strerror(code))
+        error = _last_error()
+        if error.errno not in (errno.EBADF, errno.ESRCH):
+            raise RefusedError(error.strerror)
         yield None
         return
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _last_error() -> OSError:
+    code = ctypes.get_errno()
+    error = OSError(code, os.strerror(code))
+    check_room(error)
+    return error
 
 
 def _option(descriptor: int, level: int, name: int) -> int:

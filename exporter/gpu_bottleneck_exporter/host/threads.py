@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.files import KeptFile, listed
 from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 
@@ -24,6 +24,8 @@ MOST_ASKED = 32
 SCAN_NS = 900_000_000
 _ALONE = 3
 """Links of the task folder of a process that has one thread: its own two and the thread's."""
+_MOST_LISTED = 8_192
+"""Of more threads the youngest are not found."""
 _KEPT_USED = 8 * MOST_THREADS
 _ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.UNKNOWN})
 
@@ -49,12 +51,12 @@ class Used(NamedTuple):
 class _Thread:
     """One thread, through kept descriptors; those but schedstat only while it moves."""
 
-    def __init__(self, folder: Path, pid: int | None) -> None:
+    def __init__(self, folder: str, pid: int | None) -> None:
         self._pid = pid
-        self._schedstat = KeptFile(folder / "schedstat")
-        self._stat = KeptFile(folder / "stat")
-        self._channel = KeptFile(folder / "wchan")
-        self._call = KeptFile(folder / "syscall")
+        self._schedstat = KeptFile(f"{folder}/schedstat")
+        self._stat = KeptFile(f"{folder}/stat")
+        self._channel = KeptFile(f"{folder}/wchan")
+        self._call = KeptFile(f"{folder}/syscall")
         self._counted: tuple[int, int, int] | None = None
         self.seen = Thread("", Wait.OTHER, ())
 
@@ -193,10 +195,11 @@ class Threads:
     def _follow(self, moving: frozenset[int]) -> list[int]:
         """Let go of dead threads, of resting ones where there are too many; take in new ones."""
         try:
-            tids = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - see tree.py
+            names, whole = listed(self._folder, _MOST_LISTED)
         except OSError:
-            tids = set()
-        self._links = len(tids) + _ALONE - 1
+            names, whole = [], True
+        tids = {int(name) for name in names}
+        self._links = len(tids) + _ALONE - 1 if whole else _link_count(self._folder)
         tids.discard(self._pid)
         for tid in self._threads.keys() - tids:
             self._threads.pop(tid).close()
@@ -206,7 +209,7 @@ class Threads:
             new = self._make_room(new, moving)
         for tid in new:
             self._threads[tid] = _Thread(
-                self._folder / str(tid), self._pid if self._same_pids else None
+                f"{self._folder}/{tid}", self._pid if self._same_pids else None
             )
         return new
 

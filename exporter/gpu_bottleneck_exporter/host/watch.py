@@ -10,9 +10,11 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.machine import Machine, MachineReader
 from gpu_bottleneck_exporter.host.signals import host_signals
+from gpu_bottleneck_exporter.news import News
 
 log = logging.getLogger(__name__)
 
+_LOOKING = "looking for the host's signals"
 _SIGNALS_EVERY_NS = 10_000_000_000
 
 
@@ -24,6 +26,8 @@ class HostSnapshot:
     machine: Machine | None = None
     signals: Mapping[str, bool] = field(default_factory=dict)
     """Whether each signal of the host can be read."""
+    watched: Mapping[str, int] = field(default_factory=dict)
+    """How many processes that feed GPUs are watched `whole`, `sampled`, or only `counted`."""
 
 
 class HostWatch:
@@ -36,15 +40,20 @@ class HostWatch:
         self._sysfs = sysfs
         self._machine = MachineReader(proc) if machine else None
         self._signals: Mapping[str, bool] = {}
+        self._news = News()
         self._signals_due_ns = 0
         self._tried: frozenset[int] = frozenset()
 
     def look(
-        self, feeding: Collection[int] = (), complete: Mapping[str, bool] | None = None
+        self,
+        feeding: Collection[int] = (),
+        complete: Mapping[str, bool] | None = None,
+        watched: Mapping[str, int] | None = None,
     ) -> None:
         """Read it now; signals less often. `feeding`: processes that hold GPUs.
 
-        `complete`: signals of what was, or was not, looked at in full.
+        `complete`: signals of what was, or was not, looked at in full; `watched`: see
+        `HostSnapshot`.
         """
         now = time.monotonic_ns()
         tried = frozenset(feeding)
@@ -53,17 +62,18 @@ class HostWatch:
             self._signals_due_ns = now + _SIGNALS_EVERY_NS
             try:
                 self._take_signals(host_signals(self._proc, self._sysfs, tried))
-            except Exception:  # whatever /proc says, the watching goes on
-                log.exception("looking for the host's signals")
+            except Exception as error:  # noqa: BLE001 - whatever /proc says, it goes on
+                self._news.fault(log, _LOOKING, error)
+            else:
+                self._news.fault(log, _LOOKING, None)
         if complete:
             self._take_signals(complete)
         machine = self._machine.read(now) if self._machine else None
-        self.snapshot = HostSnapshot(now, machine, self._signals)
+        self.snapshot = HostSnapshot(now, machine, self._signals, watched or {})
 
     def _take_signals(self, signals: Mapping[str, bool]) -> None:
-        before = self._signals
         # One that cannot be judged at the moment stays as it was.
-        self._signals = {**before, **signals}
+        self._signals = {**self._signals, **signals}
         for name, given in sorted(self._signals.items()):
-            if given != before.get(name, True):
+            if self._news.is_new(name, given, usual=True):
                 log.info("signal %s is %s", name, "available" if given else "not available")

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import environment, real_uid
+from gpu_bottleneck_exporter.workload.groups import SYSFS, Groups
 from gpu_bottleneck_exporter.workload.identity import (
     NOBODY,
     Owner,
-    owner_in_cgroup,
-    real_uid,
     slurm_job_in_environment,
 )
 from gpu_bottleneck_exporter.workload.rendezvous import named, rendezvous
@@ -28,10 +28,11 @@ Started = tuple[int, int | None]
 class OwnerReader:
     """Reads each process when it is new and then every 10 s, however many GPUs it holds."""
 
-    def __init__(self, proc: Path, users: UserNames | None = None) -> None:
-        """`proc`: the host's."""
+    def __init__(self, proc: Path, users: UserNames | None = None, sysfs: Path = SYSFS) -> None:
+        """`proc`, `sysfs`: the host's."""
         self._proc = proc
         self._users = users or UserNames(proc)
+        self._groups = Groups(proc, sysfs)
         self._known: dict[Started, tuple[int, Owner]] = {}
         """With the monotonic time when each is to be read again."""
 
@@ -55,7 +56,8 @@ class OwnerReader:
         due_ns, owner = self._known.get(process, (now_ns, NOBODY))
         if now_ns >= due_ns:
             self._forget_those_gone(now_ns)
-            owner = read_owner(self._proc, process[0], self._users)
+            self._groups.forget()
+            owner = read_owner(self._proc, process[0], self._users, self._groups)
             self._known[process] = now_ns + _SLOWLY_NS, owner
         return owner
 
@@ -65,16 +67,17 @@ class OwnerReader:
             del self._known[key]
 
 
-def read_owner(proc: Path, pid: int, users: UserNames) -> Owner:
+def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups | None = None) -> Owner:
     """Whose process `pid` is; the environment takes the same user or the right to ptrace."""
-    folder = proc / str(pid)
-    environment = read(folder / "environ") or ""
-    owner = owner_in_cgroup(read(folder / "cgroup") or "")
-    if owner.slurm_job_id is None:
-        owner = replace(owner, slurm_job_id=slurm_job_in_environment(environment))
-    if place := rendezvous(proc, pid, environment):
+    groups = groups or Groups(proc)
+    variables = environment(proc, pid)
+    owner = groups.owner(pid)
+    # Anybody may say so in an environment: believed where Slurm has no groups that say it.
+    if owner.slurm_job_id is None and not groups.slurm_tracks():
+        owner = replace(owner, slurm_job_id=slurm_job_in_environment(variables))
+    if place := rendezvous(proc, pid, variables, groups.unit(pid)):
         owner = replace(owner, rendezvous=named(place))
-    uid = real_uid(read(folder / "status") or "")
+    uid = real_uid(read(proc / str(pid) / "status") or "")
     return owner if uid is None else replace(owner, user=users.of(uid))
 
 

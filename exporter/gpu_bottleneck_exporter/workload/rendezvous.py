@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from ipaddress import ip_address
+import re
+import socket
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.loopback import is_here
 from gpu_bottleneck_exporter.host.process import network_namespace, user_id
 
-_NAMES_HERE = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+_NAMES_HERE = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
 _DIGITS = 12
 Place = tuple[str, ...]
 
 
-def rendezvous(proc: Path, pid: int, environment: str) -> Place | None:
-    """Equal for processes of one job: address, port, user, and the network where that matters.
+def rendezvous(proc: Path, pid: int, environment: str, unit: str = "") -> Place | None:
+    """Equal for processes of one job: address, port, user, and where it is if that matters.
 
     `environment` is the text of /proc/PID/environ. torchrun and its like put MASTER_ADDR,
     MASTER_PORT and WORLD_SIZE there. It counts among processes of one user, and an address of
-    the machine itself within one network namespace. None for a process that is alone.
+    the machine itself within one network namespace and one `unit`, the process's container or
+    Slurm job. None for a process that is alone.
     """
     variables = dict(entry.partition("=")[::2] for entry in environment.split("\0"))
     address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if not address or not port or variables.get("WORLD_SIZE", "1") == "1":
         return None
-    network = _network(proc, pid) if _is_here(address) else ""
-    return address, port, user_id(proc, pid), network
+    where = f"{_network(proc, pid)}/{unit}" if _is_here(address) else ""
+    return address, port, user_id(proc, pid), where
 
 
 def named(place: Place) -> str:
@@ -41,9 +45,17 @@ def _network(proc: Path, pid: int) -> str:
 
 
 def _is_here(address: str) -> bool:
-    if address in _NAMES_HERE:
+    if _NAMES_HERE.fullmatch(address):
         return True
     try:
-        return ip_address(address).is_loopback
+        return is_here(ip_address(address))
     except ValueError:
+        return _is_here_in_short(address)
+
+
+def _is_here_in_short(address: str) -> bool:
+    """Of `127.1` and its like, which the C library knows."""
+    try:
+        return is_here(IPv4Address(socket.inet_aton(address)))
+    except (OSError, ValueError):
         return False

@@ -1,0 +1,51 @@
+"""Whose the control groups are that processes are in."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.delegation import made_by_root
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup
+
+SYSFS = Path("/sys")
+_KEPT = 1024
+_SLURM_GROUPS = ("system.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
+
+
+class Groups:
+    """Many processes are in one group: what it says is found out once."""
+
+    def __init__(self, proc: Path, sysfs: Path = SYSFS) -> None:
+        """Both are the host's."""
+        self._proc = proc
+        self._made_by_root = partial(made_by_root, sysfs)
+        self._cgroups = sysfs / "fs/cgroup"
+        self._ours = ""
+        self._known: dict[str, Owner] = {}
+
+    def owner(self, pid: int) -> Owner:
+        """Pod, container and Slurm job of process `pid`; nobody's where it is gone."""
+        text = read(self._proc / str(pid) / "cgroup")
+        if not text:
+            return NOBODY
+        if text not in self._known:
+            if len(self._known) >= _KEPT:
+                self.forget()
+            self._ours = self._ours or read(self._proc / "self/cgroup") or ""
+            self._known[text] = owner_in_cgroup(text, self._ours, self._made_by_root)
+        return self._known[text]
+
+    def unit(self, pid: int) -> str:
+        """The container or Slurm job of a process; empty outside of any."""
+        owner = self.owner(pid)
+        return owner.container_id or owner.slurm_job_id or ""
+
+    def forget(self) -> None:
+        """Look again: a group may be made anew, and be somebody else's."""
+        self._known.clear()
+
+    def slurm_tracks(self) -> bool:
+        """Whether Slurm has groups for its jobs here: then who is in none of them is of no job."""
+        return any(next(self._cgroups.glob(one), None) is not None for one in _SLURM_GROUPS)

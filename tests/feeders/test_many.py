@@ -1,0 +1,209 @@
+"""Jobs with more processes than are worth a descriptor each: counted, read in turn, told truly."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders import crowd
+from gpu_bottleneck_exporter.feeders.crowd import Share, chosen, share_of
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.host.room import room
+from support.children import Parent
+from support.limits import all_in_use
+from support.programs import descriptors, program, until
+from support.trees import lay
+
+UUID = "a"
+BURN_SECONDS = 0.5
+CROWD = """
+def children(number):
+    for _ in range(number):
+        if os.fork() == 0:
+            signal.pause()
+children({})
+"""
+BURNS = f"""
+if os.fork() == 0:
+    told()
+    end = time.process_time() + {BURN_SECONDS}
+    while time.process_time() < end:
+        pass
+    signal.pause()
+ready()
+signal.pause()
+"""
+GARBAGE = "what no kernel says"
+STAT = "1 (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
+
+
+@contextmanager
+def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[FeederWatch]:
+    """A watch of GPUs that processes `pids` hold, named `a`, `b` and so on."""
+    watch = FeederWatch(proc, Path("/sys"))
+    for number, pid in enumerate(pids):
+        watch.hold(chr(ord(UUID) + number), frozenset({pid}))
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+def feeding(watch: FeederWatch) -> Feeding | None:
+    watch.tell_busy(UUID, 0.0)  # starved, and looked at closely
+    return watch.feeding(UUID)
+
+
+def workers(watch: FeederWatch) -> int | None:
+    found = feeding(watch)
+    return found.processes.get("worker") if found else None
+
+
+def worker_cpu_ns(watch: FeederWatch) -> int:
+    found = feeding(watch)
+    return found.counters["worker"].cpu_ns if found and "worker" in found.counters else 0
+
+
+def told(watch: FeederWatch) -> tuple[bool | None, dict[str, int]]:
+    """The signal, and how many are watched how well."""
+    snapshot = watch.host.snapshot
+    if snapshot is None:
+        return None, {}
+    return snapshot.signals.get("all_processes"), dict(snapshot.watched)
+
+
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Room for few open files; what a test leaves open would stay."""
+    most, kept = 100, room.kept
+    monkeypatch.setattr("gpu_bottleneck_exporter.host.room._MOST_KEPT", most)
+    yield most
+    until(lambda: room.kept <= kept, "that the files are closed")
+    monkeypatch.undo()
+    room.measure()
+
+
+def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(
+    little_room: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with program(CROWD.format(700) + "ready(); told()") as one:
+        before = len(descriptors())
+        with watched(one.pid) as watch:
+            until(lambda: workers(watch) == 700, "all workers")
+            since = time.monotonic_ns()
+            most = 0
+
+            def looked_at() -> bool:
+                nonlocal most
+                most = max(most, len(descriptors()))
+                found = watch.feeders(UUID, since, time.monotonic_ns())
+                watch.tell_busy(UUID, 0.0)
+                return found is not None and sum(found.workers.values()) > 10
+
+            until(looked_at, "looks at many")
+        assert most < before + little_room + 20
+        assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
+
+
+def test_what_a_crowd_used_is_told_exactly_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd, "READS_PER_TICK", 40)
+    with program(CROWD.format(100) + BURNS) as one, watched(one.pid) as watch:
+        until(lambda: workers(watch) == 101, "all workers")
+        until(lambda: told(watch) == (False, {"whole": 1, "sampled": 101, "counted": 0}), "it")
+        before = worker_cpu_ns(watch)
+        one.tell()
+        until(lambda: worker_cpu_ns(watch) - before >= BURN_SECONDS * 0.9e9, "all it burned")
+        assert worker_cpu_ns(watch) - before < BURN_SECONDS * 2e9
+
+
+def test_beyond_those_that_are_followed_nothing_is_told_but_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crowd, "MOST_FOLLOWED", 50)
+    with program(CROWD.format(120) + "ready(); told()") as one, watched(one.pid) as watch:
+        until(lambda: workers(watch) == 120, "all workers")
+        until(lambda: told(watch) == (False, {"whole": 51, "sampled": 0, "counted": 70}), "it")
+        found = feeding(watch)
+        assert found is not None
+        assert found.counters.keys() == {"main"}
+        assert found.worker_starts == 0
+    with program(CROWD.format(20) + "ready(); told()") as one, watched(one.pid) as watch:
+        until(lambda: told(watch) == (True, {"whole": 21, "sampled": 0, "counted": 0}), "all")
+
+
+def test_a_watch_without_room_takes_nobody_for_gone(
+    start: Callable[[], Parent], caplog: pytest.LogCaptureFixture
+) -> None:
+    main = start()
+    worker = main.fork()
+    with watched(main.pid) as watch:
+        until(lambda: workers(watch) == 1, "the worker")
+        feed = watch.feed(UUID)
+        assert feed is not None
+        member = feed.workers[worker]
+        with all_in_use():
+            until(lambda: len(caplog.records) > 0, "that it is told")
+            passes = len(feed._moments)
+            time.sleep(1.0)
+        until(lambda: len(feed._moments) > passes, "more passes")
+        watch.hold("another", frozenset())  # a reason to discover
+        until(lambda: watch.feed("another"), "a discovery")
+        assert feed.workers == {worker: member}
+        assert feed.totals.worker_starts == 0
+    faults = [line for line in caplog.records if line.levelno >= logging.WARNING]
+    assert 1 <= len(faults) <= 4, "by what could not be done, not by pass"
+
+
+def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {"cgroup": "0::/\n", "wchan": "0", "schedstat": "1 1 1\n", "cmdline": "python\0"}
+    for pid, stat in ((1, STAT), (2, STAT)):
+        lay(tmp_path, {f"{pid}/{name}": text for name, text in (files | {"stat": stat}).items()})
+    lay(tmp_path, {"uptime": "100.0 100.0\n"})
+    with watched(1, 2, proc=tmp_path) as watch:
+        until(lambda: watch.feeding("a") and watch.feeding("b"), "both")
+        (tmp_path / "2/stat").write_text(GARBAGE)
+        until(lambda: any("of b" in line for line in caplog.messages), "the fault of one")
+        since = time.monotonic_ns()
+
+        def moments() -> int:
+            found = watch.feeders("a", since, time.monotonic_ns())
+            return sum(found.main.values()) if found else 0
+
+        until(lambda: moments() > 20, "looks at the other")
+        faults = [line for line in caplog.records if line.levelno >= logging.WARNING]
+        assert len(faults) <= 4
+        (tmp_path / "2/stat").write_text(STAT)
+        until(lambda: watch.feeders("b", since, time.monotonic_ns()), "that it works again")
+
+
+def test_shares_are_of_what_is_spent_in_all() -> None:
+    assert share_of(0) == share_of(1) == crowd.WHOLE
+    assert share_of(8) == Share(1024, 64)
+    assert sum(share_of(16)) <= sum(crowd.WHOLE) / 16
+
+
+@pytest.mark.parametrize(
+    ("workers", "rounds"), [(0, 1), (4, 1), (5, 2), (128, 2), (129, 3), (1024, 16)]
+)
+def test_how_often_so_many_are_read(workers: int, rounds: int) -> None:
+    assert share_of(8).rounds(workers) == rounds
+    assert share_of(8).is_prompt(workers) is (rounds <= 2)
+
+
+def test_those_that_are_followed_stay_so_and_others_are_chosen_at_random() -> None:
+    everybody = set(range(1000))
+    first = chosen(everybody, [], 100)
+    assert len(first) == 100
+    assert chosen(everybody, first, 100) == first
+    assert chosen(everybody, list(first)[:50], 100) >= set(list(first)[:50])
+    assert chosen(everybody, [], 100) != first
+    assert chosen({1, 2}, [2, 3], 100) == {1, 2}

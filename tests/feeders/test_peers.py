@@ -1,0 +1,124 @@
+"""GPUs of one job wait for each other; nobody becomes a peer by saying so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
+from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.workload.groups import Groups
+from support.programs import Program, program
+from support.rights import Way, as_nobody, with_a_network_of_its_own
+
+PROC, SYSFS = Path("/proc"), Path("/sys")
+SERVER = """
+server = socket.create_server(("127.0.0.1", 0))
+ready(server.getsockname()[1])
+kept = server.accept()
+ready(kept[1][1])
+told()
+"""
+CLIENT = """
+kept = connect(int(sys.argv[1]))
+ready()
+told()
+"""
+DOUBLE = """
+import fcntl
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH14x", b"lo", 1))  # lo goes up
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+source = "127.0.0.1", int(sys.argv[2])
+kept = socket.create_connection(server.getsockname(), source_address=source)
+ready()
+told()
+"""
+SHY = "ctypes.CDLL(None).prctl(4, 0)\nready()\ntold()\n"
+"""PR_SET_DUMPABLE: who wants no core dumps is root's in /proc."""
+
+
+@contextmanager
+def rank(address: str, code: str = "ready(); told()", way: Way = ()) -> Iterator[Program]:
+    """A process whose environment says where the ranks of its job meet."""
+    said = ("env", f"MASTER_ADDR={address}", "MASTER_PORT=29500", "WORLD_SIZE=2")
+    with program(code, way=(*way, *said)) as found:
+        yield found
+
+
+def meets(one: Program) -> set[tuple[str, ...]]:
+    return {key for key in job_keys(PROC, one.pid, Groups(PROC)) if key[0] == GROUP}
+
+
+def feed(one: Program) -> Feed:
+    """Of a GPU that it holds; its connections are known."""
+    found = Feed(PROC, Cgroups(SYSFS), Patience(30_000))
+    found.adopt({one.pid}, set(), frozenset())
+    found.learn(time.monotonic_ns())
+    found.note_ends()
+    assert found.ends
+    return found
+
+
+@pytest.fixture
+def another_user() -> Way:
+    return as_nobody(files=[])
+
+
+@pytest.mark.parametrize("address", ["train-0", "127.0.0.1"])
+def test_ranks_of_one_user_that_meet_are_of_one_job(address: str) -> None:
+    with rank(address) as one, rank(address) as other:
+        assert meets(one)
+        assert meets(one) == meets(other)
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.1", "0.0.0.0", "::ffff:127.0.0.1"])  # noqa: S104
+def test_the_machine_itself_is_another_one_in_another_network(address: str) -> None:
+    with rank(address) as one, rank(address, way=with_a_network_of_its_own()) as other:
+        assert meets(one)
+        assert meets(one).isdisjoint(meets(other))
+
+
+@pytest.mark.parametrize("code", ["ready()\ntold()\n", SHY])
+def test_another_user_who_says_the_same_is_of_another_job(code: str, another_user: Way) -> None:
+    with rank("train-0") as one, rank("train-0", code, another_user) as other:
+        assert meets(other)
+        assert meets(one).isdisjoint(meets(other))
+
+
+def test_a_connection_between_processes_of_one_user_joins_them() -> None:
+    with program(SERVER) as server, program(CLIENT, *server.words) as client:
+        server.hear()
+        one, other = feed(server), feed(client)
+        assert one.joined(other)
+        assert other.joined(one)
+        one.close()
+        other.close()
+
+
+def test_a_connection_of_another_user_joins_nobody(another_user: Way) -> None:
+    with program(SERVER) as server, program(CLIENT, *server.words, way=another_user) as client:
+        server.hear()
+        one, other = feed(server), feed(client)
+        assert one.ends == other.reverse_ends, "they are connected all the same"
+        assert not one.joined(other)
+        assert not one.ends_with(other)
+        one.close()
+        other.close()
+
+
+def test_what_looks_like_the_other_end_in_another_network_is_none() -> None:
+    with program(SERVER) as server, program(CLIENT, *server.words) as client:
+        ports = (*server.words, *server.hear())
+        with program(DOUBLE, *ports, way=with_a_network_of_its_own()) as double:
+            one, other, third = feed(server), feed(double), feed(client)
+            assert one.ends & other.reverse_ends, "it does look like it"
+            assert one.joined(third)
+            assert not one.joined(other)
+            for found in (one, other, third):
+                found.close()

@@ -1,0 +1,121 @@
+"""A job's /dev/shm is looked at as what it is, and nothing else that it may put there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host import jobshm
+from gpu_bottleneck_exporter.host.jobshm import job_shared_memory
+from gpu_bottleneck_exporter.host.machine import SharedMemory
+from support.programs import Program, program
+from support.rights import with_mounts_of_its_own
+
+PROC = Path("/proc")
+MEBIBYTE = 2**20
+SIZE = 8 * MEBIBYTE
+MOUNTS = """
+def sh(line):
+    subprocess.run(line, shell=True, check=True)
+for line in sys.argv[2:]:
+    sh(line)
+if sys.argv[1] != "/":
+    os.chroot(sys.argv[1])
+    os.chdir("/")
+ready()
+told()
+"""
+TMPFS = f"mount -t tmpfs -o size={SIZE} none"
+
+
+@contextmanager
+def job(root: Path, *lines: str) -> Iterator[Program]:
+    """A process whose root is `root`, once it has run `lines` of shell there."""
+    way = with_mounts_of_its_own()
+    with program(MOUNTS, root, *(f"cd {root} && {line}" for line in lines), way=way) as found:
+        yield found
+
+
+@pytest.fixture(params=["openat2", "openat"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that knows openat2, and one that does not."""
+    if request.param == "openat":
+        monkeypatch.setattr(jobshm, "_OPENAT2", 100_000)
+
+
+def test_our_own() -> None:
+    found = job_shared_memory(PROC, os.getpid())
+    size = os.statvfs("/dev/shm")  # noqa: S108 - looked at only
+    assert found is not None
+    device, memory = found
+    assert memory.size_bytes == size.f_blocks * size.f_frsize
+    assert device == Path("/dev/shm").stat().st_dev  # noqa: S108 - likewise
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_jobs_own_mount(tmp_path: Path) -> None:
+    half = SIZE // 2
+    lines = ("mkdir -p dev/shm", f"{TMPFS} dev/shm", f"head -c {half} /dev/zero >dev/shm/x")
+    with job(tmp_path, *lines) as one:
+        found = job_shared_memory(PROC, one.pid)
+        assert found is not None
+        assert found[1] == SharedMemory(SIZE, half)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_mounts_one_above_the_other(tmp_path: Path) -> None:
+    lines = (
+        "mkdir dev",
+        f"{TMPFS} dev",
+        "mkdir dev/shm",
+        f"{TMPFS} dev/shm",
+        f"mount -t tmpfs -o size={2 * SIZE} none dev/shm",
+    )
+    with job(tmp_path, *lines) as one:
+        found = job_shared_memory(PROC, one.pid)
+        assert found is not None
+        assert found[1].size_bytes == 2 * SIZE
+
+
+PLACES = {
+    "a folder": "mkdir -p dev/shm",
+    "a link to a mount of its own": f"mkdir dev mine && {TMPFS} mine && ln -s /mine dev/shm",
+    "a link to ours": "mkdir dev && ln -s /dev/shm dev/shm",
+    "a link above": f"mkdir -p real/shm && {TMPFS} real/shm && ln -s real dev",
+    "a link up and out": "mkdir dev && ln -s ../../../../../../../../dev/shm dev/shm",
+    "a pipe": "mkdir dev && mkfifo dev/shm",
+    "a file": "mkdir dev && touch dev/shm",
+    "a file system of another kind": "mkdir -p dev/shm && mount -t proc none dev/shm",
+    "a mount that is hidden": f"mkdir -p dev/shm && {TMPFS} dev/shm && {TMPFS} dev",
+    "a mount that a link hides": (
+        f"mkdir -p dev/shm && {TMPFS} dev/shm && {TMPFS} dev && ln -s /dev/shm dev/shm"
+    ),
+    "none": "true",
+}
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("line", PLACES.values(), ids=PLACES)
+def test_whatever_else_is_there_is_none(line: str, tmp_path: Path) -> None:
+    with job(tmp_path, line) as one:
+        assert job_shared_memory(PROC, one.pid) is None
+
+
+def test_of_thousands_of_mounts_some_are_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobshm, "MANY_BYTES", 64 * 1024)
+    mounts = "for i in $(seq 900); do mount --bind mine mine; done"
+    with job(tmp_path, f"mkdir -p mine dev/shm && {TMPFS} dev/shm", mounts) as one:
+        assert (PROC / str(one.pid) / "mountinfo").read_text().count("\n") > 900
+        assert job_shared_memory(PROC, one.pid) is None
+
+
+def test_of_a_process_that_is_gone_there_is_none() -> None:
+    with program("ready(); told()") as one:
+        assert job_shared_memory(PROC, one.pid) is not None
+    assert job_shared_memory(PROC, one.pid) is None

@@ -1,0 +1,114 @@
+"""Files are kept open as far as there is room, and read all the same where there is none."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host import files
+from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
+from gpu_bottleneck_exporter.host.process import ProcessReader
+from gpu_bottleneck_exporter.host.room import Room
+from support.limits import all_in_use
+from support.programs import descriptors, program
+
+UNDER_A_LIMIT = """
+import resource, sys
+from pathlib import Path
+soft, hard = int(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+from gpu_bottleneck_exporter.host.room import allow_many_files, room
+allow_many_files()
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], room.most)
+"""
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Room:
+    """Room of its own, for the files made meanwhile."""
+    found = Room()
+    monkeypatch.setattr(files, "room", found)
+    return found
+
+
+def test_of_many_files_so_many_are_kept_open_and_all_are_read(room: Room, tmp_path: Path) -> None:
+    room.most = room._allowed = 10
+    kept = []
+    before = len(descriptors())
+    for number in range(100):
+        path = tmp_path / str(number)
+        path.write_text(f"{number}\n")
+        kept.append(KeptFile(path))
+    for _ in range(2):
+        assert [file.read() for file in kept] == [b"%d\n" % number for number in range(100)]
+    assert len(descriptors()) == before + 10
+    for file in kept[:10]:
+        file.close()
+    assert [file.read() for file in kept[50:]] == [b"%d\n" % number for number in range(50, 100)]
+    assert len(descriptors()) == before + 10, "what was given back is taken by others"
+    for file in kept:
+        file.close()
+    assert len(descriptors()) == before
+    assert room.kept == 0
+
+
+def test_no_room_says_nothing_of_a_file() -> None:
+    kept = KeptFile("/proc/self/stat")
+    attempts = (
+        lambda: read("/proc/self/stat"),
+        lambda: listed("/proc/self/task", 10),
+        kept.read,
+    )
+    with all_in_use():
+        for attempt in attempts:
+            with pytest.raises(NoRoomError, match="Too many open files"):
+                attempt()
+
+
+def test_who_finds_no_room_makes_some(room: Room) -> None:
+    kept = [KeptFile("/proc/self/stat") for _ in range(20)]
+    assert all(file.read() for file in kept)
+    with all_in_use():
+        with pytest.raises(NoRoomError):
+            read("/proc/self/stat")
+        assert all(file.read() for file in kept), "those that are read give theirs back"
+        assert room.kept == 10
+        assert read("/proc/self/stat")
+    for file in kept:
+        file.close()
+
+
+def test_a_process_is_not_gone_because_we_cannot_look() -> None:
+    reader = ProcessReader(Path("/proc"), os.getpid())
+    reader.close()
+    with all_in_use(), pytest.raises(NoRoomError):
+        reader.stat()
+    assert reader.stat()
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "kept"),
+    [(64, 64, 64, 32), (256, 1024, 1024, 512), (1024, 20_000, 16_384, 4096)],
+)
+def test_room_is_half_of_what_we_may_have(soft: int, hard: int, raised: int, kept: int) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < hard:
+        pytest.skip(f"no more than {hard} files may be open here")
+    command = [sys.executable, "-c", UNDER_A_LIMIT, str(soft), str(hard)]
+    assert subprocess.check_output(command, text=True).split() == [str(raised), str(kept)]
+
+
+def test_a_list_of_more_than_a_page_is_read_whole_through_a_kept_descriptor() -> None:
+    """The kernel hands it out by the page."""
+    code = "for _ in range(1500):\n    if os.fork() == 0:\n        signal.pause()\n"
+    with program(code + "ready(); told()") as one:
+        path = f"/proc/{one.pid}/task/{one.pid}/children"
+        children = KeptFile(path)
+        assert len((children.read() or b"").split()) == 1500
+        assert children.whole
+        children.close()
