@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.driver.readings import Processes, System, Xid
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.worker import (
     FIRST_RETRY_SECONDS,
@@ -100,7 +101,7 @@ class Sampler:
         self._xid_events: bool | None = None
         self._status = "opening the driver"
         self._hung: set[int] = set()
-        self._xids_told: dict[Xid, float] = {}
+        self._news = News()
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
         self._names = frozenset(collector.name for collector in collectors)
         self._wanted = _WATCHING & self._names
@@ -326,12 +327,11 @@ class Sampler:
     def _count_xids(self) -> None:
         assert self._driver is not None  # noqa: S101 - started after it was opened
         self._xid_events = True
-        trouble: str | None = None
         retry = FIRST_RETRY_SECONDS
         while not self._stop.is_set():
-            before, trouble = trouble, self._count_xid(self._driver)
+            trouble = self._count_xid(self._driver)
             self._xid_events = trouble is None
-            if trouble != before:
+            if self._news.is_new("XIDs", trouble):
                 log.warning("XIDs: %s", trouble or "reported again")
             if trouble:
                 self._stop.wait(retry)
@@ -353,7 +353,6 @@ class Sampler:
 
     def _tell_xid(self, event: Xid) -> None:
         """Say so; a job can make thousands of one kind."""
-        now = time.monotonic()
-        if now - self._xids_told.get(event, -_XID_QUIET_SECONDS) >= _XID_QUIET_SECONDS:
-            self._xids_told[event] = now
+        minute = int(time.monotonic() / _XID_QUIET_SECONDS)
+        if self._news.is_new(str(event), minute):
             log.warning("gpu %d: XID %d", event.index, event.code)

@@ -27,6 +27,7 @@ from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
+from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import Holders, engaged, split
 from gpu_bottleneck_exporter.workload.desktop import without_desktop
@@ -37,8 +38,6 @@ FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 _SLOW_READINGS_KEPT = 3
 _XID_RETRY_NS = 30_000_000_000
-_QUIET_NS = 60_000_000_000
-"""What fails again so soon after it worked again was told."""
 
 
 class Outcome(NamedTuple):
@@ -91,7 +90,7 @@ class GpuWorker:
         self.implausible: dict[str, int] = {}
         """Values that could not be and were dropped, by collector."""
         self._dropped: set[str] = set()
-        self._told: dict[str, tuple[str | None, int]] = {}
+        self._news = News()
         self._xids_due_ns = 0
         self._counts_xids = any(collector.name == "xid" for collector in collectors)
         self._driver = driver
@@ -181,18 +180,21 @@ class GpuWorker:
     def _run(self) -> None:
         retry = FIRST_RETRY_SECONDS
         while not self._stop.is_set():
+            up_since = time.monotonic()
             try:
                 self._open()
                 self._tick()
-                retry = FIRST_RETRY_SECONDS
+                up_since = time.monotonic()
                 self._read_until_stopped()
             except DriverError as error:
                 self._fail(error)
             except Exception as error:  # a bug must not end the only reader of this GPU
-                log.exception("gpu %d", self.index)
+                log.debug("gpu %d", self.index, exc_info=True)
                 self._fail(DriverError(f"{type(error).__name__}: {error}"))
             finally:
                 self._attempted.set()
+            if time.monotonic() - up_since > LONGEST_RETRY_SECONDS:
+                retry = FIRST_RETRY_SECONDS  # it is not one that comes and goes
             self._stop.wait(retry)
             retry = min(2 * retry, LONGEST_RETRY_SECONDS)
 
@@ -244,13 +246,13 @@ class GpuWorker:
         now = time.monotonic_ns()
         if not self._counts_xids or now < self._xids_due_ns:
             return
-        before, self.xid_trouble = self.xid_trouble, None
+        self.xid_trouble = None
         try:
             self._driver.watch_xids(self.index)
         except DriverError as error:
             self.xid_trouble = str(error)
             self._xids_due_ns = now + _XID_RETRY_NS
-        if self.xid_trouble != before:
+        if self._news.is_new("XIDs", self.xid_trouble):
             log.warning("gpu %d: XIDs are %s", self.index, self.xid_trouble or "reported again")
 
     def _drop(self, collector: str, name: str, value: object) -> None:
@@ -276,9 +278,8 @@ class GpuWorker:
         self._finished_tick_ns = now
         self._attempted.set()
         self.access_lost_since = None
-        if self._down:
-            log.info("gpu %d is back", self.index)
-            self._down = None
+        self._down = None
+        self._tell_state()
 
     def _collect(self, collector: Collector, opened: Opened) -> None:
         began = time.monotonic_ns()
@@ -375,17 +376,22 @@ class GpuWorker:
         self._watch.tell_engaged(uuid, engaged(active, stalls) / observed)
 
     def _tell(self, opened: Opened, name: str, error: str | None) -> None:
-        """Say how a collector fares if that is new; one that comes and goes, once a minute."""
-        now = time.monotonic_ns()
-        key = f"{opened.ledger.identity.uuid} {name}"
-        told, at_ns = self._told.get(key, (None, 0))
-        if error == told or (error and at_ns and now - at_ns < _QUIET_NS):
+        """Say how a collector fares, if that is new."""
+        if not self._news.is_new(f"{opened.ledger.identity.uuid} {name}", error):
             return
-        self._told[key] = error, now
         if error is None:
             log.info("gpu %d: collector %s works again", self.index, name)
         else:
             log.warning("gpu %d: collector %s failed: %s", self.index, name, error)
+
+    def _tell_state(self) -> None:
+        """Say whether the GPU is down, if that is new."""
+        if not self._news.is_new("gpu", self._down):
+            return
+        if self._down is None:
+            log.info("gpu %d is back", self.index)
+        else:
+            log.error("gpu %d is down: %s", self.index, self._down)
 
     def _fail(self, error: DriverError) -> None:
         if isinstance(error, DriverUnusable):
@@ -394,9 +400,8 @@ class GpuWorker:
             self.access_lost_since = self.access_lost_since or time.monotonic()
         else:
             self.access_lost_since = None
-        if self._down is None:
-            log.error("gpu %d is down: %s", self.index, error)
         self._down = str(error)
+        self._tell_state()
         self._close()
         self._finished_tick_ns = time.monotonic_ns()
 

@@ -173,9 +173,10 @@ class Screen:
 
     def _samples(self, reading: Utilization) -> Utilization:
         for ring in (reading.gpu, reading.memory):
-            for sample in ring.samples:
-                if sample.percent is None:
-                    self._drop("samples", "not 0 to 100 %")
+            for _ in range(sum(sample.percent is None for sample in ring.samples)):
+                self._drop("samples", "not 0 to 100 %")
+            for _ in range(ring.impossible):
+                self._drop("timestamps", "a time to come")
         return reading
 
     def _activity(self, reading: Activity) -> Activity:

@@ -66,6 +66,8 @@ class Ring:
 
     state: RingState
     samples: tuple[RingSample, ...] = ()
+    impossible: int = 0
+    """Entries of a time that has not come; they are not among `samples`."""
 
 
 UNSUPPORTED_RING = Ring(RingState.UNSUPPORTED)

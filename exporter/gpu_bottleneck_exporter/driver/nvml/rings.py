@@ -65,10 +65,10 @@ class RingReader:
             samples = self._after_clock_step()
         if not samples:
             return EMPTY_RING
-        samples = self._possible(samples)
+        possible = self._possible(samples)
         self._last_answer_ns = time.monotonic_ns()
-        self._mark = samples[-1].timestamp_us
-        return Ring(RingState.SAMPLES, samples)
+        self._mark = possible[-1].timestamp_us
+        return Ring(RingState.SAMPLES, possible, len(samples) - len(possible))
 
     def _possible(self, samples: tuple[RingSample, ...]) -> tuple[RingSample, ...]:
         """Without those of a time that has not come, unless the clock was set forward for all."""
