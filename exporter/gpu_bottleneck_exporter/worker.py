@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting import Window
 from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector
 from gpu_bottleneck_exporter.driver.protocol import (
+    NO_PERMISSION,
     AccessLost,
     Device,
     DeviceLost,
@@ -44,6 +45,8 @@ class Outcome(NamedTuple):
     last_success: float | None = None
     """Unix time of the last read that succeeded."""
     error: str | None = None
+    down: bool = False
+    """Whether it failed with the whole GPU, and not by itself."""
 
 
 _UNTRIED = Outcome()
@@ -58,6 +61,8 @@ class Opened:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
     unsupported: set[str] = field(default_factory=set)
+    forbidden: dict[str, str] = field(default_factory=dict)
+    """Of those the ones that want a permission: what the driver said."""
 
 
 class GpuWorker:
@@ -93,6 +98,7 @@ class GpuWorker:
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._finished_tick_ns = time.monotonic_ns()
         self._down: str | None = None
+        self._down_cause: str | None = None
         self._attempted = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gpu{index}", daemon=True)
 
@@ -122,6 +128,10 @@ class GpuWorker:
         hung = self.hung_seconds(now_ns)
         return f"a driver call has not returned for {hung:.0f} s" if hung else None
 
+    def down_cause(self, now_ns: int) -> str | None:
+        """What `down_reason` comes from: a key of `remedies.OF_DRIVER`, if there is one."""
+        return "hung" if self.hung_seconds(now_ns) else self._down_cause
+
     def hung_seconds(self, now_ns: int) -> float | None:
         """For how long the thread has been inside the driver, if past the deadline."""
         silent_ns = now_ns - self._finished_tick_ns
@@ -150,7 +160,16 @@ class GpuWorker:
         ]
         if down is None:
             return found
-        return [(name, outcome._replace(success=False, error=down)) for name, outcome in found]
+        return [
+            (name, outcome._replace(success=False, error=down, down=True))
+            for name, outcome in found
+        ]
+
+    @property
+    def forbidden(self) -> dict[str, str]:
+        """Collectors that want a permission on the physical GPU, and what the driver said."""
+        opened = self._opened
+        return dict(opened[0].forbidden) if opened else {}
 
     def add_xid(self, code: int) -> None:
         """Count an XID of the physical GPU."""
@@ -255,8 +274,10 @@ class GpuWorker:
                 windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
                 if windows or isinstance(reading, Processes):
                     self._account_stall(opened.ledger, windows)
-        except Unsupported:
+        except Unsupported as refusal:
             opened.unsupported.add(collector.name)
+            if refusal.cause == NO_PERMISSION:
+                opened.forbidden[collector.name] = str(refusal)
             if collector.name == "utilization":
                 opened.ledger.without_utilization()
         except (DeviceLost, AccessLost, DriverUnusable):
@@ -305,7 +326,7 @@ class GpuWorker:
             self.access_lost_since = None
         if self._down is None:
             log.error("gpu %d is down: %s", self.index, error)
-        self._down = str(error)
+        self._down, self._down_cause = str(error), error.cause
         self._opened = ()
         self._finished_tick_ns = time.monotonic_ns()
 

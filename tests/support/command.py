@@ -22,7 +22,7 @@ ANY_PORT = ("--web.listen-address", "127.0.0.1:0")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """The environment without settings, and without a driver.
+    """The environment without settings, and without a driver that can be used.
 
     An empty libnvidia-ml.so.1 in `folder` is found first, and cannot be loaded.
     """

@@ -12,7 +12,7 @@ import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
-from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, load
 from gpu_bottleneck_exporter.driver.protocol import Device, DriverError, NothingFound, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Identity, System, Xid
 
@@ -41,6 +41,7 @@ class NvmlDriver:
         self._metered: dict[int | None, Calls] = {}
         self._lock = threading.Lock()
         calls = self._meter(None)
+        load()
         calls.ask(pynvml.nvmlInit)
         self._system = System(
             driver_version=_text(calls, pynvml.nvmlSystemGetDriverVersion),
