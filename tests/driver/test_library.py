@@ -13,7 +13,7 @@ import pytest
 
 from gpu_bottleneck_exporter.driver.board import Board
 from gpu_bottleneck_exporter.driver.nvml import trial
-from support.command import ANY_PORT, COMMAND, run, serving, wait_for
+from support.command import ANY_PORT, run, serving, wait_for
 from support.drivers import Libraries
 from support.rights import as_user
 
@@ -152,13 +152,7 @@ def test_a_library_that_may_not_be_read_is_not_a_missing_one(
     shutil.copy(libraries.path(580), tmp_path / trial.LIBRARY)
     (tmp_path / trial.LIBRARY).chmod(0)
     way = as_user(0) if os.geteuid() == 0 else ()
-    done = subprocess.run(
-        [*way, *COMMAND, "check"],
-        env={**os.environ, "LD_LIBRARY_PATH": f"{tmp_path}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(tmp_path, "check", way=way)
     found, remedy = done.stdout.splitlines()
     assert done.returncode == 2
     assert found.endswith(f"{tmp_path / trial.LIBRARY}: no permission to read it")
