@@ -38,7 +38,11 @@ def _require_binding() -> None:
     if hasattr(pynvml, _LATEST_NAME):
         return
     try:
-        found = f"nvidia-ml-py {version('nvidia-ml-py')} is"
+        installed = version("nvidia-ml-py")
     except PackageNotFoundError:
-        found = f"{pynvml.__file__} is not of nvidia-ml-py, or"
-    raise DriverMissing(f"{found} too old: {OLDEST_BINDING} or later is needed", "binding")
+        installed = "not"
+    raise DriverMissing(
+        f"{pynvml.__file__} is not of nvidia-ml-py {OLDEST_BINDING} or later "
+        f"(installed: {installed})",
+        "binding",
+    )
