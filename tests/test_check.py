@@ -1,13 +1,20 @@
-"""`check` where parts of the exporter are switched off."""
+"""`check`: parts that are switched off, remedies by what went wrong, gaps beside other gaps."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from gpu_bottleneck_exporter.check import COMPLETE, check
-from gpu_bottleneck_exporter.driver.board import H100, Board
+import pynvml
+import pytest
+
+from gpu_bottleneck_exporter.check import COMPLETE, NO_GPU, WITH_GAPS, Report, check
+from gpu_bottleneck_exporter.driver.board import A100, H100, Board, Gpu
+from gpu_bottleneck_exporter.driver.nvml.library import driver_error
 from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
+from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_DRIVER, OF_OTHER_ERRORS
 from gpu_bottleneck_exporter.settings import Settings
+from support.drivers import Libraries
 
 READERS = frozenset(
     {
@@ -26,3 +33,118 @@ def test_what_no_collector_reads_is_no_gap(make_board: Callable[..., Board]) -> 
     assert driver.startswith("driver ")
     assert gpu.startswith("gpu 0 ")
     assert (report.status, rest) == (COMPLETE, ["everything is available"])
+
+
+FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
+
+
+def remedy_after(report: Report, start: str) -> str:
+    """The remedy of the line that starts with `start`."""
+    at = next(at for at, line in enumerate(report.lines) if line.startswith(start))
+    return report.lines[at + 1].removeprefix("  remedy").strip()
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "words"),
+    [
+        (pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "/dev/nvidiactl"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not_loaded", "modprobe nvidia"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_library", "install NVIDIA's driver"),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "library_broken", "not the driver's"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "mismatch", "different versions"),
+        (pynvml.NVML_ERROR_UNKNOWN, "access_lost", "restart it"),
+        (pynvml.NVML_ERROR_IRQ_ISSUE, None, "nvidia-smi"),
+    ],
+)
+def test_without_gpus_the_remedy_is_the_errors(
+    make_board: Callable[..., Board],
+    libraries: Libraries,
+    code: int,
+    cause: str | None,
+    words: str,
+) -> None:
+    board = make_board()
+    board.header.init_result = code
+    report = check(FAST, lambda: libraries.open(board))
+    found, remedy = report.lines
+    assert f"({code})" in found
+    assert words in remedy
+    assert remedy.strip() == f"remedy        {OF_DRIVER.get(cause, OF_OTHER_ERRORS)}"
+    assert ("install NVIDIA's driver" in remedy) == (cause == "no_library")
+    assert report.status == NO_GPU
+
+
+def test_a_driver_without_gpus_is_not_to_be_installed_either(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(gpus=[])
+    report = check(FAST, lambda: libraries.open(board))
+    assert remedy_after(report, "GPU metrics     none: ") == OF_DRIVER["no_gpu"]
+
+
+def test_every_cause_has_a_remedy() -> None:
+    causes = {error.cause for code in range(30) if (error := driver_error(code, "call")).cause}
+    assert causes < OF_DRIVER.keys()
+    assert all(not text.endswith(".") and "\n" not in text for text in OF_DRIVER.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (pynvml.NVML_ERROR_NO_PERMISSION, OF_DRIVER["no_permission"]),
+        (pynvml.NVML_ERROR_RESET_REQUIRED, OF_DRIVER["reset_required"]),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, OF_DOWN),
+    ],
+)
+def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(
+    make_board: Callable[..., Board], libraries: Libraries, code: int, remedy: str
+) -> None:
+    board = make_board(gpus=[H100, H100, H100])
+    board.gpus[0].record.device_result = code
+    for gpu in (1, 2):
+        board.gpus[gpu].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
+    report = check(FAST, lambda: libraries.open(board))
+    assert report.status == WITH_GAPS
+    assert remedy_after(report, "gap             gpu 0 is down: ") == remedy
+    failed = [line for line in report.lines if line.startswith("gap             collector ")]
+    assert failed == [
+        "gap             collector link: nvmlDeviceGetPcieReplayCounter: TIMEOUT (10)"
+    ]
+
+
+def test_a_gpu_that_hangs_is_no_gap_of_each_collector(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    board.gpus[1].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
+    driver = libraries.open(board)
+
+    def hang_soon(gpu: Gpu) -> None:
+        gpu.hang = 1
+
+    timer = threading.Timer(0.3, hang_soon, (board.gpus[0].record,))
+    timer.start()
+    settings = Settings(interval_seconds=0.9, deadline_seconds=1.8)
+    try:
+        report = check(settings, lambda: driver)
+    finally:
+        timer.join()
+        board.gpus[0].record.hang = 0
+    assert remedy_after(report, "gap             gpu 0 is down: ") == OF_DRIVER["hung"]
+    failed = [line for line in report.lines if line.startswith("gap             collector ")]
+    assert failed == [
+        "gap             collector link: nvmlDeviceGetPcieReplayCounter: TIMEOUT (10)"
+    ]
+
+
+def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(gpus=[H100, A100])
+    board.gpus[0].fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
+    report = check(FAST, lambda: libraries.open(board))
+    gap = "gap             gpm: not given by gpu 0, gpu 1: nvmlGpmSampleGet: NO_PERMISSION (4)"
+    assert remedy_after(report, gap) == OF_DRIVER["no_permission"]
+    board.gpus[0].fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    report = check(FAST, lambda: libraries.open(board))
+    assert "needs Hopper" in remedy_after(report, "gap             gpm: not given by gpu 0, gpu 1")

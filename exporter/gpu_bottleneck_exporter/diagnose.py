@@ -47,10 +47,10 @@ def diagnose(
     before = {gpu.identity.uuid: gpu.totals for gpu in sampler.state().gpus}
     if before:
         _wait(seconds, progress)
-    state, status = sampler.state(), sampler.status
+    state, status, cause = sampler.state(), sampler.status, sampler.cause
     sampler.stop()
     if not state.gpus:
-        return none_found(status)
+        return none_found(status, cause)
     lines = [line for gpu in state.gpus for line in _report(gpu, before.get(gpu.identity.uuid))]
     return Report(tuple(lines), COMPLETE if any(gpu.up for gpu in state.gpus) else NO_GPU)
 

@@ -83,6 +83,38 @@ OF_NO_DRIVER = (
     "install NVIDIA's driver; in a container use the NVIDIA runtime with the capability 'utility'. "
     "To try the exporter without a GPU: gpu-bottleneck-exporter demo"
 )
+OF_OTHER_ERRORS = (
+    "see what nvidia-smi says, and look for NVRM and XIDs in the kernel log (dmesg); if they are "
+    "well, report it with the driver's version"
+)
+OF_DRIVER: dict[str | None, str] = {
+    "no_library": OF_NO_DRIVER,
+    "library_broken": "the file is damaged, or not the driver's: install the driver's libraries "
+    "anew, and let LD_LIBRARY_PATH lead to no other file of this name; start a container anew, so "
+    "that the NVIDIA runtime mounts the host's library, and leave the file out of its image",
+    "library_forbidden": "let the exporter's user read the library and the folders above it "
+    "(chmod a+rX), or run it as root; in a container look at the mount, SELinux and AppArmor, too",
+    "binding": "pip install 'nvidia-ml-py>=12.570.86', and remove packages that bring a pynvml of "
+    "their own (pynvml before 12, py3nvml)",
+    "not_loaded": "load the driver's kernel module (modprobe nvidia; dmesg says why it does not "
+    "load); in a container the host's driver is needed and access to its devices. To try the "
+    "exporter without a GPU: gpu-bottleneck-exporter demo",
+    "no_permission": "give the exporter's user access to /dev/nvidiactl, /dev/nvidia0 and so on: "
+    "by their mode and group, by DeviceAllow= in a unit, in a container by the NVIDIA runtime or "
+    "--device",
+    "mismatch": "library and kernel module are of different versions, as after an upgrade: load "
+    "the new module (rmmod, modprobe nvidia) or restart the node; restart containers that have the "
+    "old library",
+    "access_lost": "in a container restart it: access to the devices was taken away (a systemd "
+    "daemon-reload does that); else see what nvidia-smi says, and the kernel log",
+    "no_gpu": "the driver works and lists no GPU: in a container ask for GPUs "
+    "(NVIDIA_VISIBLE_DEVICES, nvidia.com/gpu); on the host see lspci -d 10de: and the kernel log",
+    "asleep": "start it with --driver.wake-suspended, which keeps them awake, or use a GPU",
+    "reset_required": "drain it and reset it (nvidia-smi --gpu-reset), or restart the node",
+    "hung": "look for XIDs in the kernel log (119 and 120 above all); if it stays, restart the "
+    "node: nothing else frees a call that hangs in the driver",
+}
+"""By what a driver error comes from; others: OF_DOWN for one GPU, OF_OTHER_ERRORS for all."""
 OF_SIGNALS: dict[str, str] = {
     "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
     "from GPM or from one reading a tick, which is coarser",

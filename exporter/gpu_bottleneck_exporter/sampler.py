@@ -100,6 +100,7 @@ class Sampler:
         self._workers: tuple[GpuWorker, ...] = ()
         self._xid_events: bool | None = None
         self._status = "opening the driver"
+        self._cause: str | None = None
         self._hung: set[int] = set()
         self._news = News()
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
@@ -166,6 +167,20 @@ class Sampler:
     def status(self) -> str:
         """One plain sentence for people."""
         return self._status
+
+    @property
+    def cause(self) -> str | None:
+        """What `status` comes from, where there is no GPU: a key of `remedies.OF_DRIVER`."""
+        return self._cause
+
+    def down_causes(self) -> dict[int, str | None]:
+        """What the reasons of GPUs that are down come from: keys of `remedies.OF_DRIVER`."""
+        now = time.monotonic_ns()
+        return {w.index: w.down_cause(now) for w in self._workers if w.down_reason(now)}
+
+    def forbidden(self) -> dict[int, dict[str, str]]:
+        """By GPU: collectors that want a permission, and what the driver said."""
+        return {worker.index: worker.forbidden for worker in self._workers}
 
     def down_reasons(self) -> dict[int, str]:
         """Why GPUs are down, by index."""
@@ -269,12 +284,13 @@ class Sampler:
             try:
                 return self._open_driver()
             except DriverUnusable as error:
+                self._cause = error.cause
                 self._fatal(f"the driver cannot be used by this process: {error}")
                 return None
             except DriverError as error:
                 if self._status != str(error):
                     log.warning("no GPU metrics: %s; trying again", error)
-                self._status = str(error)
+                self._status, self._cause = str(error), error.cause
                 now = time.monotonic()
                 refused_since = (refused_since or now) if isinstance(error, AccessLost) else None
                 if refused_since and now - refused_since > ACCESS_LOST_SECONDS:
@@ -293,6 +309,7 @@ class Sampler:
             for index in range(count)
         )
         self._workers, self._driver = workers, driver
+        self._cause = None if count else "no_gpu"
         self._status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
         log.info("%s, driver version %s", self._status, driver.system.driver_version)
         for worker in workers:

@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector
 from gpu_bottleneck_exporter.driver.plausible import Screen
 from gpu_bottleneck_exporter.driver.protocol import (
     CONCERNS_ALL,
+    NO_PERMISSION,
     AccessLost,
     Device,
     Driver,
@@ -49,6 +50,8 @@ class Outcome(NamedTuple):
     last_success: float | None = None
     """Unix time of the last read that succeeded."""
     error: str | None = None
+    down: bool = False
+    """Whether it failed with the whole GPU, and not by itself."""
 
 
 _UNTRIED = Outcome()
@@ -65,6 +68,8 @@ class Opened:
     due_ns: dict[str, int] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
     """By the collectors' names."""
+    forbidden: dict[str, str] = field(default_factory=dict)
+    """By collector that wants a permission: what the driver said."""
 
 
 class GpuWorker:
@@ -108,6 +113,7 @@ class GpuWorker:
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._finished_tick_ns = time.monotonic_ns()
         self._down: str | None = None
+        self._down_cause: str | None = None
         self._attempted = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gpu{index}", daemon=True)
 
@@ -137,6 +143,10 @@ class GpuWorker:
         hung = self.hung_seconds(now_ns)
         return f"a driver call has not returned for {hung:.0f} s" if hung else None
 
+    def down_cause(self, now_ns: int) -> str | None:
+        """What `down_reason` comes from: a key of `remedies.OF_DRIVER`, if there is one."""
+        return "hung" if self.hung_seconds(now_ns) else self._down_cause
+
     def hung_seconds(self, now_ns: int) -> float | None:
         """For how long the thread has been inside the driver, if past the deadline."""
         silent_ns = now_ns - self._finished_tick_ns
@@ -165,7 +175,16 @@ class GpuWorker:
         ]
         if down is None:
             return found
-        return [(name, outcome._replace(success=False, error=down)) for name, outcome in found]
+        return [
+            (name, outcome._replace(success=False, error=down, down=True))
+            for name, outcome in found
+        ]
+
+    @property
+    def forbidden(self) -> dict[str, str]:
+        """Collectors that want a permission on the physical GPU, and what the driver said."""
+        opened = self._opened
+        return dict(opened[0].forbidden) if opened else {}
 
     def add_xid(self, code: int) -> None:
         """Count an XID of the physical GPU."""
@@ -292,6 +311,8 @@ class GpuWorker:
         try:
             error = self._read(collector, opened)
         except Unsupported as refusal:
+            if refusal.cause == NO_PERMISSION:
+                opened.forbidden[name] = str(refusal)
             if not opened.refusals.refused(name):
                 opened.outcomes.pop(name, None)
                 if name == "utilization":
@@ -319,6 +340,7 @@ class GpuWorker:
                 opened.due_ns[collector.name] = 0
             else:
                 opened.refusals.given(collector.name)
+                opened.forbidden.pop(collector.name, None)
                 self._book(opened, fresh_ns, self._screened(collector, opened, reading))
         except Unsupported:
             raise
@@ -400,7 +422,7 @@ class GpuWorker:
             self.access_lost_since = self.access_lost_since or time.monotonic()
         else:
             self.access_lost_since = None
-        self._down = str(error)
+        self._down, self._down_cause = str(error), error.cause
         self._tell_state()
         self._close()
         self._finished_tick_ns = time.monotonic_ns()

@@ -74,15 +74,15 @@ int open_board(void)
   return result;
 }
 
-/* The memory stays mapped: another thread may hang in a call on it. */
+/* Once too often is no error, whatever nvml.h says. The memory stays mapped: another thread may
+   hang in a call on it. */
 int close_board(void)
 {
   pthread_mutex_lock(&opening);
-  int result = users > 0 ? NVML_SUCCESS : NVML_UNINITIALIZED;
   if (users > 0 && --users == 0)
     atomic_store(&board, NULL);
   pthread_mutex_unlock(&opening);
-  return result;
+  return NVML_SUCCESS;
 }
 
 const struct board_gpu *board_entity(const struct board_header *header, unsigned index)

@@ -7,6 +7,7 @@
 
 #define PCI_DEVICE_ID 0x233010DEu
 #define PCIE_WINDOW_SLOTS 2u
+#define THRESHOLDS (THRESHOLD_GPU_MAX + 1)
 
 /* A getter of one 32-bit member of the record. */
 static int gauge(const struct device *device, int call, size_t member, unsigned *value)

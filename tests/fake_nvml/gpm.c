@@ -147,6 +147,7 @@ API int nvmlGpmSampleGet(struct device *device, struct gpm_sample *sample)
   return NVML_SUCCESS;
 }
 
+#if DRIVER_BRANCH >= 525
 /* Goes by the instance's faults; the GPU's hang and loss reach it anyway. */
 API int nvmlGpmMigSampleGet(struct device *device, unsigned gpu_instance, struct gpm_sample *sample)
 {
@@ -160,6 +161,7 @@ API int nvmlGpmMigSampleGet(struct device *device, unsigned gpu_instance, struct
       return nvmlGpmSampleGet(device_at(index), sample);
   return NVML_NOT_FOUND;
 }
+#endif
 
 API int nvmlGpmQueryDeviceSupport(struct device *device, struct support *support)
 {

@@ -51,7 +51,7 @@ API int nvmlSystemGetCudaDriverVersion_v2(int *version)
 }
 #endif
 
-API const char *nvmlErrorString(int result)
+API const char *nvmlErrorString(unsigned result)
 {
   static const char *const texts[] = {
       "Success", "Uninitialized", "Invalid Argument", "Not Supported",
@@ -63,7 +63,7 @@ API const char *nvmlErrorString(int result)
   };
   if (result == NVML_VERSION_MISMATCH)
     return "Argument version mismatch";
-  if (result < 0 || (size_t)result >= sizeof texts / sizeof texts[0])
+  if (result >= sizeof texts / sizeof texts[0])
     return "Unknown Error";
   return texts[result];
 }

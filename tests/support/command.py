@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ ANY_PORT = ("--web.listen-address", "127.0.0.1:0")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """The environment without settings, and without a driver.
+    """The environment without settings, and without a driver that can be used.
 
     An empty libnvidia-ml.so.1 in `folder` is found first, and cannot be loaded.
     """
@@ -31,10 +31,12 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     return {**kept, "LD_LIBRARY_PATH": str(folder), "PYTHONUTF8": "1", **variables}
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command run to its end."""
+def run(
+    folder: Path, *arguments: str, way: Sequence[str] = (), **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The command run to its end, `way` put before it."""
     return subprocess.run(
-        [*COMMAND, *arguments],
+        [*way, *COMMAND, *arguments],
         cwd=folder,
         env=environment(folder, **variables),
         stdin=subprocess.DEVNULL,
@@ -110,12 +112,14 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
-    """The command in the background; afterwards nothing of it is left."""
+def serving(
+    folder: Path, *arguments: str, way: Sequence[str] = (), **variables: str
+) -> Iterator[Server]:
+    """The command in the background, `way` put before it; afterwards nothing of it is left."""
     errors = folder / "stderr"
     with errors.open("wb") as file:
         process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*way, *COMMAND, *arguments],
             cwd=folder,
             env=environment(folder, **variables),
             stdin=subprocess.DEVNULL,

@@ -188,6 +188,11 @@ def missing_signals(gpu: GpuSnapshot, collectors: frozenset[str]) -> list[str]:
     return [signal for signal, given in _read_by(collectors).items() if not given(gpu)]
 
 
+def reader_of(signal: str) -> str | None:
+    """The collector that reads `signal` of a GPU; None for those of driver and host."""
+    return _OF_GPUS[signal][0] if signal in _OF_GPUS else None
+
+
 def _read_by(collectors: frozenset[str]) -> dict[str, Callable[[GpuSnapshot], bool]]:
     """Of the signals of GPUs those that are read at all: a collector may be switched off."""
     return {signal: given for signal, (reader, given) in _OF_GPUS.items() if reader in collectors}

@@ -26,9 +26,17 @@ from gpu_bottleneck_exporter.driver.readings import (
     Xid,
 )
 
+NO_PERMISSION = "no_permission"
+"""A cause of errors: asked by another user, or with more rights, the driver would answer."""
+
 
 class DriverError(Exception):
     """A reading failed this time; the next one may succeed."""
+
+    def __init__(self, sentence: str = "", cause: str | None = None) -> None:
+        """`cause` is a key of `remedies.OF_DRIVER`, if there is a remedy of its own."""
+        super().__init__(sentence)
+        self.cause = cause
 
 
 class Unsupported(DriverError):  # noqa: N818 - an answer, not a failure

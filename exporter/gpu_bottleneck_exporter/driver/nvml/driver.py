@@ -13,7 +13,7 @@ import pynvml
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.events import XidEvents
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
-from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, load
 from gpu_bottleneck_exporter.driver.protocol import (
     Device,
     DriverError,
@@ -49,6 +49,7 @@ class NvmlDriver:
         self._metered: dict[int | None, Calls] = {}
         self._lock = threading.Lock()
         calls = self._meter(None)
+        load()
         calls.ask(pynvml.nvmlInit)
         self._system = System(
             driver_version=_optional(lambda: calls.text("nvmlSystemGetDriverVersion")),
@@ -59,7 +60,7 @@ class NvmlDriver:
             # No thread is inside yet; and only a new start makes the driver count again.
             with contextlib.suppress(DriverError):
                 calls.ask(pynvml.nvmlShutdown)
-            raise DriverMissing("the driver has no GPU")
+            raise DriverMissing("the driver lists no GPU", "no_gpu")
         self._events = XidEvents(calls)
         self._handles: dict[int, object] = {}
         self._divided: dict[int, bool] = {}

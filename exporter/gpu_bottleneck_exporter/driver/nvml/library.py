@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from gpu_bottleneck_exporter.driver.nvml import trial
 from gpu_bottleneck_exporter.driver.protocol import (
+    NO_PERMISSION,
     AccessLost,
     DeviceLost,
     DriverError,
@@ -42,11 +44,35 @@ _ERRORS: dict[int, type[DriverError]] = {
 
 _TEXT_BYTES = 96
 """Names and UUIDs (NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+_CAUSES = {
+    pynvml.NVML_ERROR_UNINITIALIZED: "access_lost",
+    pynvml.NVML_ERROR_NO_PERMISSION: NO_PERMISSION,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "not_loaded",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no_library",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "library_broken",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "reset_required",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "mismatch",
+    pynvml.NVML_ERROR_UNKNOWN: "access_lost",
+}
+
+
+def load() -> None:
+    """See to it that the library can be loaded without harm; pynvml loads it at its first call.
+
+    Raises DriverMissing where there is a library that cannot be.
+    """
+    if pynvml.nvmlLib is not None:
+        return
+    reason = trial.failure()
+    if reason is not None:
+        forbidden = "permission" in reason.lower()
+        sentence = f"nvmlInit: {_describe(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)}: {reason}"
+        raise DriverMissing(sentence, "library_forbidden" if forbidden else "library_broken")
 
 
 def driver_error(code: int, what: str) -> DriverError:
     """The exception for NVML return code `code` of call `what`."""
-    return _ERRORS.get(code, DriverError)(f"{what}: {_describe(code)}")
+    return _ERRORS.get(code, DriverError)(f"{what}: {_describe(code)}", _CAUSES.get(code))
 
 
 def _describe(code: int) -> str:

@@ -1,0 +1,159 @@
+"""Files in the place of the driver's library that are not it: told in one line, never fatal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.nvml import trial
+from support.command import ANY_PORT, run, serving, wait_for
+from support.drivers import Libraries
+from support.rights import as_user
+
+ELF_CLASS = 4
+Place = Callable[[Path, Path], object]
+"""Puts something at its second argument, be it made of the whole library at its first."""
+
+
+def cut(share: float) -> Place:
+    """Less than what is loaded of it: what follows are symbols for debuggers."""
+
+    def place(whole: Path, at: Path) -> None:
+        _, needed = trial._lengths(f"{whole}")
+        at.write_bytes(whole.read_bytes()[: int(needed * share)])
+
+    return place
+
+
+def of_another_class(whole: Path, at: Path) -> None:
+    content = bytearray(whole.read_bytes())
+    content[ELF_CLASS] = 1
+    at.write_bytes(content)
+
+
+def needing(_: Path, at: Path) -> None:
+    """A library that needs another one, which is gone."""
+    gone = at.parent / "libgone.so"
+    for path, options in ((gone, []), (at, [f"-L{at.parent}", "-Wl,--no-as-needed", "-lgone"])):
+        command = ["cc", "-shared", "-x", "c", "/dev/null", "-o", f"{path}", "-x", "none", *options]
+        subprocess.run(command, check=True)
+    gone.unlink()
+
+
+BAD: dict[str, tuple[Place, str]] = {
+    "cut to a tenth": (cut(0.1), "SIGBUS"),
+    "cut in half": (cut(0.5), "SIGBUS"),
+    "cut by a hundredth": (cut(0.99), "cut short"),
+    "empty": (cut(0.0), "file too short"),
+    "a folder": (lambda _, at: at.mkdir(), "Is a directory"),
+    "text": (lambda _, at: at.write_text("GPU\n" * 100), "invalid ELF header"),
+    "of another machine": (of_another_class, "wrong ELF class"),
+    "a dead link": (lambda _, at: at.symlink_to("libnvidia-ml.so.9"), "which is missing"),
+    "in need of another": (needing, "libgone.so: cannot open"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the loader looks first."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_cannot_be_loaded_is_told_with_the_loaders_reason(
+    folder: Path, libraries: Libraries, name: str
+) -> None:
+    place, reason = BAD[name]
+    place(libraries.path(580), folder / trial.LIBRARY)
+    said = trial.failure()
+    assert said is not None
+    assert reason in said
+    assert trial.LIBRARY in said
+    assert "\n" not in said
+
+
+def test_the_whole_library_and_none_at_all_are_fine(folder: Path, libraries: Libraries) -> None:
+    assert trial.failure("libnowhere.so.1") is None
+    shutil.copy(libraries.path(580), folder / trial.LIBRARY)
+    assert trial.failure() is None
+
+
+def test_a_missing_part_that_only_a_later_call_would_touch_is_told_too(
+    folder: Path, libraries: Libraries
+) -> None:
+    whole = libraries.path(580)
+    _, needed = trial._lengths(f"{whole}")
+    content = whole.read_bytes()
+    for length in range(needed - 1, needed - 300, -100):
+        (folder / trial.LIBRARY).write_bytes(content[:length])
+        assert trial.failure() is not None
+    (folder / trial.LIBRARY).write_bytes(content[:needed])
+    assert trial.failure() is None
+
+
+def test_a_pipe_in_its_place_holds_up_nobody(folder: Path) -> None:
+    os.mkfifo(folder / trial.LIBRARY)
+    said = trial.failure(patience_seconds=1)
+    assert said == f"{folder / trial.LIBRARY} (not a file): loading it has not ended within 1 s"
+
+
+def test_where_no_process_can_be_started_nobody_goes_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / trial.LIBRARY).touch()
+    monkeypatch.setattr(sys, "executable", f"{folder}/none")
+    assert trial.failure() is None
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path, libraries: Libraries) -> Path:
+    cut(0.1)(libraries.path(580), tmp_path / trial.LIBRARY)
+    return tmp_path
+
+
+def test_check_and_once_on_a_library_that_was_cut_short(cut_short: Path) -> None:
+    checked = run(cut_short, "check")
+    assert (checked.returncode, checked.stderr) == (2, "")
+    found, remedy = checked.stdout.splitlines()
+    assert found.startswith("GPU metrics     none: ")
+    assert f"{cut_short / trial.LIBRARY}: loading it ends with SIGBUS" in found
+    assert "install the driver's libraries anew" in remedy
+    once = run(cut_short, "once")
+    assert once.returncode == 1
+    (error,) = [line for line in once.stderr.splitlines() if not line.startswith("time=")]
+    assert "SIGBUS" in error
+
+
+def test_serve_lives_on_with_it_and_takes_the_whole_one_once_it_is_there(
+    cut_short: Path, libraries: Libraries, make_board: Callable[..., Board]
+) -> None:
+    board = make_board()
+    variables = {"FAKE_NVML_BOARD": f"{board.path}"}
+    with serving(cut_short, "serve", *ANY_PORT, **variables) as server:
+        wait_for(lambda: "SIGBUS" in server.get("/-/ready")[1], "the reason")
+        assert "gpu_exporter_build_info" in server.get()[1]
+        whole = cut_short / "whole"
+        shutil.copy(libraries.path(580), whole)
+        whole.rename(cut_short / trial.LIBRARY)
+        wait_for(lambda: "gpu_up{" in server.get()[1], "the GPU")
+
+
+def test_a_library_that_may_not_be_read_is_not_a_missing_one(
+    tmp_path: Path, libraries: Libraries
+) -> None:
+    shutil.copy(libraries.path(580), tmp_path / trial.LIBRARY)
+    (tmp_path / trial.LIBRARY).chmod(0)
+    way = as_user(0) if os.geteuid() == 0 else ()
+    done = run(tmp_path, "check", way=way)
+    found, remedy = done.stdout.splitlines()
+    assert done.returncode == 2
+    assert found.endswith(f"{tmp_path / trial.LIBRARY}: no permission to read it")
+    assert "read the library" in remedy

@@ -1,0 +1,166 @@
+"""The stand-in, our own numbers and pynvml's against NVIDIA's nvml.h: a wrong one does not compile.
+
+The headers come from the wheels that NVIDIA publishes, one for each CUDA release.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.driver import board
+from support import fetched
+from support.tools import require
+
+from . import nvidia
+
+HERE = Path(__file__).parent
+RELEASES = {
+    "11.8.86": ("nvidia-nvml-dev-cu11", "520.61.05"),
+    "12.2.140": ("nvidia-nvml-dev-cu12", "535.54.03"),
+    "12.8.90": ("nvidia-nvml-dev-cu12", "570.124.06"),
+    "12.9.79": ("nvidia-nvml-dev-cu12", "575.57.08"),
+    "13.0.39": ("nvidia-nvml-dev", "580.65.06"),
+    "13.0.87": ("nvidia-nvml-dev", "580.82.07"),
+    "newest": ("nvidia-nvml-dev", "9999.1"),
+}
+"""Release of the header: its package, and the driver that it came with."""
+EXPORTED = re.compile(r'__attribute__\(\(visibility\("default"\)\)\)\s+([^;{]+?\))\s*\{')
+ENUMERATORS = re.compile(r"\benum \w*\s*\{(.*?)\}", re.DOTALL)
+
+
+def header(release: str) -> Path:
+    package, _ = RELEASES[release]
+    return fetched.header(package, None if release == "newest" else release)
+
+
+def driver(release: str) -> str:
+    return RELEASES[release][1]
+
+
+def words(path: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"[A-Za-z_]\w*", path.read_text(errors="replace")))
+
+
+def unit(lines: Iterable[str], abi: str) -> str:
+    """A C file in which our header and NVIDIA's meet; one name is in both."""
+    ours = f"#define NVML_SUCCESS OURS_SUCCESS\n{abi}\n#undef NVML_SUCCESS"
+    return "\n".join(["#include <stddef.h>", ours, '#include "nvml.h"', *lines, ""])
+
+
+def complaints(text: str, nvml: Path, folder: Path) -> list[str]:
+    """What the compiler has against C file `text`."""
+    (folder / "held.c").write_text(text)
+    compiler = require("cc", "gcc")
+    command = [compiler, "-std=gnu11", "-fsyntax-only", "-Wno-deprecated-declarations"]
+    command += [f"-I{nvml.parent}", f"{folder / 'held.c'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    errors = [line for line in done.stderr.splitlines() if " error: " in line]
+    assert errors or done.returncode == 0, done.stderr
+    return errors
+
+
+def abi() -> str:
+    return (HERE / "abi.h").read_text()
+
+
+def prototypes(branch: int, folder: Path) -> dict[str, str]:
+    """What the stand-in exports in driver `branch`, by name: result, name and parameters."""
+    (folder / "board.h").write_text(board.c_header())
+    command = [require("cc", "gcc"), "-E", "-P", "-std=c11", f"-DDRIVER_BRANCH={branch}"]
+    command += [f"-I{folder}", f"-I{HERE}", *map(str, sorted(HERE.glob("*.c")))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = [" ".join(text.split()) for text in EXPORTED.findall(done.stdout)]
+    named = {re.findall(r"(\w+)\(", text)[0]: text for text in found}
+    return {name: text for name, text in named.items() if name.startswith("nvml")}
+
+
+def as_nvidia(prototype: str) -> str:
+    """The same in NVIDIA's types, to be declared beside NVIDIA's own."""
+    for ours, (theirs, _) in nvidia.STRUCTURES.items():
+        prototype = re.sub(rf"\bstruct {ours}\b", theirs, prototype)
+    prototype = prototype.replace(f"struct {nvidia.REQUEST}", "nvmlGpmMetricsGet_t")
+    for ours, theirs in nvidia.HANDLES.items():
+        prototype = re.sub(rf"\bstruct {ours}\b", theirs, prototype)
+    return re.sub(r"^int ", "nvmlReturn_t ", prototype) + ";"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_stand_in_has_nvidias_numbers_and_layouts(release: str, tmp_path: Path) -> None:
+    nvml = header(release)
+    lines = list(nvidia.assertions(nvidia.of_the_stand_in(driver(release)), words(nvml)))
+    assert len(lines) > 100
+    assert complaints(unit(lines, abi()), nvml, tmp_path) == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_our_code_has_nvidias_numbers_and_layouts(release: str, tmp_path: Path) -> None:
+    nvml = header(release)
+    pairs = [*nvidia.of_our_code(driver(release)), *nvidia.of_the_binding()]
+    lines = list(nvidia.assertions(iter(pairs), words(nvml)))
+    assert complaints(unit(lines, abi()), nvml, tmp_path) == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_stand_in_has_the_functions_of_its_branch(release: str, tmp_path: Path) -> None:
+    nvml = header(release)
+    newest = prototypes(9999, tmp_path)
+    mine = prototypes(int(driver(release).partition(".")[0]), tmp_path)
+    assert mine.keys() == newest.keys() & words(nvml)
+    lines = [as_nvidia(prototype) for prototype in mine.values()]
+    assert complaints(unit(lines, ""), nvml, tmp_path) == []
+
+
+def test_nothing_is_left_out_of_the_comparison() -> None:
+    bodies = ENUMERATORS.findall(abi())
+    enumerators = {name for body in bodies for name in re.findall(r"\b[A-Z][A-Z_0-9]*\b", body)}
+    enumerators |= set(re.findall(r"#define (?!FAKE_)(\w+) ", abi()))
+    moved = {name for names in nvidia.MOVED.values() for ours in names for name in words_of(ours)}
+    held = {name.replace("OURS_", "NVML_") for name in nvidia.NUMBERS} | moved
+    assert enumerators == held
+    structures = set(re.findall(r"^struct (\w+) \{", abi(), re.MULTILINE))
+    assert structures == {*nvidia.STRUCTURES, nvidia.REQUEST}
+    newest = words(header("newest"))
+    pairs = [
+        *(pair for version in nvidia.MOVED for pair in nvidia.of_the_stand_in(version)),
+        *nvidia.of_our_code("9999.1"),
+        *nvidia.of_the_binding(),
+    ]
+    assert len(list(nvidia.assertions(iter(pairs), newest))) == len(pairs)
+
+
+def words_of(expression: str) -> list[str]:
+    return re.findall(r"[A-Za-z_]\w*", expression)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("FIELD_POWER_AVERAGE = 185", "FIELD_POWER_AVERAGE = 186"),
+        ("FIELD_580_SW_THERMAL = 269", "FIELD_580_SW_THERMAL = 251"),
+        ("GPM_DRAM = 10", "GPM_DRAM = 9"),
+        ("NVML_TIMEOUT = 10", "NVML_TIMEOUT = 11"),
+        ("#define MEMORY_V2 0x02000028u", "#define MEMORY_V2 0x02000020u"),
+        ("unsigned version, sensor;\n  int temperature;", "unsigned version;\n  int temperature;"),
+        ("total, reserved, free, used;", "total, free, reserved, used;"),
+        ("char bus_id_legacy[16];", "char bus_id_legacy[32];"),
+        ("long long timestamp_us, latency_us;", "int timestamp_us, latency_us;"),
+    ],
+)
+def test_a_wrong_number_or_layout_does_not_compile(right: str, wrong: str, tmp_path: Path) -> None:
+    nvml = header("13.0.87")
+    assert right in abi()
+    lines = nvidia.assertions(nvidia.of_the_stand_in(driver("13.0.87")), words(nvml))
+    assert complaints(unit(lines, abi().replace(right, wrong)), nvml, tmp_path)
+
+
+def test_a_wrong_parameter_does_not_compile(tmp_path: Path) -> None:
+    nvml = header("13.0.87")
+    right = prototypes(580, tmp_path)["nvmlDeviceGetSamples"]
+    wrong = right.replace("unsigned long long last_seen_us, ", "unsigned last_seen_us, ")
+    assert wrong != right
+    assert complaints(unit([as_nvidia(wrong)], ""), nvml, tmp_path)

@@ -1,0 +1,118 @@
+"""What tests fetch from package registries: once, kept in the virtual environment."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from support.tools import _missing, require
+
+_CACHE = Path(sys.prefix) / "fetched"
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+ALL_BRANCHES = "sid"
+"""The suite of Debian that has drivers of many branches, from 390 on."""
+
+
+def header(package: str, version: str | None) -> Path:
+    """NVIDIA's nvml.h as wheel `package` of `version` has it, or the newest one."""
+    wanted = f"{package}=={version}" if version else package
+
+    def fetch(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as wheels:
+            _pip("download", "--no-deps", "--only-binary=:all:", "-d", wheels, wanted)
+            with zipfile.ZipFile(next(Path(wheels).iterdir())) as wheel:
+                name = next(name for name in wheel.namelist() if name.endswith("/nvml.h"))
+                (folder / "nvml.h").write_bytes(wheel.read(name))
+
+    return _once(wanted, fetch) / "nvml.h"
+
+
+def package(requirement: str) -> Path:
+    """A folder into which pip has installed `requirement` alone."""
+    return _once(
+        requirement,
+        lambda folder: _pip("install", "--no-deps", "--target", f"{folder}", requirement),
+    )
+
+
+def nvidia_library(debian_package: str, suite: str | None = None) -> Path:
+    """The libnvidia-ml.so.1 of a package in Debian's non-free, of `suite` or of this machine's.
+
+    It is unpacked, not installed.
+    """
+    wanted = suite or _codename()
+
+    def fetch(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as index:
+            _index(Path(index), wanted)
+            _apt(Path(index), "download", debian_package)
+            archive = next(Path(index).glob("*.deb"))
+            _run(["dpkg-deb", "--extract", f"{archive}", f"{folder}"])
+
+    return next(_once(f"{debian_package} {wanted}", fetch).rglob("libnvidia-ml.so.1"))
+
+
+def _codename() -> str:
+    require("apt-get", "apt")
+    release = Path("/etc/os-release").read_text()
+    if "\nID=debian" not in f"\n{release}":
+        _missing("NVIDIA's library is taken from Debian's non-free: no Debian here")
+    return release.partition("VERSION_CODENAME=")[2].partition("\n")[0]
+
+
+def _index(folder: Path, suite: str) -> None:
+    """A package index of its own, from the mirror that this machine uses."""
+    known = _run(
+        ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) ", "Created-By: Packages"]
+    )
+    mirror = next(line.split()[0] for line in known.splitlines() if f" {_codename()} " in line)
+    signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
+    (folder / "sources.list").write_text(f"deb {signed}{mirror} {suite} non-free\n")
+    (folder / "lists/partial").mkdir(parents=True)
+    (folder / "cache/archives/partial").mkdir(parents=True)
+    _apt(folder, "update")
+
+
+def _apt(index: Path, *command: str) -> None:
+    """apt-get on `index` alone, from within it."""
+    options = {
+        "Dir::Etc::SourceList": index / "sources.list",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State::Lists": index / "lists",
+        "Dir::Cache": index / "cache",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+    }
+    settings = [f"--option={name}={value}" for name, value in options.items()]
+    _run(["apt-get", "-qq", *settings, *command], index)
+
+
+def _pip(*command: str) -> None:
+    _run([sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *command])
+
+
+def _run(command: list[str], cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        _missing(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def _once(name: str, fetch: Callable[[Path], None]) -> Path:
+    """The folder that `fetch` has filled, now or in an earlier run; one process fetches."""
+    folder = _CACHE / name.replace(" ", "-").replace("/", "-")
+    _CACHE.mkdir(exist_ok=True)
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=_CACHE) as half:
+                begun = Path(half) / "begun"
+                begun.mkdir()
+                fetch(begun)
+                begun.rename(folder)
+    return folder
