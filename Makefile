@@ -58,7 +58,7 @@ lint: $(VENV)/.developer  ## Check style and types
 # By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards,rules}_scale.py
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP servers
 	$(BIN)/python tests/bench/exporter_cost.py
-	$(BIN)/python tests/bench/feeders_cost.py
+	$(BIN)/python tests/bench/beside.py
 	$(BIN)/python tests/bench/http_servers.py
 
 generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the dashboards, the golden exposition

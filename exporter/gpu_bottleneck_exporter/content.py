@@ -8,7 +8,6 @@ from gpu_bottleneck_exporter.collectors.base import Collector
 from gpu_bottleneck_exporter.exposition import Exposition
 from gpu_bottleneck_exporter.nodeview.local import LocalNode, Recorder
 from gpu_bottleneck_exporter.sampler import Sampler
-from gpu_bottleneck_exporter.web.status import status_page
 
 
 class ExporterContent:
@@ -29,6 +28,9 @@ class ExporterContent:
 
     def status_page(self) -> bytes:
         """The page for people."""
+        # Imported late: a megabyte that most exporters never need, as nobody looks at their page.
+        from gpu_bottleneck_exporter.web.status import status_page  # noqa: PLC0415
+
         view = self.recorder.view()
         page = status_page(view, telemetry_path=self._telemetry_path, runbooks=self._runbooks)
         return page.encode(errors="replace")

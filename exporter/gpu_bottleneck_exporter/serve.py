@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -20,6 +22,8 @@ from gpu_bottleneck_exporter.web.reload import WebConfigFile
 
 _ALLOCATIONS = 20_000
 """Net allocations between two looks for cycles; Python's own default is 700."""
+_M_ARENA_MAX = -8
+"""mallopt(3)."""
 
 
 def enabled_collectors(settings: Settings) -> tuple[Collector, ...]:
@@ -37,7 +41,17 @@ def serve(
 
     Raises ExporterError when the driver can only be used by a new process.
     """
+    _share_one_heap()
     asyncio.run(_serve(settings, open_driver, sockets, web_config))
+
+
+def _share_one_heap() -> None:
+    """Keep glibc from giving each thread a heap of its own: a thread per GPU would fill many a bit.
+
+    They seldom allocate at the same time, as one Python runs at a time.
+    """
+    with contextlib.suppress(AttributeError):  # other C libraries have one heap anyway
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _spare_the_collector() -> None:

@@ -30,7 +30,7 @@ from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stall import Holders, engaged, split
+from gpu_bottleneck_exporter.stall import Holders, split
 from gpu_bottleneck_exporter.workload.desktop import without_desktop
 
 log = logging.getLogger(__name__)
@@ -395,7 +395,7 @@ class GpuWorker:
             ledger.add_stall(stalls)
             raise
         ledger.add_stall(stalls)
-        self._watch.tell_engaged(uuid, engaged(active, stalls) / observed)
+        self._watch.tell_split(uuid, active, stalls)
 
     def _tell(self, opened: Opened, name: str, error: str | None) -> None:
         """Say how a collector fares, if that is new."""

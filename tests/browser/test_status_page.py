@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter.nodeview.metrics import reading_of
 from gpu_bottleneck_exporter.nodeview.model import Key, NodeView
 from gpu_bottleneck_exporter.remedies import REMEDIES, RUNBOOK_BASE, RUNBOOKS
-from gpu_bottleneck_exporter.web.app import HTML, PAGE_HEADERS
+from gpu_bottleneck_exporter.web.app import HTML, page_headers
 from gpu_bottleneck_exporter.web.status import status_page
 from support.browser import DESK, PATIENCE_MILLISECONDS, PHONE, chromium, opened
 from support.command import ANY_PORT, Server, serving, wait_for
@@ -150,7 +150,7 @@ def crowded() -> NodeView:
 def test_many_gpus_with_hostile_names(browser: Browser) -> None:
     url = "http://exporter.test/"
     body = status_page(crowded(), telemetry_path="/metrics", runbooks="https://example.org")
-    headers = {name.decode(): value.decode() for name, value in PAGE_HEADERS}
+    headers = {name.decode(): value.decode() for name, value in page_headers()}
     with opened(browser, "about:blank", viewport=DESK) as (page, said):
         dialogs: list[str] = []
         page.on("dialog", lambda dialog: dialogs.append(dialog.message))

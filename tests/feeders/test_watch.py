@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -21,7 +22,7 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch, Rhythm
 from gpu_bottleneck_exporter.sampler import Sampler, State
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stall import PEER
+from gpu_bottleneck_exporter.stall import ASLEEP, PEER, STORAGE
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
 
@@ -154,7 +155,7 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
     for uuid, parent in PARENTS.items():
         watch.hold(uuid, holders, parent)
     until(lambda: all(peer_busy(watch, uuid) is not None for uuid in PARENTS), "feeders")
-    watch.tell_engaged(busy, 0.9)
+    watch.tell_split(busy, 9, {ASLEEP: 1})
     found = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
     assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
 
@@ -167,7 +168,7 @@ def test_nobody_waits_for_a_gpu_that_has_hung(
     for uuid in ("hung", "waiting"):
         watch.hold(uuid, holders)
     until(lambda: peer_busy(watch, "waiting") is not None, "feeders")
-    watch.tell_engaged("hung", 0.9)
+    watch.tell_split("hung", 9, {ASLEEP: 1})
     until(lambda: peer_busy(watch, "waiting") == 0.0, "its last tick is over")
 
 
@@ -194,6 +195,44 @@ def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
         whole, working, sibling, of_another_job = waited_for_peer(sampler)
     assert sibling
     assert (whole, working, of_another_job) == (0, 0, 0)
+
+
+def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
+    watch: FeederWatch, start: Start
+) -> None:
+    holders = {name: start().pid for name in ("steady", "lively")}
+    for name, pid in holders.items():
+        watch.hold(name, frozenset({pid}))
+    until(lambda: all(map(watch.feeding, holders)), "a snapshot")
+
+    def between_looks(name: str) -> float:
+        feed = watch.feed(name)
+        assert feed is not None
+        spans = [moment.elapsed_ns for moment in list(feed._moments)[-8:]]
+        return median(spans) if len(spans) == 8 else 0.0
+
+    for _ in range(20):
+        watch.tell_split("steady", 0, {ASLEEP: 1_000_000_000})
+        watch.tell_split("lively", 500_000_000, {ASLEEP: 500_000_000})
+    until(lambda: between_looks("steady") > 2 * between_looks("lively") > 0, "fewer looks")
+    watch.tell_split("steady", 0, {STORAGE: 1_000_000_000})
+    until(lambda: between_looks("steady") < 1.5 * between_looks("lively"), "more looks")
+
+
+def test_counters_of_steady_feeders_are_read_though_less_often(
+    watch: FeederWatch, start: Start
+) -> None:
+    main = start()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    feed = watch.feed("a")
+    assert feed is not None
+    for _ in range(20):
+        watch.tell_split("a", 1_000_000_000, {})
+    until(lambda: feed._ticks and feed._ticks[-1].elapsed_ns > 1_500_000_000, "a longer tick")
+    found = watch.feeders("a", time.monotonic_ns() - 1_000_000_000, time.monotonic_ns())
+    assert found is not None
+    assert found.elapsed_ns > 1_500_000_000
 
 
 def test_without_a_driver_the_host_is_read() -> None:

@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.feeders.crowd import WHOLE, Share, Turns, chosen
 from gpu_bottleneck_exporter.feeders.interactive import runs_notebook
 from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.member import Counters, Member
+from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
@@ -192,6 +193,7 @@ class Feed:
         self.has_rank_variables = False
         """Whether one of its mains was started as one of several ranks."""
         self.sought_kin = False
+        self.steady = Steadiness()
         self._others: frozenset[int] = frozenset()
         self._helpers: dict[int, Member] = {}
         """multiprocessing's own: they load nothing, but a forkserver starts workers."""
@@ -232,10 +234,12 @@ class Feed:
         """
         known = bool(self.mains)
         self._others = others
-        self._replace(self.mains, mains)
+        came = self._replace(self.mains, mains)
         self._share, self.whole = share, whole
         started = self._follow(workers)
         self.totals.worker_starts += started if known else 0
+        if came or started:
+            self.steady.disturb()
         self._in_turn = list(self.workers.values())
         self._turns.keep(set(self._in_turn))
         for member in (*self.mains.values(), *self._helpers.values()):

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.feed import Feed
@@ -26,7 +27,7 @@ from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.host.watch import HostWatch
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
-from gpu_bottleneck_exporter.stall import Feeders
+from gpu_bottleneck_exporter.stall import Feeders, engaged
 from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
@@ -36,7 +37,10 @@ PASS_SECONDS = {4: 0.1, 8: 0.15}
 """Between two looks at up to so many mains."""
 LONGEST_PASS_SECONDS = 0.2
 """With more. Waking is most of the cost, so that many GPUs are not to cost many times as much."""
+STEADY_PASS_SECONDS = 0.45
+"""Between two looks at feeders of a GPU that goes on as it did."""
 COUNT_SECONDS = 1.0
+STEADY_COUNT_SECONDS = 2.0
 SNAPSHOT_SECONDS = 2.0
 LOOK_FOR_CHILDREN_SECONDS = 0.4
 DISCOVERY_SECONDS = 10.0
@@ -50,6 +54,16 @@ _REST_FROM_DISCOVERY = 19
 _STOP_SECONDS = 2.0
 _PEER_FRESH_NS = 10_000_000_000
 """The driver's ring holds as much: what a GPU did in its last tick is not known for longer."""
+
+
+class Due(NamedTuple):
+    """What is to be done about one feed at a pass."""
+
+    look: bool
+    mains_only: bool
+    children: bool
+    """Whether to look for new ones."""
+    counters: bool
 
 
 class Rhythm:
@@ -71,7 +85,8 @@ class Rhythm:
 class FeederWatch:
     """Samples states of mains at each pass, of workers at every other, counters once a second.
 
-    Passes are `PASS_SECONDS` apart.
+    Passes are `PASS_SECONDS` apart. Those of steady GPUs are looked at less often, mains and
+    workers at once.
     """
 
     def __init__(
@@ -108,6 +123,9 @@ class FeederWatch:
         self._step = _pass_seconds(0)
         self._mains_only = True
         self._count = Rhythm(COUNT_SECONDS)
+        self._count_steady = Rhythm(STEADY_COUNT_SECONDS)
+        self._next_of_all = 0.0
+        """When the feeders of steady GPUs are looked at, too."""
         self._snapshot = Rhythm(SNAPSHOT_SECONDS)
         self._look_for_children = Rhythm(LOOK_FOR_CHILDREN_SECONDS)
         self._seek_kin = Rhythm(SEEK_KIN_SECONDS)
@@ -163,12 +181,18 @@ class FeederWatch:
         if feed:
             feed.behind.tell_busy(ratio, time.monotonic_ns())
 
-    def tell_engaged(self, uuid: str, ratio: float) -> None:
-        """Tell for its peers which share of its last tick GPU `uuid` worked or waited for its own.
+    def tell_split(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """Tell how the last tick of GPU `uuid` was split: busy time, and idle time by cause.
 
-        Who waits for a rank that is starved waits for that rank, however little its GPU does.
+        Its peers are engaged while it works or waits for its own: who waits for a rank that is
+        starved waits for that rank, however little its GPU does.
         """
+        elapsed_ns = active_ns + sum(stalls.values())
+        ratio = engaged(active_ns, stalls) / max(elapsed_ns, 1)
         self._engaged[uuid] = ratio, time.monotonic_ns()
+        feed = self._feeds.get(uuid)
+        if feed:
+            feed.steady.note(active_ns, stalls)
 
     def _peer(self, uuid: str, feed: Feed) -> float:
         """The largest share of the last tick that another GPU of the job was engaged in, 0-1."""
@@ -255,9 +279,7 @@ class FeederWatch:
                 with self._isolated("looking for feeders"):
                     self._rediscover()
             self._finished_pass_ns = time.monotonic_ns()
-            # Never in step with a loop of 25 or 100 ms, whose one moment would pass for all.
-            step = self._step * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
-            next_pass = max(next_pass + step, time.monotonic() + rest)
+            next_pass = max(next_pass + self._pause(), time.monotonic() + rest)
             # Not waiting for `_stop`: that costs several times as much, and this is brief.
             time.sleep(max(next_pass - time.monotonic(), 0.0))
         for feed in self._feeds.values():
@@ -278,29 +300,51 @@ class FeederWatch:
         if changed:
             self._tell()
 
+    def _pause(self) -> float:
+        """Seconds to the next pass.
+
+        Never in step with a loop of 25 or 100 ms, whose one moment would pass for all.
+        """
+        steady = bool(self._feeds) and all(feed.steady for feed in self._feeds.values())
+        return _jittered(STEADY_PASS_SECONDS if steady else self._step)
+
     def _pass(self, now: float) -> bool:
         """Sample; once a second also count. Whether the trees must be discovered anew."""
         stale = self._changed
         self._mains_only = not self._mains_only
-        counting = self._count.is_due(now)
-        looking = self._look_for_children.is_due(now)
-        if counting:
+        counting, looking = self._count.is_due(now), self._look_for_children.is_due(now)
+        counting_all = counting and self._count_steady.is_due(now)
+        feeds = list(self._feeds.values())
+        steady = {feed for feed in feeds if feed.steady}
+        everybody = now >= self._next_of_all or len(steady) == len(feeds)
+        if everybody:
+            self._next_of_all = now + _jittered(STEADY_PASS_SECONDS) - self._step / 2
+        if counting_all or (counting and len(steady) < len(feeds)):
             self._groups.look()
         for uuid, feed in list(self._feeds.items()):
+            lively = feed not in steady
+            due = Due(
+                look=lively or everybody,
+                mains_only=lively and self._mains_only,
+                children=looking,
+                counters=counting_all or (counting and lively),
+            )
             with self._isolated(f"watching the feeders of {uuid}"):
-                stale |= self._look_at(feed, counting=counting, looking=looking)
+                stale |= self._look_at(feed, due)
         if counting:
             self._learn_connections(time.monotonic_ns())
         return stale
 
-    def _look_at(self, feed: Feed, *, counting: bool, looking: bool) -> bool:
+    def _look_at(self, feed: Feed, due: Due) -> bool:
         """One feed's part of a pass."""
-        stale = not feed.sample(time.monotonic_ns(), mains_only=self._mains_only)
-        if looking:
+        stale = False
+        if due.look:
+            stale = not feed.sample(time.monotonic_ns(), mains_only=due.mains_only)
+        if due.children:
             stale |= not feed.knows_all_children()
         if self._connected and feed.behind.wanted(time.monotonic_ns()) and not feed.sought_kin:
             stale = feed.sought_kin = True
-        if counting:
+        if due.counters:
             stale |= not feed.advance(time.monotonic_ns())
         return stale
 
@@ -394,6 +438,10 @@ def _watched(feeds: Collection[Feed]) -> dict[str, int]:
 def _known_children(members: Mapping[int, Member], pid: int) -> list[int] | None:
     member = members.get(pid)
     return member.children() if member else None
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
 
 
 def _pass_seconds(mains: int) -> float:

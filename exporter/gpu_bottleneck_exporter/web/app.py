@@ -20,7 +20,6 @@ from gpu_bottleneck_exporter.web.answer import (
     respond,
 )
 from gpu_bottleneck_exporter.web.encoding import LastGzip, allows_gzip
-from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY
 
 if TYPE_CHECKING:
     from gpu_bottleneck_exporter.web.content import Content
@@ -34,15 +33,6 @@ READY_PATH = "/-/ready"
 
 HTML = "text/html; charset=utf-8"
 ALLOWED_METHODS = ("GET", "HEAD")
-
-PAGE_HEADERS = (
-    (
-        b"content-security-policy",
-        CONTENT_SECURITY_POLICY.encode(),
-    ),
-    (b"referrer-policy", b"no-referrer"),
-)
-"""The page shows names of processes and users; nothing of it is to run or to leave."""
 
 
 Route = Callable[[Scope, Receive], Awaitable[Answer]]
@@ -114,7 +104,7 @@ class App:
 
     async def _status(self, _scope: Scope, receive: Receive) -> Answer:
         page = await in_thread(self._pages, receive, self._content.status_page)
-        return Answer(200, HTML, page, PAGE_HEADERS)
+        return Answer(200, HTML, page, page_headers())
 
     async def _healthy(self, _scope: Scope, _receive: Receive) -> Answer:
         return _verdict(self._content.healthy())
@@ -148,6 +138,15 @@ def make_app(content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> 
             f"The telemetry path cannot be {telemetry_path}: that is a health page."
         )
     return App(content, telemetry_path)
+
+
+def page_headers() -> tuple[tuple[bytes, bytes], ...]:
+    """The page shows names of processes and users; nothing of it is to run or to leave."""
+    # Imported late: the page is a megabyte that most exporters are never asked for.
+    from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY  # noqa: PLC0415
+
+    policy = CONTENT_SECURITY_POLICY.encode()
+    return ((b"content-security-policy", policy), (b"referrer-policy", b"no-referrer"))
 
 
 def _verdict(verdict: tuple[bool, str]) -> Answer:

@@ -1,0 +1,65 @@
+"""Whether a GPU goes on as it did: what has been the same for long is looked at less often.
+
+Each tick is explained by looks of its own, so that fewer of them make its split coarser, not
+wrong on average. That holds where it is a plain average: a GPU that works and idles within one
+tick is never steady, as busy time is explained first, nor one whose cause takes a series of looks
+to see (`_BY_SERIES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpu_bottleneck_exporter.stall import NETWORK, REQUESTS, UNKNOWN
+
+LASTS_NS = 10_000_000_000
+"""For so long ticks must have been explained by the same."""
+_ALL = 0.95
+"""Of a tick: a GPU that works, or idles, for so much of it does nothing else."""
+_MOSTLY = 0.9
+"""Of the last `LASTS_NS`: one tick that differs is an accident, two are news."""
+_HALF = 0.5
+_OVER = 0.8
+"""Three ticks in a row that differ end what was."""
+_BUSY = "busy"
+_BY_SERIES = frozenset({NETWORK, REQUESTS, UNKNOWN})
+
+
+class Steadiness:
+    """Of one GPU; told after each tick by its reader, asked by the watching thread."""
+
+    def __init__(self) -> None:
+        self._what: str | None = None
+        self._now = 0.0
+        """The share of the last tick that it explains, and of the last ticks on average."""
+        self._share = 0.0
+        self._lasted_ns = 0
+
+    def __bool__(self) -> bool:
+        """Whether the last ticks were alike."""
+        return self._lasted_ns >= LASTS_NS and self._share >= _MOSTLY and self._now >= _HALF
+
+    def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """How a tick was split: busy time, and idle time by cause."""
+        elapsed_ns = active_ns + sum(stalls.values())
+        shares = _shares(active_ns, elapsed_ns, stalls)
+        self._now = shares.get(self._what or "", 0.0)
+        self._share += (self._now - self._share) * min(elapsed_ns / LASTS_NS, 1.0)
+        self._lasted_ns += elapsed_ns
+        if self._share < _OVER:
+            self._what = max(shares, key=lambda name: shares[name], default=None)
+            self._now, self._share, self._lasted_ns = 0.0, 1.0, 0
+
+    def disturb(self) -> None:
+        """Other processes feed it now."""
+        self._lasted_ns = 0
+
+
+def _shares(active_ns: int, elapsed_ns: int, stalls: Mapping[str, int]) -> dict[str, float]:
+    """What a tick went by, of what may be steady."""
+    if active_ns >= _ALL * elapsed_ns:
+        return {_BUSY: 1.0}
+    if active_ns > (1 - _ALL) * elapsed_ns:
+        return {}
+    idle = elapsed_ns - active_ns
+    return {cause: ns / idle for cause, ns in stalls.items() if cause not in _BY_SERIES}

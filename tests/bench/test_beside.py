@@ -1,0 +1,18 @@
+"""The benchmark's own parts; what it measures is no test, as it is a matter of the machine."""
+
+from __future__ import annotations
+
+from bench.beside import Cost, Costs, Node, measure, row
+from bench.crowd import STARVED
+
+
+def test_the_exporter_and_the_bare_loop_are_measured_at_the_same_time() -> None:
+    costs = measure(Node(2, 4, others=3, doing=STARVED), 2.0, None, warm_up=1.0)
+    assert costs.nvitop is None
+    assert costs.ours.cpu > costs.floor.cpu > 0
+    assert costs.ours.resident_bytes > costs.floor.resident_bytes > 1_000_000
+
+
+def test_a_row_tells_the_ratio() -> None:
+    costs = Costs(Cost(0.007, 40 << 20), Cost(0.014, 30 << 20), Cost(0.001, 10 << 20))
+    assert row(Node(8, 64), costs).startswith("| 8 | 64 | 0 | busy | **0.50** | 0.70% | 1.40% |")
