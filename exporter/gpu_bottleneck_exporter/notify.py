@@ -15,9 +15,11 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
+from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampler import PATIENCE_SECONDS, Sampler
 
 log = logging.getLogger(__name__)
+_news = News()
 
 _STARTING_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -34,13 +36,16 @@ class Supervisor:
 
     def tell(self, *assignments: str) -> bool:
         """Send `assignments`, like READY=1; False, and a line in the log, if it cannot be done."""
+        subject = f"{self.address} {assignments[0].partition('=')[0]}"
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
                 connection.settimeout(_SEND_SECONDS)
                 connection.sendto("\n".join(assignments).encode(), self.address)
         except OSError as error:
-            log.warning("cannot tell the supervisor %s: %s", assignments[0], error)
+            if _news.is_new(subject, str(error)):
+                log.warning("cannot tell the supervisor %s: %s", assignments[0], error)
             return False
+        _news.is_new(subject, None)
         return True
 
 

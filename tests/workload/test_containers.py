@@ -34,6 +34,8 @@ def test_names_by_id(tmp_path: Path) -> None:
         f"pod_ns_main-{ID.upper()}.log",
         f"a_pod_ns_main-{ID}.log",
         "README",
+        f"pod\n_ns_main-{ID}.log",
+        f"pod{{x=1}}_ns_main-{ID}.log",
     ],
 )
 def test_other_files_name_nothing(tmp_path: Path, name: str) -> None:

@@ -120,3 +120,15 @@ def test_names_of_this_machine() -> None:
     assert known_name(someone.pw_uid) == pwd.getpwuid(someone.pw_uid).pw_name
     assert known_name(2**31 + 5) is None
     assert known_name(2**70) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("anna", "anna"), ("CORP\\anna b", "CORP\\anna b"), ("a\nb", None), ("x" * 65, None)],
+)
+def test_a_name_that_is_no_label_is_none(
+    name: str, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = pwd.struct_passwd((name, "x", 1000, 1000, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: entry)
+    assert known_name(1000) == told

@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import (
     State,
     classify,
+    command_line,
     network_namespace,
     parse_stat,
     user_id,
@@ -518,7 +519,7 @@ class Feed:
         return any(f"from multiprocessing.{name} import main" in command for name in _HELPERS)
 
     def _command(self, pid: int) -> str:
-        return read(self._proc / str(pid) / "cmdline") or ""
+        return command_line(self._proc, pid).text
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")

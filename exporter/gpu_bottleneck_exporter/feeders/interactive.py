@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import command_line
 
 _NOTEBOOKS = frozenset({"ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "jupyter"})
 _WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
@@ -16,10 +17,10 @@ _TERMINAL = 4
 
 def is_interactive(proc: Path, pid: int) -> bool | None:
     """Of process `pid`; None when it is gone. `proc`: the host's."""
-    command, stat = (read(proc / str(pid) / name) for name in ("cmdline", "stat"))
+    stat = read(proc / str(pid) / "stat")
     if not stat:
         return None
-    return has_terminal(stat) or runs_notebook(command or "")
+    return has_terminal(stat) or runs_notebook(command_line(proc, pid).text)
 
 
 def has_terminal(stat: str) -> bool:

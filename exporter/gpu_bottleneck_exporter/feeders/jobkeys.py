@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import read, read_part
-from gpu_bottleneck_exporter.host.process import environment, parse_stat, user_id
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import command_line, environment, parse_stat, user_id
 from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.rendezvous import rendezvous
 
@@ -27,12 +27,11 @@ def job_keys(proc: Path, pid: int, groups: Groups) -> set[Key]:
 
 
 def _siblings(proc: Path, pid: int) -> Key | None:
-    command = read_part(proc / str(pid) / "cmdline")
-    stat = read(proc / str(pid) / "stat")
-    if not command or not command.text or not stat:
+    command, stat = command_line(proc, pid), read(proc / str(pid) / "stat")
+    if not command.text or not stat:
         return None
     parent = parse_stat(stat.encode()).parent
     # Of two that are cut it is not known whether they are the same.
-    forked = command.whole and command == read_part(proc / str(parent) / "cmdline")
+    forked = command.whole and command == command_line(proc, parent)
     spawned = any(words in command.text for words in _SPAWNED)
     return ("siblings", str(parent), user_id(proc, pid)) if forked or spawned else None

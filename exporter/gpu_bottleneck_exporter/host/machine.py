@@ -18,9 +18,11 @@ import psutil
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.host.pressure import RESOURCES, stalled_by_resource
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+from gpu_bottleneck_exporter.news import News
 
 log = logging.getLogger(__name__)
 
+_news = News()
 T = TypeVar("T")
 M = TypeVar("M")
 
@@ -205,6 +207,7 @@ def _part(reading: Callable[[], T], missing: M) -> T | M:
     """What `reading` gives, `missing` when it fails in whatever way."""
     try:
         return reading()
-    except Exception:  # kernels and psutil fail in many ways
-        log.debug("reading the machine", exc_info=True)
+    except Exception as error:
+        if _news.is_new("reading the machine", str(error)):
+            log.debug("reading the machine", exc_info=True)
         return missing

@@ -8,7 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile, read, read_part
+from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.files import KeptFile, Part, read, read_part
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
@@ -142,7 +143,8 @@ def environment(proc: Path, pid: int) -> str:
 
     Takes the same user or the right to ptrace; empty without.
     """
-    part = read_part(proc / str(pid) / "environ")
+    path = proc / str(pid) / "environ"
+    part = aside.call(pid, lambda: read_part(path))
     if part is None:
         return ""
     return part.text if part.whole else part.text[: part.text.rfind("\0") + 1]
@@ -158,6 +160,12 @@ def allowed_cpus(status: str) -> frozenset[int]:
                 cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)
             )
     return frozenset()
+
+
+def command_line(proc: Path, pid: int) -> Part:
+    """The words of a process, each ended by a NUL; empty where they cannot be read."""
+    path = proc / str(pid) / "cmdline"
+    return aside.call(pid, lambda: read_part(path)) or Part("", whole=True)
 
 
 class ProcessReader:

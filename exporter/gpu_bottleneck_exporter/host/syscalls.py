@@ -12,6 +12,8 @@ import struct
 import sys
 from collections.abc import Iterable
 
+from gpu_bottleneck_exporter.host.aside import aside
+
 _ON_ONE = {
     # read, readv, recvfrom, recvmsg, recvmmsg, accept, accept4, connect, write, sendto, sendmsg
     "x86_64": frozenset({0, 19, 45, 47, 299, 43, 288, 42, 1, 44, 46}),
@@ -34,7 +36,7 @@ class _Span(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_buffer = ctypes.create_string_buffer(_MOST_POLLED * _POLLFD.size)
+_MOST_BYTES = _MOST_POLLED * _POLLFD.size
 
 
 def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
@@ -78,8 +80,13 @@ def _selected(pid: int, count: int, addresses: Iterable[int]) -> tuple[int, ...]
 
 
 def _read(pid: int, address: int, size: int) -> bytes | None:
-    """So much of the memory of process `pid`; at most what the buffer holds."""
-    ours = _Span(ctypes.addressof(_buffer), size)
-    theirs = _Span(address, size)
+    """So much of the memory of process `pid`, `_MOST_BYTES` at most; None where it cannot be."""
+    return aside.call(pid, lambda: _read_now(pid, address, min(size, _MOST_BYTES)))
+
+
+def _read_now(pid: int, address: int, size: int) -> bytes | None:
+    # Room of its own: who is held up may write to it much later.
+    room = ctypes.create_string_buffer(size)
+    ours, theirs = _Span(ctypes.addressof(room), size), _Span(address, size)
     got = _libc.process_vm_readv(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
-    return _buffer.raw[:size] if got == size else None
+    return room.raw if got == size else None

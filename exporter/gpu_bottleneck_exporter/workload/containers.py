@@ -10,7 +10,8 @@ from pathlib import Path
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from gpu_bottleneck_exporter.workload.trouble import LINKS, KubeletTrouble
 
-_LINK = re.compile(r"([^_/]+)_([^_/]+)_([^_/]+)-([0-9a-f]{64})\.log")
+_NAME = "([-.A-Za-z0-9]{1,253})"
+_LINK = re.compile(rf"{_NAME}_{_NAME}_{_NAME}-([0-9a-f]{{64}})\.log")
 """`<pod>_<namespace>_<container>-<id>.log`: none of the names may have a `_`."""
 _AGAIN_SECONDS = 10.0
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.workload.containers import ContainerNames
 from gpu_bottleneck_exporter.workload.devices import holders, read_minors
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -119,6 +120,7 @@ class KubeletWatch:
         self._due = 0.0
         self._idle_until = 0.0
         self._retry = pace.first_retry
+        self._news = News()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
 
@@ -149,8 +151,10 @@ class KubeletWatch:
         while not self._stop.is_set():
             try:
                 self._look()
-            except Exception:  # whatever a kubelet says, the asking goes on
-                log.exception("asking the kubelet")
+            except Exception as error:  # noqa: BLE001 - whatever a kubelet says, it goes on
+                self._news.fault(log, "asking the kubelet", error)
+            else:
+                self._news.fault(log, "asking the kubelet", None)
             self._stop.wait(self._pace.look if self._socket else self._pace.search)
 
     def _look(self) -> None:
@@ -217,8 +221,8 @@ class KubeletWatch:
         self._socket = (0, 0) if self._socket else None
 
     def _tell(self, condition: Condition) -> None:
-        before, self._condition = self._condition, condition
-        if condition.given == before.given:
+        self._condition = condition
+        if not self._news.is_new("kubelet", condition.given):
             return
         if condition.trouble is None:
             log.info("signal kubelet is available")

@@ -13,15 +13,18 @@ from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 _PATIENCE_SECONDS = 0.05
 _AGAIN_SECONDS = 600.0
+_LONGEST = 64
+"""Directories may have what useradd does not allow; a name is shown as a label."""
 _ROOT = 0
 
 
 def known_name(uid: int) -> str | None:
     """From /etc/passwd or a directory service, which may take its time."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        name = pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return None
+    return name if len(name) <= _LONGEST and name.isprintable() else None
 
 
 class UserNames:

@@ -1,0 +1,114 @@
+"""A process may hold up whoever reads its memory; not for long, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.host import aside as module
+from gpu_bottleneck_exporter.host.aside import Aside
+from gpu_bottleneck_exporter.host.process import command_line, environment
+from gpu_bottleneck_exporter.host.syscalls import waits_on
+from support.memory import SAYS
+from support.programs import Program, program, until
+
+PROC = Path("/proc")
+HELD_UP = (
+    SAYS
+    + """
+import fcntl
+SIZE = 65536
+where = memory(SIZE)
+handler = libc.syscall(323, 0o2000000)  # userfaultfd: nobody gives these pages any contents
+if handler < 0:
+    ready("unable")
+    told()
+fcntl.ioctl(handler, 0xC018AA3F, struct.pack("QQQ", 0xAA, 0, 0))
+fcntl.ioctl(handler, 0xC020AA00, struct.pack("QQQQ", where, SIZE, 1, 0))
+say(where, where + SIZE)
+ready(where)
+told()
+"""
+)
+
+
+@contextmanager
+def holding_up() -> Iterator[Program]:
+    """A process whose command line and environment lie where a reader waits for ever."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("the numbers of system calls are those of x86-64")
+    with program(HELD_UP) as found:
+        if found.words == ["unable"]:
+            pytest.skip("takes userfaultfd, and CAP_SYS_PTRACE for faults of the kernel")
+        yield found
+
+
+def test_what_is_read_is_told() -> None:
+    beside = Aside()
+    assert [beside.call(1, partial(int, n)) for n in range(100)] == [*range(100)]
+    with pytest.raises(ZeroDivisionError):
+        beside.call(1, lambda: 1 // 0)
+    assert beside.call(1, threading.get_ident) != threading.get_ident()
+
+
+def test_who_holds_a_reader_up_is_left_alone_until_it_lets_go() -> None:
+    beside = Aside(patience_seconds=0.05)
+    gate = threading.Event()
+    before = threading.active_count()
+    assert beside.call(1, gate.wait) is None
+    assert [beside.call(1, lambda: "never asked") for _ in range(50)] == [None] * 50
+    assert beside.call(2, lambda: "another") == "another"
+    assert threading.active_count() <= before + 2
+    gate.set()
+    until(lambda: beside.call(1, lambda: "asked again"), "that it is asked again")
+    until(lambda: threading.active_count() <= before + 1, "the end of the one left behind")
+
+
+def test_not_more_than_so_many_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LEFT_BEHIND", 3)
+    beside = Aside(patience_seconds=0.01)
+    gate = threading.Event()
+    before = threading.active_count()
+    assert [beside.call(pid, gate.wait) for pid in range(1, 100)] == [None] * 99
+    assert threading.active_count() <= before + 3
+    gate.set()
+    until(lambda: beside.call(1, lambda: "asked again"), "that it is asked again")
+
+
+def test_a_process_whose_memory_does_not_answer_holds_nobody_up() -> None:
+    with holding_up() as one:
+        assert command_line(PROC, one.pid).text == ""
+        assert environment(PROC, one.pid) == ""
+        polls = f"7 {int(one.words[0]):#x} 0x1 0x1".encode()
+        assert waits_on(one.pid, polls) is None
+        assert command_line(PROC, os.getpid()).text
+    until(lambda: not module.aside._held_up, "the end of who was left behind")
+
+
+def test_the_watch_goes_on() -> None:
+    with holding_up() as one, program("ready(); told()") as other:
+        watch = FeederWatch(PROC, Path("/sys"), owners=True)
+        watch.hold("a", frozenset({one.pid}))
+        watch.hold("b", frozenset({other.pid}))
+        watch.start()
+        try:
+            for uuid in ("a", "b"):
+                until(partial(watch.feeding, uuid), "its feeders")
+            since = time.monotonic_ns()
+
+            def looks() -> int:
+                found = watch.feeders("b", since, time.monotonic_ns())
+                return sum(found.main.values()) if found else 0
+
+            until(lambda: looks() > 10, "looks at the other")
+        finally:
+            watch.stop()
+    until(lambda: not module.aside._held_up, "the end of who was left behind")

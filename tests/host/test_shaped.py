@@ -1,0 +1,181 @@
+"""What a job can make large is read in part, and a part is not taken for the whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.job import Networks
+from gpu_bottleneck_exporter.feeders.jobkeys import job_keys
+from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
+from gpu_bottleneck_exporter.feeders.watch import FeederWatch
+from gpu_bottleneck_exporter.host import mounts
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
+from gpu_bottleneck_exporter.host.links import links
+from gpu_bottleneck_exporter.host.mounts import mounts_of_open_files
+from gpu_bottleneck_exporter.host.process import command_line, environment
+from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS, Sockets
+from gpu_bottleneck_exporter.host.tree import trees
+from gpu_bottleneck_exporter.workload.groups import Groups
+from support.memory import SAYS
+from support.programs import program, until
+from support.rights import as_nobody
+from support.trees import lay
+
+PROC = Path("/proc")
+HUGE = 1_500_000_000
+SHOUT = (
+    SAYS
+    + f"""
+where = memory({HUGE})
+ctypes.memmove(where, b"python\\0--" + b"x" * 100_000, 100_009)
+ctypes.memmove(where + {HUGE} // 2, b"SLURM_JOB_ID=7\\0MASTER_ADDR=here", 31)
+say(where, where + {HUGE})
+ready()
+told()
+"""
+)
+MANY_FILES = """
+import resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+number = min(most, 12_000) - 100
+kept = [os.dup(0) for _ in range(number)]
+ready(number)
+told()
+"""
+STAT = "{0} (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
+
+
+def peak_bytes() -> int:
+    """The most memory that we have had since it was last forgotten."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
+    with program(SHOUT, way=as_nobody(files=[])) as one:
+        folder = PROC / str(one.pid)
+        with (folder / "cmdline").open("rb") as file:
+            assert len(file.read(4 * MANY_BYTES)) == 4 * MANY_BYTES, "the attack works"
+        forget_peak()
+        before = peak_bytes()
+        watch = FeederWatch(PROC, Path("/sys"), owners=True)
+        watch.hold("a", frozenset({one.pid}))
+        watch.start()
+        try:
+            until(lambda: (found := watch.feeding("a")) and found.owners, "its owner")
+            since = time.monotonic_ns()
+            until(lambda: watch.feeders("a", since, time.monotonic_ns()), "looks at it")
+        finally:
+            watch.stop()
+        found = watch.feeding("a")
+        assert found is not None
+        assert found.owners[0].slurm_job_id == "7", "what can be read is told"
+        assert found.owners[0].rendezvous is None
+        assert peak_bytes() - before < 64 * 2**20
+        assert len(command_line(PROC, one.pid).text) <= MOST_BYTES
+        assert not command_line(PROC, one.pid).whole
+
+
+def test_a_variable_that_is_cut_is_none() -> None:
+    variables = {"FIRST": "a b", "LONG": "c d " * 30_000, "MASTER_ADDR": "here"}
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert environment(PROC, process.pid) == "FIRST=a b\0"
+        process.kill()
+
+
+def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> None:
+    """Siblings of a fork have one command line; of long ones only the beginnings are known."""
+    long = "x" * (2 * MOST_BYTES)
+    for pid, end in ((1, "1"), (2, "2"), (3, "1")):
+        files = {"stat": STAT.format(pid), "cmdline": f"python\0{long}{end}\0", "environ": ""}
+        lay(tmp_path, {f"{pid}/{name}": text for name, text in files.items()})
+    found = [{key[0] for key in job_keys(tmp_path, pid, Groups(tmp_path))} for pid in (2, 3)]
+    assert found == [{"process"}, {"process"}]
+    for pid in (1, 2):
+        (tmp_path / f"{pid}/cmdline").write_text("python\0train.py\0")
+    assert {key[0] for key in job_keys(tmp_path, 2, Groups(tmp_path))} == {"process", "siblings"}
+
+
+def test_of_thousands_of_open_files_some_are_listed() -> None:
+    with program(MANY_FILES) as one:
+        assert int(one.words[0]) > 4 * MOST_SOCKETS
+        sockets = Sockets(PROC, one.pid)
+        forget_peak()
+        before = peak_bytes()
+        for _ in range(50):
+            assert sockets.all() == []
+            assert not sockets.complete
+        links(PROC, one.pid)
+        mounts_of_open_files(PROC, one.pid)
+        assert peak_bytes() - before < 16 * 2**20
+        sockets.close()
+
+
+def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The missing half may have the mount on which a file is."""
+    lines = "".join(f"{n} 35 98:0 / /{n} rw - ext4 x rw\n" for n in range(36, 5000))
+    lay(tmp_path, {"7/mountinfo": f"35 1 98:0 / / rw - ext4 x rw\n{lines}", "7/fd/none": ""})
+    (tmp_path / "7/fd/3").symlink_to("/data/x")
+    assert mounts_of_open_files(tmp_path, 7) == {"/": "ext4"}
+    monkeypatch.setattr(mounts, "MANY_BYTES", 4096)
+    assert mounts_of_open_files(tmp_path, 7) == {}
+
+
+def many_children(proc: Path, number: int) -> Path:
+    """A recorded main with so many children, of which none has left a file."""
+    children = "".join(f"{pid} " for pid in range(10**6, 10**6 + number))
+    main = {"stat": STAT.format(7), "task/7/children": children, "wchan": "0"}
+    return lay(proc, {f"7/{name}": text for name, text in main.items()})
+
+
+@pytest.mark.parametrize(("number", "whole"), [(1_000, True), (200_000, False)])
+def test_a_tree_that_is_cut_says_so(number: int, whole: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    proc = many_children(tmp_path, number)
+    found = trees(proc, [7], frozenset())
+    assert (found.cut == set()) is whole
+    assert (len(found.of[7]) == number) is whole
+    member = Member(proc, 7)
+    assert (member.children() is not None) is whole
+    member.close()
+
+
+def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
+    lay(tmp_path, {"7/stat": STAT.format(7), "8/stat": STAT.format(8)})
+    feed, reader = Feed(tmp_path, Cgroups(tmp_path)), FeedingReader(tmp_path, Networks(tmp_path))
+    for whole in (True, False, True):
+        feed.adopt({7}, {8}, frozenset({7}), whole=whole)
+        told = reader.read(feed, 1, queue_known=True)
+        assert (told.processes.get("worker") == 1) is whole
+        assert ("worker" in told.counters) is whole
+        assert (told.worker_starts is not None) is whole
+        assert feed.follows_all is whole
+    feed.close()
+
+
+@pytest.mark.parametrize(("interfaces", "told"), [(40, 40 * 100), (30_000, None)])
+def test_a_sum_is_of_all_interfaces_or_unknown(
+    interfaces: int, told: int | None, tmp_path: Path
+) -> None:
+    lines = "".join(f"eth{n}: 100 {'1 ' * 7}100 {'1 ' * 7}\n" for n in range(interfaces))
+    lay(tmp_path, {"7/net/dev": f"Inter-|\n face |\n{lines}"})
+    found = Networks(tmp_path).traffic(1, 7, 1)
+    assert found == (None if told is None else (told, told))
