@@ -267,6 +267,29 @@ def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
     assert waits[2] > 1.5 * waits[1] > 2 * waits[0]
 
 
+def test_a_driver_that_gives_nothing_but_garbage_has_failed(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, _):
+        exposition = Exposition(sampler, ALL)
+
+        def body() -> str:
+            return exposition.render()[0].decode()
+
+        until(lambda: "gpu_observed_seconds_total{" in body(), "time")
+        board.gpus[0].record.stuck_utilization = 808334905
+        until(lambda: "gpu_observed_seconds_total{" not in body(), "no time any more")
+        assert 'collector_success{collector="utilization"} 0.0' in body()
+        assert 'implausible_values_total{collector="utilization"} 0.0' not in body()
+        board.gpus[0].record.stuck_utilization = 0
+        until(lambda: 'collector_success{collector="utilization"} 1.0' in body(), "it is well")
+        until(lambda: "gpu_observed_seconds_total{" in body(), "time again")
+        assert "gpu_busy_seconds_total{" in body()
+        assert snapshot(sampler, 0).totals.busy_ns == 0
+        assert snapshot(sampler, 0).totals.unobserved_ns > 0
+
+
 def test_an_unsupported_collector_is_absent_not_failed(
     make_board: MakeBoard, sampling: Sampling
 ) -> None:

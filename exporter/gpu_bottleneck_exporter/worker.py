@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import Window
 from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector
-from gpu_bottleneck_exporter.driver.plausible import Screen
+from gpu_bottleneck_exporter.driver.plausible import Screen, is_void
 from gpu_bottleneck_exporter.driver.protocol import (
     CONCERNS_ALL,
     NO_PERMISSION,
@@ -341,7 +341,11 @@ class GpuWorker:
             else:
                 opened.refusals.given(collector.name)
                 opened.forbidden.pop(collector.name, None)
-                self._book(opened, fresh_ns, self._screened(collector, opened, reading))
+                before = self.implausible.get(collector.name)
+                reading = self._screened(collector, opened, reading)
+                self._book(opened, fresh_ns, reading)
+                if before != self.implausible.get(collector.name) and is_void(reading):
+                    return "no value that can be"
         except Unsupported:
             raise
         except DriverError as error:

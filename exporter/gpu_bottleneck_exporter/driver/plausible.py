@@ -8,7 +8,7 @@ beyond any GPU that is sold.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -219,6 +219,16 @@ class Screen:
         Processes: _processes,
     }
     """What is not a matter of one value."""
+
+
+def is_void(reading: Reading) -> bool:
+    """Whether nothing is left of it."""
+    if isinstance(reading, Utilization):
+        told = [sample.percent for sample in reading.gpu.samples]
+        return all(percent is None for percent in (reading.gpu_percent, *told))
+    values = {field.name: getattr(reading, field.name) for field in fields(reading)}
+    values.pop("interval_ns", None)
+    return all(value is None or value == {} for value in values.values())
 
 
 def _share(ratio: float | None) -> float | None:
