@@ -115,6 +115,7 @@ def test_serve_without_a_driver_says_what_is_missing(serve: Server) -> None:
     assert status == 200
     assert "LIBRARY_NOT_FOUND" in page
     assert "No GPU to show: " in page
+    assert "install the driver&#x27;s libraries anew" in page
     assert serve.get("/nonsense")[0] == 404
     assert 'level=warning source=sampler msg="no GPU metrics: ' in serve.said
 

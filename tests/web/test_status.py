@@ -157,6 +157,16 @@ def test_without_gpus_it_says_why_and_what_to_do() -> None:
     assert found.of.get("article") is None
 
 
+def test_what_is_known_of_the_cause_has_its_own_remedy() -> None:
+    none = replace(reading(NO_DRIVER), status="DRIVER_NOT_LOADED (9)", remedy="modprobe nvidia")
+    found = outline(replace(view(none)))
+    assert "modprobe nvidia" in found.text
+    assert "install NVIDIA's driver" not in found.text
+    down = reading(state(lost()))
+    lone = replace(down.gpus[0], down="NO_PERMISSION (4)", down_remedy="look at /dev/nvidia0")
+    assert "look at /dev/nvidia0" in outline(view(replace(down, gpus=(lone,)))).text
+
+
 def test_missing_signals_tell_what_they_cost() -> None:
     found = outline(mixed_state())
     assert "psi_cgroup" in found.of["th"]

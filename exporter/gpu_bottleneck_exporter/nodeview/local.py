@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.nodeview.model import (
     NodeView,
     Reading,
 )
+from gpu_bottleneck_exporter.remedies import OF_DRIVER
 from gpu_bottleneck_exporter.sampler import Sampler
 
 WINDOW_SECONDS = 60.0
@@ -39,7 +40,7 @@ class LocalNode:
     def read(self) -> Reading:
         """All there is to show."""
         reading = reading_of(self._all.collect())
-        down = self._sampler.down_reasons()
+        down, causes = self._sampler.down_reasons(), self._sampler.down_causes()
         seen = {
             gpu.identity.uuid: gpu.feeding.evidence
             for gpu in self._sampler.state().gpus
@@ -48,10 +49,16 @@ class LocalNode:
         return replace(
             reading,
             gpus=tuple(
-                replace(g, down=down.get(int(g.key.gpu)), evidence=seen.get(g.key.uuid, ()))
+                replace(
+                    g,
+                    down=down.get(int(g.key.gpu)),
+                    down_remedy=OF_DRIVER.get(causes.get(int(g.key.gpu))),
+                    evidence=seen.get(g.key.uuid, ()),
+                )
                 for g in reading.gpus
             ),
             status=self._sampler.status,
+            remedy=OF_DRIVER.get(self._sampler.cause),
             collectors=_with_errors(reading.collectors, self._errors()),
         )
 

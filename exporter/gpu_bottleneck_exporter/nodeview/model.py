@@ -43,6 +43,8 @@ class GpuReading:
     up: bool = True
     down: str | None = None
     """Why it is down, where that is known: metrics do not tell."""
+    down_remedy: str | None = None
+    """What to do about it, where that is known."""
     name: str | None = None
     mig_profile: str | None = None
     counters: Counters | None = None
@@ -105,6 +107,8 @@ class Reading:
     simulated: bool = False
     status: str | None = None
     """The sampler's own sentence; metrics do not tell."""
+    remedy: str | None = None
+    """What to do where there is no GPU; metrics do not tell."""
     collectors: tuple[CollectorHealth, ...] = ()
     signals: Mapping[str, bool] = field(default_factory=dict)
     """Whether each is given; see `remedies.OF_SIGNALS`."""

@@ -78,7 +78,7 @@ def _body(gpu: GpuView, runbooks: str) -> Iterator[Html | None]:
         yield _verdict(
             f"Down: {gpu.now.down or 'the log says why'}",
             None,
-            OF_DOWN,
+            gpu.now.down_remedy or OF_DOWN,
             _link(runbooks, RUNBOOK_OF_DOWN),
         )
         return

@@ -144,7 +144,7 @@ def _gpus(view: NodeView, runbooks: str) -> Html:
             element(
                 "p", element("strong", "No GPU to show: "), f"{view.now.status or 'not known yet'}."
             ),
-            element("p", f"To have one here: {OF_NO_DRIVER}."),
+            element("p", f"To have one here: {view.now.remedy or OF_NO_DRIVER}."),
             class_="notice bad",
         )
     return element("section", title, content, aria_labelledby="gpus")
