@@ -10,6 +10,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from support.tools import _missing, require
 
 _CACHE = Path(sys.prefix) / "fetched"
@@ -87,6 +89,7 @@ def _apt(index: Path, *command: str) -> None:
         "Dir::Cache": index / "cache",
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
     }
     settings = [f"--option={name}={value}" for name, value in options.items()]
     _run(["apt-get", "-qq", *settings, *command], index)
@@ -98,6 +101,8 @@ def _pip(*command: str) -> None:
 
 def _run(command: list[str], cwd: Path | None = None) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if "Unable to locate package" in done.stderr:
+        pytest.skip(f"Debian has it no more: {command[-1]}")
     if done.returncode != 0:
         _missing(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
     return done.stdout
