@@ -146,14 +146,19 @@ def test_serve_lives_on_with_it_and_takes_the_whole_one_once_it_is_there(
         wait_for(lambda: "gpu_up{" in server.get()[1], "the GPU")
 
 
+@pytest.mark.parametrize(("closed", "wanted"), [("library", "read"), ("folder", "look for")])
 def test_a_library_that_may_not_be_read_is_not_a_missing_one(
-    tmp_path: Path, libraries: Libraries
+    tmp_path: Path, libraries: Libraries, closed: str, wanted: str
 ) -> None:
-    shutil.copy(libraries.path(580), tmp_path / trial.LIBRARY)
-    (tmp_path / trial.LIBRARY).chmod(0)
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    library = Path(shutil.copy(libraries.path(580), folder / trial.LIBRARY))
+    shut = library if closed == "library" else folder
+    shut.chmod(0)
     way = as_user(0) if os.geteuid() == 0 else ()
-    done = run(tmp_path, "check", way=way)
+    done = run(tmp_path, "check", way=way, LD_LIBRARY_PATH=f"{folder}")
+    shut.chmod(0o700)
     found, remedy = done.stdout.splitlines()
     assert done.returncode == 2
-    assert found.endswith(f"{tmp_path / trial.LIBRARY}: no permission to read it")
+    assert found.endswith(f"{library}: no permission to {wanted} it")
     assert "read the library" in remedy

@@ -104,7 +104,7 @@ def _complaint(path: Path) -> str | None:
             return None
     except PermissionError:
         known = os.path.lexists(path) or path in _cached(path.name)
-        return f"{path}: no permission to read it" if known else None
+        return f"{path}: no permission to {'read' if known else 'look for'} it"
     except OSError:
         dead = path.is_symlink()
         return f"{path}: a link to {path.readlink()}, which is missing" if dead else None
