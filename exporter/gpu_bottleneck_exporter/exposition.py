@@ -22,11 +22,11 @@ from gpu_bottleneck_exporter.collectors import exporter
 from gpu_bottleneck_exporter.collectors.base import Collector, Family, Histogram, Sample
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampler import Sampler, State
+from gpu_bottleneck_exporter.web.accept import prefers_openmetrics
 
 GPU_LABELS = ("gpu", "uuid")
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_OPENMETRICS_TYPE = "application/openmetrics-text"
 # Our names need no escaping, and looking at each is a third of the work.
 _ENCODERS: dict[str, Callable[[CollectorRegistry], bytes]] = {
     TEXT: partial(generate_latest, escaping=openmetrics.ALLOWUTF8),
@@ -73,7 +73,7 @@ class Exposition:
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type, OpenMetrics or text by the Accept header."""
         # Not by the client's own version: it would choose the cache's keys.
-        content_type = OPENMETRICS if _OPENMETRICS_TYPE in accept else TEXT
+        content_type = OPENMETRICS if prefers_openmetrics(accept) else TEXT
         with self._lock:
             state = self._sampler.state()
             key = _version_of(state)

@@ -28,6 +28,8 @@ from gpu_bottleneck_exporter.web.encoding import LastGzip, allows_gzip
         ("*;q=0", False),
         ("*, gzip;q=0", False),
         ("gzip;q=0, *;q=1", False),
+        ("gzip;q=0, x-gzip", False),
+        ("x-gzip;q=0, gzip", False),
         ("gzip, *;q=0", True),
         ("identity;q=1, *;q=0", False),
         ("gzip;q=much", False),

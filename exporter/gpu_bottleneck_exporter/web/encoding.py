@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 
+from gpu_bottleneck_exporter.web.accept import weights
+
 GZIP_LEVEL = 4
 """On exposition text level 4 is near level 9 in size at a fraction of its CPU time."""
 
@@ -16,25 +18,11 @@ def allows_gzip(accept_encoding: str) -> bool:
 
     Returns:
         Whether gzip is allowed: named with a weight above zero or, when it is not
-        named, covered by such a "*". A weight that is no number counts as zero, for
-        the plain body is always right.
+        named, covered by such a "*".
     """
-    weights: dict[str, float] = {}
-    for item in accept_encoding.split(","):
-        coding, *parameters = (part.strip().lower() for part in item.split(";"))
-        weights["gzip" if coding == "x-gzip" else coding] = _weight(parameters)
-    return weights.get("gzip", weights.get("*", 0.0)) > 0
-
-
-def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
+    weighed = weights(accept_encoding)
+    named = [weighed[coding] for coding in ("gzip", "x-gzip") if coding in weighed]
+    return min(named, default=weighed.get("*", 0.0)) > 0
 
 
 class LastGzip:
