@@ -55,7 +55,7 @@ lint: $(VENV)/.developer  ## Check style and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards,rules}_scale.py
+# By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale,flood}.py
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP servers
 	$(BIN)/python tests/bench/exporter_cost.py
 	$(BIN)/python tests/bench/beside.py

@@ -257,7 +257,8 @@ def demo(settings: Settings, *, alerts: bool) -> None:
                 port = sockets[0].getsockname()[1]
                 tell = partial(click.echo, err=True)
                 beside.enter_context(alerting(f"127.0.0.1:{port}", tell))
-            run(settings, lambda: VirtualDriver(demo_board.board), sockets, web_config)
+            board = demo_board.board
+            run(settings, lambda: VirtualDriver(board), sockets, web_config, at_a_terminal=True)
 
 
 @commands.command()
@@ -299,7 +300,7 @@ def check(settings: Settings, seconds: float | None) -> None:
 
     web_config = _web_config(settings)
     if web_config is not None:
-        summary = web_config.current().config.summary
+        summary = web_config.active.config.summary
         click.echo(f"web config      OK: {settings.web_config_file}: {summary}")
     if seconds is None:
         report = run(settings, _nvml(settings))
@@ -489,7 +490,7 @@ def _web_config(settings: Settings) -> Any:
 
 
 def _url(listening: Any, settings: Settings, web_config: Any) -> str:
-    scheme = "https" if web_config and web_config.current().tls else "http"
+    scheme = "https" if web_config and web_config.active.tls else "http"
     host, port = listening.getsockname()[:2]
     if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
         host = "localhost"

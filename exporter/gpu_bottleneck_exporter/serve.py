@@ -36,13 +36,24 @@ def serve(
     open_driver: Callable[[], Driver],
     sockets: Sequence[socket.socket],
     web_config: WebConfigFile | None = None,
+    *,
+    at_a_terminal: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT; SIGHUP rereads the web configuration.
 
-    Raises ExporterError when the driver can only be used by a new process.
+    Args:
+        settings: Of the exporter.
+        open_driver: How to get at the GPUs.
+        sockets: Where clients come in.
+        web_config: TLS, users and headers.
+        at_a_terminal: Whether SIGHUP, which comes when a terminal is closed, is to end it.
+
+    Raises:
+        ExporterError: When the driver can only be used by a new process.
     """
     _share_one_heap()
-    asyncio.run(_serve(settings, open_driver, sockets, web_config))
+    ending = (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if at_a_terminal else []))
+    asyncio.run(_serve(settings, open_driver, sockets, web_config, ending))
 
 
 def _share_one_heap() -> None:
@@ -70,6 +81,7 @@ async def _serve(
     open_driver: Callable[[], Driver],
     sockets: Sequence[socket.socket],
     web_config: WebConfigFile | None,
+    ending: Sequence[signal.Signals],
 ) -> None:
     # Imported late: uvicorn costs start-up time that `once` and `check` need not pay.
     from gpu_bottleneck_exporter.notify import reporting, supervisor  # noqa: PLC0415
@@ -92,7 +104,8 @@ async def _serve(
     content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
     server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
     # Not the event loop's handlers: with it they would go, and a second signal would kill.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(signal.SIGHUP, lambda *_: server.reload())
+    for number in ending:
         signal.signal(number, stop)
     sampler.start()
     content.recorder.start()

@@ -80,9 +80,9 @@ class Running:
     thread: threading.Thread
     clients: list[socket.socket] = field(default_factory=list)
 
-    def connect(self, first: bytes = b"") -> socket.socket:
+    def connect(self, first: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
         """A raw connection that has sent `first`; the fixture closes it."""
-        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
+        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S, (source, 0))
         self.clients.append(client)
         client.sendall(first)
         return client

@@ -148,19 +148,6 @@ def test_a_big_body_arrives(serve: Serve, page: Page) -> None:
     assert serve().get("/metrics").body == page.body
 
 
-def test_connections_beyond_the_cap_are_closed_at_once(
-    serve: Serve, drain: Drain, eventually: Eventually
-) -> None:
-    running = serve(connections=5, header=60)
-    kept = [running.connect(HALF) for _ in range(5)]
-    eventually(lambda: running.server.connections == 5)
-    assert [drain(running.connect()) for _ in range(3)] == [b""] * 3
-    kept[0].sendall(b"ics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert drain(kept[0]).startswith(b"HTTP/1.1 200")
-    eventually(lambda: running.server.connections == 4)
-    assert running.get("/-/healthy").status == 200
-
-
 def test_a_connection_serves_many_requests(serve: Serve, page: Page) -> None:
     running = serve(header=2)
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
@@ -196,6 +183,30 @@ def test_nonsense_gets_400_and_leaves_no_log(
     assert drain(running.connect(nonsense)).startswith(b"HTTP/1.1 400")
     assert running.get("/-/healthy").status == 200
     assert errors(caplog) == []
+
+
+LENGTH, CHUNKED = b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+@pytest.mark.parametrize("both", [LENGTH + CHUNKED, CHUNKED + b"X: y\r\n" + LENGTH])
+def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read(
+    serve: Serve, page: Page, drain: Drain, method: bytes, both: bytes
+) -> None:
+    smuggling = method + b" /metrics HTTP/1.1\r\nHost: x\r\n" + both + b"\r\n0\r\n\r\n" + GET
+    received = drain(serve().connect(smuggling))
+    assert received.startswith(b"HTTP/1.1 400")
+    assert received.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in received.lower()
+    assert page.accepted == []
+
+
+@pytest.mark.parametrize("length", [LENGTH, CHUNKED])
+def test_a_request_with_one_length_is_answered(serve: Serve, drain: Drain, length: bytes) -> None:
+    body = b"0\r\n\r\n" if length is CHUNKED else b"12345"
+    last = GET[:-2] + b"Connection: close\r\n\r\n"
+    received = drain(serve().connect(GET[:-2] + length + b"\r\n" + body + last))
+    assert received.count(b"HTTP/1.1 200") == 2
 
 
 @pytest.mark.parametrize("blocked", [False, True])

@@ -217,7 +217,7 @@ def test_a_refused_client_is_told_why(serve: Serve, site: Site) -> None:
 
 @pytest.mark.parametrize("suite", CIPHER_SUITES)
 def test_openssl_has_every_suite(site: Site, suite: str) -> None:
-    active = WebConfigFile(site.configure(cipher_suites=[suite])).current()
+    active = WebConfigFile(site.configure(cipher_suites=[suite])).active
     assert active.tls is not None
     offered = {cipher["name"] for cipher in active.tls.context.get_ciphers()}
     assert CIPHER_SUITES[suite] in offered
@@ -303,18 +303,6 @@ def test_a_client_that_says_nothing_after_its_handshake_is_closed(
     wrapped = shaken(running, site.client())
     assert wrapped.recv(1) == b""
     eventually(lambda: running.server.connections == 0)
-
-
-def test_connections_beyond_the_cap_are_closed_at_once(
-    serve: Serve, site: Site, drain: Drain, eventually: Eventually
-) -> None:
-    running = serve(web_config=site.configure(), connections=5, header=60)
-    kept = [running.connect() for _ in range(5)]
-    eventually(lambda: running.server.connections == 5)
-    assert [drain(running.connect()) for _ in range(3)] == [b""] * 3
-    kept[0].close()
-    eventually(lambda: running.server.connections == 4)
-    assert ask(running.port, site.client()) == 200
 
 
 @pytest.mark.parametrize("close", [b"", b"Connection: close\r\n"])
@@ -476,9 +464,9 @@ def test_a_working_folder_does_not_matter(
 ) -> None:
     site.configure()
     monkeypatch.chdir(tmp_path)
-    assert WebConfigFile(Path("site/web.yml")).current().tls is not None
+    assert WebConfigFile(Path("site/web.yml")).active.tls is not None
     monkeypatch.chdir(site.folder)
-    assert WebConfigFile(Path("web.yml")).current().tls is not None
+    assert WebConfigFile(Path("web.yml")).active.tls is not None
 
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked(site: Site) -> None:

@@ -15,15 +15,15 @@ import bcrypt
 import pytest
 
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from gpu_bottleneck_exporter.web.users import MAX_WAITING, credentials
+from gpu_bottleneck_exporter.web.users import Check, Queue, credentials
 from support.command import run
 
 if TYPE_CHECKING:
-    from .conftest import Page, Reply, Running, Serve
+    from .conftest import Page, Reply, Serve
 
     Eventually = Callable[[Callable[[], bool]], None]
 
-CHEAP, DEARER = 4, 5
+CHEAP, DEARER, DEAREST = 4, 5, 7
 """Costs of hashes: bcrypt allows nothing below 4."""
 
 
@@ -54,6 +54,7 @@ class Checks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.costs: list[int] = []
+        self.passwords: list[bytes] = []
         self.entered = threading.Semaphore(0)
         self.gate = threading.Event()
         self.gate.set()
@@ -62,6 +63,7 @@ class Checks:
 
     def _check(self, password: bytes, hashed_password: bytes) -> bool:
         self.costs.append(int(hashed_password[4:6]))
+        self.passwords.append(password)
         self.entered.release()
         assert self.gate.wait(60)
         return self._real(password, hashed_password)
@@ -167,21 +169,30 @@ def test_a_right_password_is_checked_once(serve: Serve, file: Path, checks: Chec
     assert checks.costs == [CHEAP]
 
 
+def work(costs: list[int]) -> int:
+    """What these checks take together: one more of cost is twice the work."""
+    return sum(2**cost for cost in costs)
+
+
 def test_wrong_and_unknown_cost_the_same_and_are_not_remembered(
     serve: Serve, tmp_path: Path, checks: Checks
 ) -> None:
-    users = {"alice": hashed("a", DEARER), "bob": hashed("b")}
+    users = {"alice": hashed("a", DEARER), "bob": hashed("b"), "carol": hashed("c", DEAREST)}
     running = serve(web_config=write(tmp_path / "web.yml", users))
-    for user, costs in (
-        ("alice", [DEARER]),
-        ("nobody", [DEARER]),
-        ("", [DEARER]),
-        ("bob", [CHEAP]),
-    ):
+    for user in ("alice", "nobody", "", "bob", "carol"):
         for _ in range(2):
             checks.costs.clear()
             assert running.get("/metrics", headers=basic(user, "wrong")).status == 401
-            assert checks.costs == costs
+            assert work(checks.costs) == 2**DEAREST, user
+
+
+def test_a_right_password_costs_its_own_hash_only(
+    serve: Serve, tmp_path: Path, checks: Checks
+) -> None:
+    users = {"bob": hashed("b"), "carol": hashed("c", DEAREST)}
+    running = serve(web_config=write(tmp_path / "web.yml", users))
+    assert running.get("/metrics", headers=basic("bob", "b")).status == 200
+    assert checks.costs == [CHEAP]
 
 
 def test_an_unknown_user_with_somebodys_password_stays_out(
@@ -227,24 +238,81 @@ def request(user: str, password: str) -> bytes:
     return b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: " + value + b"\r\n\r\n"
 
 
-def test_only_so_many_passwords_wait(
+GUESSERS = 50
+
+
+def test_new_clients_come_in_beside_many_wrong_passwords(
+    serve: Serve, tmp_path: Path, eventually: Eventually
+) -> None:
+    names = [f"new{n}" for n in range(10)]
+    running = serve(
+        web_config=write(tmp_path / "web.yml", dict.fromkeys(names, hashed("right", DEARER)))
+    )
+    guessing = threading.Event()
+    guessing.set()
+
+    def guess(number: int) -> None:
+        tries = 0
+        while guessing.is_set():
+            wrong = basic(names[0], f"wrong {number} {tries}")
+            assert running.get("/metrics", headers=wrong).status == 401
+            tries += 1
+
+    with concurrent.futures.ThreadPoolExecutor(GUESSERS) as pool:
+        guesses = [pool.submit(guess, number) for number in range(GUESSERS)]
+        try:
+            eventually(lambda: running.server.connections >= GUESSERS)
+            asked = [running.get("/metrics", headers=basic(name, "right")).status for name in names]
+        finally:
+            guessing.clear()
+        assert [guess.result(60) for guess in guesses] == [None] * GUESSERS
+    assert asked == [200] * len(names)
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_a_newcomer_is_next_whoever_waits(
+    serve: Serve, file: Path, checks: Checks, eventually: Eventually, source: str
+) -> None:
+    running = serve(web_config=file)
+    checks.gate.clear()
+    waiting = [running.connect(request("alice", f"wrong {n}"), source) for n in range(40)]
+    eventually(lambda: running.server.connections == 40)
+    assert checks.entered.acquire(timeout=60)
+    for _ in range(3):  # round trips, in which the others come to wait
+        assert running.get("/metrics").status == 401
+    newcomer = running.connect(request("alice", "right"))
+    for _ in range(3):
+        assert running.get("/metrics").status == 401
+    checks.gate.set()
+    assert newcomer.recv(12) == b"HTTP/1.1 200"
+    assert [client.recv(12) for client in waiting] == [b"HTTP/1.1 401"] * 40
+    assert checks.passwords.index(b"right") <= 2
+
+
+def test_the_same_password_is_checked_once_for_all_who_wait(
     serve: Serve, file: Path, checks: Checks, eventually: Eventually
 ) -> None:
     running = serve(web_config=file)
     checks.gate.clear()
-    waiting = [running.connect(request("alice", f"wrong {n}")) for n in range(MAX_WAITING)]
-    eventually(lambda: running.server.connections == MAX_WAITING)
-    try:
-        one_more = until_not_401(running)
-    finally:
-        checks.gate.set()
-    assert one_more.status == 503
-    assert [client.recv(12) for client in waiting] == [b"HTTP/1.1 401"] * MAX_WAITING
-    assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+    first = running.connect(request("alice", "first"))
+    assert checks.entered.acquire(timeout=60)
+    same = [running.connect(request("alice", "wrong")) for _ in range(30)]
+    eventually(lambda: running.server.connections == 31)
+    for _ in range(3):
+        assert running.get("/metrics").status == 401
+    checks.gate.set()
+    assert [client.recv(12) for client in [first, *same]] == [b"HTTP/1.1 401"] * 31
+    assert checks.passwords == [b"first", b"wrong"]
 
 
-def until_not_401(running: Running) -> Reply:
-    return running.get("/metrics", headers=basic("alice", "right"))
+def test_addresses_take_turns_and_nobody_waits_for_ever() -> None:
+    queue = Queue()
+    for address, marks in (("a", "1234"), ("b", "5"), ("c", "67")):
+        for mark in marks:
+            check = Check(address, mark.encode(), bool)
+            queue.put(check)
+    taken = [check.mark.decode() for check in iter(queue.take, None)]
+    assert taken == ["4", "5", "7", "1", "6", "2", "3"]
 
 
 def test_who_went_away_no_longer_waits(
@@ -259,8 +327,9 @@ def test_who_went_away_no_longer_waits(
     for client in leaving:
         client.close()
     eventually(lambda: running.server.connections == 1)
-    for _ in range(3):  # round trips, in which the loop takes them off the queue
-        assert running.get("/metrics").status == 401
+    guard = running.server._guard
+    assert guard is not None
+    eventually(lambda: not guard._logins._queue._checks)
     checks.gate.set()
     assert first.recv(12) == b"HTTP/1.1 401"
     assert running.get("/metrics", headers=basic("alice", "right")).status == 200
@@ -281,7 +350,7 @@ def test_users_change_without_a_restart(serve: Serve, file: Path) -> None:
 def test_neither_hashes_nor_passwords_show_anywhere(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    active = WebConfigFile(file).current()
+    active = WebConfigFile(file).active
     file.write_text(f'basic_auth_users: {{alice: "{hashed("right")}x"}}')
     assert "$2b$" not in f"{active}"
     assert "$2b$" not in caplog.text

@@ -273,7 +273,7 @@ def test_all_keys_at_once(site: Path) -> None:
     path = site / "all.yml"
     for text in (json.dumps(config), yaml.safe_dump(config)):
         path.write_text(text)
-        active = WebConfigFile(path).current()
+        active = WebConfigFile(path).active
         assert active.config.summary == "TLS with client certificates, 2 users"
         assert active.config.headers == ((b"x-content-type-options", b"nosniff"),)
 

@@ -14,6 +14,11 @@ Send = Callable[[Message], Awaitable[None]]
 T = TypeVar("T")
 
 PLAIN = "text/plain; charset=utf-8"
+ARRIVAL = "arrival"
+"""Of a scope's "state": the connection, `arrival.Arrival`."""
+_PIECE_BYTES = 64 * 1024
+"""Of a body, written once the client has taken the one before: a copy waits for each client."""
+_ERRORS = 400
 
 
 class Answer(NamedTuple):
@@ -26,7 +31,13 @@ class Answer(NamedTuple):
 
 
 async def respond(scope: Scope, send: Send, answer: Answer) -> None:
-    """Sends an answer; to HEAD without its body."""
+    """Sends an answer; to HEAD without its body.
+
+    A connection that gets what it asked for is told so: it may rest for longer.
+    """
+    arrival = scope.get("state", {}).get(ARRIVAL)
+    if arrival is not None:
+        arrival.welcome = answer.status < _ERRORS
     headers = [
         (b"content-type", answer.content_type.encode("latin-1")),
         (b"content-length", str(len(answer.body)).encode("ascii")),
@@ -35,7 +46,9 @@ async def respond(scope: Scope, send: Send, answer: Answer) -> None:
     ]
     body = b"" if scope["method"] == "HEAD" else answer.body
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    for begin in range(0, len(body) or 1, _PIECE_BYTES):
+        piece, more = body[begin : begin + _PIECE_BYTES], begin + _PIECE_BYTES < len(body)
+        await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
 def plain(status: int, sentence: str) -> Answer:
@@ -55,7 +68,15 @@ async def in_thread(executor: ThreadPoolExecutor, receive: Receive, work: Callab
     Raises:
         asyncio.CancelledError: If the client went away or the server is stopping.
     """
-    job = asyncio.get_running_loop().run_in_executor(executor, work)
+    return await unless_gone(receive, asyncio.get_running_loop().run_in_executor(executor, work))
+
+
+async def unless_gone(receive: Receive, job: asyncio.Future[T]) -> T:
+    """The result of `job`, which a client that goes away cancels.
+
+    Raises:
+        asyncio.CancelledError: If the client went away or the server is stopping.
+    """
     watch = asyncio.create_task(_gone(receive))
     watch.add_done_callback(lambda _: job.cancel())
     try:

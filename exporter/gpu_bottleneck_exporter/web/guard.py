@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gpu_bottleneck_exporter.web.answer import (
+    ARRIVAL,
     Answer,
     Message,
     Receive,
@@ -15,8 +16,8 @@ from gpu_bottleneck_exporter.web.answer import (
     plain,
     respond,
 )
-from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from gpu_bottleneck_exporter.web.users import Logins, TooManyLoginsError, Users, credentials
+from gpu_bottleneck_exporter.web.users import Logins, Users, credentials
+from gpu_bottleneck_exporter.web.watch import WebConfigWatch
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -30,9 +31,9 @@ class Guard:
     Every path asks for a password, the health pages too, as with exporter-toolkit.
     """
 
-    def __init__(self, application: Application, file: WebConfigFile) -> None:
+    def __init__(self, application: Application, watch: WebConfigWatch) -> None:
         self._application = application
-        self._file = file
+        self._watch = watch
         self._logins = Logins()
 
     def close(self) -> None:
@@ -41,7 +42,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or lets the application do it."""
-        config = self._file.current().config
+        config = (await self._watch.fresh()).config
         if config.headers:
             send = _adding(config.headers, send)
         refusal = await self._refusal(config.users, scope, receive) if config.users else None
@@ -53,10 +54,10 @@ class Guard:
     async def _refusal(self, users: Users, scope: Scope, receive: Receive) -> Answer | None:
         said = credentials(header(scope, b"authorization"))
         try:
-            if said is not None and await self._logins.right(users, said, receive):
+            if said is not None and await self._logins.right(
+                users, said, scope["state"][ARRIVAL].address, receive
+            ):
                 return None
-        except TooManyLoginsError:
-            return plain(503, "Too many passwords wait to be checked; try again.")
         except asyncio.CancelledError:
             return plain(503, "The exporter is stopping.")
         return plain(401, "This page asks for a user and a password.")._replace(

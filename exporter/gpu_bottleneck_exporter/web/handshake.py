@@ -1,85 +1,62 @@
-"""TLS below the HTTP connections, with the same limits on what a client can hold.
-
-asyncio's own TLS servers show a connection only after its handshake, so that silent
-clients would be neither counted nor closed, and they keep one context for ever. Here a
-connection counts from its first moment and gets the context of that moment.
-"""
+"""TLS below an HTTP connection, with the same limits on what a client can hold."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from asyncio.sslproto import SSLProtocol
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.web.protocol import LimitedProtocol, Limits
-from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.tls import Tls
 
-_BUFFER_BYTES = 16 * 1024
+if TYPE_CHECKING:
+    from gpu_bottleneck_exporter.web.arrival import Arrival
 
-
-class Handshakes:
-    """Makes the connections of a TLS server; stands where uvicorn wants a protocol class."""
-
-    def __init__(self, protocol: type[LimitedProtocol], file: WebConfigFile) -> None:
-        self.open: set[TlsConnection] = set()
-        self._protocol = protocol
-        self._file = file
-
-    def __call__(self, **arguments: Any) -> TlsConnection:  # noqa: ANN401 - uvicorn's own
-        """A protocol for a connection that has just come."""
-        tls = self._file.current().tls
-        if tls is None:
-            raise AssertionError("a file that had TLS always has")
-        http = self._protocol(**arguments)
-        http.admits = lambda: tls.admits(http.transport.get_extra_info("ssl_object"))
-        return TlsConnection(http, tls, self.open)
-
-    def hang_up(self) -> None:
-        """Ends all connections at once."""
-        for connection in list(self.open):
-            connection.hang_up()
-
-    def hang_up_resting(self) -> None:
-        """Ends the connections that have no request in work."""
-        for connection in list(self.open):
-            connection.hang_up_resting()
+_BUFFER_BYTES = 4 * 1024
+_SOON_SECONDS = 0.001
 
 
 class TlsConnection(SSLProtocol):
-    """One connection, from before its handshake."""
+    """One connection, from the first byte of its handshake."""
 
     max_size = _BUFFER_BYTES
-    """Of the buffer that each connection has; asyncio's 256 KiB would be 128 MiB for all."""
+    """Of the buffer that each connection has; enough for requests; asyncio's is 256 KiB."""
 
     _raw: asyncio.Transport | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, http: LimitedProtocol, tls: Tls, others: set[TlsConnection]) -> None:
-        self.http = http
-        self._limits: Limits = http.limits
-        self._others = others
-        times = {"ssl_handshake_timeout": self._limits.header}
+    def __init__(self, arrival: Arrival, http: LimitedProtocol, tls: Tls, limits: Limits) -> None:
+        self._arrival = arrival
+        self._limits = limits
+        loop = asyncio.get_running_loop()
+        times = {"ssl_handshake_timeout": max(arrival.head_by - loop.time(), _SOON_SECONDS)}
         if sys.version_info >= (3, 11):
             # Counts while the end of a response is still being taken, too.
             times["ssl_shutdown_timeout"] = self._limits.write
-        loop = asyncio.get_running_loop()
         super().__init__(loop, http, tls.context, None, server_side=True, **times)  # type: ignore[arg-type]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts the handshake or, with too many connections, ends it at once."""
-        if len(self._others) >= self._limits.connections:
-            transport.abort()
-            return
+        """Starts the handshake."""
         self._raw = transport
-        self._others.add(self)
         transport.set_write_buffer_limits(high=0)
         super().connection_made(transport)
 
+    def take(self, first: bytes) -> None:
+        """Takes bytes that came before this was the connection's protocol."""
+        if sys.version_info < (3, 11):
+            self.data_received(first)
+            return
+        while first and self._raw is not None and not self._raw.is_closing():
+            buffer = self.get_buffer(len(first))
+            taken = min(len(first), len(buffer))
+            buffer[:taken] = first[:taken]
+            self.buffer_updated(taken)
+            first = first[taken:]
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forgets the connection."""
-        self._others.discard(self)
+        """Gives the place back."""
+        self._arrival.connection_lost(None)
         self._stop_write_timer()
         super().connection_lost(exc)
 
@@ -88,32 +65,22 @@ class TlsConnection(SSLProtocol):
         super().pause_writing()
         self._stop_write_timer()
         loop = asyncio.get_running_loop()
-        self._write_timer = loop.call_later(self._limits.write, self.hang_up)
+        self._write_timer = loop.call_later(self._limits.write, self._hang_up)
 
     def resume_writing(self) -> None:
         """All is sent, so far."""
         self._stop_write_timer()
         super().resume_writing()
 
-    def hang_up(self) -> None:
-        """Ends the connection at once."""
-        if self._raw is not None:
-            self._raw.abort()
-
-    def hang_up_resting(self) -> None:
-        """Ends the connection if it has no request in work, without the client's consent."""
-        http = self.http
-        if http.transport is None:
-            self.hang_up()
-        elif self._raw and not self._write_timer and http.resting:
-            http.transport.close()  # says so to the client,
-            self._raw.close()  # and does not wait for its answer
-
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
         send = getattr(self, "_process_outgoing", None)  # from 3.11 on
         if handshake_exc is not None and send is not None:
             send()  # the alert that says why; asyncio drops it
         super()._on_handshake_complete(handshake_exc)
+
+    def _hang_up(self) -> None:
+        if self._raw is not None:
+            self._raw.abort()
 
     def _stop_write_timer(self) -> None:
         if self._write_timer is not None:

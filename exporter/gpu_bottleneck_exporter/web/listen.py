@@ -14,8 +14,8 @@ import socket
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 
-BACKLOG = 128
-"""Connections that wait in the kernel; also the most asyncio accepts in one go."""
+BACKLOG = 1024
+"""Connections that wait in the kernel, if net.core.somaxconn lets as many."""
 MAX_PORT = 65535
 
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)

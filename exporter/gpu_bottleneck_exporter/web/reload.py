@@ -10,10 +10,14 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import WebConfig, parse
+from gpu_bottleneck_exporter.web.files import in_time
 from gpu_bottleneck_exporter.web.tls import Tls, build
 from gpu_bottleneck_exporter.web.users import require_bcrypt
 
 logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 10.0
+"""For the files at the start: then there is nothing yet that could stay in force."""
 
 Stamps = dict[Path, object]
 
@@ -27,9 +31,12 @@ class Active:
 
 
 class WebConfigFile:
-    """A web configuration file; `current` is for one thread."""
+    """A web configuration file; `refresh` is for one thread."""
 
-    def __init__(self, path: Path) -> None:
+    active: Active
+    """The newest configuration that worked."""
+
+    def __init__(self, path: Path, patience: float = PATIENCE_SECONDS) -> None:
         """Reads the file and the certificates that it names.
 
         Raises:
@@ -37,18 +44,29 @@ class WebConfigFile:
         """
         self._path = path
         self._seen: Stamps = {}
-        self._active = self._read()
+        self._forgotten = False
+        try:
+            self.active = in_time(patience, self._read)
+        except TimeoutError:
+            raise self._fault(
+                f"it, or a file that it names, could not be read within {patience:g} s; "
+                "does a file system hang?"
+            ) from None
 
-    def current(self) -> Active:
-        """The newest configuration that works.
+    def refresh(self) -> None:
+        """Reads what changed since the last time; takes as long as the file system does.
 
         Costs one stat a file. Files that were replaced, by a symbolic link to a
         folder of new ones too, are read again at once. New ones that do not work leave
         the old ones in force, and one line in the log.
         """
-        if _stamps(self._seen) != self._seen:
+        if self._forgotten or _stamps(self._seen) != self._seen:
+            self._forgotten = False
             self._read_again()
-        return self._active
+
+    def forget(self) -> None:
+        """Lets the next `refresh` read everything; callable from any thread."""
+        self._forgotten = True
 
     def _read(self) -> Active:
         # Stamped before it is read: what changes meanwhile is read again.
@@ -67,13 +85,13 @@ class WebConfigFile:
     def _read_again(self) -> None:
         try:
             active = self._read()
-            if (active.tls is None) != (self._active.tls is None):
+            if (active.tls is None) != (self.active.tls is None):
                 raise self._fault("switching TLS on or off needs a restart")
         except SettingsError as error:
             if _stamps(self._seen) == self._seen:  # else half of it was new: next time all is
                 logger.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
             return
-        self._active = active
+        self.active = active
         logger.info("The web configuration was read again: %s.", active.config.summary)
 
     def _fault(self, sentence: str) -> SettingsError:

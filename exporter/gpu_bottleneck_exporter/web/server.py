@@ -7,24 +7,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import resource
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from gpu_bottleneck_exporter.web.app import DEFAULT_TELEMETRY_PATH, make_app
+from gpu_bottleneck_exporter.web.arrival import Arrivals
+from gpu_bottleneck_exporter.web.framing import OneLength
 from gpu_bottleneck_exporter.web.guard import Guard
-from gpu_bottleneck_exporter.web.handshake import Handshakes
 from gpu_bottleneck_exporter.web.listen import BACKLOG
-from gpu_bottleneck_exporter.web.protocol import Limits, limited
+from gpu_bottleneck_exporter.web.protocol import Limits
+from gpu_bottleneck_exporter.web.watch import WebConfigWatch
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpu_bottleneck_exporter.web.content import Content
     from gpu_bottleneck_exporter.web.reload import WebConfigFile
 
+logger = logging.getLogger(__name__)
+
 _TICK_SECONDS = 1.0
+_ACCEPTED_IN_ONE_GO = 16
+"""Connections: a handshake goes on between two such lots, before too many have come after it."""
+_FILES_ELSEWHERE = 128
+"""Of the exporter itself, and of connections that are just being accepted and closed."""
+_HEAD_BYTES = 16 * 1024
+"""That a client can have kept for it before its request's head ends."""
 
 
 class WebServer:
@@ -33,8 +46,8 @@ class WebServer:
     Logging stays the caller's: uvicorn gets no logging set-up, and from it come
     errors only, so that strangers who send nonsense cannot fill the log.
 
-    A web configuration file puts `guard.Guard` around the pages and, where it wants TLS,
-    `handshake.Handshakes` below the connections.
+    Below the HTTP connections are `arrival.Arrivals`; a web configuration file puts
+    `guard.Guard` around the pages and, where it wants TLS, `handshake` between the two.
     """
 
     def __init__(
@@ -61,16 +74,16 @@ class WebServer:
         limits = limits or Limits()
         self._sockets = list(sockets)
         self._app = make_app(content, telemetry_path)
-        self._guard = Guard(self._app, web_config) if web_config else None
-        protocol = limited(limits)
-        tls = web_config is not None and web_config.current().tls is not None
-        self._handshakes = Handshakes(protocol, web_config) if web_config and tls else None
+        self._watch = WebConfigWatch(web_config) if web_config else None
+        self._guard = Guard(self._app, self._watch) if self._watch else None
+        tls = web_config is not None and web_config.active.tls is not None
+        self._arrivals = Arrivals(_possible(limits), self._watch if tls else None)
         # Each argument that is the default elsewhere is named where an environment
         # variable or an installed extra could otherwise change it.
         config = uvicorn.Config(
-            self._guard or self._app,
+            OneLength(self._guard or self._app),
             interface="asgi3",
-            http=self._handshakes or protocol,  # type: ignore[arg-type]
+            http=self._arrivals,  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             workers=1,
@@ -79,31 +92,44 @@ class WebServer:
             log_config=None,
             log_level="error",
             access_log=False,
-            backlog=BACKLOG,
+            backlog=_ACCEPTED_IN_ONE_GO,
+            h11_max_incomplete_event_size=_HEAD_BYTES,
             timeout_keep_alive=limits.keep_alive,
             timeout_graceful_shutdown=limits.grace,
         )
-        self._server = _Server(config, self._handshakes)
+        self._server = _Server(config, self._arrivals)
+        self._reloading: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
         """Connections that are open now."""
-        if self._handshakes is not None:
-            return len(self._handshakes.open)
-        return len(self._server.server_state.connections)
+        return len(self._arrivals.open)
 
     async def serve(self) -> None:
         """Serves until `stop` or cancellation; closes all its sockets and threads.
 
         A thread inside a call into the content ends after that call.
         """
+        asyncio.get_running_loop().set_exception_handler(self._arrivals.on_trouble)
         try:
             await self._server.serve(self._sockets)
         finally:
             self._app.close()
             if self._guard is not None:
                 self._guard.close()
+            if self._watch is not None:
+                self._watch.close()
             await self._hang_up()
+
+    def reload(self) -> None:
+        """Reads the web configuration again; callable from any thread and signal handlers."""
+        self._server.soon(self._reload)
+
+    def _reload(self) -> None:
+        if self._watch is None:
+            logger.info("Nothing to read again: there is no --web.config.file.")
+        else:
+            self._reloading = asyncio.ensure_future(self._watch.reload())
 
     def stop(self) -> None:
         """Lets `serve` end, soon; callable from any thread and from signal handlers."""
@@ -120,11 +146,7 @@ class WebServer:
             task.cancel()
         # Cancelled requests answer 503 before their connections go.
         await asyncio.gather(*state.tasks, return_exceptions=True)
-        for connection in list(state.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        if self._handshakes is not None:
-            self._handshakes.hang_up()
+        self._arrivals.hang_up()
         await asyncio.sleep(0)  # the transports close their sockets in the next turn
 
 
@@ -135,26 +157,35 @@ class _Server(uvicorn.Server):
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
-    _woken: asyncio.Event
 
-    def __init__(self, config: uvicorn.Config, handshakes: Handshakes | None) -> None:
+    def __init__(self, config: uvicorn.Config, arrivals: Arrivals) -> None:
         super().__init__(config)
-        self._handshakes = handshakes
+        self._arrivals = arrivals
+        self._early: list[Callable[[], object]] = []
+        self._wake: Callable[[], object] = bool
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or []:
+            sock.listen(BACKLOG)  # which asyncio has set to what it accepts in one go
 
     async def main_loop(self) -> None:
-        self._woken = asyncio.Event()
+        woken = asyncio.Event()
+        self._wake = woken.set
         self._loop = asyncio.get_running_loop()
+        for work in self._early:
+            work()
         while not await self.on_tick(0):  # 0: renew the Date header each time
+            self._arrivals.rush.look(len(self._arrivals.open))
             # Not asyncio.wait_for: it makes a task each time.
-            alarm = self._loop.call_later(_TICK_SECONDS, self._woken.set)
-            await self._woken.wait()
-            self._woken.clear()
+            alarm = self._loop.call_later(_TICK_SECONDS, woken.set)
+            await woken.wait()
+            woken.clear()
             alarm.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._accept_no_more()
-        if self._handshakes is not None:
-            self._handshakes.hang_up_resting()
+        self._arrivals.hang_up_resting()
         await super().shutdown(sockets)
 
     async def _accept_no_more(self) -> None:
@@ -168,11 +199,26 @@ class _Server(uvicorn.Server):
     def exit(self) -> None:
         """Let `serve` end, from any thread."""
         self.should_exit = True
-        if self._loop is not None and not self._loop.is_closed():
+        self.soon(self._wake)
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Do `work` on the event loop, once that runs and unless it has ended; from any thread."""
+        if self._loop is None:
+            self._early.append(work)
+        elif not self._loop.is_closed():
             # The loop may close between the two: then there is nothing left to wake.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._woken.set)
+                self._loop.call_soon_threadsafe(work)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _possible(limits: Limits) -> Limits:
+    """The limits, with no more connections than half of the files that can be spared."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits
+    spared = max(files // 8, (files - _FILES_ELSEWHERE) // 2)
+    return replace(limits, connections=min(limits.connections, spared))

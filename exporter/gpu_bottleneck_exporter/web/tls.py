@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import IF_GIVEN, NO_CERTIFICATE, REQUIRED, Pem, TlsConfig
+from gpu_bottleneck_exporter.web.files import read_regular
 from gpu_bottleneck_exporter.web.yamlfile import shown
 
 CIPHER_SUITES = {
@@ -49,6 +50,8 @@ _VERIFY = {
     IF_GIVEN: ssl.CERT_OPTIONAL,
     REQUIRED: ssl.CERT_REQUIRED,
 }
+_MAX_PEM_BYTES = 4 * 2**20
+"""All authorities of a Linux distribution are a quarter of one MiB."""
 _OLD_VERSIONS = ("TLS10", "TLS11")
 
 
@@ -136,10 +139,9 @@ def _set_curve(context: ssl.SSLContext, curve: str) -> None:
 
 
 def _load_chain(context: ssl.SSLContext, config: TlsConfig) -> None:
-    _read("cert", config.cert)
-    _read("key", config.key)
+    texts = _read("cert", config.cert), _read("key", config.key)
     try:
-        with _file(config.cert) as cert, _file(config.key) as key:
+        with _file(texts[0]) as cert, _file(texts[1]) as key:
             # Without a password OpenSSL would ask the terminal for one.
             context.load_cert_chain(cert, key, password="")
     except ssl.SSLError as error:
@@ -168,20 +170,22 @@ def _read(key: str, pem: Pem) -> bytes:
     if isinstance(pem, str):
         return pem.encode()
     try:
-        return pem.read_bytes()
+        text = read_regular(pem, _MAX_PEM_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SettingsError(f"{key}_file {shown(str(pem))} cannot be read: {reason}") from error
+    if len(text) > _MAX_PEM_BYTES:
+        raise SettingsError(
+            f"{key}_file {shown(str(pem))} is larger than {_MAX_PEM_BYTES >> 20} MiB"
+        )
+    return text
 
 
 @contextmanager
-def _file(pem: Pem) -> Iterator[Path]:
+def _file(text: bytes) -> Iterator[Path]:
     """A file with the text, for OpenSSL reads chains from files only; it is never on a disk."""
-    if isinstance(pem, Path):
-        yield pem
-        return
     with os.fdopen(os.memfd_create("pem"), "wb") as file:
-        file.write(pem.encode())
+        file.write(text)
         file.flush()
         yield Path(f"/proc/self/fd/{file.fileno()}")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.web.files import read_regular
 
 if TYPE_CHECKING:
     import yaml
@@ -55,8 +56,7 @@ def shown(text: str) -> str:
 
 def _text(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
     except (OSError, ValueError) as error:
         raise SettingsError(f"cannot be read: {getattr(error, 'strerror', error)}") from error
     if len(data) > MAX_BYTES:

@@ -1,0 +1,171 @@
+"""Configuration files that are no files, or lie where nobody answers: nobody waits for them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.web.reload import WebConfigFile
+from support.certificates import Authority, ask, client
+from support.command import ANY_PORT, run, serving, wait_for
+from support.hangs import hanging
+
+from .test_users import basic, hashed
+
+if TYPE_CHECKING:
+    from .conftest import Serve
+
+KEYS = ("cert_file", "key_file", "client_ca_file")
+PARTS = ("web.yml", *KEYS)
+
+
+def configure(folder: Path, **files: str) -> Path:
+    Authority(folder).issue("server")
+    tls = {"cert_file": "server.pem", "key_file": "server.key", **files}
+    if "client_ca_file" in files:
+        tls["client_auth_type"] = "VerifyClientCertIfGiven"
+    (folder / "web.yml").write_text(json.dumps({"tls_server_config": tls}))
+    return folder / "web.yml"
+
+
+def with_part(folder: Path, part: str, name: str) -> Path:
+    """A configuration of which `part` has this name."""
+    if part == "web.yml":
+        return folder / name
+    return configure(folder, **{part: name})
+
+
+def listen(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+KINDS: Mapping[str, Callable[[Path], object]] = {"fifo": os.mkfifo, "socket": listen}
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_no_file_is_refused_at_the_start(tmp_path: Path, part: str, kind: str) -> None:
+    KINDS[kind](tmp_path / "odd")
+    with pytest.raises(SettingsError, match=r"not a regular file|No such device") as raised:
+        WebConfigFile(with_part(tmp_path, part, "odd"))
+    assert str(raised.value).isprintable()
+
+
+def test_an_endless_certificate_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "endless.pem").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(SettingsError, match="larger than"):
+        WebConfigFile(configure(tmp_path, cert_file="endless.pem"))
+
+
+def test_the_command_ends_with_one_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    result = run(tmp_path, "serve", *ANY_PORT, "--web.config.file", "fifo")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "not a regular file" in result.stderr
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_mount_that_hangs_is_told_of_at_the_start(tmp_path: Path, part: str) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    path = with_part(tmp_path, part, "mount/file")
+    with hanging(mount), pytest.raises(SettingsError, match="file system hang"):
+        WebConfigFile(path, patience=0.3)
+
+
+@pytest.mark.parametrize("part", ["web.yml", "cert_file", "key_file"])
+def test_a_fifo_in_place_of_a_file_leaves_the_last_good_one_in_force(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    running = serve(web_config=configure(tmp_path))
+    trusting = client(tmp_path / "ca.pem")
+    replaced = {"cert_file": "server.pem", "key_file": "server.key"}.get(part, part)
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "fifo").replace(tmp_path / replaced)
+    assert [ask(running.port, trusting) for _ in range(3)] == [200] * 3
+    (said,) = errors(caplog)
+    assert said.startswith("The last good web configuration stays in force: ")
+    assert "not a regular file" in said
+
+
+@pytest.mark.parametrize("part", ["web.yml", "cert_file"])
+def test_a_mount_that_hangs_stops_nobody(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    running = serve(web_config=configure(tmp_path))
+    trusting = client(tmp_path / "ca.pem")
+    replaced = {"cert_file": "server.pem"}.get(part, part)
+    (tmp_path / "link").symlink_to("mount/file")
+    with hanging(mount) as end:
+        (tmp_path / "link").replace(tmp_path / replaced)
+        assert [ask(running.port, trusting) for _ in range(5)] == [200] * 5
+        (said,) = errors(caplog)
+        assert said.startswith("The last good web configuration stays in force: ")
+        assert "file system hang" in said
+        end()
+        wait_for(lambda: ask(running.port, trusting) == 200 and len(errors(caplog)) > 1, "an error")
+    assert "cannot be read" in errors(caplog)[1]
+
+
+def test_users_are_known_while_a_mount_hangs_and_the_server_can_stop(
+    serve: Serve, tmp_path: Path
+) -> None:
+    mount, file = tmp_path / "mount", tmp_path / "web.yml"
+    mount.mkdir()
+    file.write_text(json.dumps({"basic_auth_users": {"alice": hashed("right")}}))
+    running = serve(web_config=file)
+    (tmp_path / "link").symlink_to("mount/file")
+    with hanging(mount):
+        (tmp_path / "link").replace(file)
+        for _ in range(3):
+            assert running.get("/metrics", headers=basic("alice", "right")).status == 200
+            assert running.get("/metrics", headers=basic("alice", "wrong")).status == 401
+        running.end()
+
+
+def test_sighup_rereads_the_web_configuration(tmp_path: Path) -> None:
+    (tmp_path / "web.yml").write_text("")
+    with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", "web.yml") as server:
+        assert server.get()[0] == 200
+        for times, text in enumerate(("", "basic_auth_users: {a: x}"), 1):
+            (tmp_path / "web.yml").write_text(text)
+            server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: server.said.count("web configuration") == times, "a line")  # noqa: B023
+        assert 'msg="The web configuration was read again: no TLS, no users."' in server.said
+        assert "The last good web configuration stays in force: " in server.said
+        assert server.get()[0] == 200
+        assert server.terminate() == 0
+
+
+def test_sighup_without_a_web_configuration_changes_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, "serve", *ANY_PORT) as server:
+        assert server.get()[0] == 200
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "there is no --web.config.file" in server.said, "a line")
+        assert server.get()[0] == 200
+        assert server.terminate() == 0
+
+
+def test_the_demo_ends_with_its_terminal(tmp_path: Path) -> None:
+    with serving(tmp_path, "demo", *ANY_PORT) as server:
+        assert server.get()[0] == 200
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(60) == 0
+        wait_for(lambda: not server.session(), "the end of its processes")
