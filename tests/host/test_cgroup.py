@@ -274,3 +274,18 @@ def test_under_v1_each_controller_is_hidden_or_not(tmp_path: Path) -> None:
     cgroup_v1(tmp_path, V1_FILES)
     assert hidden(V1_PROCESS, tmp_path) == set()
     assert hidden("9:cpu,cpuacct:/docker/ab\n4:memory:/gone\n", tmp_path) == {"memory"}
+
+
+def test_of_groups_nested_without_end_both_ends_are_read(tmp_path: Path) -> None:
+    path = "/".join(["job", *"x" * 200])
+    outer = {"job/cpu.max": "50000 100000\n", "job/cpu.stat": "throttled_usec 7\n"}
+    inner = {f"{path}/cpu.max": "max 100000\n", f"{path}/cpu.stat": "throttled_usec 5\n"}
+    middle = "/".join(["job", *"x" * 100])
+    lost = {f"{middle}/cpu.stat": "throttled_usec 1\n"}
+    root = cgroup_v2(tmp_path, outer | inner | lost)
+    group = cgroup_of(f"0::/{path}\n", tmp_path)
+    group.look()
+    assert group.cpu_limit() == (root / "job", 0.5)
+    assert group.counted.throttled_ns == 12_000
+    assert len(group._kept) < 100
+    group.close()

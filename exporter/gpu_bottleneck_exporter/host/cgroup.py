@@ -17,6 +17,8 @@ _UNLIMITED_BYTES = 2**60
 """Cgroup v1 writes "no limit" as the largest multiple of a page."""
 _V1_CPU = ("cpu", "cpu,cpuacct")
 _NAMESPACE_DEPTH = 3
+_MOST_LEVELS = 64
+"""A job may nest groups by the thousand in one that was delegated to it."""
 _REFAULTS = re.compile(r"^workingset_refault(?:_file|_anon)? (\d+)$", re.MULTILINE)
 """Of memory.stat; a kernel has either the first or the two others."""
 
@@ -71,7 +73,7 @@ class Cgroup:
         self.counted = Counted()
         """As of the last `look`."""
         self._kept: dict[Path, KeptFile] = {}
-        self._cpu_levels = tuple(_levels(cpu))
+        self._cpu_levels = _levels(cpu)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cgroup) and self._key() == other._key()
@@ -242,8 +244,14 @@ def _search(root: Path, below: str) -> Path | None:
     return None
 
 
-def _levels(folder: Path | None) -> Iterator[Path]:
-    """The cgroup and those above it, without the machine's root."""
+def _levels(folder: Path | None) -> list[Path]:
+    """The cgroup and those above it, without the machine's root; of very many both ends."""
+    found = [*_all_levels(folder)]
+    middle = _MOST_LEVELS // 2
+    return found if len(found) <= _MOST_LEVELS else [*found[:middle], *found[-middle:]]
+
+
+def _all_levels(folder: Path | None) -> Iterator[Path]:
     while folder is not None and ((folder.parent / "cgroup.procs").exists() or _is_v2(folder)):
         yield folder
         folder = folder.parent

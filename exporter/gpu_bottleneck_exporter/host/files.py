@@ -113,24 +113,29 @@ class KeptFile:
     Where there is no room for one more, it is opened and closed each time.
     """
 
-    __slots__ = ("_descriptor", "_path", "_size", "whole")
+    __slots__ = ("_descriptor", "_long", "_path", "_size", "whole")
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
         self._descriptor: int | None = None
-        self._size = _FEW_BYTES
+        self._size = self._long = _FEW_BYTES
         self.whole = True
         """Whether the last `read` gave all that it says."""
 
     def read(self) -> bytes | None:
         """What it says now, None where it cannot be read. Raises NoRoomError."""
-        if self._descriptor is None or room.crowded:
+        descriptor = self._descriptor
+        if descriptor is None or room.crowded:
             return self._read_anew()
         try:
-            return self._read(self._descriptor)
+            text = os.pread(descriptor, self._size, 0)
+            if len(text) >= self._long:
+                return self._read(descriptor)
         except OSError:
             self.close()
             return None
+        self.whole = True
+        return text
 
     def _read_anew(self) -> bytes | None:
         self.close()
@@ -157,6 +162,7 @@ class KeptFile:
             if self._size > _KEPT_BYTES:
                 break
             self._size *= _MORE
+            self._long = min(self._size, _MOST_AT_ONCE)
         if len(text) >= _MOST_AT_ONCE:
             text = self._rest(descriptor, text)
         self.whole = len(text) <= _KEPT_BYTES
