@@ -5,6 +5,7 @@ BIN = $(VENV)/bin
 EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
 STACKS_ARGS ?=
+SOAK_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpu_bottleneck_exporter/__init__.py)
 BUILDER ?= docker
 IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
@@ -13,7 +14,7 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 	--custom-compile-command 'make lock'
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint bench generate pictures build image lock tools clean
+.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint bench soak generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -61,10 +62,15 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP se
 	$(BIN)/python tests/bench/beside.py
 	$(BIN)/python tests/bench/http_servers.py
 
+# By hand, as it takes minutes; `make test` runs a short one.
+soak: $(VENV)/.tested-wheel tools  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow
+	PYTHONPATH=tests $(BIN)/python -m soak.soak $(SOAK_ARGS)
+
 generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the dashboards, the golden exposition
 	$(BIN)/python -m gpu_bottleneck_exporter.collectors.reference exporter/README.md
 	PYTHONPATH=tests $(BIN)/python -m rules.causes_table rules/README.md README.md
 	PYTHONPATH=tests $(BIN)/python -m helm.values_table helm/gpu-bottleneck-exporter/README.md
+	PYTHONPATH=tests $(BIN)/python -m faults.events_table exporter/README.md
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 
