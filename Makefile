@@ -12,9 +12,10 @@ IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
 IMAGE_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --upgrade \
 	--custom-compile-command 'make lock'
+SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint bench soak generate pictures build image lock tools clean
+.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint sbom bench soak generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -55,6 +56,7 @@ lint: $(VENV)/.developer  ## Check style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tests/supply/audit.py
 
 # By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards,rules}_scale.py
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP servers
@@ -81,6 +83,12 @@ build: $(VENV)/.venv  ## Build wheel and sdist into dist/
 	$(BIN)/pip install -q build
 	rm -rf dist build
 	$(BIN)/python -m build -q
+
+sbom: $(VENV)/.venv  ## List what is shipped beside the wheel, with hashes, as CycloneDX into dist/
+	$(BIN)/pip install -q cyclonedx-bom
+	@mkdir -p $(dir $(SBOM))
+	$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --of JSON -o $(SBOM) exporter/deploy/requirements.txt
 
 image:  ## Build the container image; BUILDER=podman or buildah, IMAGE=registry/name:tag
 	$(BUILDER) build -f exporter/deploy/Dockerfile --build-arg VERSION=$(VERSION) -t $(IMAGE) $(IMAGE_ARGS) .
