@@ -5,15 +5,17 @@ BIN = $(VENV)/bin
 EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
 STACKS_ARGS ?=
+SOAK_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpu_bottleneck_exporter/__init__.py)
 BUILDER ?= docker
 IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
 IMAGE_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --upgrade \
 	--custom-compile-command 'make lock'
+SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint bench generate pictures build image lock tools clean
+.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint sbom bench soak generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -54,6 +56,7 @@ lint: $(VENV)/.developer  ## Check style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tests/supply/audit.py
 
 # By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale,flood}.py
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP servers
@@ -61,10 +64,15 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP se
 	$(BIN)/python tests/bench/beside.py
 	$(BIN)/python tests/bench/http_servers.py
 
+# By hand, as it takes minutes; `make test` runs a short one.
+soak: $(VENV)/.tested-wheel tools  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow
+	PYTHONPATH=tests $(BIN)/python -m soak.soak $(SOAK_ARGS)
+
 generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the dashboards, the golden exposition
 	$(BIN)/python -m gpu_bottleneck_exporter.collectors.reference exporter/README.md
 	PYTHONPATH=tests $(BIN)/python -m rules.causes_table rules/README.md README.md
 	PYTHONPATH=tests $(BIN)/python -m helm.values_table helm/gpu-bottleneck-exporter/README.md
+	PYTHONPATH=tests $(BIN)/python -m faults.events_table exporter/README.md
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 
@@ -75,6 +83,12 @@ build: $(VENV)/.venv  ## Build wheel and sdist into dist/
 	$(BIN)/pip install -q build
 	rm -rf dist build
 	$(BIN)/python -m build -q
+
+sbom: $(VENV)/.venv  ## List what is shipped beside the wheel, with hashes, as CycloneDX into dist/
+	$(BIN)/pip install -q cyclonedx-bom
+	@mkdir -p $(dir $(SBOM))
+	$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --of JSON -o $(SBOM) exporter/deploy/requirements.txt
 
 image:  ## Build the container image; BUILDER=podman or buildah, IMAGE=registry/name:tag
 	$(BUILDER) build -f exporter/deploy/Dockerfile --build-arg VERSION=$(VERSION) -t $(IMAGE) $(IMAGE_ARGS) .

@@ -1,0 +1,91 @@
+"""SECURITY.md names each privilege that chart and unit ask for, and none that they do not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from deploy.machine import REPOSITORY
+from deploy.test_unit import setting
+from helm.chart import rendered
+
+TEXT = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
+
+
+def table() -> dict[str, tuple[str, str]]:
+    """By privilege, what chart and unit do."""
+    between = TEXT.partition("<!-- privileges: begin -->\n")[2]
+    lines = between.partition("<!-- privileges: end -->")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert all(len(row) == 5 for row in rows)
+    assert all(all(row) for row in rows)
+    return {row[0].strip("`"): (row[1], row[2]) for row in rows}
+
+
+def of_chart() -> dict[str, str]:
+    """What a release with default values asks for, in the table's words."""
+    pod, container = rendered().pod, rendered().container
+    context: dict[str, Any] = container["securityContext"]
+    mounts = {one["name"]: one for one in container["volumeMounts"]}
+    asked = {name: "yes" for name in ("hostPID", "hostNetwork", "hostIPC") if pod.get(name)}
+    asked |= {"runAsUser: 0": "yes"} if pod["securityContext"]["runAsUser"] == 0 else {}
+    asked |= dict.fromkeys(context["capabilities"]["add"], "yes")
+    asked |= {"privileged": "yes"} if context.get("privileged") else {}
+    for volume in pod["volumes"]:
+        read_only = mounts[volume["name"]].get("readOnly")
+        asked[volume["hostPath"]["path"]] = "read-only" if read_only else "yes"
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    return asked | {name: v for name, v in environment.items() if name.startswith("NVIDIA_")}
+
+
+def of_unit() -> set[str]:
+    """What the unit asks for beyond what every service has."""
+    calls = re.findall(r"^SystemCallFilter=@system-service (.*)$", _unit(), re.MULTILINE)
+    devices = re.findall(r"^DeviceAllow=(\S+) rw$", _unit(), re.MULTILINE)
+    families = set(setting("RestrictAddressFamilies").split())
+    capabilities = {one.removeprefix("CAP_") for one in setting("AmbientCapabilities").split()}
+    assert families >= {"AF_INET", "AF_INET6"}
+    grouped = {"AF_INET AF_INET6"} | (families - {"AF_INET", "AF_INET6"})
+    return {*calls[0].split(), *devices, *grouped, *capabilities}
+
+
+def _unit() -> str:
+    return (REPOSITORY / "exporter/deploy/systemd/gpu-bottleneck-exporter.service").read_text()
+
+
+def test_what_the_chart_asks_for_is_told_and_why() -> None:
+    told = {name: chart for name, (chart, _) in table().items()}
+    asked = of_chart()
+    assert {name: told.get(name) for name in asked} == asked
+    only_told = {name for name, chart in told.items() if chart in ("yes", "read-only")}
+    assert only_told - set(asked) == {"AF_INET AF_INET6", "AF_UNIX"}
+
+
+def test_what_the_unit_asks_for_is_told_and_why() -> None:
+    assert {name for name, (_, unit) in table().items() if unit == "yes"} == of_unit()
+    assert setting("AmbientCapabilities") == setting("CapabilityBoundingSet")
+    assert setting("DynamicUser") == "yes"
+
+
+def test_what_it_is_said_to_do_without_it_does_without() -> None:
+    pod, container = rendered().pod, rendered().container
+    context = container["securityContext"]
+    assert context["readOnlyRootFilesystem"]
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"]["drop"] == ["ALL"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "hostNetwork" not in pod
+    assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert setting("NoNewPrivileges") == "yes"
+    assert setting("ProtectSystem") == "strict"
+    restricted = rendered(privilege={"level": "restricted"})
+    assert "hostPID" not in restricted.pod
+    assert "add" not in restricted.container["securityContext"]["capabilities"]
+    assert all("hostPath" not in volume for volume in restricted.pod.get("volumes", ()))
+
+
+def test_links_of_the_document_lead_somewhere() -> None:
+    for name in ("SECURITY.md", "CONTRIBUTING.md"):
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        for path in re.findall(r"\]\((?!http)([^)#]+)", text):
+            assert (REPOSITORY / path).exists(), path

@@ -1,0 +1,158 @@
+"""What may happen to a node: how it is brought about here, and what it costs.
+
+Each row is provoked by `test_events.py` on the stand-in for the driver's library, and is a line of
+the table in the exporter's README (`events_table.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from gpu_bottleneck_exporter.driver.board import (
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NOT_SUPPORTED,
+    Board,
+)
+from support.children import Parent
+
+NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
+_PROCESS_LISTS = (
+    "DeviceGetComputeRunningProcesses",
+    "DeviceGetGraphicsRunningProcesses",
+    "DeviceGetMPSComputeRunningProcesses",
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """GPU 0 is the one that it happens to."""
+
+    board: Board
+    main: Parent
+    """Holds GPU 0."""
+    start: Callable[[], Parent]
+    """Another process."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One row."""
+
+    name: str
+    goes: frozenset[str]
+    """Families that GPU 0 has no more, each by its name or by its first words and a star."""
+    back: str
+    """When it is as before, in words."""
+    provoke: Callable[[Scene], object]
+    mend: Callable[[Scene], object]
+    leaves: frozenset[str] = frozenset()
+    """Instead of `goes`: all that it has still."""
+    besides: str = ""
+    """What else can be seen, in words."""
+
+
+def _fail(calls: tuple[str, ...], code: int, scene: Scene) -> None:
+    for call in calls:
+        scene.board.gpus[0].fail(call, code)
+
+
+def _refused(name: str, calls: tuple[str, ...], code: int, goes: str, besides: str = "") -> Event:
+    return Event(
+        name,
+        frozenset(goes.split()),
+        "at the next reading",
+        partial(_fail, calls, code),
+        partial(_fail, calls, 0),
+        besides=besides,
+    )
+
+
+def _set(field: str, value: int, scene: Scene) -> None:
+    setattr(scene.board.gpus[0].record, field, value)
+
+
+def _hold_anew(scene: Scene) -> None:
+    gpu = scene.board.gpus[0]
+    gpu.release(scene.main.pid)
+    gpu.hold(scene.start().pid, 2**30)
+
+
+_SAYS = "`gpu_exporter_collector_success` is 0"
+EVENTS = (
+    _refused(
+        "One call answers UNKNOWN (999)",
+        ("DeviceGetTotalEnergyConsumption",),
+        UNKNOWN,
+        "gpu_energy_joules_total",
+        _SAYS,
+    ),
+    _refused(
+        "One call answers NOT_SUPPORTED where it did answer",
+        ("DeviceGetMemoryInfo",),
+        NVML_ERROR_NOT_SUPPORTED,
+        "gpu_memory_total_bytes gpu_memory_used_bytes gpu_memory_reserved_bytes",
+        _SAYS,
+    ),
+    _refused(
+        "The lists of processes answer NO_PERMISSION",
+        _PROCESS_LISTS,
+        NO_PERMISSION,
+        "gpu_processes gpu_feeder_* gpu_workload_info",
+        f"{_SAYS}; idle time counts as `unknown`",
+    ),
+    _refused(
+        "GPM answers NO_PERMISSION",
+        ("GpmSampleGet",),
+        NO_PERMISSION,
+        "gpu_sm_active_seconds_total gpu_sm_occupancy_seconds_total gpu_dram_active_seconds_total "
+        "gpu_pipe_active_seconds_total gpu_pcie_receive_bytes_total gpu_pcie_transmit_bytes_total "
+        "gpu_nvlink_receive_bytes_total gpu_nvlink_transmit_bytes_total",
+        _SAYS,
+    ),
+    _refused(
+        "Utilization times out, samples and single readings",
+        ("DeviceGetSamples", "DeviceGetUtilizationRates"),
+        TIMEOUT,
+        "gpu_busy_seconds_total gpu_observed_seconds_total gpu_unobserved_seconds_total "
+        "gpu_stall_seconds_total gpu_memory_controller_* gpu_utilization_ratio "
+        "gpu_window_utilization_ratio_*",
+        _SAYS,
+    ),
+    Event(
+        "A GPU falls off the bus",
+        frozenset(),
+        "when it answers: it is opened again after 1 s, 2 s, … 60 s",
+        partial(_set, "device_result", NVML_ERROR_GPU_IS_LOST),
+        partial(_set, "device_result", 0),
+        leaves=frozenset({"gpu_info", "gpu_up"}),
+        besides="`gpu_up` is 0",
+    ),
+    Event(
+        "A driver call hangs",
+        frozenset(),
+        "when the call returns",
+        partial(_set, "hang", 1),
+        partial(_set, "hang", 0),
+        leaves=frozenset({"gpu_info", "gpu_up"}),
+        besides="after `--sampling.deadline`; `gpu_up` is 0",
+    ),
+    Event(
+        "The process that holds a GPU is killed, and the driver goes on listing it",
+        frozenset(
+            {
+                "gpu_feeder_age_seconds",
+                "gpu_feeder_cpus_allowed",
+                "gpu_feeder_interactive",
+                "gpu_feeder_memory_*",
+                "gpu_feeder_shm_*",
+                "gpu_workload_info",
+            }
+        ),
+        "when another process holds it",
+        lambda scene: scene.main.end(),
+        _hold_anew,
+        besides="idle time counts as `unknown`",
+    ),
+)

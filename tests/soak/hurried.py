@@ -1,0 +1,89 @@
+"""The exporter with all its waits divided: what takes hours happens in minutes.
+
+    python tests/soak/hurried.py HURRY PORT WEB_CONFIG
+
+Only time is shorter: what is read, how, and what is kept of it is as always. Prints how many ticks
+the GPUs have had so far, ten times a second.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pkgutil
+import re
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gpu_bottleneck_exporter
+from gpu_bottleneck_exporter import serve, worker
+from gpu_bottleneck_exporter import settings as bounds
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.nvml import NvmlDriver
+from gpu_bottleneck_exporter.web.listen import bind
+from gpu_bottleneck_exporter.web.reload import WebConfigFile
+from support.daemon import HOST
+
+TELL_SECONDS = 0.1
+DEADLINE_SECONDS = 0.5
+_PARTS = re.compile(r"gpu_bottleneck_exporter\.(feeders|host|workload|nodeview|news|worker)\b.*")
+_TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
+_NO_WAITS = frozenset({"TICK_NS", "_HARDLY_MOVED_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
+
+
+def hurry(by: float) -> list[str]:
+    """Divide all waits; their names."""
+    found = pkgutil.walk_packages(gpu_bottleneck_exporter.__path__, "gpu_bottleneck_exporter.")
+    modules = [importlib.import_module(one.name) for one in found if _PARTS.fullmatch(one.name)]
+    return [name for module in modules for name in _hurry(module, by)]
+
+
+def _hurry(module: ModuleType, by: float) -> list[str]:
+    names = [n for n in vars(module) if _TIMES.fullmatch(n) and n not in _NO_WAITS]
+    for name in names:
+        setattr(module, name, _divided(getattr(module, name), by))
+    return [f"{module.__name__}.{name}" for name in names]
+
+
+def _divided(value: Any, by: float) -> object:  # noqa: ANN401 - a number, or several
+    if isinstance(value, dict):
+        return {key: _divided(one, by) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_divided(one, by) for one in value)
+    return type(value)(value / by)
+
+
+def main(by: float, port: int, web_config: str) -> None:
+    """Serve until SIGTERM."""
+    hurry(by)
+    ticks = itertools.count()
+    tick = worker.GpuWorker._tick
+
+    def counted(self: worker.GpuWorker) -> None:
+        tick(self)
+        next(ticks)
+
+    def tell() -> None:
+        while True:
+            sys.stdout.write(f"{ticks.__reduce__()[1][0]}\n")
+            sys.stdout.flush()
+            time.sleep(TELL_SECONDS)
+
+    worker.GpuWorker._tick = counted  # type: ignore[method-assign]
+    quick = tuple(replace(one, every_seconds=one.every_seconds / by) for one in ALL)
+    serve.enabled_collectors = lambda settings: quick  # noqa: ARG005 - called by its name
+    bounds.MINIMUM_INTERVAL_SECONDS = 0.0
+    chosen = bounds.Settings(
+        interval_seconds=1 / by, deadline_seconds=DEADLINE_SECONDS, web_config_file=web_config
+    )
+    threading.Thread(target=tell, daemon=True).start()
+    serve.serve(chosen, NvmlDriver, bind(f"{HOST}:{port}"), WebConfigFile(Path(web_config)))
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,56 @@
+"""A short soak, and that a long one would tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from soak.hurried import hurry
+from soak.soak import GPUS, Allowed, Figures, Result, grown, soak
+
+SHORT_TICKS = 1_500
+WARMING_UP = Allowed(mebibytes=12)
+"""Memory takes longer than this to come to rest; descriptors and threads do not."""
+
+
+def test_nothing_is_left_of_processes_that_went_and_gpus_that_failed() -> None:
+    result = soak(SHORT_TICKS)
+    assert result.run[-1].ticks > SHORT_TICKS // 2
+    assert min(result.scrapes, result.reloads) > 10
+    assert max(one.descriptors for one in result.run) > result.quiet.descriptors + 10
+    assert grown(result, WARMING_UP) == []
+
+
+def made(**growth: float) -> Result:
+    """A run of which each figure grows by so much over its second half."""
+    first = Figures(0, 40.0, 100, 12)
+    run = [first._replace(ticks=1000 * turn) for turn in range(100)]
+    more = {name: getattr(first, name) + by for name, by in growth.items()}
+    return Result(first, [*run[:66], *(one._replace(**more) for one in run[66:])], first, 9, 9)
+
+
+@pytest.mark.parametrize(
+    ("growth", "words"),
+    [
+        ({"mebibytes": 2.0}, "mebibytes grew from 40.0 to 42.0"),
+        ({"descriptors": 50}, "descriptors grew from 100.0 to 150.0"),
+        ({"threads": 1}, "threads grew from 12.0 to 13.0"),
+    ],
+)
+def test_what_grows_is_told(growth: dict[str, float], words: str) -> None:
+    assert grown(made(), Allowed()) == []
+    (said,) = grown(made(**growth), Allowed())
+    assert said.startswith(words)
+
+
+@pytest.mark.parametrize("left", [{"descriptors": 110}, {"threads": 13}])
+def test_what_is_left_over_is_told(left: dict[str, int]) -> None:
+    result = made()
+    (said,) = grown(result._replace(settled=result.settled._replace(**left)), Allowed())
+    assert "when all was over" in said
+
+
+def test_all_waits_are_hurried() -> None:
+    names = hurry(1.0)
+    for one in ("feeders.watch.DISCOVERY_SECONDS", "worker.SLOWLY", "nodeview.local.KEPT_SECONDS"):
+        assert f"gpu_bottleneck_exporter.{one}" in names
+    assert GPUS > 1

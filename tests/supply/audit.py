@@ -1,0 +1,75 @@
+"""Asks whether a version that the image is built from has a known vulnerability.
+
+    python tests/supply/audit.py [OSV_URL]
+
+pip-audit asks PyPI's advisories about the lock file, then OSV's if those do not answer. The exit
+status is 1 for a known vulnerability, and 0, with a word, where nobody could be asked: by itself
+pip-audit fails then, or, behind a mirror that knows no advisories, says that all is well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+LOCK = Path(__file__).parents[2] / "exporter/deploy/requirements.txt"
+_TIMEOUT_SECONDS = 60
+_PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+
+
+def services(osv_url: str | None) -> list[list[str]]:
+    """As arguments, in order."""
+    if osv_url:
+        return [["-s", "osv", "--osv-url", osv_url]]
+    return [["-s", "pypi"], ["-s", "osv"]]
+
+
+def answer(service: Sequence[str]) -> list[Mapping[str, Any]]:
+    """What the service says of each package; nothing where it cannot be asked."""
+    command = [sys.executable, "-m", "pip_audit", "-r", f"{LOCK}", "--require-hashes"]
+    command += ["--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "5"]
+    try:
+        done = subprocess.run(
+            [*command, *service], capture_output=True, check=False, timeout=_TIMEOUT_SECONDS
+        )
+        return list(json.loads(done.stdout)["dependencies"])
+    except (subprocess.TimeoutExpired, ValueError, KeyError):
+        return []
+
+
+def known(packages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each vulnerability in a line."""
+    for one in packages:
+        for found in one.get("vulns", ()):
+            fixed = ", ".join(found["fix_versions"]) or "no version"
+            yield f"{one['name']} {one['version']}: {found['id']}, mended by {fixed}"
+
+
+def locked() -> dict[str, str]:
+    """Versions by name."""
+    return dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
+
+
+def main(osv_url: str | None) -> int:
+    """Print what is known; the exit status."""
+    left = set(locked())
+    for service in services(osv_url):
+        packages = answer(service)
+        if said := list(known(packages)):
+            print(*said, sep="\n")
+            return 1
+        left -= {one["name"] for one in packages if "vulns" in one}
+        if not left:
+            print(f"no known vulnerability in {len(locked())} packages")
+            return 0
+    print(f"not audited, as no advisory service knows them from here: {', '.join(sorted(left))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else None))
