@@ -79,6 +79,11 @@ def _hold_anew(scene: Scene) -> None:
     gpu.hold(scene.start().pid, 2**30)
 
 
+_UTILIZATION = (
+    "gpu_busy_seconds_total gpu_observed_seconds_total gpu_unobserved_seconds_total "
+    "gpu_stall_seconds_total gpu_memory_controller_* gpu_utilization_ratio "
+    "gpu_window_utilization_ratio_*"
+)
 _SAYS = "`gpu_exporter_collector_success` is 0"
 EVENTS = (
     _refused(
@@ -115,10 +120,24 @@ EVENTS = (
         "Utilization times out, samples and single readings",
         ("DeviceGetSamples", "DeviceGetUtilizationRates"),
         TIMEOUT,
-        "gpu_busy_seconds_total gpu_observed_seconds_total gpu_unobserved_seconds_total "
-        "gpu_stall_seconds_total gpu_memory_controller_* gpu_utilization_ratio "
-        "gpu_window_utilization_ratio_*",
+        _UTILIZATION,
         _SAYS,
+    ),
+    Event(
+        "Utilization of kernels is 808334905 %",
+        frozenset(_UTILIZATION.replace("gpu_memory_controller_* ", "").split()),
+        "at the next reading",
+        partial(_set, "stuck_utilization", 808334905),
+        partial(_set, "stuck_utilization", 0),
+        besides=f"{_SAYS}; `gpu_exporter_implausible_values_total` grows",
+    ),
+    Event(
+        "The power limit is 4.29 MW",
+        frozenset({"gpu_power_limit_watts"}),
+        "at the next reading",
+        partial(_set, "power_limit_mw", 2**32 - 1),
+        partial(_set, "power_limit_mw", 700_000),
+        besides="`gpu_exporter_implausible_values_total` grows",
     ),
     Event(
         "A GPU falls off the bus",
