@@ -30,7 +30,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 GPUS = 20
 TICKS = 4
-FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
+FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
 EVERY_TICK = tuple(replace(one, every_seconds=0.0) for one in ALL)
 CODES = (1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 25, 26, 999)
 COSTS = {

@@ -26,7 +26,7 @@ from support.drivers import Libraries
 
 README = Path(__file__).parents[2] / "exporter/README.md"
 PATIENCE_SECONDS = 60.0
-FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
+FAST = Settings(interval_seconds=0.2, deadline_seconds=2.0)
 EVERY_TICK = tuple(replace(one, every_seconds=0.0) for one in ALL)
 Start = Callable[[], Parent]
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
