@@ -96,9 +96,7 @@ def test_a_process_is_not_gone_because_we_cannot_look() -> None:
     ("soft", "hard", "raised", "kept"),
     [(64, 64, 64, 16), (256, 1024, 1024, 384), (1024, 20_000, 16_384, 4096)],
 )
-def test_room_is_what_is_left_when_enough_is_kept_for_others(
-    soft: int, hard: int, raised: int, kept: int
-) -> None:
+def test_enough_is_left_for_others(soft: int, hard: int, raised: int, kept: int) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < hard:
         pytest.skip(f"no more than {hard} files may be open here")
     command = [sys.executable, "-c", UNDER_A_LIMIT, str(soft), str(hard)]

@@ -24,6 +24,7 @@ class Groups:
         self._cgroups = sysfs / "fs/cgroup"
         self._ours = ""
         self._known: dict[str, Owner] = {}
+        self._slurm_tracks: bool | None = None
 
     def owner(self, pid: int) -> Owner:
         """Pod, container and Slurm job of process `pid`; nobody's where it is gone."""
@@ -45,7 +46,11 @@ class Groups:
     def forget(self) -> None:
         """Look again: a group may be made anew, and be somebody else's."""
         self._known.clear()
+        self._slurm_tracks = None
 
     def slurm_tracks(self) -> bool:
         """Whether Slurm has groups for its jobs here: then who is in none of them is of no job."""
-        return any(next(self._cgroups.glob(one), None) is not None for one in _SLURM_GROUPS)
+        if self._slurm_tracks is None:
+            found = (next(self._cgroups.glob(one), None) for one in _SLURM_GROUPS)
+            self._slurm_tracks = any(one is not None for one in found)
+        return self._slurm_tracks

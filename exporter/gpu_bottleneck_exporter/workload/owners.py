@@ -33,6 +33,7 @@ class OwnerReader:
         self._proc = proc
         self._users = users or UserNames(proc)
         self._groups = Groups(proc, sysfs)
+        self._looked_ns: int | None = None
         self._known: dict[Started, tuple[int, Owner]] = {}
         """With the monotonic time when each is to be read again."""
 
@@ -56,7 +57,9 @@ class OwnerReader:
         due_ns, owner = self._known.get(process, (now_ns, NOBODY))
         if now_ns >= due_ns:
             self._forget_those_gone(now_ns)
-            self._groups.forget()
+            if now_ns != self._looked_ns:
+                self._looked_ns = now_ns
+                self._groups.forget()
             owner = read_owner(self._proc, process[0], self._users, self._groups)
             self._known[process] = now_ns + _SLOWLY_NS, owner
         return owner
