@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 PLACES = 32
 FULL = {
-    **{"header": 600, "write": 600, "keep_alive": 600, "grace": 0},
-    **{"connections": PLACES, "stay": 0.05},
+    "header": 600,
+    "write": 600,
+    "keep_alive": 600,
+    "grace": 0,
+    "connections": PLACES,
+    "stay": 0.05,
 }
 """Nobody is closed for being slow: what counts is who makes way."""
 
