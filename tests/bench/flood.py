@@ -3,8 +3,8 @@
     PYTHONPATH=tests python tests/bench/flood.py [KIND …] [--scrapes 200]
 
 The server runs in a process of its own, the clients in another one; a client that is closed
-comes again at once. All come from the address from which the scrapes come. A scrape on a
-new connection, by a user who is new too, and one on a connection that is kept take turns.
+comes again at once. All come from the address from which the scrapes come: ten at once on
+new connections, by users who are new too, and one after the other on a connection that is kept.
 Printed is a Markdown table; failures and counts carry over to other machines, MiB about so.
 """
 
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +36,13 @@ from support.certificates import Authority, client
 
 SCRAPE_TIMEOUT_S = 10.0  # Prometheus' own
 SETTLE_S = 5.0
+SCRAPES_BEFORE = 5  # on the kept connection, which is no newcomer when the crowd comes
 SMALL_BYTES = 4096
 BODY_STARTS = b"HTTP/1.1 401"  # a response comes in two pieces: the last one counts
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 PASSWORD, COST = "right", 10
 MANY, SOME = 1000, 50
+AT_ONCE = 10
 
 
 def basic(user: str, password: str) -> str:
@@ -214,14 +217,25 @@ class Seen:
         kept: http.client.HTTPConnection,
         new: Callable[[], http.client.HTTPConnection],
     ) -> None:
-        for number in range(1, count + 1):
-            began, one = time.monotonic(), new()
-            self.failed += not succeeds(one, f"user{number}")
-            one.close()
-            self.longest_s = max(self.longest_s, time.monotonic() - began)
-            before = kept.sock
-            self.failed_on_kept += not succeeds(kept, "user0")
-            self.reconnected += kept.sock is not before
+        """Ten scrapers come at once, until there were `count`, and one asks as often."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            users = [f"user{number}" for number in range(1, count + 1)]
+            asked = [pool.submit(scrape_once, new, user) for user in users]
+            for future in asked:
+                good, seconds = future.result()
+                self.failed += not good
+                self.longest_s = max(self.longest_s, seconds)
+                before = kept.sock
+                self.failed_on_kept += not succeeds(kept, "user0")
+                self.reconnected += kept.sock is not before
+
+
+def scrape_once(new: Callable[[], http.client.HTTPConnection], user: str) -> tuple[bool, float]:
+    """Whether it succeeded, and how many seconds it took."""
+    began, one = time.monotonic(), new()
+    good = succeeds(one, user)
+    one.close()
+    return good, time.monotonic() - began
 
 
 @contextlib.contextmanager
@@ -246,6 +260,8 @@ def measure(name: str, count: int) -> str:
         kept = connect(port, context)
         while not succeeds(kept, "user0"):
             time.sleep(0.1)
+        for _ in range(SCRAPES_BEFORE):
+            succeeds(kept, "user0")
         process, seen = psutil.Process(server.pid), Seen()
         resident = [process.memory_info().rss]
         with running("--crowd", name, "--port", str(port)) as flood:

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 PLACES = 32
-FOR_EVER = {"header": 600, "write": 600, "keep_alive": 600, "connections": PLACES}
+FULL = {
+    "header": 600,
+    "write": 600,
+    "keep_alive": 600,
+    "grace": 0,
+    "connections": PLACES,
+    "stay": 0.05,
+}
 """Nobody is closed for being slow: what counts is who makes way."""
 
 
@@ -131,7 +138,7 @@ def test_scrapes_among_more_clients_than_places(
     serve: Serve, page: Page, come: Callable[..., None]
 ) -> None:
     page.body = b"x" * 8_000_000 if come is unread else page.body
-    running = serve(**FOR_EVER)
+    running = serve(**FULL)
     scrape_beside(running, None, come)
     assert running.server.connections <= PLACES + 2  # and those that are just being closed
 
@@ -140,7 +147,7 @@ def test_scrapes_among_more_clients_than_places(
 def test_scrapes_among_more_tls_clients_than_places(
     serve: Serve, secured: Path, come: Callable[..., None]
 ) -> None:
-    running = serve(web_config=secured, **FOR_EVER)
+    running = serve(web_config=secured, **FULL)
     scrape_beside(running, client(secured.parent / "ca.pem"), come)
     assert running.server.connections <= PLACES + 2
 
@@ -148,7 +155,7 @@ def test_scrapes_among_more_tls_clients_than_places(
 def test_a_crowd_from_one_address_does_not_disturb_another(
     serve: Serve, eventually: Eventually
 ) -> None:
-    running = serve(**FOR_EVER)
+    running = serve(**FULL)
     slow = running.connect(GET[:10])
     eventually(lambda: running.server.connections == 1)
     for _ in range(3 * PLACES):
@@ -180,7 +187,7 @@ def test_what_a_client_does_not_read_is_not_kept_for_it(
     secure: bool,  # noqa: FBT001 - a parameter of the case
 ) -> None:
     page.body = b"x" * 20_000_000
-    running = serve(web_config=secured if secure else None, write=600)
+    running = serve(web_config=secured if secure else None, write=600, grace=0)
     for _ in range(4):
         one = tiny(running)
         if secure:
@@ -247,7 +254,7 @@ def test_a_crowd_does_not_take_all_files(tmp_path: Path) -> None:
     with (
         (tmp_path / "stderr").open("wb") as errors,
         subprocess.Popen(
-            ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", *COMMAND, "serve", *ANY_PORT],
+            ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *COMMAND, "serve", *ANY_PORT],
             env=environment(tmp_path),
             stderr=errors,
             start_new_session=True,
@@ -257,7 +264,7 @@ def test_a_crowd_does_not_take_all_files(tmp_path: Path) -> None:
             said = (tmp_path / "stderr").read_text
             wait_for(lambda: "serving on" in said(), "the address")
             port = int(said().partition("serving on http://127.0.0.1:")[2].split("/")[0])
-            crowd = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(200)]
+            crowd = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(120)]
             statuses = [scrape(port) for _ in range(10)]
             for one in crowd:
                 one.close()

@@ -18,6 +18,7 @@ NOW = 1000.0
 class Guest:
     address: str = "192.0.2.1"
     since: float = 0.0
+    came: float = 0.0
     answers: int = 0
     owed: bool = False
     gone: list[bool] = field(default_factory=list)
@@ -120,6 +121,20 @@ def test_for_want_of_files_only_those_go_who_wait_for_nothing() -> None:
     places.shed(16)
     assert gone(guests) == [0, 3]
     Places(1).shed(16)
+
+
+def test_who_comes_waits_until_another_has_been_there_for_a_moment() -> None:
+    places = Places(2, stay=1.0)
+    assert places.wait(NOW) == 0
+    first, second = crowd(places, 2)
+    first.came, second.came = NOW, NOW + 0.5
+    assert places.wait(NOW + 0.25) == 0.75
+    places.answered(first, NOW + 0.9)  # however often: nobody holds the door by asking
+    assert places.wait(NOW + 0.9) == pytest.approx(0.6)
+    places.answered(second, NOW + 0.9)
+    assert places.wait(NOW + 2) == 0
+    places.leave(second)
+    assert places.wait(NOW) == 0
 
 
 STEPS = st.lists(

@@ -286,7 +286,7 @@ def test_a_newcomer_is_next_whoever_waits(
     checks.gate.set()
     assert newcomer.recv(12) == b"HTTP/1.1 200"
     assert [client.recv(12) for client in waiting] == [b"HTTP/1.1 401"] * 40
-    assert checks.passwords.index(b"right") <= 2
+    assert checks.passwords.index(b"right") <= 3
 
 
 def test_the_same_password_is_checked_once_for_all_who_wait(
@@ -307,12 +307,11 @@ def test_the_same_password_is_checked_once_for_all_who_wait(
 
 def test_addresses_take_turns_and_nobody_waits_for_ever() -> None:
     queue = Queue()
-    for address, marks in (("a", "1234"), ("b", "5"), ("c", "67")):
+    for address, marks in (("a", "123456789"), ("b", "x")):
         for mark in marks:
-            check = Check(address, mark.encode(), bool)
-            queue.put(check)
+            queue.put(Check(address, mark.encode(), bool))
     taken = [check.mark.decode() for check in iter(queue.take, None)]
-    assert taken == ["4", "5", "7", "1", "6", "2", "3"]
+    assert "".join(taken) == "9x18237456"
 
 
 def test_who_went_away_no_longer_waits(

@@ -8,8 +8,6 @@ asyncio's own TLS servers keep one for ever.
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 from typing import Any
 
 from gpu_bottleneck_exporter.web.address import neighbourhood
@@ -20,16 +18,11 @@ from gpu_bottleneck_exporter.web.protocol import LimitedProtocol, Limits
 from gpu_bottleneck_exporter.web.tls import Tls
 from gpu_bottleneck_exporter.web.watch import WebConfigWatch
 
-logger = logging.getLogger(__name__)
-
 _FIRST_BYTES = 16 * 1024
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_SHED = 16
-_SILENCE_SECONDS = 60.0
 
 
 class Arrivals:
-    """Makes the connections of a server; stands where uvicorn wants a protocol class."""
+    """Makes the connections of a server, and knows them."""
 
     def __init__(self, limits: Limits, secured_by: WebConfigWatch | None) -> None:
         """Prepares for connections.
@@ -40,31 +33,14 @@ class Arrivals:
         """
         self.limits = limits
         self.secured_by = secured_by
-        self.places = Places(limits.connections)
+        self.places = Places(limits.connections, limits.stay)
         self.open: set[Arrival] = set()
         self.rush = AfterTheRush()
         self.buffer = bytearray(_FIRST_BYTES)
-        self._silent_until = 0.0
 
     def __call__(self, **arguments: Any) -> Arrival:  # noqa: ANN401 - uvicorn's own
         """A protocol for a connection that has just come."""
         return Arrival(self, arguments)
-
-    def on_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handles what the event loop stumbled over: without files for more, some make way.
-
-        asyncio tries to accept again a second later.
-        """
-        error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in _SHORTAGES:
-            loop.default_exception_handler(context)
-            return
-        self.places.shed(_SHED)
-        if loop.time() >= self._silent_until:
-            self._silent_until = loop.time() + _SILENCE_SECONDS
-            logger.error(
-                "No connection could be accepted (%s); resting ones make way.", error.strerror
-            )
 
     def hang_up(self) -> None:
         """Ends all connections at once."""
@@ -93,8 +69,8 @@ class Arrival(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.address = ""
         self.answers = 0
-        self.since = self._loop.time()
-        self.head_by = self.since + arrivals.limits.header
+        self.came = self.since = self._loop.time()
+        self.head_by = self.came + arrivals.limits.header
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes a place and starts the wait for the first byte."""

@@ -5,7 +5,8 @@ those who did have a half of the places each, should both want them. In a half t
 that holds most pays, if it holds more than a few; there, a connection on which the client
 owes us something before one on which we owe an answer, then the one with the fewest
 answers, then the one that has rested longest. So a scraper, which asks again and again on one
-connection, keeps it while others come and go.
+connection, keeps it while others come and go. Who has just come may stay for a moment, and
+who comes then waits for so long: else nobody would have the time for a handshake.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ class Guest(Protocol):
 
     address: str
     answers: int
+    came: float
+    """When, in seconds of any clock."""
     since: float
-    """When it came or was last answered, in seconds of any clock."""
+    """When it came or was last answered."""
 
     @property
     def owed(self) -> bool:
@@ -38,16 +41,28 @@ class Guest(Protocol):
 class Places:
     """The connections that hold a place; not thread-safe."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, stay: float = 0.0) -> None:
+        """Prepares for guests.
+
+        Args:
+            limit: How many there are places for.
+            stay: How long everyone may do so at least, in seconds.
+        """
         self._limit = limit
+        self._stay = stay
         self._strangers: dict[str, dict[Guest, None]] = {}
         self._known: dict[str, dict[Guest, None]] = {}
 
     def enter(self, guest: Guest) -> None:
         """Gives a place to a connection that comes; another one makes way for it if needed."""
-        if self._count(self._strangers) + self._count(self._known) >= self._limit:
+        if self._full:
             self._make_way()
         self._strangers.setdefault(guest.address, {})[guest] = None
+
+    def wait(self, now: float) -> float:
+        """How long one who comes has to wait, in seconds: until another has been long enough."""
+        guest = self._least() if self._full else None
+        return 0.0 if guest is None else max(0.0, guest.came + self._stay - now)
 
     def answered(self, guest: Guest, now: float) -> None:
         """Notes that the connection got what it asked for, and may be remembered for it."""
@@ -68,6 +83,10 @@ class Places:
             if guest is None or guest.owed:
                 return
             self._show_out(guest)
+
+    @property
+    def _full(self) -> bool:
+        return self._count(self._strangers) + self._count(self._known) >= self._limit
 
     def _make_way(self) -> None:
         guest = self._least()

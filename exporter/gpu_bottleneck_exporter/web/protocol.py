@@ -40,6 +40,7 @@ class Limits:
             Longer than the usual scrape interval, so that Prometheus can reuse it.
         grace: For requests in work to end after `stop`, whole seconds.
         connections: Open at once; for the next one another makes way.
+        stay: For each to hold its place at least, before it makes way.
     """
 
     header: float = 10.0
@@ -47,6 +48,7 @@ class Limits:
     keep_alive: int = 65
     grace: int = 3
     connections: int = 512
+    stay: float = 1.0
 
 
 class LimitedProtocol(H11Protocol):

@@ -10,16 +10,18 @@ import contextlib
 import logging
 import resource
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from gpu_bottleneck_exporter.web.app import DEFAULT_TELEMETRY_PATH, make_app
 from gpu_bottleneck_exporter.web.arrival import Arrivals
+from gpu_bottleneck_exporter.web.door import Door
 from gpu_bottleneck_exporter.web.framing import OneLength
 from gpu_bottleneck_exporter.web.guard import Guard
 from gpu_bottleneck_exporter.web.listen import BACKLOG
-from gpu_bottleneck_exporter.web.protocol import Limits
+from gpu_bottleneck_exporter.web.protocol import LimitedProtocol, Limits
 from gpu_bottleneck_exporter.web.watch import WebConfigWatch
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-_ACCEPTED_IN_ONE_GO = 16
-"""Connections: a handshake goes on between two such lots, before too many have come after it."""
 _FILES_ELSEWHERE = 128
 """Of the exporter itself, and of connections that are just being accepted and closed."""
 _HEAD_BYTES = 16 * 1024
@@ -83,7 +83,7 @@ class WebServer:
         config = uvicorn.Config(
             OneLength(self._guard or self._app),
             interface="asgi3",
-            http=self._arrivals,  # type: ignore[arg-type]
+            http=LimitedProtocol,
             ws="none",
             lifespan="off",
             workers=1,
@@ -92,7 +92,7 @@ class WebServer:
             log_config=None,
             log_level="error",
             access_log=False,
-            backlog=_ACCEPTED_IN_ONE_GO,
+            backlog=BACKLOG,
             h11_max_incomplete_event_size=_HEAD_BYTES,
             timeout_keep_alive=limits.keep_alive,
             timeout_graceful_shutdown=limits.grace,
@@ -110,7 +110,6 @@ class WebServer:
 
         A thread inside a call into the content ends after that call.
         """
-        asyncio.get_running_loop().set_exception_handler(self._arrivals.on_trouble)
         try:
             await self._server.serve(self._sockets)
         finally:
@@ -137,8 +136,7 @@ class WebServer:
 
     async def _hang_up(self) -> None:
         """Closes what uvicorn leaves open: after the grace period, and on cancellation."""
-        for listener in getattr(self._server, "servers", ()):
-            listener.close()
+        await self._server.shut()
         for sock in self._sockets:
             sock.close()
         state = self._server.server_state
@@ -157,6 +155,7 @@ class _Server(uvicorn.Server):
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
+    _door: Door | None = None
 
     def __init__(self, config: uvicorn.Config, arrivals: Arrivals) -> None:
         super().__init__(config)
@@ -165,9 +164,15 @@ class _Server(uvicorn.Server):
         self._wake: Callable[[], object] = bool
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for sock in sockets or []:
-            sock.listen(BACKLOG)  # which asyncio has set to what it accepts in one go
+        await super().startup([])  # the door is ours
+        arguments = {
+            "config": self.config,
+            "server_state": self.server_state,
+            "app_state": self.lifespan.state,
+        }
+        arrive = partial(self._arrivals, **arguments)
+        self._door = Door(sockets or [], self._arrivals.places, arrive)
+        self._door.open()
 
     async def main_loop(self) -> None:
         woken = asyncio.Event()
@@ -184,17 +189,14 @@ class _Server(uvicorn.Server):
             alarm.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._accept_no_more()
+        await self.shut()
         self._arrivals.hang_up_resting()
         await super().shutdown(sockets)
 
-    async def _accept_no_more(self) -> None:
-        # Before listeners are closed: asyncio loses a connection that it is just accepting then.
-        loop = asyncio.get_running_loop()
-        for listener in self.servers:
-            for sock in listener.sockets:
-                loop.remove_reader(sock.fileno())
-        await asyncio.sleep(0)
+    async def shut(self) -> None:
+        """Accept no more; once is enough."""
+        if self._door is not None:
+            await self._door.shut()
 
     def exit(self) -> None:
         """Let `serve` end, from any thread."""

@@ -20,6 +20,8 @@ from gpu_bottleneck_exporter.web.answer import Receive, unless_gone
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 256
+_TURNS = 3
+"""One of so many is the newest's."""
 _BCRYPT_BYTES = 72
 
 Users = Mapping[bytes, bytes]
@@ -75,15 +77,15 @@ class Check:
 
 
 class Queue:
-    """Who is next: addresses by turns, of each by turns the newest and the oldest.
+    """Who is next: addresses by turns, of each the oldest twice and the newest once.
 
-    So whoever sends many passwords keeps those of his own address waiting only. Even there,
-    a newcomer is next soon, and nobody waits for ever.
+    So whoever sends many passwords keeps those of his own address waiting only. Even there
+    a newcomer has a chance to be next, and is after one and a half rounds at the latest.
     """
 
     def __init__(self) -> None:
         self._checks: dict[str, dict[bytes, Check]] = {}
-        self._newest = True
+        self._turn = 0
 
     def find(self, address: str, mark: bytes) -> Check | None:
         """The same password from the same address, if it waits already."""
@@ -107,8 +109,9 @@ class Queue:
             return None
         address = next(iter(self._checks))
         of_one = self._checks.pop(address)
-        check = of_one.pop(next(reversed(of_one) if self._newest else iter(of_one)))
-        self._newest = not self._newest
+        self._turn += 1
+        newest = self._turn % _TURNS == 1
+        check = of_one.pop(next(reversed(of_one) if newest else iter(of_one)))
         if of_one:
             self._checks[address] = of_one  # behind the others
         return check
