@@ -20,8 +20,11 @@ from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 
-_ALLOCATIONS = 20_000
-"""Net allocations between two looks for cycles; Python's own default is 700."""
+_ALLOCATIONS = 5_000
+"""Net allocations between two looks for cycles; Python's own default is 700.
+
+Errors make some, and so many objects may be in memory for nothing.
+"""
 _M_ARENA_MAX = -8
 """mallopt(3)."""
 

@@ -291,7 +291,8 @@ class GpuWorker:
         self._watch_xids()
         for opened in self._opened:
             for collector in self._collectors:
-                self._collect(collector, opened)
+                if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
+                    self._collect(collector, opened)
         now = time.monotonic_ns()
         self._snapshots = tuple(opened.ledger.snapshot(now) for opened in self._opened)
         self._finished_tick_ns = now
@@ -303,7 +304,7 @@ class GpuWorker:
     def _collect(self, collector: Collector, opened: Opened) -> None:
         began = time.monotonic_ns()
         name = collector.name
-        if opened.refusals.stands(name) or began < opened.due_ns.get(name, 0):
+        if opened.refusals.stands(name):
             return
         # Half a tick early: a tick that comes a little sooner than the last must not wait for one.
         opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2

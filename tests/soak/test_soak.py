@@ -31,7 +31,7 @@ def made(**growth: float) -> Result:
 @pytest.mark.parametrize(
     ("growth", "words"),
     [
-        ({"mebibytes": 2.0}, "mebibytes grew from 40.0 to 42.0"),
+        ({"mebibytes": 4.0}, "mebibytes grew from 40.0 to 44.0"),
         ({"descriptors": 50}, "descriptors grew from 100.0 to 150.0"),
         ({"threads": 1}, "threads grew from 12.0 to 13.0"),
     ],

@@ -72,7 +72,7 @@ FAMILIES = (
         "gpu_exporter_feeder_processes",
         "gauge",
         "Processes that feed GPUs, over all GPUs, by how they are watched: whole (counters every "
-        "2 s or more often), sampled (in turn, which takes longer: sums are exact and come later), "
+        "4 s or more often), sampled (in turn, which takes longer: sums are exact and come later), "
         "or counted (there are more than 8192: nothing else is known of these, and counters of "
         "that GPU's workers are absent).",
         ("watched",),
