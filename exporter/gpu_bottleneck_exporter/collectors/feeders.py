@@ -43,7 +43,8 @@ FAMILIES = (
         "Seconds in which the processes waited, by what on: disk (file I/O), network (asleep in a "
         "socket; while the GPU idles, owed an answer), queue (pipe, futex, semaphore), sleep "
         "(timer, poll), unknown (no permission to know): of first threads, and while the GPU "
-        "idles of what is behind them. Sampled five to ten times a second, workers in turn; each "
+        "idles of what is behind them. Sampled five to ten times a second (twice "
+        "where nothing changes), workers in turn; each "
         "kind is absent until it was seen.",
         ("role", "on"),
     ),

@@ -17,7 +17,7 @@ FAMILIES = (
         "answer that they had asked for, or that was arriving), requests (a server had none in "
         "flight; absent until that was so), peer (another GPU of the job worked), asleep "
         "(everything slept), unknown. Adds up to observed less busy seconds, exactly; the split is "
-        "per tick, from states sampled five to ten times a second.",
+        "per tick, from states sampled five to ten times a second (twice where nothing changes).",
         ("waiting_on",),
     ),
 )
