@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gpu_bottleneck_exporter.driver.board import Board, create
@@ -16,6 +17,13 @@ from support.drivers import Libraries
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     return Libraries(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(autouse=True)
+def real_proc() -> Iterator[None]:
+    """What a test made psutil read instead of /proc must not reach the next one."""
+    yield
+    psutil.PROCFS_PATH = "/proc"
 
 
 @pytest.fixture

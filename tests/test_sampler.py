@@ -154,9 +154,7 @@ def test_one_broken_reading_costs_its_own_series_only(
         until(lambda: "gpu_memory_used_bytes{" in body(), "it comes back")
 
 
-@pytest.mark.parametrize(
-    "result", [pynvml.NVML_ERROR_TIMEOUT, NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION]
-)
+@pytest.mark.parametrize("result", [NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
 @pytest.mark.parametrize(
     ("calls", "collector"),
     [
@@ -232,7 +230,7 @@ def test_time_is_observed_once_while_mig_is_set_and_taken_back(
     board = make_board(mig=[(0, 7)])
     began_ns = time.monotonic_ns()
     with running(sampling(board)) as (sampler, _):
-        for enabled in (0, 1, 0, 1, 0):
+        for enabled in (0, 1, 0):
             board.gpus[0].record.mig_enabled = enabled
             until_so_many_go_on(sampler, 1 + enabled)
         totals = snapshot(sampler, 0).totals
