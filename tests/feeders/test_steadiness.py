@@ -45,7 +45,7 @@ def all_on(cause: str) -> Split:
         (0.97, {STORAGE: 0.03}),
         all_on(ASLEEP),
         all_on(UNALLOCATED),
-        (0.02, {STORAGE: 0.95, ASLEEP: 0.03}),
+        (0.02, {ASLEEP: 0.95, STORAGE: 0.03}),
     ],
 )
 def test_what_has_been_the_same_for_long_is_steady(split: Split) -> None:
@@ -61,9 +61,11 @@ def test_what_has_been_the_same_for_long_is_steady(split: Split) -> None:
         (0.5, {STORAGE: 0.5}),
         (0.9, {STORAGE: 0.1}),
         (0.0, {STORAGE: 0.6, ASLEEP: 0.4}),
+        all_on(STORAGE),
         all_on(NETWORK),
         all_on(REQUESTS),
         all_on(UNKNOWN),
+        (0.02, {STORAGE: 0.95, ASLEEP: 0.03}),
         (0.0, {}),
     ],
 )

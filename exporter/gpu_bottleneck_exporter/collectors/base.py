@@ -15,8 +15,6 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 EVERY_TICK = 0.0
 UNHURRIEDLY = 2.0
-"""Seconds between readings of means, which miss nothing however far apart they are."""
-LEISURELY = 5.0
 """Seconds between readings of gauges, and of sums that the driver itself keeps."""
 SLOWLY = 10.0
 """Seconds between readings that are costly for the driver or hardly ever change."""

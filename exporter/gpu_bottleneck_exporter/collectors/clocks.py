@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import LEISURELY, Collector, Family, Sample
+from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample
 from gpu_bottleneck_exporter.driver.readings import Clocks
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 
@@ -32,4 +32,4 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
         yield Sample("gpu_clock_max_hertz", hertz, (clock,))
 
 
-COLLECTOR = Collector("clocks", FAMILIES, _samples, lambda device: device.clocks(), LEISURELY)
+COLLECTOR = Collector("clocks", FAMILIES, _samples, lambda device: device.clocks(), UNHURRIEDLY)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import LEISURELY, Collector, Family, Sample, optional
+from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample, optional
 from gpu_bottleneck_exporter.driver.readings import Memory
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 
@@ -35,4 +35,4 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     yield from optional("gpu_memory_reserved_bytes", memory.reserved_bytes)
 
 
-COLLECTOR = Collector("memory", FAMILIES, _samples, lambda device: device.memory(), LEISURELY)
+COLLECTOR = Collector("memory", FAMILIES, _samples, lambda device: device.memory(), UNHURRIEDLY)

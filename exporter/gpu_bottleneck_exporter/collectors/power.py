@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import LEISURELY, Collector, Family, Sample, optional
+from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample, optional
 from gpu_bottleneck_exporter.driver.readings import Power
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 
@@ -43,4 +43,4 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     yield from optional("gpu_energy_joules_total", power.energy_joules)
 
 
-COLLECTOR = Collector("power", FAMILIES, _samples, lambda device: device.power(), LEISURELY)
+COLLECTOR = Collector("power", FAMILIES, _samples, lambda device: device.power(), UNHURRIEDLY)

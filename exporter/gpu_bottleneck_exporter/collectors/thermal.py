@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import LEISURELY, Collector, Family, Sample
+from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample
 from gpu_bottleneck_exporter.driver.readings import Thermal
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 
@@ -34,4 +34,4 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
         yield Sample("gpu_temperature_limit_celsius", celsius, (limit,))
 
 
-COLLECTOR = Collector("thermal", FAMILIES, _samples, lambda device: device.thermal(), LEISURELY)
+COLLECTOR = Collector("thermal", FAMILIES, _samples, lambda device: device.thermal(), UNHURRIEDLY)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import LEISURELY, Collector, Family, Sample
+from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample
 from gpu_bottleneck_exporter.driver.readings import Throttle
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 
@@ -36,4 +36,4 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
         yield Sample("gpu_throttle_active", float(active), (reason,))
 
 
-COLLECTOR = Collector("throttle", FAMILIES, _samples, lambda device: device.throttle(), LEISURELY)
+COLLECTOR = Collector("throttle", FAMILIES, _samples, lambda device: device.throttle(), UNHURRIEDLY)

@@ -1,16 +1,15 @@
 """Whether a GPU goes on as it did: what has been the same for long is looked at less often.
 
-Each tick is explained by looks of its own, so that fewer of them make its split coarser, not
-wrong on average. That holds where it is a plain average: a GPU that works and idles within one
-tick is never steady, as busy time is explained first, nor one whose cause takes a series of looks
-to see (`_BY_SERIES`).
+That is one that works all the time, where there is nothing to explain, and one whose feeders all
+sleep. Who idles for any other reason is looked at as closely as ever: with fewer looks the split
+between two causes, such as a CPU limit and the workers that it holds back, comes and goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_bottleneck_exporter.stall import NETWORK, REQUESTS, UNKNOWN
+from gpu_bottleneck_exporter.stall import ASLEEP, UNALLOCATED
 
 LASTS_NS = 10_000_000_000
 """For so long ticks must have been explained by the same."""
@@ -22,7 +21,7 @@ _HALF = 0.5
 _OVER = 0.8
 """Three ticks in a row that differ end what was."""
 _BUSY = "busy"
-_BY_SERIES = frozenset({NETWORK, REQUESTS, UNKNOWN})
+_AT_REST = frozenset({ASLEEP, UNALLOCATED})
 
 
 class Steadiness:
@@ -62,4 +61,4 @@ def _shares(active_ns: int, elapsed_ns: int, stalls: Mapping[str, int]) -> dict[
     if active_ns > (1 - _ALL) * elapsed_ns:
         return {}
     idle = elapsed_ns - active_ns
-    return {cause: ns / idle for cause, ns in stalls.items() if cause not in _BY_SERIES}
+    return {cause: ns / idle for cause, ns in stalls.items() if cause in _AT_REST}
