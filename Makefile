@@ -28,10 +28,10 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/dataloader --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py $(PYTEST_ARGS)
 
-test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes, alone on the machine
-	$(BIN)/python -m pytest tests/scenarios $(PYTEST_ARGS)
+test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes and every alert in a real Prometheus, alone on the machine
+	$(BIN)/python -m pytest tests/scenarios tests/causes $(PYTEST_ARGS)
 
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
 	$(BIN)/pip install -q torch==2.13.0
