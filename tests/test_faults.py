@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice, product
 from typing import TypeVar
 
@@ -22,12 +23,12 @@ from gpu_bottleneck_exporter.driver.board import CALLS, H100, Board
 from gpu_bottleneck_exporter.exposition import Exposition
 from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
+from support import programs
 from support.drivers import Libraries
 
 MakeBoard = Callable[..., Board]
 Fault = tuple[str, int]
 T = TypeVar("T")
-PATIENCE_SECONDS = 60.0
 GPUS = 20
 TICKS = 4
 FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
@@ -59,6 +60,7 @@ COSTS = {
     "GpmMetricsGet": {"activity"},
 }
 """By call: the collectors that may fail with it. The others cost none while a GPU is open."""
+until = partial(programs.until, patience_seconds=60.0)
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -66,13 +68,6 @@ def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
     left = iter(items)
     while found := tuple(islice(left, size)):
         yield found
-
-
-def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"never came: {what()}"
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -94,7 +94,6 @@ class GpuWorker:
         """Why the GPU does not report its XIDs though it should."""
         self.implausible: dict[str, int] = {}
         """Values that could not be and were dropped, by collector."""
-        self._dropped: set[str] = set()
         self._news = News()
         self._xids_due_ns = 0
         self._counts_xids = any(collector.name == "xid" for collector in collectors)
@@ -220,19 +219,18 @@ class GpuWorker:
     def _open(self) -> None:
         self._close()
         devices = self._driver.open(self.index)
-        for device in devices:
-            who = device.identity
-            if who.uuid not in self._ledgers:
-                self._ledgers[who.uuid] = GpuLedger(who, self._driver.system, self._tick_ns)
-        left = {device.identity.uuid for device in devices}
-        for uuid in self._ledgers.keys() - left:
-            if self._watch is not None:
+        before, self._ledgers = (
+            self._ledgers,
+            {
+                who.uuid: self._ledgers.get(who.uuid)
+                or GpuLedger(who, self._driver.system, self._tick_ns)
+                for who in (device.identity for device in devices)
+            },
+        )
+        if self._watch is not None:
+            for uuid in before.keys() - self._ledgers.keys():
                 self._watch.forget(uuid)
-        self._ledgers = {d.identity.uuid: self._ledgers[d.identity.uuid] for d in devices}
-        self._opened = tuple(self._observe(device) for device in devices)
-
-    def _observe(self, device: Device) -> Opened:
-        return Opened(device, self._ledgers[device.identity.uuid])
+        self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
 
     def _close(self) -> None:
         opened, self._opened = self._opened, ()
@@ -278,8 +276,7 @@ class GpuWorker:
         """Count a value that cannot be; say so for the first of its kind."""
         told = f"{collector} {name}"
         self.implausible[collector] = self.implausible.get(collector, 0) + 1
-        if told not in self._dropped:
-            self._dropped.add(told)
+        if self._news.is_new(told, state=True):
             log.warning(
                 "gpu %d: the driver gave %s for %s; such values are dropped and counted",
                 self.index,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,24 +21,18 @@ from gpu_bottleneck_exporter.driver.board import H100, Board
 from gpu_bottleneck_exporter.exposition import Exposition
 from gpu_bottleneck_exporter.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
+from support import programs
 from support.children import CODE, Parent
 from support.drivers import Libraries
 
 README = Path(__file__).parents[2] / "exporter/README.md"
-PATIENCE_SECONDS = 60.0
 FAST = Settings(interval_seconds=0.2, deadline_seconds=2.0)
 EVERY_TICK = tuple(replace(one, every_seconds=0.0) for one in ALL)
 Start = Callable[[], Parent]
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 LATEST = {"gpu_feeder_refault_bytes_total", "gpu_feeder_wait_seconds_total"}
 """Come when something was read twice, or seen to wait, after all the others."""
-
-
-def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"never came: {what()}"
-        time.sleep(0.05)
+until = partial(programs.until, patience_seconds=60.0)
 
 
 @pytest.fixture

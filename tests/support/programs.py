@@ -94,10 +94,16 @@ def program(code: str, *arguments: object, way: Way = AS_WE_ARE) -> Iterator[Pro
         found.end()
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def until(
+    condition: Callable[[], object],
+    what: str | Callable[[], object],
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> None:
+    """Wait for `condition`; `what` it is, or how to find out what is missing."""
+    deadline = time.monotonic() + patience_seconds
     while not condition():
-        assert time.monotonic() < deadline, f"never came: {what}"
+        late = time.monotonic() >= deadline
+        assert not late, f"never came: {what() if callable(what) else what}"
         time.sleep(0.02)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 
@@ -163,18 +162,9 @@ class VirtualDevice:
         )
 
     def check(self) -> None:
-        """Raises DeviceLost when the board says so for two readings that every GPU has."""
-        with contextlib.suppress(DeviceLost):
-            return self._ask("DeviceGetMemoryInfo")
-        return self._ask("DeviceGetClockInfo")
-
-    def _ask(self, call: str) -> None:
-        try:
-            self.guard(call)
-        except DeviceLost:
-            raise
-        except DriverError:
-            return
+        """Raises DeviceLost when the board says so of all calls, not of a single one."""
+        if NVML_ERROR_GPU_IS_LOST in (self._record.device_result, self._parent.device_result):
+            raise DeviceLost("GPU is lost")
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -107,8 +107,8 @@ class FeederWatch:
         self._proc = proc
         self._groups = Cgroups(sysfs)
         self._networks = Networks(proc)
-        self._owners = OwnerReader(proc, sysfs=sysfs) if owners else None
         self._units = Groups(proc, sysfs)
+        self._owners = OwnerReader(proc, groups=self._units) if owners else None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._held: dict[str, frozenset[int] | None] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import environment, real_uid
-from gpu_bottleneck_exporter.workload.groups import SYSFS, Groups
+from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.identity import (
     NOBODY,
     Owner,
@@ -28,11 +28,13 @@ Started = tuple[int, int | None]
 class OwnerReader:
     """Reads each process when it is new and then every 10 s, however many GPUs it holds."""
 
-    def __init__(self, proc: Path, users: UserNames | None = None, sysfs: Path = SYSFS) -> None:
-        """`proc`, `sysfs`: the host's."""
+    def __init__(
+        self, proc: Path, users: UserNames | None = None, groups: Groups | None = None
+    ) -> None:
+        """`proc`: the host's; `groups` may be another reader's, too, in the same thread."""
         self._proc = proc
         self._users = users or UserNames(proc)
-        self._groups = Groups(proc, sysfs)
+        self._groups = groups or Groups(proc)
         self._looked_ns: int | None = None
         self._known: dict[Started, tuple[int, Owner]] = {}
         """With the monotonic time when each is to be read again."""

@@ -101,8 +101,6 @@ class Calls:
             return function(*arguments)
         except pynvml.NVMLError as error:
             raise driver_error(error.value, function.__name__) from error
-        except UnicodeDecodeError as error:
-            raise Unsupported(f"{function.__name__}: the answer is no text") from error
         finally:
             self.count += 1
             self.nanoseconds += time.perf_counter_ns() - began

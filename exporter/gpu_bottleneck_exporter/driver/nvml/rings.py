@@ -49,6 +49,7 @@ class RingReader:
         self._parts = parts
         self._handle = handle
         self._kind = kind
+        self._key = ("samples", kind)
         self._mark = 0
         self._last_answer_ns = time.monotonic_ns()
         self._type = ctypes.c_uint()
@@ -57,10 +58,9 @@ class RingReader:
 
     def drain(self) -> Ring:
         """The samples newer than the last drain; one that fails is told in the parts' trouble."""
-        key = ("samples", self._kind)
-        samples = self._parts.attempt(key, lambda: self._read(self._mark))
+        samples = self._ask(self._mark)
         if samples is None:
-            return EMPTY_RING if self._parts.refusals.gave(key) else UNSUPPORTED_RING
+            return EMPTY_RING if self._parts.refusals.gave(self._key) else UNSUPPORTED_RING
         if not samples:
             samples = self._after_clock_step()
         if not samples:
@@ -83,10 +83,14 @@ class RingReader:
         if not self._mark or time.monotonic_ns() - self._last_answer_ns < _SILENCE_BEFORE_PROBE_NS:
             return ()
         self._last_answer_ns = time.monotonic_ns()
-        samples = self._parts.attempt(("samples", self._kind), lambda: self._read(0))
+        samples = self._ask(0)
         if not samples or samples[-1].timestamp_us >= self._mark:
             return ()
         return samples[-1:]
+
+    def _ask(self, mark: int) -> tuple[RingSample, ...] | None:
+        """Those newer than `mark`, None where the driver does not say."""
+        return self._parts.attempt(self._key, lambda: self._read(mark))
 
     def _read(self, mark: int) -> tuple[RingSample, ...]:
         self._count.value = CAPACITY
