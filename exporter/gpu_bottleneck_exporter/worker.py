@@ -23,7 +23,13 @@ from gpu_bottleneck_exporter.driver.protocol import (
     DriverUnusable,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading
+from gpu_bottleneck_exporter.driver.readings import (
+    Identity,
+    Processes,
+    Reading,
+    RingState,
+    Utilization,
+)
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
@@ -39,6 +45,11 @@ FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 _SLOW_READINGS_KEPT = 3
 _XID_RETRY_NS = 30_000_000_000
+FULL_TICK_SECONDS = 2.0
+"""Between two readings of a GPU that works all the time; its ring holds 10 s."""
+FULL_LASTS_NS = 10_000_000_000
+_FULL = 0.95
+"""Of a tick: who works for so much of it has nothing to explain."""
 
 
 class Outcome(NamedTuple):
@@ -100,6 +111,12 @@ class GpuWorker:
         self._driver = driver
         self._collectors = [collector for collector in collectors if collector.read]
         self._tick_seconds = settings.interval_seconds
+        self._full_tick_seconds = max(
+            self._tick_seconds,
+            min(2 * self._tick_seconds, FULL_TICK_SECONDS, settings.deadline_seconds / 2),
+        )
+        self._full_since_ns: int | None = None
+        """Since when the GPU works all the time, if it does."""
         # NVML leaves out the processes of other PID namespaces: none may be some.
         self._sees_all_holders = (
             driver.name == "virtual" or in_hosts_pid_namespace(settings.procfs) is not False
@@ -241,12 +258,18 @@ class GpuWorker:
         tick = time.monotonic()
         next_layout_check = tick + SLOWLY
         while not self._stop.is_set():
-            tick = _next_tick(tick, self._tick_seconds)
+            tick = _next_tick(tick, self._to_next_tick())
             self._stop.wait(tick - time.monotonic())
             if time.monotonic() >= next_layout_check:
                 next_layout_check += SLOWLY
                 self._follow_layout()
             self._tick()
+
+    def _to_next_tick(self) -> float:
+        """A GPU that works all the time is read half as often: its ring says what it did."""
+        since_ns = self._full_since_ns
+        lasts = since_ns is not None and time.monotonic_ns() - since_ns >= FULL_LASTS_NS
+        return self._full_tick_seconds if lasts else self._tick_seconds
 
     def _follow_layout(self) -> None:
         known = tuple(o.device.identity.uuid for o in self._opened[1:])
@@ -370,8 +393,20 @@ class GpuWorker:
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
+        if isinstance(reading, Utilization):
+            self._note_work(reading, windows)
         if windows or isinstance(reading, Processes):
             self._account_stall(opened.ledger, windows)
+
+    def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
+        """Only of a GPU that is read through its ring, and has no instances."""
+        observed = sum(window.duration_ns for window in windows)
+        active = sum(window.active_ns for window in windows)
+        rings = reading.gpu.state is RingState.SAMPLES and len(self._opened) == 1
+        if not rings or active < _FULL * observed:
+            self._full_since_ns = None
+        elif self._full_since_ns is None:
+            self._full_since_ns = time.monotonic_ns()
 
     def _account_stall(self, ledger: GpuLedger, windows: list[Window]) -> None:
         if self._watch is None:
