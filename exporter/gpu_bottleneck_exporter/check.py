@@ -108,6 +108,9 @@ def _missing_gaps(state: State, forbidden: Mapping[int, Mapping[str, str]]) -> I
         where = ", ".join(f"gpu {gpu}" for gpu in gpus)
         yield f"gap             {signal}: not given by {where}" + (f": {said}" if said else "")
         yield f"  remedy        {OF_DRIVER[NO_PERMISSION] if said else OF_SIGNALS[signal]}"
+    if state.starved:
+        yield "gap             own_cpu: the exporter itself lacks it"
+        yield f"  remedy        {OF_SIGNALS['own_cpu']}"
     elsewhere = {"xid_events": "the driver"} if state.xid_events is False else {}
     host = [signal for signal, given in signals_of_the_host(state).items() if not given]
     for signal, where in (elsewhere | dict.fromkeys(sorted(host), "the host")).items():

@@ -142,6 +142,9 @@ OF_SIGNALS: dict[str, str] = {
     "that allows pidfd_getfd",
     "all_threads": "a process has more threads than are looked at (128): those that move come "
     "first, what the others wait for may be missed",
+    "own_cpu": "the exporter itself gets no CPU for a quarter of the time or more, so it reads "
+    "late, and what it did not see is absent or unobserved: give it more (resources.requests.cpu "
+    "in the chart, CPUWeight= in a unit), take its CPU limit away, or leave the machine a core",
     "all_sockets": "a process has more sockets than are looked at (64 at a time, in turn): a "
     "question that is soon answered may be missed",
     "all_processes": "a GPU has more workers than are read every two seconds (512 a second over "

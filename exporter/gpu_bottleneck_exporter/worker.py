@@ -37,6 +37,7 @@ from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import Holders, split
+from gpu_bottleneck_exporter.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.workload.desktop import without_desktop
 
 log = logging.getLogger(__name__)
@@ -86,16 +87,22 @@ class Opened:
 class GpuWorker:
     """Reads physical GPU `index` and its MIG instances."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one GPU's reader needs of the whole
         self,
         index: int,
         driver: Driver,
         collectors: Sequence[Collector],
         settings: Settings,
         watch: FeederWatch | None = None,
+        *,
+        own_cpu: OwnCpu,
     ) -> None:
-        """`watch` is told who holds the GPU and asked what they did; without it no stalls."""
+        """`watch` is told who holds the GPU and asked what they did; without it no stalls.
+
+        `own_cpu` knows, of a thread that never calls the driver, how late it was.
+        """
         self.index = index
+        self._own_cpu = own_cpu
         self._watch = watch
         self.access_lost_since: float | None = None
         """Monotonic seconds since which the driver has refused everything, if it does."""
@@ -128,6 +135,9 @@ class GpuWorker:
         self._opened: tuple[Opened, ...] = ()
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._finished_tick_ns = time.monotonic_ns()
+        self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
+        self._delay_ns: int | None = 0
+        """How long this thread had waited for a CPU at the end of the last tick."""
         self._down: str | None = None
         self._down_cause: str | None = None
         self._attempted = threading.Event()
@@ -164,14 +174,38 @@ class GpuWorker:
         return "hung" if self.hung_seconds(now_ns) else self._down_cause
 
     def hung_seconds(self, now_ns: int) -> float | None:
-        """For how long the thread has been inside the driver, if past the deadline."""
+        """For how long the thread has been inside the driver, if past the deadline.
+
+        What it lacked a CPU for is not the driver's fault, and does not count towards the deadline.
+        """
         silent_ns = now_ns - self._finished_tick_ns
-        return silent_ns / 1e9 if silent_ns > self._deadline_ns and not self._down else None
+        if silent_ns <= self._deadline_ns or self._down:
+            return None
+        hung = silent_ns - self._starved_ns(now_ns) > self._deadline_ns
+        return silent_ns / 1e9 if hung else None
+
+    def _starved_ns(self, now_ns: int) -> int:
+        """For how long the thread could not run since the last tick, at most.
+
+        What it waited for a CPU itself, and what all waited: for a lock whose owner has no CPU.
+        Some may be in both: rather is a hang told late than the driver blamed.
+        """
+        late_ns = self._own_cpu.late_ns(now_ns) - self._late_ns
+        delay_ns = run_delay_ns(self._thread.native_id) if self._thread.native_id else None
+        if delay_ns is None or self._delay_ns is None:
+            return late_ns
+        return late_ns + delay_ns - self._delay_ns
+
+    def _finish_tick(self, now_ns: int) -> None:
+        self._delay_ns = run_delay_ns()
+        self._late_ns = self._own_cpu.late_ns(now_ns)
+        self._finished_tick_ns = now_ns
 
     def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
         """The GPU and its MIG instances as they may be shown now."""
         if self.down_reason(now_ns) is None:
-            return list(self._snapshots)
+            late = now_ns - self._finished_tick_ns > self._deadline_ns
+            return [shot.stale() for shot in self._snapshots] if late else list(self._snapshots)
         if not self._opened:
             ledgers = list(self._ledgers.values())
         else:
@@ -315,7 +349,7 @@ class GpuWorker:
                     self._collect(collector, opened)
         now = time.monotonic_ns()
         self._snapshots = tuple(opened.ledger.snapshot(now) for opened in self._opened)
-        self._finished_tick_ns = now
+        self._finish_tick(now)
         self._attempted.set()
         self.access_lost_since = None
         self._down = None
@@ -462,7 +496,7 @@ class GpuWorker:
         self._down, self._down_cause = str(error), error.cause
         self._tell_state()
         self._close()
-        self._finished_tick_ns = time.monotonic_ns()
+        self._finish_tick(time.monotonic_ns())
 
 
 def _next_tick(tick: float, interval: float) -> float:

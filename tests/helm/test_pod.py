@@ -427,7 +427,7 @@ def test_taints(key: str, effect: str, *, expected: bool) -> None:
 def test_resources_leave_room_over_what_was_measured() -> None:
     wanted = rendered().container["resources"]
     assert wanted == {
-        "requests": {"cpu": "50m", "memory": "64Mi"},
+        "requests": {"cpu": "200m", "memory": "64Mi"},
         "limits": {"memory": "256Mi"},
     }
 
