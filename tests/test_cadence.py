@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.driver.board import H100, Board
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.starvation import OwnCpu
 from gpu_bottleneck_exporter.worker import GpuWorker
 from support.drivers import KINDS, Libraries, open_driver
 from support.programs import until
@@ -36,7 +37,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def reading(driver: Driver, gpus: int, settings: Settings = FAST) -> Iterator[list[GpuWorker]]:
-    workers = [GpuWorker(index, driver, ALL, settings) for index in range(gpus)]
+    workers = [
+        GpuWorker(index, driver, ALL, settings, own_cpu=OwnCpu(1.0)) for index in range(gpus)
+    ]
     for worker in workers:
         worker.start()
     try:
@@ -115,6 +118,6 @@ def test_who_works_is_read_within_the_deadline_and_what_the_ring_holds(
     opened: Callable[[Board], Driver],
 ) -> None:
     settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
-    worker = GpuWorker(0, opened(make_board(gpus=[H100])), ALL, settings)
+    worker = GpuWorker(0, opened(make_board(gpus=[H100])), ALL, settings, own_cpu=OwnCpu(1.0))
     worker._full_since_ns = 0
     assert worker._to_next_tick() == full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import NoRoomError, listed, read
+from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
 
 _OWN_TASKS = Path("/proc/self/task")
 """Our own /proc, whatever --path.procfs is: the threads are those of this process."""
@@ -23,11 +23,40 @@ def run_delay_ns(thread: int | None = None) -> int | None:
     /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
     """
     try:
-        text = read(_OWN_TASKS / f"{thread or threading.get_native_id()}" / "schedstat")
+        return _delay_ns(read(_schedstat(thread or threading.get_native_id())))
     except NoRoomError:
         return None
+
+
+def _schedstat(thread: int) -> Path:
+    return _OWN_TASKS / f"{thread}" / "schedstat"
+
+
+def _delay_ns(text: str | None) -> int | None:
     fields = (text or "").split()
     return int(fields[1]) if len(fields) > 1 else None
+
+
+class OwnDelay:
+    """`run_delay_ns` of the thread that calls, again and again: a tenth of the cost."""
+
+    def __init__(self) -> None:
+        self._file: KeptFile | None = None
+
+    def read_ns(self) -> int | None:
+        """Always to be called by the same thread."""
+        if self._file is None:
+            self._file = KeptFile(_schedstat(threading.get_native_id()))
+        try:
+            text = self._file.read()
+        except NoRoomError:
+            return None
+        return _delay_ns(text.decode() if text else None)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._file is not None:
+            self._file.close()
 
 
 class OwnCpu:

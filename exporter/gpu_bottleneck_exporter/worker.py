@@ -37,7 +37,7 @@ from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import Holders, split
-from gpu_bottleneck_exporter.starvation import OwnCpu, run_delay_ns
+from gpu_bottleneck_exporter.starvation import OwnCpu, OwnDelay, run_delay_ns
 from gpu_bottleneck_exporter.workload.desktop import without_desktop
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,7 @@ class GpuWorker:
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._finished_tick_ns = time.monotonic_ns()
         self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
+        self._own_delay = OwnDelay()
         self._delay_ns: int | None = 0
         """How long this thread had waited for a CPU at the end of the last tick."""
         self._down: str | None = None
@@ -197,7 +198,7 @@ class GpuWorker:
         return late_ns + delay_ns - self._delay_ns
 
     def _finish_tick(self, now_ns: int) -> None:
-        self._delay_ns = run_delay_ns()
+        self._delay_ns = self._own_delay.read_ns()
         self._late_ns = self._own_cpu.late_ns(now_ns)
         self._finished_tick_ns = now_ns
 
@@ -266,6 +267,7 @@ class GpuWorker:
                 retry = FIRST_RETRY_SECONDS  # it is not one that comes and goes
             self._stop.wait(retry)
             retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+        self._own_delay.close()
 
     def _open(self) -> None:
         self._close()
