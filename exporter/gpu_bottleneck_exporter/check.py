@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.collectors.exporter import (
 )
 from gpu_bottleneck_exporter.driver.protocol import NO_PERMISSION, Driver
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_DRIVER, OF_OTHER_ERRORS, OF_SIGNALS
+from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_DRIVER, OF_SIGNALS, of_driver
 from gpu_bottleneck_exporter.sampler import Sampler, State
 from gpu_bottleneck_exporter.serve import enabled_collectors
 from gpu_bottleneck_exporter.settings import Settings
@@ -55,7 +55,7 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
 def none_found(status: str, cause: str | None) -> Report:
     """The report where there is no GPU to speak of, and what that comes from."""
     none = f"GPU metrics     none: {status}"
-    return Report((none, f"  remedy        {OF_DRIVER.get(cause, OF_OTHER_ERRORS)}"), NO_GPU)
+    return Report((none, f"  remedy        {of_driver(cause)}"), NO_GPU)
 
 
 def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Sampler:
@@ -125,7 +125,7 @@ def _gaps(
 ) -> Iterator[str]:
     for index, (reason, cause) in sorted(down.items()):
         yield f"gap             gpu {index} is down: {reason}"
-        yield f"  remedy        {OF_DRIVER.get(cause, OF_DOWN)}"
+        yield f"  remedy        {of_driver(cause, OF_DOWN)}"
     yield from _missing_gaps(state, forbidden)
     if (trouble := state.kubelet.trouble) is not None:
         yield f"gap             kubelet: {trouble.sentence}"

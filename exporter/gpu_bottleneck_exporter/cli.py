@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
+from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.remedies import RUNBOOK_BASE
 from gpu_bottleneck_exporter.settings import (
     CONTAINER_LOGS,
@@ -493,7 +495,8 @@ def _url(listening: Any, settings: Settings, web_config: Any) -> str:
     scheme = "https" if web_config and web_config.active.tls else "http"
     host, port = listening.getsockname()[:2]
     if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
-        host = "localhost"
+        # Whoever reads a pod's log is somewhere else; the pod's name is its host's.
+        host = socket.gethostname() if in_a_pod() else "localhost"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.telemetry_path}"
 
 

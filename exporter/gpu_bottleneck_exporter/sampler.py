@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.settings import KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.starvation import OwnCpu
 from gpu_bottleneck_exporter.worker import (
@@ -55,8 +55,6 @@ _WATCH_DEADLINE_SECONDS = 3.0
 _FEEDING = frozenset({"stall", "feeders", "workload"})
 """Collectors that need the processes that hold GPUs watched."""
 _WATCHING = _FEEDING | {"host"}
-_IN_A_POD = "KUBERNETES_SERVICE_HOST"
-"""The kubelet sets this variable in every container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ class Sampler:
 
     def _new_kubelet(self) -> KubeletWatch:
         settings = self._settings
-        expected = _IN_A_POD in os.environ or settings.kubelet_socket != KUBELET_SOCKET
+        expected = in_a_pod() or settings.kubelet_socket != KUBELET_SOCKET
         places = Places(settings.kubelet_socket, settings.container_logs, settings.procfs, expected)
         return KubeletWatch(places, self._seen, Pace())
 
