@@ -46,10 +46,12 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
     if not state.gpus:
         return none_found(status, cause)
     gaps = list(_gaps(state, down, sampler.forbidden()))
-    lines = (*_driver_lines(state), *map(_gpu_line, state.gpus), *gaps)
+    off = sorted(settings.without)
+    wanted = (f"switched off    {', '.join(off)} (--without)",) if off else ()
+    lines = (*_driver_lines(state), *map(_gpu_line, state.gpus), *wanted, *gaps)
     if gaps:
         return Report(lines, WITH_GAPS if any(gpu.up for gpu in state.gpus) else NO_GPU)
-    return Report((*lines, "everything is available"), COMPLETE)
+    return Report((*lines, f"everything {'else ' if off else ''}is available"), COMPLETE)
 
 
 def none_found(status: str, cause: str | None) -> Report:

@@ -41,6 +41,11 @@ def flag(name: str, field: str, **attributes: Any) -> Callable[[Command], Comman
     )
 
 
+def _words(value: str | frozenset[str]) -> frozenset[str]:
+    """Words with commas between them."""
+    return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
+
+
 def collector_flags(command: Command) -> Command:
     """`--collector.X/--no-collector.X` for each collector."""
     for collector in reversed(ALL):
@@ -110,6 +115,16 @@ _SAMPLING = (
         default=KUBELET_SOCKET,
         help="Where the kubelet's pod-resources socket is mounted; without it, pods that have not "
         "opened their GPU are not seen.",
+    ),
+    flag(
+        "without",
+        "without",
+        # One word, as environment variables have no lists.
+        type=_words,
+        default="",
+        metavar="SIGNAL,...",
+        help="Signals that nobody wants here, such as host_pids,kubelet: they are no gap, and "
+        "gpu_exporter_signal_available does not tell of them.",
     ),
     flag(
         "kubelet.container-logs",

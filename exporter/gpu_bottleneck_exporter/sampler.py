@@ -114,7 +114,8 @@ class Sampler:
         self._names = frozenset(collector.name for collector in collectors)
         self._wanted = _WATCHING & self._names
         self._watch = self._new_watch() if self._wanted else None
-        self._kubelet = self._new_kubelet() if "workload" in self._wanted else None
+        asked = "workload" in self._wanted and "kubelet" not in settings.without
+        self._kubelet = self._new_kubelet() if asked else None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._xid_thread = threading.Thread(target=self._count_xids, name="xid", daemon=True)
 
@@ -234,6 +235,7 @@ class Sampler:
             machine="host" in self._wanted,
             owners="workload" in self._wanted,
             longest_answer_seconds=settings.longest_answer_seconds,
+            without=settings.without,
         )
 
     def _new_kubelet(self) -> KubeletWatch:

@@ -65,7 +65,7 @@ FAMILIES = (
         "gauge",
         "Whether every GPU that is up, or the host, gives the signal, 0 or 1: 0 means that the "
         "series built on it are absent or coarser somewhere. Absent where the collectors that "
-        "read it are switched off.",
+        "read it are switched off, and of signals in --without.",
         ("signal",),
     ),
     Family(

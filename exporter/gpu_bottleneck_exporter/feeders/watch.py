@@ -104,7 +104,7 @@ class FeederWatch:
     workers at once.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what settings say of it
         self,
         proc: Path,
         sysfs: Path,
@@ -112,13 +112,15 @@ class FeederWatch:
         machine: bool = False,
         owners: bool = False,
         longest_answer_seconds: float = LONGEST_ANSWER_SECONDS,
+        without: frozenset[str] = frozenset(),
     ) -> None:
         """`proc`, `sysfs`: the host's; whether to read the `machine` and mains' `owners` too.
 
-        A question that was put longer ago than `longest_answer_seconds` is no slow answer.
+        A question that was put longer ago than `longest_answer_seconds` is no slow answer. The
+        signals `without` which we are to do are not told of.
         """
         self._longest_answer_ms = int(longest_answer_seconds * 1000)
-        self.host = HostWatch(proc, sysfs, machine=machine)
+        self.host = HostWatch(proc, sysfs, machine=machine, without=without)
         self._proc = proc
         self._groups = Cgroups(sysfs)
         self._networks = Networks(proc)

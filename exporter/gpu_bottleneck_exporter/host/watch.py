@@ -33,12 +33,15 @@ class HostSnapshot:
 class HostWatch:
     """Only the watching thread calls `look`; any may read `snapshot`."""
 
-    def __init__(self, proc: Path, sysfs: Path, *, machine: bool) -> None:
-        """`machine`: whether to read it, or the signals only."""
+    def __init__(
+        self, proc: Path, sysfs: Path, *, machine: bool, without: frozenset[str] = frozenset()
+    ) -> None:
+        """`machine`: whether to read it, or the signals only, but for those in `without`."""
         self.snapshot: HostSnapshot | None = None
         self._proc = proc
         self._sysfs = sysfs
         self._machine = MachineReader(proc) if machine else None
+        self._without = without
         self._signals: Mapping[str, bool] = {}
         self._news = News()
         self._since_ns = self._signals_due_ns = 0
@@ -75,7 +78,8 @@ class HostWatch:
 
     def _take_signals(self, signals: Mapping[str, bool]) -> None:
         # One that cannot be judged at the moment stays as it was.
-        self._signals = {**self._signals, **signals}
+        known = {**self._signals, **signals}
+        self._signals = {name: known[name] for name in known if name not in self._without}
         for name, given in sorted(self._signals.items()):
             if self._news.is_new(name, given, usual=True):
                 log.info("signal %s is %s", name, "available" if given else "not available")
