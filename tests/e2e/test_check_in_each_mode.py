@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from fnmatch import filter as matching
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,9 +86,16 @@ def of_chart(values: Mapping[str, object]) -> Mode:
         host_pids=pod.get("hostPID", False),
         read_only=context["readOnlyRootFilesystem"],
         lent=frozenset(map(Path, folders)),
+        sealed=frozenset(sealed(release.container)),
         arguments=tuple(release.container["args"]),
         variables={**IN_A_POD, **own},
     )
+
+
+def sealed(container: Mapping[str, Any]) -> Iterator[Path]:
+    for mount in container.get("volumeMounts", []):
+        if mount.get("recursiveReadOnly") == "IfPossible":
+            yield Path(mount["mountPath"])
 
 
 def given_to(user: int, added: list[str]) -> frozenset[str]:
@@ -337,6 +345,20 @@ def test_modes_are_what_the_documents_say(name: str) -> None:
     assert mode.user == (DYNAMIC_USER if not mode.container else 0 if mode.host_pids else NOBODY)
     assert (CGROUPS in mode.lent) is (mode.container and name != "chart restricted")
     assert mode.read_only
+
+
+def test_the_pod_cannot_change_control_groups(node: Node) -> None:
+    """Under cgroup v1 the controllers are mounts below the one that is lent."""
+    mode = of_chart({})
+    files = (group / name for group in node.groups for name in ("cpu.shares", "cpu.weight"))
+    file = next(file for file in files if file.exists())
+    before = file.read_text()
+    with serving(node.stage, way(mode, node.stage.folder, node.hosts, node.groups)) as server:
+        scraped_when(server, lambda _: True, "that it serves")
+        tried = [*inside(server, mode), "sh", "-c", f"cat {file} >/dev/null && echo 77 >{file}"]
+        done = subprocess.run(tried, check=False, capture_output=True, text=True)
+    assert "Read-only file system" in done.stderr
+    assert file.read_text() == before
 
 
 @pytest.mark.parametrize("kept", ["SYS_PTRACE", "DAC_READ_SEARCH"])

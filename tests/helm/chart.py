@@ -75,6 +75,20 @@ def rendered(values: Mapping[str, Any] | None = None, **more: Any) -> Rendered: 
     return _rendered(json.dumps({**(values or {}), **more}))
 
 
+def rendered_for(
+    version: str,
+    values: Mapping[str, Any] | None = None,
+    *,
+    of: Any = None,  # noqa: ANN401 - a chart of the engine
+) -> Rendered:
+    """The chart, or another, as Helm renders it for a cluster of that version of Kubernetes."""
+    options = {"name": RELEASE, "namespace": NAMESPACE, "kube_version": version}
+    arguments = [json.dumps(each) for each in (values or {}, options)]
+    # Chart.render leaves out this one of the engine's options.
+    text = helm._native.call_string("helm_render", (of or chart())._raw(), *arguments)
+    return parsed(json.loads(text))
+
+
 def case(name: str) -> Mapping[str, Any]:
     """The values of a switch's file."""
     return loaded(CHART / "ci" / f"{name}-values.yaml")

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter import cli
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.settings import KUBELET_SOCKET
 from helm import chart
-from helm.chart import Object, each_case, rendered
+from helm.chart import Object, each_case, rendered, rendered_for
 
 CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
 NOBODY = 65534
@@ -176,6 +176,19 @@ def test_what_the_node_lends_cannot_be_written_to(case: Path) -> None:
     writable = {m["mountPath"] for m in container.get("volumeMounts", []) if not m.get("readOnly")}
     # Opening a device takes no write access to its folder, but the runtime makes files in /dev.
     assert writable & {*lent} <= ({"/dev"} if case.stem == "privileged-values" else set())
+
+
+@pytest.mark.parametrize(("version", "below"), [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")])
+@each_case
+def test_nor_what_is_mounted_below_it(case: Path, version: str, below: str | None) -> None:
+    values = chart.loaded(case)
+    (container,) = rendered_for(version, values).pod["containers"]
+    extra = {mount["name"] for mount in values.get("extraVolumeMounts", [])}
+    mounts = [m for m in container.get("volumeMounts", []) if m["name"] not in extra]
+    # Kubernetes refuses it for what may be written to, and for mounts that propagate.
+    assert all("mountPropagation" not in mount for mount in mounts)
+    assert {m.get("recursiveReadOnly") for m in mounts if m.get("readOnly")} <= {below}
+    assert not any("recursiveReadOnly" in m for m in mounts if not m.get("readOnly"))
 
 
 def test_full_sees_cgroups_the_kubelet_and_names_of_logs() -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from gpu_bottleneck_exporter import __version__
 from helm import chart, values_table
-from helm.chart import Object, each_case, rendered
+from helm.chart import Object, each_case, rendered, rendered_for
 
-VERSIONS = ("1.25", "1.29", "1.33", "1.37")
+VERSIONS = ("1.25", "1.29", "1.30", "1.33", "1.37")
 """The oldest that the chart takes, to the newest."""
 WARNING = 2
 LONGEST_NAME = 63
@@ -42,10 +42,8 @@ def validate(text: str, version: str) -> None:
     kubernetes_validate.validate(json.loads(text), version, strict=True)
 
 
-def assert_valid(found: Object) -> None:
-    if found["kind"] in CUSTOM:
-        return
-    for version in VERSIONS:
+def assert_valid(found: Object, version: str) -> None:
+    if found["kind"] not in CUSTOM:
         validate(json.dumps(found, sort_keys=True), version)
 
 
@@ -56,10 +54,11 @@ def test_helm_finds_nothing_to_complain_about(case: Path) -> None:
     assert [found for found in report["messages"] if found["severity"] >= WARNING] == []
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @each_case
-def test_kubernetes_takes_it(case: Path) -> None:
-    for found in rendered(chart.loaded(case)).objects:
-        assert_valid(found)
+def test_kubernetes_takes_it(case: Path, version: str) -> None:
+    for found in rendered_for(version, chart.loaded(case)).objects:
+        assert_valid(found, version)
 
 
 @each_case
@@ -79,7 +78,13 @@ def test_a_schema_is_asked() -> None:
     daemonset = copy.deepcopy(rendered().one("DaemonSet"))
     daemonset["spec"]["template"]["spec"]["hostPid"] = True
     with pytest.raises(kubernetes_validate.ValidationError):
-        assert_valid(daemonset)
+        assert_valid(daemonset, VERSIONS[-1])
+
+
+def test_each_version_is_asked_by_its_own_schema() -> None:
+    newer = rendered_for("1.30").one("DaemonSet")
+    with pytest.raises(kubernetes_validate.ValidationError, match="recursiveReadOnly"):
+        assert_valid(newer, "1.29")
 
 
 def test_every_kind_of_object_has_a_case() -> None:
@@ -172,12 +177,9 @@ def test_values_of_older_releases_still_work(older: Path, tmp_path: Path) -> Non
     shutil.copy(older, folder / "values.yaml")
     with chart.helm.Chart.load(folder) as mixed:
         for case in chart.CASES:
-            given = dict(chart.loaded(case))
-            templates = mixed.render(
-                given, name=chart.RELEASE, namespace=chart.NAMESPACE, is_upgrade=True
-            )
-            for found in chart.parsed(templates).objects:
-                assert_valid(found)
+            for version in VERSIONS:
+                for found in rendered_for(version, chart.loaded(case), of=mixed).objects:
+                    assert_valid(found, version)
 
 
 def test_the_values_of_this_release_are_kept_for_later_ones() -> None:

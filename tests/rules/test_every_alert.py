@@ -134,7 +134,7 @@ ALERTS: Mapping[str, Firing] = {
         for cause, guilty in FIRING.items()
     },
     "GpuCpuThrottled/info": Firing(HOST, starved({"cpu_quota": 0.75}, throttled=0.64, **QUOTA)),
-    "GpuShmExhausted/info": Firing(HOST, gpu(shm_size_bytes=6.7e7)),
+    "GpuShmExhausted/info": Firing(HOST, gpu(shm_size_bytes=6.7e7, shm_used=0.6)),
     "GpuCheckpointStall/info": Firing(
         HOST, Gpu(busy=0.8, stalls={"storage": 0.14, "asleep": 0.06}, **WRITING)
     ),

@@ -255,27 +255,39 @@ APART = (
     ),
     Case(
         "shm small",
-        Gpu(shm_size_bytes=67108864),
+        Gpu(shm_size_bytes=67108864, shm_used=0.51),
         None,
         alert("shm_exhausted", "info"),
         earlier={9: ()},
     ),
     Case(
         "shm small after a restart",
-        Gpu(shm_size_bytes=67108864, reset_at=30),
+        Gpu(shm_size_bytes=67108864, shm_used=0.6, reset_at=30),
         None,
         alert("shm_exhausted", "info"),
         earlier={31: alert("shm_exhausted", "info")},
     ),
     Case(
         "shm small in a gap",
-        Gpu(shm_size_bytes=67108864, gap=(30, 34)),
+        Gpu(shm_size_bytes=67108864, shm_used=0.6, gap=(30, 34)),
         None,
         alert("shm_exhausted", "info"),
         earlier={33: alert("shm_exhausted", "info"), 36: alert("shm_exhausted", "info")},
     ),
-    Case("shm larger", Gpu(shm_size_bytes=67108865), None),
-    Case("shm small without workers", Gpu(shm_size_bytes=67108864, workers=None), None),
+    Case("shm small and less than half used", Gpu(shm_size_bytes=67108864, shm_used=0.49), None),
+    Case(
+        "shm small, and half used but for a while",
+        Gpu(shm_size_bytes=67108864, shm_used=[(10, 0.2), (5, 0.6), (99, 0.2)]),
+        None,
+        alert("shm_exhausted", "info"),
+        earlier={9: (), 36: alert("shm_exhausted", "info")},
+    ),
+    Case("shm larger", Gpu(shm_size_bytes=67108865, shm_used=0.6), None),
+    Case(
+        "shm small without workers",
+        Gpu(shm_size_bytes=67108864, shm_used=0.6, workers=None),
+        None,
+    ),
     Case(
         "shm small and full",
         Gpu(shm_size_bytes=67108864, shm_used=0.95),
@@ -1050,8 +1062,8 @@ def test_alerts_carry_exactly_these_labels(tmp_path: Path) -> None:
         ("slurm", DISK, "local_storage_bound", "warning", {"slurm_job_id": "7", "user": "ann"}),
         ("nobody", LOOP, "host_loop_bound", "warning", {}),
         ("shm", Gpu(shm_used=0.95), "shm_exhausted", "warning", pod),
-        ("small", Gpu(shm_size_bytes=6e7), "shm_exhausted", "info", pod),
-        ("small-nobody", Gpu(shm_size_bytes=6e7), "shm_exhausted", "info", {}),
+        ("small", Gpu(shm_size_bytes=6e7, shm_used=0.6), "shm_exhausted", "info", pod),
+        ("small-nobody", Gpu(shm_size_bytes=6e7, shm_used=0.6), "shm_exhausted", "info", {}),
     )
     for node, gpu, cause, severity, owner in expected:
         add_gpu(fleet, node, replace(gpu, owner=owner or None))

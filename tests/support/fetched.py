@@ -17,7 +17,7 @@ from support.tools import _missing, require
 _CACHE = Path(sys.prefix) / "fetched"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 ALL_BRANCHES = "sid"
-"""The suite of Debian that has drivers of many branches, from 390 on."""
+"""The suite of Debian that has drivers of many branches, from 390 on, and what is newest."""
 
 
 def header(package: str, version: str | None) -> Path:
@@ -43,38 +43,57 @@ def package(requirement: str) -> Path:
 
 
 def nvidia_library(debian_package: str, suite: str | None = None) -> Path:
-    """The libnvidia-ml.so.1 of a package in Debian's non-free, of `suite` or of this machine's.
+    """The libnvidia-ml.so.1 of a package in Debian's non-free, of `suite` or of this machine's."""
+    return next(_unpacked(debian_package, suite, "non-free").rglob("libnvidia-ml.so.1"))
 
-    It is unpacked, not installed.
-    """
+
+def go_source(debian_package: str, path: str, suite: str = ALL_BRANCHES) -> Path:
+    """A file of a Go library, by its import path, as a package of Debian has it."""
+    return _unpacked(debian_package, suite, "main") / "usr/share/gocode/src" / path
+
+
+def kernel(debian_package: str) -> Path:
+    """The newest kernel's image, by the package that depends on it; this machine's release."""
+    return next(_unpacked(debian_package, None, "main", depended=True).glob("boot/vmlinuz-*"))
+
+
+def _unpacked(name: str, suite: str | None, component: str, *, depended: bool = False) -> Path:
+    """A package of Debian, or the first that it depends on: unpacked, not installed."""
     wanted = suite or _codename()
 
     def fetch(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as index:
-            _index(Path(index), wanted)
-            _apt(Path(index), "download", debian_package)
-            archive = next(Path(index).glob("*.deb"))
+            _index(Path(index), wanted, component)
+            archive = _download(Path(index), name)
+            if depended:
+                needed = _run(["dpkg-deb", "--field", f"{archive}", "Depends"]).split()[0]
+                archive = _download(Path(index), needed)
             _run(["dpkg-deb", "--extract", f"{archive}", f"{folder}"])
 
-    return next(_once(f"{debian_package} {wanted}", fetch).rglob("libnvidia-ml.so.1"))
+    return _once(f"{name} {wanted}", fetch)
+
+
+def _download(index: Path, name: str) -> Path:
+    _apt(index, "download", name)
+    return next(index.glob(f"{name}_*.deb"))
 
 
 def _codename() -> str:
     require("apt-get", "apt")
     release = Path("/etc/os-release").read_text()
     if "\nID=debian" not in f"\n{release}":
-        _missing("NVIDIA's library is taken from Debian's non-free: no Debian here")
+        _missing("it is taken from a package of Debian: no Debian here")
     return release.partition("VERSION_CODENAME=")[2].partition("\n")[0]
 
 
-def _index(folder: Path, suite: str) -> None:
+def _index(folder: Path, suite: str, component: str) -> None:
     """A package index of its own, from the mirror that this machine uses."""
     known = _run(
         ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) ", "Created-By: Packages"]
     )
     mirror = next(line.split()[0] for line in known.splitlines() if f" {_codename()} " in line)
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
-    (folder / "sources.list").write_text(f"deb {signed}{mirror} {suite} non-free\n")
+    (folder / "sources.list").write_text(f"deb {signed}{mirror} {suite} {component}\n")
     (folder / "lists/partial").mkdir(parents=True)
     (folder / "cache/archives/partial").mkdir(parents=True)
     _apt(folder, "update")

@@ -1,7 +1,8 @@
 """A kubelet's pod-resources API: a real gRPC server on a Unix socket.
 
 Its messages are protobuf's own, made from field numbers of the API, so that what reads
-them in the exporter is checked against another implementation.
+them in the exporter is checked against another implementation. `workload/test_kubelet_api.py`
+holds the numbers to Kubernetes' own definition, which takes packages from Debian.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from google.protobuf.message import Message
 
 SERVICE = "v1.PodResourcesLister"
 _FIELD = descriptor_pb2.FieldDescriptorProto
-# Name and number of each field, with * if repeated; of type string, int64, or a message.
+_TYPES = {"string": _FIELD.TYPE_STRING, "int64": _FIELD.TYPE_INT64, "uint64": _FIELD.TYPE_UINT64}
+# Number and name of each field, with * if repeated; of one of these types, or a message.
 _MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
     "ListPodResourcesRequest": {},
     "ListPodResourcesResponse": {1: ("pod_resources*", "PodResources")},
@@ -41,7 +43,11 @@ _MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
         2: ("device_ids*", "string"),
         3: ("topology", "TopologyInfo"),
     },
-    "ContainerMemory": {1: ("memory_type", "string"), 2: ("size", "int64")},
+    "ContainerMemory": {
+        1: ("memory_type", "string"),
+        2: ("size", "uint64"),
+        3: ("topology", "TopologyInfo"),
+    },
     "TopologyInfo": {1: ("nodes*", "NUMANode")},
     "NUMANode": {1: ("ID", "int64")},
     "DynamicResource": {
@@ -69,7 +75,7 @@ def _api() -> descriptor_pool.DescriptorPool:
             if kind in _MESSAGES:
                 each.type, each.type_name = _FIELD.TYPE_MESSAGE, f".v1.{kind}"
             else:
-                each.type = _FIELD.TYPE_STRING if kind == "string" else _FIELD.TYPE_INT64
+                each.type = _TYPES[kind]
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return pool

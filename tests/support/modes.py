@@ -30,7 +30,9 @@ class Mode:
     host_pids: bool = False
     read_only: bool = True
     lent: frozenset[Path] = frozenset()
-    """Folders of the host that a container sees."""
+    """Folders of the host that a container sees, read-only."""
+    sealed: frozenset[Path] = frozenset()
+    """Those of them in which all that is mounted below is read-only, too."""
     hidepid: str = ""
     """How /proc is mounted; empty: as it is."""
     arguments: tuple[str, ...] = ("serve",)
@@ -60,6 +62,7 @@ def way(mode: Mode, folder: Path, hosts: Mapping[Path, Path], groups: tuple[Path
     mounts = [
         *_opened(folder),
         *(line for path in sorted(mode.lent & hosts.keys()) for line in _lent(hosts[path], path)),
+        *(_read_only(path, recursive=path in mode.sealed) for path in sorted(mode.lent)),
         *([f"mount -t proc -o hidepid={mode.hidepid} proc /proc"] if mode.hidepid else []),
         *([*_bound(folder, folder), "mount -o remount,bind,ro /"] if mode.read_only else []),
     ]
@@ -95,6 +98,13 @@ def _lent(source: Path, target: Path) -> Iterator[str]:
         parent = next(parent for parent in target.parents if parent.exists())
         yield f"mount -t tmpfs -o mode=755 tmpfs {parent}"
     yield from _bound(source, target)
+
+
+def _read_only(path: Path, *, recursive: bool) -> str:
+    """As Kubernetes does with readOnly, and with recursiveReadOnly besides."""
+    listed = f"findmnt --list --noheadings --output=TARGET --submounts '{path}'"
+    found = listed if recursive else f"echo '{path}'"
+    return f'{found} | while read -r at; do mount -o remount,bind,ro "$at"; done'
 
 
 def _opened(folder: Path) -> Iterator[str]:

@@ -197,34 +197,42 @@ nodeAffinity:
 {{- toYaml (mergeOverwrite $context (deepCopy .Values.securityContext)) }}
 {{- end }}
 
-{{- /* Of /sys only the cgroups: mounts below a mounted folder (debugfs, cgroups) would be writable. */ -}}
+{{- /* The second, or what is mounted below a folder (the controllers of cgroup v1) stays writable. */ -}}
+{{- define "exporter.readOnly" -}}
+readOnly: true
+{{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
+recursiveReadOnly: IfPossible
+{{- end }}
+{{- end }}
+
+{{- /* Of /sys only the cgroups: before Kubernetes 1.30 mounts below it (debugfs) would be writable. */ -}}
 {{- define "exporter.mounts" -}}
 {{- if include "exporter.full" . }}
 - name: cgroup
   mountPath: /sys/fs/cgroup
-  readOnly: true
+  {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- end }}
 {{- if include "exporter.kubelet" . }}
 - name: pod-resources
   mountPath: {{ .Values.kubelet.podResourcesPath }}
-  readOnly: true
+  {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- with .Values.kubelet.containerLogsPath }}
 - name: container-logs
   mountPath: {{ . }}
-  readOnly: true
+  {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- end }}
 {{- end }}
 {{- if eq .Values.gpu.access "privileged" }}
 - name: driver
   mountPath: /usr/local/nvidia/lib64
-  readOnly: true
+  {{- include "exporter.readOnly" $ | nindent 2 }}
 - name: dev
   mountPath: /dev
 {{- end }}
 {{- if include "exporter.webSecret" . }}
 - name: web-config
   mountPath: /etc/gpu-bottleneck-exporter/web
-  readOnly: true
+  {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}

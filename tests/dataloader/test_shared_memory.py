@@ -1,0 +1,46 @@
+"""What the rules say of a /dev/shm of 64 MiB, with PyTorch's loader in one: `make test-torch`."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dataloader.shared_memory import Found, Load, measure
+
+pytest.importorskip("torch", reason="pip install torch==2.13.0 (or `make test-torch`)")
+if os.geteuid() != 0:
+    pytest.skip("a mount of one's own takes root", allow_module_level=True)
+
+THRESHOLDS = Path(__file__).parents[2] / "rules/thresholds.yml"
+HARMLESS = (Load(1, 4), Load(2, 4), Load(2, 4, starved=True))
+DEADLY = (Load(8, 4), Load(16, 2), Load(10, 4, starved=True))
+
+found = cache(measure)
+
+
+def threshold(name: str) -> float:
+    text = THRESHOLDS.read_text(encoding="utf-8")
+    (value,) = re.findall(rf"record: gpu:threshold:{name}\n +expr: vector\((.+)\)", text)
+    return float(value)
+
+
+@pytest.mark.parametrize("load", HARMLESS, ids=str)
+def test_who_never_fills_half_of_it_lives(load: Load) -> None:
+    assert found(load).error == ""
+    assert found(load).most < threshold("shm_small_used")
+
+
+@pytest.mark.parametrize("load", DEADLY, ids=str)
+def test_who_dies_has_filled_half_of_it_before(load: Load) -> None:
+    assert "shared memory" in found(load).error or "No space" in found(load).error
+    assert found(load).most >= threshold("shm_small_used")
+
+
+def test_with_a_collating_function_of_ones_own_it_hangs() -> None:
+    """The worker's thread that hands over fails, and nobody is told."""
+    ended: Found = found(Load(8, 4, own_collate=True))
+    assert "timed out" in ended.error
