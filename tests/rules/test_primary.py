@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from rules.fleet import RULES, Fleet, Gpu, Signal, add_gpu, told_of
+import pytest
+
+from rules.fleet import JOB, RULES, Fleet, Gpu, Signal, add_gpu, told_of
 
 END = 50
 BESIDE = {"near_oom", "near_thermal_limit", "oversized_gpu"}
@@ -528,4 +530,27 @@ def test_blind(tmp_path: Path) -> None:
         )
         fleet.expect(58, alerts, {})
         fleet.expect(70, alerts, {f'{{blind="{what}",severity="info"}}': 1.0 for what in blind})
+    fleet.check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("signals", "told"),
+    [
+        ({"xid_events": 1}, ("device_causes",)),
+        ({"xid_events": 1, "host_pids": 0}, ("device_causes", "host_causes", "job_causes")),
+        ({"xid_events": 1, "host_pids": 1}, ("device_causes", "host_causes", "job_causes")),
+    ],
+    ids=["unwanted", "not to be had", "seen"],
+)
+def test_blind_for_what_nobody_wants(
+    signals: dict[str, int], told: tuple[str, ...], tmp_path: Path
+) -> None:
+    fleet = Fleet(70)
+    add_gpu(fleet, "restricted", replace(HEALTHY, sm=None, feeders=False))
+    for pod in ("old", "new"):
+        for signal, given in signals.items():
+            labels = {"job": JOB, "instance": "restricted", "pod": pod, "signal": signal}
+            fleet.gauge("gpu_exporter_signal_available", given, **labels)
+    firing = 'sum by (blind) (ALERTS{alertname="GpuCausesBlind",alertstate="firing"})'
+    fleet.expect(70, firing, {f'{{blind="{what}"}}': 1.0 for what in told})
     fleet.check(tmp_path)
