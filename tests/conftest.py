@@ -20,6 +20,12 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
 
 
 @pytest.fixture(autouse=True)
+def in_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the tests themselves run in one."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def real_proc() -> Iterator[None]:
     """What a test made psutil read instead of /proc must not reach the next one."""
     yield

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pynvml
 import pytest
 
 from gpu_bottleneck_exporter.check import COMPLETE, NO_GPU, WITH_GAPS, Report, check
+from gpu_bottleneck_exporter.collectors.exporter import _OF_THE_HOST
 from gpu_bottleneck_exporter.driver.board import A100, H100, Board, Gpu
 from gpu_bottleneck_exporter.driver.nvml.library import driver_error
 from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
 from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_DRIVER, OF_OTHER_ERRORS
-from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings
 from support.drivers import Libraries
 
 READERS = frozenset(
@@ -148,3 +151,59 @@ def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(
     board.gpus[0].fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
     report = check(FAST, lambda: libraries.open(board))
     assert "needs Hopper" in remedy_after(report, "gap             gpm: not given by gpu 0, gpu 1")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "gpu.access"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "gpu.runtimeClassName"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "gpu.access"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, OF_DRIVER["mismatch"]),
+    ],
+)
+def test_in_a_pod_the_remedy_names_the_charts_values(
+    make_board: Callable[..., Board],
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    words: str,
+) -> None:
+    board = make_board()
+    board.header.init_result = code
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    remedy = remedy_after(check(FAST, lambda: libraries.open(board)), "GPU metrics     none: ")
+    assert words in remedy
+    assert "install NVIDIA's driver;" not in remedy
+
+
+def test_what_somebody_does_without_is_no_gap(
+    make_board: Callable[..., Board],
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    board = make_board()
+    nowhere = tmp_path / "kubelet.sock"
+    wanting = replace(FAST, sysfs=tmp_path, kubelet_socket=nowhere)
+    named = {"cgroup_cpu", "cgroup_memory", "psi_cgroup", "kubelet"}
+
+    def told(settings: Settings) -> str:
+        caplog.clear()
+        return "\n".join(check(settings, lambda: libraries.open(board)).lines)
+
+    gaps = told(wanting)
+    assert all(f"gap             {name}: " in gaps for name in named)
+    assert "signal kubelet is not available" in caplog.text
+    report = told(replace(wanting, without=frozenset(named)))
+    assert not any(f"gap             {name}: " in report for name in named)
+    assert f"switched off    {', '.join(sorted(named))} (--without)" in report
+    assert not any(f"signal {name}" in caplog.text for name in named)
+
+
+def test_one_can_do_without_each_signal_of_the_host_and_the_kubelet() -> None:
+    hosts = set(_OF_THE_HOST) - {"all_threads", "all_sockets", "all_processes"}
+    assert {*RENOUNCEABLE} == hosts | {"kubelet"}

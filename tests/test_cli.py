@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -118,6 +119,20 @@ def test_serve_without_a_driver_says_what_is_missing(serve: Server) -> None:
     assert "install the driver&#x27;s libraries anew" in page
     assert serve.get("/nonsense")[0] == 404
     assert 'level=warning source=sampler msg="no GPU metrics: ' in serve.said
+
+
+@pytest.mark.parametrize(
+    ("variables", "host"),
+    [({}, "localhost"), ({"KUBERNETES_SERVICE_HOST": "192.0.2.1"}, socket.gethostname())],
+    ids=["a machine", "a pod"],
+)
+def test_the_log_names_a_host_that_its_reader_knows(
+    tmp_path: Path, variables: dict[str, str], host: str
+) -> None:
+    """Whoever reads a pod's log is elsewhere."""
+    with serving(tmp_path, "serve", "--web.listen-address", ":0", **variables) as server:
+        wait_for(lambda: "serving on" in server.said, "the address")
+        assert f"serving on http://{host}:" in server.said
 
 
 def test_sigterm_ends_serve(serve: Server) -> None:

@@ -148,6 +148,13 @@ def test_an_unreadable_procfs(tmp_path: Path) -> None:
     assert "--path.procfs" in refuse(tmp_path, "serve", "--path.procfs", str(tmp_path))
 
 
+@pytest.mark.parametrize("command", ["serve", "check", "top"])
+def test_one_cannot_do_without_what_is_no_signal(tmp_path: Path, command: str) -> None:
+    said = refuse(tmp_path, command, "--without", "kubelet,gpu_up")
+    assert "--without: there is no signal 'gpu_up'" in said
+    assert "host_pids, kubelet" in said
+
+
 def test_a_missing_sysfs(tmp_path: Path) -> None:
     assert "--path.sysfs" in refuse(tmp_path, "check", "--path.sysfs", str(tmp_path / "missing"))
 

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.collectors.exporter import (
 )
 from gpu_bottleneck_exporter.driver.protocol import NO_PERMISSION, Driver
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_DRIVER, OF_OTHER_ERRORS, OF_SIGNALS
+from gpu_bottleneck_exporter.remedies import OF_DOWN, OF_DRIVER, OF_SIGNALS, of_driver
 from gpu_bottleneck_exporter.sampler import Sampler, State
 from gpu_bottleneck_exporter.serve import enabled_collectors
 from gpu_bottleneck_exporter.settings import Settings
@@ -46,16 +46,18 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
     if not state.gpus:
         return none_found(status, cause)
     gaps = list(_gaps(state, down, sampler.forbidden()))
-    lines = (*_driver_lines(state), *map(_gpu_line, state.gpus), *gaps)
+    off = sorted(settings.without)
+    wanted = (f"switched off    {', '.join(off)} (--without)",) if off else ()
+    lines = (*_driver_lines(state), *map(_gpu_line, state.gpus), *wanted, *gaps)
     if gaps:
         return Report(lines, WITH_GAPS if any(gpu.up for gpu in state.gpus) else NO_GPU)
-    return Report((*lines, "everything is available"), COMPLETE)
+    return Report((*lines, f"everything {'else ' if off else ''}is available"), COMPLETE)
 
 
 def none_found(status: str, cause: str | None) -> Report:
     """The report where there is no GPU to speak of, and what that comes from."""
     none = f"GPU metrics     none: {status}"
-    return Report((none, f"  remedy        {OF_DRIVER.get(cause, OF_OTHER_ERRORS)}"), NO_GPU)
+    return Report((none, f"  remedy        {of_driver(cause)}"), NO_GPU)
 
 
 def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Sampler:
@@ -108,6 +110,9 @@ def _missing_gaps(state: State, forbidden: Mapping[int, Mapping[str, str]]) -> I
         where = ", ".join(f"gpu {gpu}" for gpu in gpus)
         yield f"gap             {signal}: not given by {where}" + (f": {said}" if said else "")
         yield f"  remedy        {OF_DRIVER[NO_PERMISSION] if said else OF_SIGNALS[signal]}"
+    if state.starved:
+        yield "gap             own_cpu: the exporter itself lacks it"
+        yield f"  remedy        {OF_SIGNALS['own_cpu']}"
     elsewhere = {"xid_events": "the driver"} if state.xid_events is False else {}
     host = [signal for signal, given in signals_of_the_host(state).items() if not given]
     for signal, where in (elsewhere | dict.fromkeys(sorted(host), "the host")).items():
@@ -122,7 +127,7 @@ def _gaps(
 ) -> Iterator[str]:
     for index, (reason, cause) in sorted(down.items()):
         yield f"gap             gpu {index} is down: {reason}"
-        yield f"  remedy        {OF_DRIVER.get(cause, OF_DOWN)}"
+        yield f"  remedy        {of_driver(cause, OF_DOWN)}"
     yield from _missing_gaps(state, forbidden)
     if (trouble := state.kubelet.trouble) is not None:
         yield f"gap             kubelet: {trouble.sentence}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
+from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.remedies import RUNBOOK_BASE
 from gpu_bottleneck_exporter.settings import (
     CONTAINER_LOGS,
@@ -37,6 +39,11 @@ def flag(name: str, field: str, **attributes: Any) -> Callable[[Command], Comman
     return click.option(
         f"--{name}", field, envvar=variable, show_envvar=True, show_default=True, **attributes
     )
+
+
+def _words(value: str | frozenset[str]) -> frozenset[str]:
+    """Words with commas between them."""
+    return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
 
 
 def collector_flags(command: Command) -> Command:
@@ -108,6 +115,16 @@ _SAMPLING = (
         default=KUBELET_SOCKET,
         help="Where the kubelet's pod-resources socket is mounted; without it, pods that have not "
         "opened their GPU are not seen.",
+    ),
+    flag(
+        "without",
+        "without",
+        # One word, as environment variables have no lists.
+        type=_words,
+        default="",
+        metavar="SIGNAL,...",
+        help="Signals that nobody wants here, such as host_pids,kubelet: they are no gap, and "
+        "gpu_exporter_signal_available does not tell of them.",
     ),
     flag(
         "kubelet.container-logs",
@@ -493,7 +510,8 @@ def _url(listening: Any, settings: Settings, web_config: Any) -> str:
     scheme = "https" if web_config and web_config.active.tls else "http"
     host, port = listening.getsockname()[:2]
     if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
-        host = "localhost"
+        # Whoever reads a pod's log is somewhere else; the pod's name is its host's.
+        host = socket.gethostname() if in_a_pod() else "localhost"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.telemetry_path}"
 
 

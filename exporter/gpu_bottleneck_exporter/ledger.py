@@ -60,6 +60,10 @@ class GpuSnapshot:
     """None while it is not known who feeds the GPU, or was not seen within the deadline."""
     assigned: Assigned = NOTHING
 
+    def stale(self) -> GpuSnapshot:
+        """What may still be said long after `at_ns`: that it was up, who it is, and its XIDs."""
+        return replace(self, totals=Totals(lost_ns=self.totals.lost_ns), readings={})
+
     def reading(self, kind: type[R]) -> R | None:
         """The last reading of type `kind`, None when it failed or is stale."""
         found = self.readings.get(kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter import stall
+from gpu_bottleneck_exporter.pod import in_a_pod
 
 REMEDIES: dict[str, tuple[str, str]] = {
     stall.UNALLOCATED: (
@@ -115,6 +116,26 @@ OF_DRIVER: dict[str | None, str] = {
     "node: nothing else frees a call that hangs in the driver",
 }
 """By what a driver error comes from; others: OF_DOWN for one GPU, OF_OTHER_ERRORS for all."""
+_BY_THE_CHART = (
+    "let the pod have the GPUs by the chart's values gpu.access and gpu.runtimeClassName, which "
+    "its README names for each platform; "
+)
+_IN_A_POD: dict[str | None, str] = {
+    "no_library": f"{_BY_THE_CHART}NVIDIA's driver must be installed on the node",
+    "not_loaded": f"{_BY_THE_CHART}NVIDIA's driver must be loaded on the node (modprobe nvidia; "
+    "dmesg says why it does not load)",
+    "no_permission": f"{_BY_THE_CHART}a mount of /dev/nvidia0 alone does not allow to open it",
+    "no_gpu": f"{_BY_THE_CHART}gpu.visibleDevices says which of them",
+}
+"""What the chart can do about it."""
+
+
+def of_driver(cause: str | None, otherwise: str = OF_OTHER_ERRORS) -> str:
+    """What to do about a driver error that comes from `cause`, here; else what is `otherwise`."""
+    found = _IN_A_POD.get(cause) if in_a_pod() else None
+    return found or OF_DRIVER.get(cause, otherwise)
+
+
 OF_SIGNALS: dict[str, str] = {
     "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
     "from GPM or from one reading a tick, which is coarser",
@@ -142,6 +163,9 @@ OF_SIGNALS: dict[str, str] = {
     "that allows pidfd_getfd",
     "all_threads": "a process has more threads than are looked at (128): those that move come "
     "first, what the others wait for may be missed",
+    "own_cpu": "the exporter itself gets no CPU for a quarter of the time or more, so it reads "
+    "late, and what it did not see is absent or unobserved: give it more (resources.requests.cpu "
+    "in the chart, CPUWeight= in a unit), take its CPU limit away, or leave the machine a core",
     "all_sockets": "a process has more sockets than are looked at (64 at a time, in turn): a "
     "question that is soon answered may be missed",
     "all_processes": "a GPU has more workers than are read every two seconds (512 a second over "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,9 @@ from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.settings import KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.starvation import OwnCpu
 from gpu_bottleneck_exporter.worker import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
@@ -47,13 +48,13 @@ _XID_WAIT_SECONDS = 1.0
 _XID_RETRY_SECONDS = 30.0
 _XID_QUIET_SECONDS = 60.0
 _WATCH_SECONDS = 2.0
+_BEATS = 4
+"""Looks at the workers within the deadline, lest one is told to hang while we were late."""
 _WATCH_DEADLINE_SECONDS = 3.0
 """Feeders and host are read once a second, however short the deadline of the GPUs is."""
 _FEEDING = frozenset({"stall", "feeders", "workload"})
 """Collectors that need the processes that hold GPUs watched."""
 _WATCHING = _FEEDING | {"host"}
-_IN_A_POD = "KUBERNETES_SERVICE_HOST"
-"""The kubelet sets this variable in every container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,10 @@ class State:
     host: HostSnapshot | None = None
     """None while it is not watched, or was not seen within the deadline."""
     kubelet: Condition = UNASKED
+    waited_for_cpu_seconds: float | None = None
+    """Of the exporter's own threads; None where the kernel does not tell."""
+    starved: bool | None = None
+    """Whether the exporter gets so little CPU that it reads too late; None: not known yet."""
     implausible: Mapping[str, int] = field(default_factory=dict)
     """Values that could not be and were dropped, by collector."""
 
@@ -103,11 +108,14 @@ class Sampler:
         self._cause: str | None = None
         self._hung: set[int] = set()
         self._news = News()
+        self._beat_seconds = min(_WATCH_SECONDS, settings.deadline_seconds / _BEATS)
+        self._own_cpu = OwnCpu(self._beat_seconds)
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
         self._names = frozenset(collector.name for collector in collectors)
         self._wanted = _WATCHING & self._names
         self._watch = self._new_watch() if self._wanted else None
-        self._kubelet = self._new_kubelet() if "workload" in self._wanted else None
+        asked = "workload" in self._wanted and "kubelet" not in settings.without
+        self._kubelet = self._new_kubelet() if asked else None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._xid_thread = threading.Thread(target=self._count_xids, name="xid", daemon=True)
 
@@ -202,6 +210,8 @@ class Sampler:
             driver_seconds=driver.seconds if driver else 0.0,
             xid_events=self._xids_come(),
             implausible=self._implausible(),
+            waited_for_cpu_seconds=self._own_cpu.waited_seconds,
+            starved=self._own_cpu.starved,
             host=self._host(now),
             kubelet=self._kubelet.condition if self._kubelet else UNASKED,
         )
@@ -225,11 +235,12 @@ class Sampler:
             machine="host" in self._wanted,
             owners="workload" in self._wanted,
             longest_answer_seconds=settings.longest_answer_seconds,
+            without=settings.without,
         )
 
     def _new_kubelet(self) -> KubeletWatch:
         settings = self._settings
-        expected = _IN_A_POD in os.environ or settings.kubelet_socket != KUBELET_SOCKET
+        expected = in_a_pod() or settings.kubelet_socket != KUBELET_SOCKET
         places = Places(settings.kubelet_socket, settings.container_logs, settings.procfs, expected)
         return KubeletWatch(places, self._seen, Pace())
 
@@ -274,7 +285,7 @@ class Sampler:
             log.exception("the sampler could not start")
             self._fatal(f"the sampler could not start: {type(error).__name__}: {error}")
             return
-        while not self._stop.wait(_WATCH_SECONDS):
+        while not self._stop.wait(self._beat_seconds):
             self._look_after_workers()
 
     def _open_with_patience(self) -> Driver | None:
@@ -305,13 +316,14 @@ class Sampler:
         # The host can be watched without its GPUs' feeders.
         watch = self._watch if self._wanted & _FEEDING else None
         workers = tuple(
-            GpuWorker(index, driver, self._collectors, self._settings, watch)
+            GpuWorker(index, driver, self._collectors, self._settings, watch, own_cpu=self._own_cpu)
             for index in range(count)
         )
         self._workers, self._driver = workers, driver
         self._cause = None if count else "no_gpu"
         self._status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
         log.info("%s, driver version %s", self._status, driver.system.driver_version)
+        self._own_cpu.beat(time.monotonic_ns())
         for worker in workers:
             worker.start()
         if "xid" in self._names:
@@ -319,6 +331,10 @@ class Sampler:
 
     def _look_after_workers(self) -> None:
         now = time.monotonic_ns()
+        self._own_cpu.beat(now)
+        if self._news.is_new("own CPU", bool(self._own_cpu.starved), usual=False):
+            told = "too little CPU, and reads too late" if self._own_cpu.starved else "enough again"
+            log.warning("the exporter gets %s", told)
         for worker in self._workers:
             self._tell_hang(worker.index, worker.hung_seconds(now))
         unusable = [worker.unusable for worker in self._workers if worker.unusable]

@@ -14,6 +14,19 @@ MAXIMUM_INTERVAL_SECONDS = 5.0
 MAXIMUM_DEADLINE_SECONDS = 60.0
 MAXIMUM_ANSWER_SECONDS = 3600.0
 LONGEST_ANSWER_SECONDS = 30.0
+RENOUNCEABLE = (
+    "cgroup_cpu",
+    "cgroup_memory",
+    "connections",
+    "host_pids",
+    "kubelet",
+    "process_io",
+    "psi_cgroup",
+    "psi_host",
+    "schedstat",
+    "wait_channel",
+)
+"""Signals that depend on kernel, mounts and rights, which somebody may not want to give."""
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CONTAINER_LOGS = Path("/var/log/containers")
 _URL = re.compile(r"https?://[^\s\"'<>]+")
@@ -47,6 +60,8 @@ class Settings:
     container_logs: Path = CONTAINER_LOGS
     """Where the kubelet links the logs of containers; it may be absent."""
     disabled_collectors: frozenset[str] = field(default_factory=frozenset)
+    without: frozenset[str] = field(default_factory=frozenset)
+    """Of `RENOUNCEABLE`: nobody expects these signals, and nothing is said of them."""
 
     def __post_init__(self) -> None:
         if not MINIMUM_INTERVAL_SECONDS <= self.interval_seconds <= MAXIMUM_INTERVAL_SECONDS:
@@ -64,6 +79,11 @@ class Settings:
             raise SettingsError(
                 f"--stall.longest-answer must be 1 to {MAXIMUM_ANSWER_SECONDS:g} seconds, "
                 f"not {self.longest_answer_seconds:g}"
+            )
+        if unknown := sorted(self.without - {*RENOUNCEABLE}):
+            raise SettingsError(
+                f"--without: there is no signal {unknown[0]!r} that one could do without; there "
+                f"are {', '.join(RENOUNCEABLE)}"
             )
         _check_path(self.telemetry_path)
         if not _URL.fullmatch(self.runbook_base):

@@ -23,7 +23,13 @@ from gpu_bottleneck_exporter.driver.protocol import (
     DriverUnusable,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading
+from gpu_bottleneck_exporter.driver.readings import (
+    Identity,
+    Processes,
+    Reading,
+    RingState,
+    Utilization,
+)
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
@@ -31,6 +37,7 @@ from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stall import Holders, split
+from gpu_bottleneck_exporter.starvation import OwnCpu, OwnDelay, run_delay_ns
 from gpu_bottleneck_exporter.workload.desktop import without_desktop
 
 log = logging.getLogger(__name__)
@@ -39,6 +46,11 @@ FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 _SLOW_READINGS_KEPT = 3
 _XID_RETRY_NS = 30_000_000_000
+FULL_TICK_SECONDS = 2.0
+"""Between two readings of a GPU that works all the time; its ring holds 10 s."""
+FULL_LASTS_NS = 10_000_000_000
+_FULL = 0.95
+"""Of a tick: who works for so much of it has nothing to explain."""
 
 
 class Outcome(NamedTuple):
@@ -75,16 +87,22 @@ class Opened:
 class GpuWorker:
     """Reads physical GPU `index` and its MIG instances."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one GPU's reader needs of the whole
         self,
         index: int,
         driver: Driver,
         collectors: Sequence[Collector],
         settings: Settings,
         watch: FeederWatch | None = None,
+        *,
+        own_cpu: OwnCpu,
     ) -> None:
-        """`watch` is told who holds the GPU and asked what they did; without it no stalls."""
+        """`watch` is told who holds the GPU and asked what they did; without it no stalls.
+
+        `own_cpu` knows, of a thread that never calls the driver, how late it was.
+        """
         self.index = index
+        self._own_cpu = own_cpu
         self._watch = watch
         self.access_lost_since: float | None = None
         """Monotonic seconds since which the driver has refused everything, if it does."""
@@ -100,6 +118,12 @@ class GpuWorker:
         self._driver = driver
         self._collectors = [collector for collector in collectors if collector.read]
         self._tick_seconds = settings.interval_seconds
+        self._full_tick_seconds = max(
+            self._tick_seconds,
+            min(2 * self._tick_seconds, FULL_TICK_SECONDS, settings.deadline_seconds / 2),
+        )
+        self._full_since_ns: int | None = None
+        """Since when the GPU works all the time, if it does."""
         # NVML leaves out the processes of other PID namespaces: none may be some.
         self._sees_all_holders = (
             driver.name == "virtual" or in_hosts_pid_namespace(settings.procfs) is not False
@@ -111,6 +135,10 @@ class GpuWorker:
         self._opened: tuple[Opened, ...] = ()
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._finished_tick_ns = time.monotonic_ns()
+        self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
+        self._own_delay = OwnDelay()
+        self._delay_ns: int | None = 0
+        """How long this thread had waited for a CPU at the end of the last tick."""
         self._down: str | None = None
         self._down_cause: str | None = None
         self._attempted = threading.Event()
@@ -147,14 +175,38 @@ class GpuWorker:
         return "hung" if self.hung_seconds(now_ns) else self._down_cause
 
     def hung_seconds(self, now_ns: int) -> float | None:
-        """For how long the thread has been inside the driver, if past the deadline."""
+        """For how long the thread has been inside the driver, if past the deadline.
+
+        What it lacked a CPU for is not the driver's fault, and does not count towards the deadline.
+        """
         silent_ns = now_ns - self._finished_tick_ns
-        return silent_ns / 1e9 if silent_ns > self._deadline_ns and not self._down else None
+        if silent_ns <= self._deadline_ns or self._down:
+            return None
+        hung = silent_ns - self._starved_ns(now_ns) > self._deadline_ns
+        return silent_ns / 1e9 if hung else None
+
+    def _starved_ns(self, now_ns: int) -> int:
+        """For how long the thread could not run since the last tick, at most.
+
+        What it waited for a CPU itself, and what all waited: for a lock whose owner has no CPU.
+        Some may be in both: rather is a hang told late than the driver blamed.
+        """
+        late_ns = self._own_cpu.late_ns(now_ns) - self._late_ns
+        delay_ns = run_delay_ns(self._thread.native_id) if self._thread.native_id else None
+        if delay_ns is None or self._delay_ns is None:
+            return late_ns
+        return late_ns + delay_ns - self._delay_ns
+
+    def _finish_tick(self, now_ns: int) -> None:
+        self._delay_ns = self._own_delay.read_ns()
+        self._late_ns = self._own_cpu.late_ns(now_ns)
+        self._finished_tick_ns = now_ns
 
     def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
         """The GPU and its MIG instances as they may be shown now."""
         if self.down_reason(now_ns) is None:
-            return list(self._snapshots)
+            late = now_ns - self._finished_tick_ns > self._deadline_ns
+            return [shot.stale() for shot in self._snapshots] if late else list(self._snapshots)
         if not self._opened:
             ledgers = list(self._ledgers.values())
         else:
@@ -215,6 +267,7 @@ class GpuWorker:
                 retry = FIRST_RETRY_SECONDS  # it is not one that comes and goes
             self._stop.wait(retry)
             retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+        self._own_delay.close()
 
     def _open(self) -> None:
         self._close()
@@ -241,12 +294,18 @@ class GpuWorker:
         tick = time.monotonic()
         next_layout_check = tick + SLOWLY
         while not self._stop.is_set():
-            tick = _next_tick(tick, self._tick_seconds)
+            tick = _next_tick(tick, self._to_next_tick())
             self._stop.wait(tick - time.monotonic())
             if time.monotonic() >= next_layout_check:
                 next_layout_check += SLOWLY
                 self._follow_layout()
             self._tick()
+
+    def _to_next_tick(self) -> float:
+        """A GPU that works all the time is read half as often: its ring says what it did."""
+        since_ns = self._full_since_ns
+        lasts = since_ns is not None and time.monotonic_ns() - since_ns >= FULL_LASTS_NS
+        return self._full_tick_seconds if lasts else self._tick_seconds
 
     def _follow_layout(self) -> None:
         known = tuple(o.device.identity.uuid for o in self._opened[1:])
@@ -292,7 +351,7 @@ class GpuWorker:
                     self._collect(collector, opened)
         now = time.monotonic_ns()
         self._snapshots = tuple(opened.ledger.snapshot(now) for opened in self._opened)
-        self._finished_tick_ns = now
+        self._finish_tick(now)
         self._attempted.set()
         self.access_lost_since = None
         self._down = None
@@ -370,8 +429,20 @@ class GpuWorker:
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
+        if isinstance(reading, Utilization):
+            self._note_work(reading, windows)
         if windows or isinstance(reading, Processes):
             self._account_stall(opened.ledger, windows)
+
+    def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
+        """Only of a GPU that is read through its ring, and has no instances."""
+        observed = sum(window.duration_ns for window in windows)
+        active = sum(window.active_ns for window in windows)
+        rings = reading.gpu.state is RingState.SAMPLES and len(self._opened) == 1
+        if not rings or active < _FULL * observed:
+            self._full_since_ns = None
+        elif self._full_since_ns is None:
+            self._full_since_ns = time.monotonic_ns()
 
     def _account_stall(self, ledger: GpuLedger, windows: list[Window]) -> None:
         if self._watch is None:
@@ -427,7 +498,7 @@ class GpuWorker:
         self._down, self._down_cause = str(error), error.cause
         self._tell_state()
         self._close()
-        self._finished_tick_ns = time.monotonic_ns()
+        self._finish_tick(time.monotonic_ns())
 
 
 def _next_tick(tick: float, interval: float) -> float:

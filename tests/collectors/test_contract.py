@@ -130,6 +130,7 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpu_exporter_feeder_processes": ("gauge", ("watched",)),
     "gpu_exporter_lost_samples_seconds_total": ("counter", ()),
     "gpu_exporter_implausible_values_total": ("counter", ("collector",)),
+    "gpu_exporter_cpu_wait_seconds_total": ("counter", ()),
     "gpu_exporter_driver_calls_total": ("counter", ()),
     "gpu_exporter_driver_seconds_total": ("counter", ()),
 }

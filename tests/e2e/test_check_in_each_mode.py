@@ -167,10 +167,17 @@ UNREAD: Mapping[str, frozenset[str]] = {
 }
 """Signals that only collectors which are off read: they are neither given nor missing."""
 
+RENOUNCED: Mapping[str, frozenset[str]] = {
+    "chart restricted": frozenset({"host_pids", "kubelet"}),
+    "chart without the kubelet": frozenset({"kubelet"}),
+}
+"""Signals that the values do without: neither given nor missing, and named as such."""
+
 MODES: Mapping[str, Callable[[], Mode]] = {
     "chart": lambda: of_chart({}),
     "chart without capabilities": lambda: of_chart(with_capabilities()),
     "chart restricted": lambda: of_chart({"privilege": {"level": "restricted"}}),
+    "chart without the kubelet": lambda: of_chart({"kubelet": {"enabled": False}}),
     "chart with collectors off": lambda: of_chart(
         {**with_capabilities(), "exporter": {"disabledCollectors": [*OFF]}}
     ),
@@ -182,7 +189,8 @@ MODES: Mapping[str, Callable[[], Mode]] = {
 MISSING: Mapping[str, Missing] = {
     "chart": {},
     "chart without capabilities": PRIVATE,
-    "chart restricted": {"host_pids": NO_FEEDERS, "kubelet": NO_KUBELET},
+    "chart restricted": {},
+    "chart without the kubelet": {},
     "chart with collectors off": {},
     "docker": {},
     "docker without the host's pids": {"host_pids": NO_FEEDERS},
@@ -279,7 +287,9 @@ def run(node: Node, mode: Mode) -> Said:
         """The cause, the feeder, the kubelet, the host and GPM are known if they can be."""
         told = {
             "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids,
-            "workload": "kubelet" in metrics.signals or not IN_A_POD.keys() <= {*mode.variables},
+            "workload": "kubelet" in metrics.signals
+            or "kubelet" in mode.without
+            or not IN_A_POD.keys() <= {*mode.variables},
             "stall": cause in metrics.waited_on(GPU),
             "host": "psi_host" in metrics.signals,
             "activity": bool(metrics.signals.get("gpm")),  # its first mean takes two readings
@@ -309,21 +319,28 @@ def rights(pid: int) -> tuple[int, frozenset[str]]:
 def test_exactly_what_is_missing_is_named(
     said: Callable[[str], Said], own: Callable[[Mode], Missing], name: str
 ) -> None:
-    unread = UNREAD.get(name, frozenset())
+    renounced = RENOUNCED.get(name, frozenset())
+    unread = UNREAD.get(name, frozenset()) | renounced
     found = {**own(MODES[name]()), **MISSING[name]}
     missing = {signal: words for signal, words in found.items() if signal not in unread}
     assert_told(said(name).report, missing)
     assert said(name).metrics.missing == missing.keys()
     assert unread.isdisjoint(said(name).metrics.signals)
-    assert unread.isdisjoint(said(name).report[1].split())
+    report = said(name).report[1]
+    assert unread.isdisjoint(re.findall(r"^  (?:yes|no) +(\w+)$", report, re.MULTILINE))
+    off = re.findall(r"^switched off +(.*) \(--without\)$", report, re.MULTILINE)
+    assert off == ([", ".join(sorted(renounced))] if renounced else [])
 
 
 @pytest.mark.parametrize("name", MODES)
 def test_modes_are_what_the_documents_say(name: str) -> None:
     """Lest all of them are staged alike."""
     mode, both = MODES[name](), frozenset({"sys_ptrace", "dac_read_search"})
-    assert mode.host_pids is ("host_pids" not in MISSING[name])
-    assert mode.capabilities == (frozenset() if MISSING[name] or name in UNREAD else both)
+    without = RENOUNCED.get(name, frozenset())
+    assert mode.without == without
+    assert mode.host_pids is ("host_pids" not in {*MISSING[name], *without})
+    none = MISSING[name] or name in UNREAD or not mode.host_pids
+    assert mode.capabilities == (frozenset() if none else both)
     assert all(mode.collects(collector) is (name not in UNREAD) for collector in OFF)
     assert mode.user == (DYNAMIC_USER if not mode.container else 0 if mode.host_pids else NOBODY)
     assert (CGROUPS in mode.lent) is (mode.container and name != "chart restricted")

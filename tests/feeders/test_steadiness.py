@@ -85,6 +85,24 @@ def test_a_single_look_that_differs_is_no_news() -> None:
     assert after((2 * LONG, all_on(ASLEEP)), (1, (0.0, {ASLEEP: 0.5, CPU_QUEUE: 0.5})))
 
 
+@pytest.mark.parametrize(
+    ("split", "works"),
+    [
+        (BUSY, True),
+        ((0.97, {ASLEEP: 0.03}), True),
+        (all_on(ASLEEP), False),
+        ((0.5, {STORAGE: 0.5}), False),
+    ],
+)
+def test_only_who_is_busy_all_the_time_works(split: Split, works: bool) -> None:  # noqa: FBT001 - a table
+    found = Steadiness()
+    assert not found.works
+    for _ in range(2 * LONG):
+        busy, stalls = split
+        found.note(int(busy * SECOND_NS), {who: int(s * SECOND_NS) for who, s in stalls.items()})
+    assert found.works is works
+
+
 def test_other_processes_are_news() -> None:
     found = Steadiness()
     for _ in range(2 * LONG):

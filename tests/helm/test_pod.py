@@ -440,9 +440,32 @@ def test_taints(key: str, effect: str, *, expected: bool) -> None:
 def test_resources_leave_room_over_what_was_measured() -> None:
     wanted = rendered().container["resources"]
     assert wanted == {
-        "requests": {"cpu": "50m", "memory": "64Mi"},
+        "requests": {"cpu": "200m", "memory": "64Mi"},
         "limits": {"memory": "256Mi"},
     }
+
+
+def test_no_probe_comes_before_the_exporter_can_answer() -> None:
+    """One that does would be an event at each start; measured in values.yaml."""
+    startup = rendered().container["startupProbe"]
+    assert startup["initialDelaySeconds"] == startup["timeoutSeconds"] == 5
+    assert startup["failureThreshold"] * startup["periodSeconds"] >= 60
+
+
+@pytest.mark.parametrize(
+    ("values", "without"),
+    [
+        ({}, None),
+        (RESTRICTED, "host_pids,kubelet"),
+        ({"kubelet": {"enabled": False}}, "kubelet"),
+        ({**RESTRICTED, "kubelet": {"enabled": False}}, "host_pids,kubelet"),
+    ],
+    ids=["all", "restricted", "no kubelet", "both"],
+)
+def test_what_the_values_switch_off_is_not_expected(
+    values: Mapping[str, object], without: str | None
+) -> None:
+    assert environment(rendered(values)).get("GPU_EXPORTER_WITHOUT") == without
 
 
 def test_probes_ask_what_the_exporter_answers() -> None:

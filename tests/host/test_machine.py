@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,10 @@ from gpu_bottleneck_exporter.host.machine import (
     shared_memory,
     whole_disks,
 )
+from gpu_bottleneck_exporter.host.mounts import mount_at
+from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+from support.rights import AS_WE_ARE, Way, _after, as_nobody, with_mounts_of_its_own
+from support.tools import _missing
 from support.trees import lay
 
 PROC = Path("/proc")
@@ -178,3 +184,70 @@ def test_garbage_costs_itself_only(recorded: Path) -> None:
 
 def test_nothing_at_all(tmp_path: Path) -> None:
     assert MachineReader(tmp_path).read(0) == Machine(cpus=os.cpu_count())
+
+
+LOOK = (
+    "from pathlib import Path\n"
+    "from gpu_bottleneck_exporter.host.machine import MachineReader\n"
+    "found = MachineReader(Path('/proc')).read(0)\n"
+    "assert found.memory_total_bytes\n"
+    "print(found.shared_memory and found.shared_memory.size_bytes)\n"
+)
+OWN = "mount -t tmpfs -o size=8m shm /dev/shm"
+"""As a runtime gives to containers."""
+SHM = "/dev/shm"  # noqa: S108 - looked at only
+
+
+def seen(way: Way, *before: str) -> int | None:
+    """The size of the host's /dev/shm that somebody sees, after `before` in mounts of his own."""
+    words = (*with_mounts_of_its_own(), *_after(*before), *way)
+    told = subprocess.check_output([*words, sys.executable, "-c", LOOK], text=True)
+    return None if told == "None\n" else int(told)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> int:
+    """The size of the host's."""
+    mine, first = (mount_at(PROC / pid, SHM) for pid in ("self", "1"))
+    if not in_hosts_pid_namespace(PROC) or mine is None or first is None:
+        _missing("this is no host: it has another /dev/shm, or other pids, than process 1")
+    assert mine.device == first.device
+    found = shared_memory(Path(SHM))
+    assert found is not None
+    return found.size_bytes
+
+
+@pytest.fixture
+def nobody() -> Way:
+    """Without the right to ptrace anybody."""
+    return as_nobody(files=())
+
+
+def test_a_service_with_mounts_of_its_own_sees_the_hosts_shared_memory(
+    hosts: int, nobody: Way, tmp_path: Path
+) -> None:
+    """PrivateTmp=, ProtectSystem=."""
+    assert seen(nobody, f"mount -t tmpfs none {tmp_path}") == hosts
+
+
+def test_a_containers_own_shared_memory_is_not_the_hosts(hosts: int, nobody: Way) -> None:
+    assert hosts
+    assert seen(nobody, OWN) is None
+
+
+def test_who_may_ptrace_process_1_sees_the_hosts_shared_memory_from_a_container(hosts: int) -> None:
+    may = shared_memory(PROC / "1/root" / SHM.lstrip("/")) is not None
+    assert seen(AS_WE_ARE, OWN) == (hosts if may else None)
+
+
+def test_what_the_host_has_mounted_for_a_pod_is_not_its_own(
+    hosts: int, nobody: Way, tmp_path: Path
+) -> None:
+    """Containerd makes /dev/shm of a pod below /run, among the host's mounts."""
+    assert hosts
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "shm", tmp_path], check=True)
+    try:
+        assert mount_at(PROC / "1", f"{tmp_path}"), "the host has it"
+        assert seen(nobody, f"mount --bind {tmp_path} {SHM}") is None
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)

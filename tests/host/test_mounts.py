@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.mounts import REMOTE, is_remote, mounts_of_open_files
+from gpu_bottleneck_exporter.host import mounts
+from gpu_bottleneck_exporter.host.mounts import (
+    REMOTE,
+    is_remote,
+    mount_at,
+    mounts_of_open_files,
+)
 from support.programs import descriptors, program
 from support.rights import with_mounts_of_its_own
 from support.tools import require
@@ -126,3 +132,20 @@ def test_nobody_has_files_open() -> None:
     with program("") as one:
         pass
     assert mounts_of_open_files(PROC, one.pid) == {}
+
+
+def test_what_is_mounted_somewhere_is_the_last(tmp_path: Path) -> None:
+    lines = mount("/dev/shm", "ext4"), mount("/dev/shm", "tmpfs").replace("98:0", "0:25")  # noqa: S108
+    process = lay(tmp_path, {"mountinfo": mount("/", "ext4") + "".join(lines)})
+    found = mount_at(process, "/dev/shm")  # noqa: S108
+    assert found is not None
+    assert (found.kind, found.device, found.root) == ("tmpfs", "0:25", "/")
+    assert mount_at(process, "/dev") is None
+    assert mount_at(tmp_path / "gone", "/") is None
+
+
+def test_of_too_many_mounts_none_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = lay(tmp_path, {"mountinfo": mount("/", "ext4") * 10})
+    assert mount_at(process, "/")
+    monkeypatch.setattr(mounts, "MANY_BYTES", 100)
+    assert mount_at(process, "/") is None

@@ -43,6 +43,11 @@ class Mode:
         return self.variables.get(f"GPU_EXPORTER_COLLECTOR_{name.upper()}") != "false"
 
     @property
+    def without(self) -> frozenset[str]:
+        """Signals that nobody expects."""
+        return frozenset(filter(None, self.variables.get("GPU_EXPORTER_WITHOUT", "").split(",")))
+
+    @property
     def rights(self) -> Way:
         return as_user(self.user, *self.capabilities)
 

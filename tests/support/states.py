@@ -332,6 +332,8 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> State:
         xid_events=True,
         implausible={"utilization": 2, "power": 0},
         host=HOST,
+        waited_for_cpu_seconds=12.5,
+        starved=False,
     )
 
 

@@ -88,6 +88,15 @@ def test_every_screen_fits(shown: NodeView | None, choice: Choice, size: tuple[i
         assert max(cells(line) for line in lines) <= width
 
 
+def test_without_a_gpu_the_remedy_is_that_of_the_reason() -> None:
+    none = Reading(status="nvmlInit: DRIVER_NOT_LOADED (9)", remedy="load the kernel module")
+    text = " ".join(" ".join(screen(latest(view(none)))).split())
+    assert "No GPU to show: nvmlInit: DRIVER_NOT_LOADED (9). To have one: load the" in text
+    assert "install NVIDIA's driver" not in text
+    elsewhere = " ".join(" ".join(screen(latest(view(Reading())))).split())
+    assert "Run gpu-bottleneck-exporter check there: it says why." in elsewhere
+
+
 def test_a_row_for_each_gpu_at_80_columns() -> None:
     lines = screen(latest(view(reading(mixed_state()))))
     assert "5 GPUs: 4 waiting, 1 down" in lines[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.remedies import OF_DRIVER
 from support.command import ANY_PORT, COMMAND, Server, environment, run, serving, wait_for
 from support.daemon import free_port
 from support.terminal import Terminal, terminal
@@ -213,3 +214,5 @@ def test_once_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     assert "no GPU to show: nvmlInit: LIBRARY_NOT_FOUND" in result.stderr
     assert result.stderr.count("\n") == 1
+    remedies = (run(tmp_path, "check").stdout.splitlines()[1], OF_DRIVER["library_broken"])
+    assert all(remedy.removeprefix("  remedy").strip() in result.stderr for remedy in remedies)

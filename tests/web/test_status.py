@@ -151,9 +151,9 @@ def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
 
 
 def test_without_gpus_it_says_why_and_what_to_do() -> None:
-    found = outline(replace(view(replace(reading(NO_DRIVER), status="no libnvidia-ml.so.1"))))
-    assert "No GPU to show: no libnvidia-ml.so.1." in found.text
-    assert "install NVIDIA's driver" in found.text
+    found = outline(view(replace(reading(NO_DRIVER), status="opening the driver")))
+    assert "No GPU to show: opening the driver." in found.text
+    assert "To have one here" not in found.text, "it is being found out"
     assert found.of.get("article") is None
 
 

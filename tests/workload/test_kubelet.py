@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +122,27 @@ def running(node: Node) -> Node:
     node.kubelet.pods = [with_gpus("train-0", GPU)]
     node.kubelet.start()
     return node
+
+
+@contextmanager
+def always(holds: Callable[[], bool]) -> Iterator[None]:
+    """Look again and again meanwhile."""
+    ending = threading.Event()
+    failures: list[None] = []
+
+    def look() -> None:
+        while not ending.wait(0.001):
+            if not holds():
+                failures.append(None)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+    assert not failures
 
 
 def test_who_was_given_a_gpu_and_has_not_opened_it(running: Node) -> None:
@@ -301,6 +324,79 @@ def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
     running.shows(SERVE)
     running.works()
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+
+
+EARLY = {
+    "no pods": [],
+    "no devices": [Pod("train-0"), Pod("serve-0")],
+    "those of files only": [with_gpus("serve-0", MIG)],
+}
+"""What a kubelet answers that has just started."""
+
+
+@pytest.mark.parametrize("early", EARLY.values(), ids=EARLY)
+def test_what_a_kubelet_says_as_it_starts_is_not_believed(running: Node, early: list[Pod]) -> None:
+    both = [with_gpus("train-0", GPU), with_gpus("serve-0", MIG)]
+    running.kubelet.pods = both
+    running.look(replace(SLOW, first_retry=1.0))
+    running.shows(TRAIN)
+    running.kubelet.stop()
+    running.fails("there is no socket")
+    running.kubelet.pods = early
+    asked = running.kubelet.asked
+    running.kubelet.start()
+    wait_for(lambda: running.kubelet.asked > asked, "the question")
+    running.works()
+    running.kubelet.pods = both
+    with always(lambda: running.holders() == (TRAIN,) and running.holders(MIG) == (SERVE,)):
+        wait_for(lambda: running.kubelet.asked > asked + 1, "the second question")
+        running.on_the_gpu(Owner(pod_uid=UID))
+        wait_for(lambda: running.kubelet.asked > asked + 2, "what comes after it")
+
+
+def test_the_second_answer_of_a_kubelet_that_started_counts(running: Node) -> None:
+    running.look(SLOW)
+    running.shows(TRAIN)
+    running.kubelet.stop()
+    running.fails("there is no socket")
+    running.kubelet.pods = []
+    asked = running.kubelet.asked
+    running.kubelet.start()
+    running.shows()
+    assert running.kubelet.asked >= asked + 2
+
+
+def test_a_node_that_is_emptied_is_empty_at_the_second_answer(running: Node) -> None:
+    running.look()
+    running.shows(TRAIN)
+    running.kubelet.pods = []
+    running.shows()
+    watch = running.watch
+    assert watch is not None
+    wait_for(lambda: watch._retry == QUICK.ask, "the usual pause")
+
+
+def test_nobody_asks_an_early_answer_about_new_pods(running: Node) -> None:
+    """Lest the second answer is as early as the first."""
+    running.look(replace(QUICK, first_retry=3600.0))
+    running.shows(TRAIN)
+    running.kubelet.pods = []
+    watch = running.watch
+    assert watch is not None
+    wait_for(lambda: watch._doubted, "the empty answer")
+    asked = running.kubelet.asked
+    running.on_the_gpu(Owner(pod_uid=UID))
+    time.sleep(10 * QUICK.look)
+    assert running.kubelet.asked == asked
+    assert running.holders() == (TRAIN,)
+
+
+def test_a_kubelet_whose_first_answer_is_empty_is_asked_again_soon(node: Node) -> None:
+    node.kubelet.start()
+    node.look(SLOW)
+    node.works()
+    node.kubelet.pods = [with_gpus("train-0", GPU)]
+    node.shows(TRAIN)
 
 
 def test_a_socket_that_was_left_behind(running: Node) -> None:

@@ -104,6 +104,17 @@ def test_a_process_is_read_when_it_is_new_and_every_ten_seconds(recorded: Record
     assert recorded.at(10, 1) == (Owner(user="2"),)
 
 
+def test_an_old_process_is_read_every_half_minute(recorded: Recorded) -> None:
+    def user_at(seconds: float, user: int) -> str | None:
+        recorded.process(1, user=user)
+        return recorded.at(seconds, 1)[0].user
+
+    times = (0, 10, 20, 30, 49, 50, 79, 80)
+    assert [user_at(second, second) for second in times] == [
+        f"{read or 'root'}" for read in (0, 10, 20, 20, 20, 50, 50, 80)
+    ]
+
+
 def test_a_pid_that_is_used_again_is_a_new_process(recorded: Recorded) -> None:
     recorded.process(1, user=1)
     assert recorded.at(0, 1) == (Owner(user="1"),)

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterator
 
 from gpu_bottleneck_exporter import __version__
-from gpu_bottleneck_exporter.collectors.base import Family, Sample
+from gpu_bottleneck_exporter.collectors.base import Family, Sample, optional
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Power,
@@ -65,7 +65,7 @@ FAMILIES = (
         "gauge",
         "Whether every GPU that is up, or the host, gives the signal, 0 or 1: 0 means that the "
         "series built on it are absent or coarser somewhere. Absent where the collectors that "
-        "read it are switched off.",
+        "read it are switched off, and of signals in --without.",
         ("signal",),
     ),
     Family(
@@ -89,6 +89,13 @@ FAMILIES = (
         "Values that the driver gave and that cannot be, such as a utilization above 100 %. They "
         "are dropped: absent, or unobserved time.",
         ("collector",),
+    ),
+    Family(
+        "gpu_exporter_cpu_wait_seconds_total",
+        "counter",
+        "Seconds for which the exporter's own threads were ready to run and had no CPU, added up "
+        "(schedstat; every 10 s). Where one of them lacks it for a quarter of the time, what is "
+        "read comes too late, and the signal own_cpu is 0.",
     ),
     Family(
         "gpu_exporter_driver_calls_total",
@@ -157,6 +164,7 @@ def samples(state: State) -> Iterator[Sample]:
     yield Sample("gpu_exporter_lost_samples_seconds_total", lost / 1e9)
     for name, count in state.implausible.items():
         yield Sample("gpu_exporter_implausible_values_total", float(count), (name,))
+    yield from optional("gpu_exporter_cpu_wait_seconds_total", state.waited_for_cpu_seconds)
     yield Sample("gpu_exporter_driver_calls_total", float(state.driver_calls))
     yield Sample("gpu_exporter_driver_seconds_total", state.driver_seconds)
 
@@ -164,6 +172,8 @@ def samples(state: State) -> Iterator[Sample]:
 def signals(state: State) -> dict[str, bool]:
     """Whether each signal is given: by every whole GPU that is up, if any is, and by the host."""
     found = signals_of_the_host(state)
+    if state.starved is not None:
+        found["own_cpu"] = not state.starved
     if state.kubelet.given is not None:
         found["kubelet"] = state.kubelet.given
     whole = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]

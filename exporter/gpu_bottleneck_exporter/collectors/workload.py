@@ -14,12 +14,12 @@ FAMILIES = (
         "Constant 1; whose the GPU is: one series for each owner of the main processes, 8 at most, "
         "and for each container, 32 at most, that the kubelet (asked every 30 s, and at once about "
         "a new pod) gave it to and that has no process on it. Uid and id by the processes' cgroups "
-        "(read every 10 s), their names by the links to containers' logs, Slurm job by the cgroup "
-        "or SLURM_JOB_ID of the environment, user by the real user id, which is told as a number "
-        "where the host's names are not at hand, rendezvous a hash of MASTER_ADDR and MASTER_PORT "
-        "of its environment, the same on all GPUs of a distributed job. What does not apply or is "
-        "unknown is left out: while a pod on the GPU has no names, so are all containers without a "
-        "process, any of which may be this pod's.",
+        "(read every 10 s, later every 30 s), their names by the links to containers' logs, Slurm "
+        "job by the cgroup or SLURM_JOB_ID of the environment, user by the real user id, which is "
+        "told as a number where the host's names are not at hand, rendezvous a hash of "
+        "MASTER_ADDR and MASTER_PORT of its environment, the same on all GPUs of a distributed "
+        "job. What does not apply or is unknown is left out: while a pod on the GPU has no names, "
+        "so are all containers without a process, any of which may be this pod's.",
         (
             "workload_namespace",
             "workload_pod",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
@@ -37,6 +36,9 @@ def _require_binding() -> None:
 
     if hasattr(pynvml, _LATEST_NAME):
         return
+    # Only here: it takes half a MiB.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
     try:
         installed = version("nvidia-ml-py")
     except PackageNotFoundError:

@@ -118,6 +118,11 @@ class Behind:
         for pid in pids - self.kin.keys():
             self.kin[pid] = Member(self._proc, pid)
 
+    @property
+    def lost_kin(self) -> bool:
+        """Whether one of them has ended: another may have taken its place."""
+        return any(one.gone for one in self.kin.values())
+
     def close(self) -> None:
         """Give all descriptors of kin back."""
         self.adopt_kin(set())

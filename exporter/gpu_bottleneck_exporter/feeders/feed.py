@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from gpu_bottleneck_exporter.ageing import next_reading_ns
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.behind import Behind, Looked
 from gpu_bottleneck_exporter.feeders.closer import Closer
@@ -195,6 +197,8 @@ class Feed:
         """Whether one of its mains was started as one of several ranks."""
         self.sought_kin = False
         self.steady = Steadiness()
+        self._since_ns = self._due_ns = 0
+        """Since when the mains are these, and when to learn of them again, monotonic."""
         self._others: frozenset[int] = frozenset()
         self._helpers: dict[int, Member] = {}
         """multiprocessing's own: they load nothing, but a forkserver starts workers."""
@@ -235,6 +239,7 @@ class Feed:
         """
         known = bool(self.mains)
         self._others = others
+        before = set(self.mains)
         came = self._replace(self.mains, mains)
         self._share, self.whole = share, whole
         started = self._follow(workers)
@@ -245,6 +250,15 @@ class Feed:
         self._turns.keep(set(self._in_turn))
         for member in (*self.mains.values(), *self._helpers.values()):
             member.forget_children()
+        self._learn_of_mains(time.monotonic_ns(), new=bool(came) or before != mains)
+
+    def _learn_of_mains(self, now_ns: int, *, new: bool) -> None:
+        """Whose they are, and where: what comes with a process and hardly ever changes."""
+        if new:
+            self._since_ns = self._due_ns = now_ns
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = next_reading_ns(now_ns, self._since_ns)
         self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid, self._units)}
         self.users = frozenset(user_id(self._proc, pid) for pid in self.mains) - {""}
         networks = (network_namespace(self._proc, pid) for pid in self.mains)

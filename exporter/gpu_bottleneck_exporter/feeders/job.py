@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_bottleneck_exporter.ageing import next_reading_ns
 from gpu_bottleneck_exporter.feeders.interactive import is_interactive
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.sums import Sums
@@ -15,7 +16,6 @@ from gpu_bottleneck_exporter.host.jobshm import job_shared_memory
 from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes
 from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus, network_namespace
 
-_SLOWLY_NS = 10_000_000_000
 _RECEIVED, _SENT = "received", "sent"
 
 
@@ -76,7 +76,10 @@ class Networks:
 
 
 class JobReader:
-    """Reads the surroundings of one GPU's mains; limits every 10 s, the rest at each call."""
+    """Reads the surroundings of one GPU's mains: limits seldom, the rest at each call.
+
+    Limits, with what is used of them, are as old as `next_reading_ns` says: up to half a minute.
+    """
 
     def __init__(self, proc: Path, networks: Networks) -> None:
         """`proc`: the host's; `networks` may serve many readers."""
@@ -85,7 +88,7 @@ class JobReader:
         self._limits = Limits()
         self._started_ns: int | None = None
         self._namespaces: dict[int, int] = {}
-        self._due_ns = 0
+        self._since_ns = self._due_ns = 0
         self._pids: frozenset[int] = frozenset()
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
@@ -93,9 +96,11 @@ class JobReader:
     def read(self, mains: Mapping[int, Member], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
         """`mains` and their `cgroups`, at monotonic time `now_ns`."""
         groups = set(cgroups)
-        if mains.keys() != self._pids or now_ns >= self._due_ns:
+        if mains.keys() != self._pids:
             self._pids = frozenset(mains)
-            self._due_ns = now_ns + _SLOWLY_NS
+            self._since_ns = self._due_ns = now_ns
+        if now_ns >= self._due_ns:
+            self._due_ns = next_reading_ns(now_ns, self._since_ns)
             self._limits = self._read_limits(groups)
             self._started_ns = _started_ns(self._proc, mains.values(), now_ns)
             self._namespaces = {

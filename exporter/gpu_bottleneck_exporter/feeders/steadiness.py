@@ -38,6 +38,11 @@ class Steadiness:
         """Whether the last ticks were alike."""
         return self._lasted_ns >= LASTS_NS and self._share >= _MOSTLY and self._now >= _HALF
 
+    @property
+    def works(self) -> bool:
+        """Whether the last ticks were alike in that the GPU worked all the time."""
+        return bool(self) and self._what == _BUSY
+
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """How a tick was split: busy time, and idle time by cause."""
         elapsed_ns = active_ns + sum(stalls.values())

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.ageing import next_reading_ns
 from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.feed import Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
@@ -33,18 +34,23 @@ from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 log = logging.getLogger(__name__)
 
-PASS_SECONDS = {4: 0.1, 8: 0.15}
-"""Between two looks at up to so many mains."""
+PASS_SECONDS = 0.1
+"""Between two looks at `FEW` mains or less."""
+FEW = 4
 LONGEST_PASS_SECONDS = 0.2
 """With more. Waking is most of the cost, so that many GPUs are not to cost many times as much."""
 STEADY_PASS_SECONDS = 0.45
-"""Between two looks at feeders of a GPU that goes on as it did."""
+"""Between two looks at feeders of a GPU that goes on as it did: two a tick."""
+WORKING_PASS_SECONDS = 0.9
+"""Where all of these work all the time: their ticks are twice as long."""
 COUNT_SECONDS = 1.0
 STEADY_COUNT_SECONDS = 2.0
 SNAPSHOT_SECONDS = 2.0
 LOOK_FOR_CHILDREN_SECONDS = 0.4
 DISCOVERY_SECONDS = 10.0
-SEEK_KIN_SECONDS = 5.0
+STEADY_DISCOVERY_SECONDS = 30.0
+_LOST_KIN_NS = 5_000_000_000
+"""Kin may come and go several times a second; they are not sought as often."""
 _JITTER = 0.3
 _PASSES_BETWEEN = 2
 """So many passes apart each of many mains is looked at closely, while its wait is the same."""
@@ -64,6 +70,15 @@ class Due(NamedTuple):
     children: bool
     """Whether to look for new ones."""
     counters: bool
+
+
+class Sought(NamedTuple):
+    """When kin were sought and are to be again, and since when the holders of GPUs are these."""
+
+    mains: frozenset[int]
+    since_ns: int
+    at_ns: int
+    due_ns: int
 
 
 class Rhythm:
@@ -89,7 +104,7 @@ class FeederWatch:
     workers at once.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what settings say of it
         self,
         proc: Path,
         sysfs: Path,
@@ -97,13 +112,15 @@ class FeederWatch:
         machine: bool = False,
         owners: bool = False,
         longest_answer_seconds: float = LONGEST_ANSWER_SECONDS,
+        without: frozenset[str] = frozenset(),
     ) -> None:
         """`proc`, `sysfs`: the host's; whether to read the `machine` and mains' `owners` too.
 
-        A question that was put longer ago than `longest_answer_seconds` is no slow answer.
+        A question that was put longer ago than `longest_answer_seconds` is no slow answer. The
+        signals `without` which we are to do are not told of.
         """
         self._longest_answer_ms = int(longest_answer_seconds * 1000)
-        self.host = HostWatch(proc, sysfs, machine=machine)
+        self.host = HostWatch(proc, sysfs, machine=machine, without=without)
         self._proc = proc
         self._groups = Cgroups(sysfs)
         self._networks = Networks(proc)
@@ -128,9 +145,8 @@ class FeederWatch:
         """When the feeders of steady GPUs are looked at, too."""
         self._snapshot = Rhythm(SNAPSHOT_SECONDS)
         self._look_for_children = Rhythm(LOOK_FOR_CHILDREN_SECONDS)
-        self._seek_kin = Rhythm(SEEK_KIN_SECONDS)
-        self._sought_kin: dict[str, frozenset[int]] = {}
-        """By GPU, all holders of GPUs as they were when its kin were last sought."""
+        self._sought_kin: dict[str, Sought] = {}
+        """By GPU, how its kin were last sought."""
         self._finished_pass_ns: int | None = None
         self._discover_from = 0.0
         """Not before, unless who holds a GPU has changed: the last time has cost so much."""
@@ -275,7 +291,7 @@ class FeederWatch:
             rest = _REST * (time.thread_time() - began)
             if self._may_discover(stale=stale or time.monotonic() >= next_discovery):
                 stale = False
-                next_discovery = time.monotonic() + DISCOVERY_SECONDS
+                next_discovery = time.monotonic() + self._to_discovery()
                 with self._isolated("looking for feeders"):
                     self._rediscover()
             self._finished_pass_ns = time.monotonic_ns()
@@ -305,8 +321,18 @@ class FeederWatch:
 
         Never in step with a loop of 25 or 100 ms, whose one moment would pass for all.
         """
-        steady = bool(self._feeds) and all(feed.steady for feed in self._feeds.values())
-        return _jittered(STEADY_PASS_SECONDS if steady else self._step)
+        return _jittered(self._steady_pass() if self._all_steady() else self._step)
+
+    def _steady_pass(self) -> float:
+        """Between two looks at those that are steady."""
+        all_work = all(feed.steady.works for feed in self._feeds.values() if feed.steady)
+        return WORKING_PASS_SECONDS if all_work else STEADY_PASS_SECONDS
+
+    def _to_discovery(self) -> float:
+        return STEADY_DISCOVERY_SECONDS if self._all_steady() else DISCOVERY_SECONDS
+
+    def _all_steady(self) -> bool:
+        return bool(self._feeds) and all(feed.steady for feed in self._feeds.values())
 
     def _pass(self, now: float) -> bool:
         """Sample; once a second also count. Whether the trees must be discovered anew."""
@@ -318,7 +344,7 @@ class FeederWatch:
         steady = {feed for feed in feeds if feed.steady}
         everybody = now >= self._next_of_all or len(steady) == len(feeds)
         if everybody:
-            self._next_of_all = now + _jittered(STEADY_PASS_SECONDS) - self._step / 2
+            self._next_of_all = now + _jittered(self._steady_pass()) - self._step / 2
         if counting_all or (counting and len(steady) < len(feeds)):
             self._groups.look()
         for uuid, feed in list(self._feeds.items()):
@@ -400,21 +426,23 @@ class FeederWatch:
         return Patience(self._longest_answer_ms) if self._connected else None
 
     def _find_kin(self, feeds: Mapping[str, Feed], mains: frozenset[int]) -> None:
-        """Of GPUs that idle; one that works needs no explanation.
-
-        Workers may come and go several times a second; kin are not sought as often.
-        """
+        """Of GPUs that idle; one that works needs no explanation."""
         now = time.monotonic_ns()
         finder = KinFinder(self._proc, mains, self._units)
-        due = self._seek_kin.is_due(time.monotonic())
         for uuid, feed in feeds.items():
             if not self._connected or not feed.behind.wanted(now):
                 feed.behind.adopt_kin(set())
                 self._sought_kin.pop(uuid, None)
-            elif due or self._sought_kin.get(uuid) != mains:
+                continue
+            sought = self._sought_kin.get(uuid)
+            if sought is None or sought.mains != mains:
+                sought = Sought(mains, now, now, now)
+            lost = feed.behind.lost_kin and now - sought.at_ns >= _LOST_KIN_NS
+            if lost or now >= sought.due_ns:
                 kin = [finder.of(pid, feed.workers) for pid in feed.mains]
                 feed.behind.adopt_kin(set().union(*kin))
-                self._sought_kin[uuid] = mains
+                due_ns = next_reading_ns(now, sought.since_ns)
+                self._sought_kin[uuid] = sought._replace(at_ns=now, due_ns=due_ns)
 
     def _learn_connections(self, now_ns: int) -> None:
         """For GPUs that idle: which connections lead to other processes of the job."""
@@ -456,4 +484,4 @@ def _jittered(seconds: float) -> float:
 
 
 def _pass_seconds(mains: int) -> float:
-    return next((s for most, s in PASS_SECONDS.items() if mains <= most), LONGEST_PASS_SECONDS)
+    return PASS_SECONDS if mains <= FEW else LONGEST_PASS_SECONDS

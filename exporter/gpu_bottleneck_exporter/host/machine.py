@@ -16,6 +16,7 @@ from typing import TypeVar
 import psutil
 
 from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.mounts import mount_at
 from gpu_bottleneck_exporter.host.pressure import RESOURCES, stalled_by_resource
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
@@ -40,7 +41,7 @@ _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 _STACKED = ("dm-", "md", "drbd")
 """Block devices made of others, whose time is also that of the disks below."""
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-_SHARED_MEMORY = "dev/shm"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at only
 _SIZES_EVERY_NS = 5_000_000_000
 
 
@@ -82,7 +83,8 @@ class MachineReader:
     """Reads the machine whose procfs is mounted at `proc`; a part that fails costs itself only.
 
     Counters at each call, sizes every 5 s. Network and shared memory are those of
-    process 1, the host's; in a PID namespace of our own it is not, and they are unknown.
+    process 1, the host's; in a PID namespace of our own it is not, and they are unknown. So is
+    shared memory where only a container's can be seen.
     """
 
     def __init__(self, proc: Path) -> None:
@@ -91,6 +93,8 @@ class MachineReader:
         self._network = KeptFile(proc / "1/net/dev")
         self._disks = KeptFile(proc / "diskstats")
         self._pressure = {name: KeptFile(proc / "pressure" / name) for name in RESOURCES}
+        self._sees_hosts_memory: bool | None = None
+        """Whether our own /dev/shm is the host's; None: not looked yet."""
         self._sizes = _Sizes(None, None, None, None)
         self._sizes_due_ns: int | None = None
 
@@ -131,10 +135,15 @@ class MachineReader:
             cpus=_part(psutil.cpu_count, None),
             memory_total_bytes=memory.total if memory else None,
             memory_available_bytes=memory.available if memory else None,
-            shared_memory=(
-                _part(lambda: _host_shared_memory(self._proc), None) if self._sees_host else None
-            ),
+            shared_memory=_part(self._read_shared_memory, None) if self._sees_host else None,
         )
+
+    def _read_shared_memory(self) -> SharedMemory | None:
+        """That of process 1, which takes the right to ptrace it; else ours if it is the same."""
+        found = shared_memory(Path(f"{self._proc}/1/root{_SHARED_MEMORY}"))
+        if found is None and self._sees_hosts_memory is None:
+            self._sees_hosts_memory = _is_hosts(self._proc, _SHARED_MEMORY)
+        return found or (shared_memory(Path(_SHARED_MEMORY)) if self._sees_hosts_memory else None)
 
 
 def shared_memory(path: Path) -> SharedMemory | None:
@@ -196,11 +205,17 @@ def _disk_io_seconds(text: str) -> dict[str, float]:
     return {name: disks[name] / 1000 for name in whole_disks(disks)}
 
 
-def _host_shared_memory(proc: Path) -> SharedMemory | None:
-    """That of process 1, which takes the right to ptrace it; else ours, on the host itself."""
-    found = shared_memory(proc / "1/root" / _SHARED_MEMORY)
-    on_the_host = proc == Path("/proc")
-    return found or (shared_memory(Path("/") / _SHARED_MEMORY) if on_the_host else None)
+def _is_hosts(proc: Path, point: str) -> bool:
+    """Whether the file system that we see at `point` is the one that process 1 has there.
+
+    A container in the host's PID namespace has the host's /proc, and a /dev/shm of its own. Its
+    mount namespace does not tell: to look at that of process 1 takes the right to ptrace it, and
+    a service has one of its own, too (PrivateTmp=), with the host's /dev/shm. So the file systems
+    are compared, and at this place only: elsewhere the host has those that it made for pods.
+    """
+    mount = mount_at(proc / "1", point)
+    device = Path(point).stat().st_dev
+    return mount is not None and mount.device == f"{os.major(device)}:{os.minor(device)}"
 
 
 def _part(reading: Callable[[], T], missing: M) -> T | M:

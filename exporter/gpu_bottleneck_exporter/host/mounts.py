@@ -1,4 +1,4 @@
-"""On which file systems a process has files open."""
+"""What a process has mounted, and on which file systems it has files open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMOTE = frozenset(
 )
 """File systems whose data is on another machine, by their names in mountinfo."""
 _MOST = 256
-_POINT, _FIRST_OPTIONAL = 4, 6
+_DEVICE, _ROOT, _POINT, _FIRST_OPTIONAL = 2, 3, 4, 6
 _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
@@ -54,6 +54,10 @@ class Mount(NamedTuple):
     point: str
     kind: str
     """Of its file system."""
+    device: str
+    """`major:minor` of its file system, as in st_dev: of this one only, also of a tmpfs."""
+    root: str
+    """The folder of its file system that is mounted."""
 
 
 def mounts(text: str) -> Iterator[Mount]:
@@ -62,7 +66,19 @@ def mounts(text: str) -> Iterator[Mount]:
         fields = line.split(" ")
         if "-" in fields[_FIRST_OPTIONAL:-1] and fields[0].isdigit():
             kind = fields[fields.index("-", _FIRST_OPTIONAL) + 1]
-            yield Mount(int(fields[0]), _plain(fields[_POINT]), kind)
+            point = _plain(fields[_POINT])
+            yield Mount(int(fields[0]), point, kind, fields[_DEVICE], fields[_ROOT])
+
+
+def mount_at(process: Path, point: str) -> Mount | None:
+    """What `process`, a folder in /proc, has mounted at `point`; takes no rights.
+
+    None where there is nothing, it cannot be read, or there are too many mounts (1 MiB of them).
+    """
+    table = read_part(process / "mountinfo", MANY_BYTES)
+    if table is None or not table.whole:
+        return None
+    return {mount.point: mount for mount in mounts(table.text)}.get(point)
 
 
 def _plain(point: str) -> str:

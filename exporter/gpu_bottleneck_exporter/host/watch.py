@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_bottleneck_exporter.ageing import next_reading_ns
 from gpu_bottleneck_exporter.host.machine import Machine, MachineReader
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.news import News
@@ -15,7 +16,6 @@ from gpu_bottleneck_exporter.news import News
 log = logging.getLogger(__name__)
 
 _LOOKING = "looking for the host's signals"
-_SIGNALS_EVERY_NS = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,18 @@ class HostSnapshot:
 class HostWatch:
     """Only the watching thread calls `look`; any may read `snapshot`."""
 
-    def __init__(self, proc: Path, sysfs: Path, *, machine: bool) -> None:
-        """`machine`: whether to read it, or the signals only."""
+    def __init__(
+        self, proc: Path, sysfs: Path, *, machine: bool, without: frozenset[str] = frozenset()
+    ) -> None:
+        """`machine`: whether to read it, or the signals only, but for those in `without`."""
         self.snapshot: HostSnapshot | None = None
         self._proc = proc
         self._sysfs = sysfs
         self._machine = MachineReader(proc) if machine else None
+        self._without = without
         self._signals: Mapping[str, bool] = {}
         self._news = News()
-        self._signals_due_ns = 0
+        self._since_ns = self._signals_due_ns = 0
         self._tried: frozenset[int] = frozenset()
 
     def look(
@@ -57,9 +60,11 @@ class HostWatch:
         """
         now = time.monotonic_ns()
         tried = frozenset(feeding)
-        if now >= self._signals_due_ns or tried != self._tried:
+        if tried != self._tried:
             self._tried = tried
-            self._signals_due_ns = now + _SIGNALS_EVERY_NS
+            self._since_ns = self._signals_due_ns = now
+        if now >= self._signals_due_ns:
+            self._signals_due_ns = next_reading_ns(now, self._since_ns)
             try:
                 self._take_signals(host_signals(self._proc, self._sysfs, tried))
             except Exception as error:  # noqa: BLE001 - whatever /proc says, it goes on
@@ -73,7 +78,8 @@ class HostWatch:
 
     def _take_signals(self, signals: Mapping[str, bool]) -> None:
         # One that cannot be judged at the moment stays as it was.
-        self._signals = {**self._signals, **signals}
+        known = {**self._signals, **signals}
+        self._signals = {name: known[name] for name in known if name not in self._without}
         for name, given in sorted(self._signals.items()):
             if self._news.is_new(name, given, usual=True):
                 log.info("signal %s is %s", name, "available" if given else "not available")

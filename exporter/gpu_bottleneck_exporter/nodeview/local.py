@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.nodeview.model import (
     NodeView,
     Reading,
 )
-from gpu_bottleneck_exporter.remedies import OF_DRIVER
+from gpu_bottleneck_exporter.remedies import OF_DOWN, of_driver
 from gpu_bottleneck_exporter.sampler import Sampler
 
 WINDOW_SECONDS = 60.0
@@ -52,13 +52,14 @@ class LocalNode:
                 replace(
                     g,
                     down=down.get(int(g.key.gpu)),
-                    down_remedy=OF_DRIVER.get(causes.get(int(g.key.gpu))),
+                    down_remedy=_down_remedy(causes, int(g.key.gpu)),
                     evidence=seen.get(g.key.uuid, ()),
                 )
                 for g in reading.gpus
             ),
             status=self._sampler.status,
-            remedy=OF_DRIVER.get(self._sampler.cause),
+            # Before that, it is being found out.
+            remedy=of_driver(self._sampler.cause) if self._sampler.ready else None,
             collectors=_with_errors(reading.collectors, self._errors()),
         )
 
@@ -138,3 +139,7 @@ def _with_errors(
     found: Sequence[CollectorHealth], errors: Mapping[str, str]
 ) -> tuple[CollectorHealth, ...]:
     return tuple(replace(collector, error=errors.get(collector.name)) for collector in found)
+
+
+def _down_remedy(causes: Mapping[int, str | None], gpu: int) -> str | None:
+    return of_driver(causes[gpu], OF_DOWN) if gpu in causes else None

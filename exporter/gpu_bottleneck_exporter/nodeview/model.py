@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-DASH = "\N{EN DASH}"
+DASH = "\u2013"
 """Stands for what is not known."""
 ENOUGH = 0.9
 """A GPU busy for so much of the time has no bottleneck to name; as in `check --diagnose`."""

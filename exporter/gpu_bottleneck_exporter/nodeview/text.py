@@ -100,3 +100,11 @@ def summary(view: NodeView) -> str:
     parts = [f"{count} {what}" for what, count in counts.items() if count]
     parts += [f"{rest} not known yet"] if rest else []
     return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {', '.join(parts)}"
+
+
+def to_have_one(view: NodeView) -> str:
+    """What to do where there is no GPU, as far as is known from here."""
+    known = view.now.remedy
+    return (
+        f"to have one: {known}" if known else "run gpu-bottleneck-exporter check there: it says why"
+    )

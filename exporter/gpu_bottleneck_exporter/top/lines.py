@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.nodeview.model import GpuView, NodeView, likely_cause
-from gpu_bottleneck_exporter.nodeview.text import owners
-from gpu_bottleneck_exporter.remedies import OF_NO_DRIVER
+from gpu_bottleneck_exporter.nodeview.text import owners, to_have_one
 from gpu_bottleneck_exporter.top.columns import columns, share
 from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.spans import clean
@@ -47,7 +46,7 @@ def write(feed: Feed, interval_seconds: float, count: int | None, out: Tell, err
 def _empty(view: NodeView | None) -> str | None:
     if view is None or view.gpus:
         return None
-    return f"no GPU to show: {view.now.status or 'none there'} (to have one: {OF_NO_DRIVER})"
+    return f"no GPU to show: {view.now.status or 'none there'} ({to_have_one(view)})"
 
 
 def _print(view: NodeView, out: Tell, *, header: bool) -> None:

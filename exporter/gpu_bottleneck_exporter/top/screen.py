@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gpu_bottleneck_exporter.nodeview.model import GpuView, NodeView
-from gpu_bottleneck_exporter.nodeview.text import duration, memory, summary
-from gpu_bottleneck_exporter.remedies import OF_NO_DRIVER, REMEDIES
+from gpu_bottleneck_exporter.nodeview.text import duration, memory, summary, to_have_one
+from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
 from gpu_bottleneck_exporter.top.details import details
 from gpu_bottleneck_exporter.top.feed import Latest
@@ -80,7 +80,8 @@ def _nothing(latest: Latest, width: int) -> Iterator[Line]:
         return
     yield []
     yield [Span(clipped(f"No GPU to show: {latest.view.now.status or 'none there'}.", width), BAD)]
-    yield from _wrapped(f"To have one here: {OF_NO_DRIVER}.", width)
+    advice = to_have_one(latest.view)
+    yield from _wrapped(f"{advice[0].upper()}{advice[1:]}.", width)
 
 
 def _gpus(

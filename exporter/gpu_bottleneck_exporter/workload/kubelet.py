@@ -42,8 +42,8 @@ class Pace:
     """Between two looks at who is on the GPUs, while there is no socket."""
     ask: float = 30.0
     deadline: float = 5.0
-    first_retry: float = 1.0
-    """Doubled with each failure, up to `ask`."""
+    first_retry: float = 2.0
+    """Doubled with each failure, and each answer without a GPU, up to `ask`."""
     keep: float = 90.0
     """An answer that is older is not shown any more."""
 
@@ -114,6 +114,10 @@ class KubeletWatch:
         self._identities: tuple[Identity, ...] = ()
         self._minors: Mapping[str, int] = {}
         self._answer: Answer | None = None
+        self._answered: tuple[int, int] | None = None
+        """The socket that `_answer` came from."""
+        self._doubted = False
+        """Whether the last answer was not believed."""
         self._condition = UNASKED
         self._socket: tuple[int, int] | None = None
         self._asked_about: frozenset[str] = frozenset()
@@ -193,10 +197,11 @@ class KubeletWatch:
 
     def _is_due(self, found: tuple[int, int], pods: Collection[str], now: float) -> bool:
         if found != self._socket:
-            self._retry = self._pace.first_retry
+            self._retry, self._doubted = self._pace.first_retry, False
             return True
         # A pod that is new is asked about at once, but not through a pause after a failure.
-        return now >= self._due or bool(self._condition.given and set(pods) - self._asked_about)
+        sure = self._condition.given and not self._doubted
+        return now >= self._due or bool(sure and set(pods) - self._asked_about)
 
     def _ask(self) -> None:
         if self._condition.given is None:
@@ -209,9 +214,33 @@ class KubeletWatch:
         except ValueError as error:
             sentence = f"{self._places.socket} answered with nonsense: {error}"
             raise KubeletTrouble(sentence, UPGRADE) from error
-        self._answer = Answer(at, devices)
-        self._due, self._retry = at + self._pace.ask, self._pace.first_retry
+        self._take(Answer(at, devices))
         self._tell(Condition(given=True, trouble=self._containers.trouble()))
+
+    def _take(self, answer: Answer) -> None:
+        """Believe `answer`, or ask again soon.
+
+        A kubelet that has just started answers before it knows its pods: with none, or with those
+        of files on the node only. Meanwhile what was known stays; the second answer counts.
+        """
+        self._doubted = not self._doubted and self._lacks(answer.devices)
+        if self._doubted or answer.devices:
+            self._retry = self._pace.first_retry
+        if not self._doubted:
+            self._answer, self._answered = answer, self._socket
+            if answer.devices:
+                self._due = answer.at + self._pace.ask
+                return
+        # It may still not know them: an empty node is asked ever less often.
+        self._due = answer.at + self._retry
+        self._retry = min(2 * self._retry, self._pace.ask)
+
+    def _lacks(self, devices: Collection[Given]) -> bool:
+        """Whether all is gone at once, or some of it with the kubelet that told of it."""
+        known = self._answer.devices if self._answer else None
+        if not devices:
+            return known != ()
+        return self._socket != self._answered and not set(known or ()) <= set(devices)
 
     def _miss(self, seen: Seen) -> None:
         if self._places.expected or seen.pods or self._socket is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+from gpu_bottleneck_exporter.ageing import OFTEN_NS, next_reading_ns
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import environment, real_uid
 from gpu_bottleneck_exporter.workload.groups import Groups
@@ -19,14 +21,22 @@ from gpu_bottleneck_exporter.workload.users import UserNames
 
 MOST_OWNERS = 8
 """Of one GPU; more would be a matter of a program that forks without end."""
-_SLOWLY_NS = 10_000_000_000
 
 Started = tuple[int, int | None]
 """A process: its pid, and its start since boot in clock ticks, since pids are used again."""
 
 
+class Known(NamedTuple):
+    """What was read of a process; monotonic times."""
+
+    since_ns: int
+    due_ns: int
+    """When it is to be read again."""
+    owner: Owner
+
+
 class OwnerReader:
-    """Reads each process when it is new and then every 10 s, however many GPUs it holds."""
+    """Reads each process as `next_reading_ns` says, however many GPUs it holds."""
 
     def __init__(
         self, proc: Path, users: UserNames | None = None, groups: Groups | None = None
@@ -36,8 +46,7 @@ class OwnerReader:
         self._users = users or UserNames(proc)
         self._groups = groups or Groups(proc)
         self._looked_ns: int | None = None
-        self._known: dict[Started, tuple[int, Owner]] = {}
-        """With the monotonic time when each is to be read again."""
+        self._known: dict[Started, Known] = {}
 
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
         """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
@@ -56,18 +65,20 @@ class OwnerReader:
         )
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
-        due_ns, owner = self._known.get(process, (now_ns, NOBODY))
-        if now_ns >= due_ns:
-            self._forget_those_gone(now_ns)
-            if now_ns != self._looked_ns:
-                self._looked_ns = now_ns
-                self._groups.forget()
-            owner = read_owner(self._proc, process[0], self._users, self._groups)
-            self._known[process] = now_ns + _SLOWLY_NS, owner
+        known = self._known.get(process)
+        if known and now_ns < known.due_ns:
+            return known.owner
+        self._forget_those_gone(now_ns)
+        if now_ns != self._looked_ns:
+            self._looked_ns = now_ns
+            self._groups.forget()
+        owner = read_owner(self._proc, process[0], self._users, self._groups)
+        since_ns = known.since_ns if known else now_ns
+        self._known[process] = Known(since_ns, next_reading_ns(now_ns, since_ns), owner)
         return owner
 
     def _forget_those_gone(self, now_ns: int) -> None:
-        overdue = [key for key, (due_ns, _) in self._known.items() if now_ns - due_ns > _SLOWLY_NS]
+        overdue = [key for key, known in self._known.items() if now_ns - known.due_ns > OFTEN_NS]
         for key in overdue:
             del self._known[key]
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
+from gpu_bottleneck_exporter.host.mounts import mount_at
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 _PATIENCE_SECONDS = 0.05
@@ -71,13 +71,9 @@ def _users_are_the_hosts(proc: Path) -> bool:
 
 
 def _root(process: Path) -> tuple[str, str] | None:
-    """Device and folder of what `process` has mounted as its root, which takes no rights to know.
+    """Device and folder of what `process` has mounted as its root.
 
     The mount's number would not do: a service with a mount namespace of its own has others.
     """
-    root: tuple[str, str] | None = None
-    for line in (read(process / "mountinfo", MANY_BYTES) or "").splitlines():
-        fields = line.split(" ", 5)
-        if fields[4:5] == ["/"]:
-            root = fields[2], fields[3]  # the last one lies on top
-    return root
+    mount = mount_at(process, "/")
+    return (mount.device, mount.root) if mount else None

@@ -130,6 +130,13 @@ nodeAffinity:
 {{- if and .Values.kubelet.enabled (include "exporter.full" .) }}true{{ end }}
 {{- end }}
 
+{{/* Signals that the values do without: no gap, and nothing to warn of. */}}
+{{- define "exporter.without" -}}
+{{- if not (include "exporter.full" .) }}host_pids,kubelet
+{{- else if not .Values.kubelet.enabled }}kubelet
+{{- end }}
+{{- end }}
+
 {{/* What `check`, run in the container, has to know as well: it does not see the arguments. */}}
 {{- define "exporter.environment" -}}
 {{- if include "exporter.webSecret" . }}
@@ -147,6 +154,10 @@ nodeAffinity:
 - name: GPU_EXPORTER_KUBELET_CONTAINER_LOGS
   value: {{ . }}
 {{- end }}
+{{- end }}
+{{- with include "exporter.without" . }}
+- name: GPU_EXPORTER_WITHOUT
+  value: {{ . }}
 {{- end }}
 {{- if eq .Values.gpu.access "runtime" }}
 - name: NVIDIA_VISIBLE_DEVICES

@@ -53,7 +53,7 @@ class FieldReader:
         Raises Unsupported where the library has no field values, DeviceLost, or
         DriverError.
         """
-        ctypes.memmove(self._buffer, self._template, len(self._template))
+        self._buffer.raw = self._template
         code = self._calls.code("nvmlDeviceGetFieldValues", self._handle, self._count, self._buffer)
         if code != pynvml.NVML_SUCCESS:
             raise driver_error(code, "nvmlDeviceGetFieldValues")

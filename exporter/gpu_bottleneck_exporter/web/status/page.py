@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.nodeview.text import (
     percent,
     summary,
 )
-from gpu_bottleneck_exporter.remedies import OF_NO_DRIVER, OF_SIGNALS
+from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 from gpu_bottleneck_exporter.web.status.assets import BUILD, SCRIPT, STYLE
 from gpu_bottleneck_exporter.web.status.gpu import card, row
 from gpu_bottleneck_exporter.web.status.html import Html, element, join
@@ -144,7 +144,7 @@ def _gpus(view: NodeView, runbooks: str) -> Html:
             element(
                 "p", element("strong", "No GPU to show: "), f"{view.now.status or 'not known yet'}."
             ),
-            element("p", f"To have one here: {view.now.remedy or OF_NO_DRIVER}."),
+            view.now.remedy and element("p", f"To have one here: {view.now.remedy}."),
             class_="notice bad",
         )
     return element("section", title, content, aria_labelledby="gpus")

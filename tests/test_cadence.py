@@ -1,0 +1,123 @@
+"""How often a GPU is read: half as often while it works all the time, and nothing is missed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board import H100, Board
+from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.starvation import OwnCpu
+from gpu_bottleneck_exporter.worker import GpuWorker
+from support.drivers import KINDS, Libraries, open_driver
+from support.programs import until
+
+MakeBoard = Callable[..., Board]
+FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
+TICKS = 12
+PARTS_SECONDS = 0.05
+AHEAD_SECONDS = 4.0
+
+
+@pytest.fixture(params=KINDS)
+def opened(request: pytest.FixtureRequest, libraries: Libraries) -> Callable[[Board], Driver]:
+    """Opens either driver on a board."""
+    return lambda board: open_driver(str(request.param), board, libraries)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.worker.FULL_LASTS_NS", 500_000_000)
+
+
+@contextmanager
+def reading(driver: Driver, gpus: int, settings: Settings = FAST) -> Iterator[list[GpuWorker]]:
+    workers = [
+        GpuWorker(index, driver, ALL, settings, own_cpu=OwnCpu(1.0)) for index in range(gpus)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
+        assert all(worker.join(10.0) for worker in workers)
+
+
+class Ticks:
+    """Counts those of some workers while it drives their GPUs."""
+
+    def __init__(self, board: Board, workers: list[GpuWorker]) -> None:
+        self.board, self.workers = board, workers
+        self.seen: list[set[int]] = [set() for _ in workers]
+
+    def run(self, *full: int) -> None:
+        """Until one of the workers has had many; those of the GPUs `full` work all the time."""
+        for seen in self.seen:
+            seen.clear()
+        while max(map(len, self.seen)) < TICKS:
+            for index, gpu in enumerate(self.board.gpus):
+                if index in full and gpu.record.free_at_ns < time.monotonic_ns() + 10**9:
+                    gpu.launch(AHEAD_SECONDS)
+                elif index not in full and gpu.record.free_at_ns < time.monotonic_ns():
+                    gpu.launch(PARTS_SECONDS)
+            time.sleep(2 * PARTS_SECONDS)
+            for worker, seen in zip(self.workers, self.seen, strict=True):
+                seen.update(gpu.at_ns for gpu in worker.snapshots(time.monotonic_ns()))
+
+    @property
+    def ratio(self) -> float:
+        """Of those of the first worker to those of the second."""
+        return len(self.seen[0]) / len(self.seen[1])
+
+
+def accounted(worker: GpuWorker) -> int:
+    (gpu,) = worker.snapshots(time.monotonic_ns())
+    return (gpu.totals.observed_ns or 0) + (gpu.totals.unobserved_ns or 0)
+
+
+def test_a_gpu_that_works_all_the_time_is_read_half_as_often_and_is_seen_whole(
+    make_board: MakeBoard, opened: Callable[[Board], Driver]
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    with reading(opened(board), gpus=2) as workers:
+        ticks = Ticks(board, workers)
+
+        def ratio(*full: int) -> float:
+            ticks.run(*full)
+            return ticks.ratio
+
+        until(lambda: ratio(0) < 0.7, "a reading is left out")  # where the machine has time
+        until(lambda: ratio() > 0.8, "it idles, and is read as often as before")
+        first, second = map(accounted, workers)
+        assert first == pytest.approx(second, rel=0.1)
+        (gpu,) = workers[0].snapshots(time.monotonic_ns())
+        assert (gpu.totals.unobserved_ns or 0) < 0.05 * (gpu.totals.observed_ns or 0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "deadline", "full"),
+    [
+        pytest.param(1.0, 5.0, 2.0, id="default"),
+        pytest.param(0.2, 5.0, 0.4, id="often"),
+        pytest.param(5.0, 20.0, 5.0, id="the ring holds 10 s"),
+        pytest.param(1.0, 3.0, 1.5, id="the deadline is near"),
+    ],
+)
+def test_who_works_is_read_within_the_deadline_and_what_the_ring_holds(
+    interval: float,
+    deadline: float,
+    full: float,
+    make_board: MakeBoard,
+    opened: Callable[[Board], Driver],
+) -> None:
+    settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
+    worker = GpuWorker(0, opened(make_board(gpus=[H100])), ALL, settings, own_cpu=OwnCpu(1.0))
+    worker._full_since_ns = 0
+    assert worker._to_next_tick() == full
