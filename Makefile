@@ -15,7 +15,7 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image lint sbom bench soak generate pictures build image lock tools clean
+.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster lint sbom bench soak generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -28,7 +28,7 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
 
 test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes and every alert in a real Prometheus, alone on the machine
 	$(BIN)/python -m pytest tests/scenarios tests/causes $(PYTEST_ARGS)
@@ -51,6 +51,14 @@ test-image: $(VENV)/.tested-wheel tools  ## Build the image on a bare Debian and
 	@command -v buildah >/dev/null || $(call apt,buildah)
 	@command -v mmdebstrap >/dev/null || $(call apt,mmdebstrap)
 	$(BIN)/python -m pytest tests/deploy/test_image.py $(PYTEST_ARGS)
+
+test-cgroup2: $(VENV)/.tested-wheel  ## Test control groups of v2, quotas, limits and pressure, on a kernel in a small emulated machine
+	@command -v qemu-system-x86_64 >/dev/null || $(call apt,--no-install-recommends qemu-system-x86)
+	$(BIN)/python -m pytest tests/cgroup2 $(PYTEST_ARGS)
+
+# CLUSTER_IMAGE=name:tag, if the cluster does not get at the released image.
+test-cluster: $(VENV)/.tested-wheel tools  ## Test rollouts, a busy node and the kubelet's restart on the cluster of KUBECONFIG
+	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
 
 lint: $(VENV)/.developer  ## Check style and types
 	$(BIN)/ruff check

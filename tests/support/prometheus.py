@@ -56,6 +56,13 @@ class Prometheus:
             raise QueryError(f"{selector} has {len(found)} series")
         return [(float(at), float(value)) for at, value in found[0]["values"]]
 
+    def matrix(self, selector: str) -> list[tuple[Labels, list[tuple[float, float]]]]:
+        """(Unix time, value) of each scrape in the last hour, by series."""
+        return [
+            (found["metric"], [(float(at), float(value)) for at, value in found["values"]])
+            for found in self._ask("query", query=f"{selector}[1h]")
+        ]
+
     def query_range(
         self, promql: str, start: float, end: float, step: float
     ) -> list[tuple[Labels, list[tuple[float, float]]]]:

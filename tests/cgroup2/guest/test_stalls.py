@@ -1,0 +1,44 @@
+"""Jobs that v2's limits hold back: what the accounting finds is the limit.
+
+The machine is emulated, ten times slower than a real one: what the exporter has not seen for want
+of CPU time is `unknown`, as it is to be, and is left aside here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter import stall
+from scenarios import measure
+from scenarios.cases import CASES, Case
+
+CAUSES = {
+    "quota 0.6 core, 4 workers": stall.CPU_QUOTA,
+    "data larger than the memory limit": stall.MEMORY,
+    "throttled disk reads": stall.STORAGE,
+}
+"""One for each kind of limit."""
+LIMITED = {case.name: case for case in CASES if case.name in CAUSES}
+WARM_SECONDS, MEASURED_SECONDS = 40.0, 40.0
+RIGHT = 0.5
+
+
+@pytest.fixture(autouse=True)
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_WARM_SECONDS", WARM_SECONDS)
+    monkeypatch.setattr(measure, "MEASURED_SECONDS", MEASURED_SECONDS)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_limit_is_found(name: str, tmp_path: Path) -> None:
+    case: Case = LIMITED[name]
+    (found,) = measure.measure(case, tmp_path, None)
+    print(found)  # noqa: T201 - the figures, for the log
+    known = {cause: share for cause, share in found.shares.items() if cause != stall.UNKNOWN}
+    total = sum(known.values())
+    assert total > 0, f"{found}"
+    assert known.get(CAUSES[name], 0.0) / total >= RIGHT, f"{found}"
+    assert max(known, key=lambda cause: known[cause]) == CAUSES[name]

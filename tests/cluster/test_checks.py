@@ -1,0 +1,195 @@
+"""The checks that run on a cluster, on data of a real Prometheus: they pass, and they can fail.
+
+A rollout is staged: an exporter in a pod of another name on the same node takes the first one's
+place. The steps of relabeling are those of the chart's PodMonitor, or of one without them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import checks, manifests
+from cluster.checks import Series
+from cluster.discovered import scraped, targets, tell
+from cluster.monitored import relabelings
+from gpu_bottleneck_exporter.driver.board import Board
+from helm.chart import Object, rendered, rendered_for
+from helm.test_render import VERSIONS, assert_valid
+from support.board_exporter import over_board
+from support.command import wait_for
+from support.drivers import Libraries
+from support.prometheus import Prometheus, prometheus
+
+EVERY = 0.5
+SOME = 3
+"""Scrapes."""
+WATCHED = '{__name__=~"gpu_(up|busy_seconds_total|exporter_build_info)"}'
+IMAGE = "registry.example.org:5000/gpu:1"
+
+
+def monitor() -> Object:
+    return rendered(manifests.values(IMAGE)).one("PodMonitor")
+
+
+def without_its_relabelings() -> Object:
+    found = copy.deepcopy(monitor())
+    found["spec"]["podMetricsEndpoints"][0]["relabelings"] = []
+    return found
+
+
+def pod(name: str) -> Object:
+    """A pod of the release as the API server has it."""
+    template = rendered().one("DaemonSet")["spec"]["template"]
+    metadata = {"namespace": manifests.NAMESPACE, "name": name, **template["metadata"]}
+    spec = {**template["spec"], "nodeName": "node-1"}
+    return {"metadata": metadata, "spec": spec, "status": {"podIP": "192.0.2.1"}}
+
+
+class Cluster:
+    """A Prometheus, and the pods that it is told of."""
+
+    def __init__(self, server: Prometheus, pods: Path) -> None:
+        self._server = server
+        self._pods = pods
+
+    @contextmanager
+    def running(self, board: Board, name: str) -> Iterator[None]:
+        with over_board(board.path) as exporter:
+            tell(self._pods, targets([pod(name)], exporter.target))
+            began = time.time()
+            wait_for(lambda: self._scrapes_since(began) >= SOME, f"scrapes of {name}")
+            yield
+
+    def _scrapes_since(self, began: float) -> int:
+        return sum(at > began for _, samples in self.series("gpu_up") for at, _ in samples)
+
+    def series(self, selector: str) -> list[Series]:
+        return [*self._server.matrix(selector)]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Callable[[Object], Any]:
+    @contextmanager
+    def by(found: Object) -> Iterator[Cluster]:
+        pods = tmp_path / "pods.json"
+        tell(pods, [])
+        settings = scraped(pods, relabelings(found))
+        with prometheus(tmp_path, [("gpu", "", EVERY)], access={"gpu": settings}) as server:
+            yield Cluster(server, pods)
+
+    return by
+
+
+def rollout(cluster: Cluster, board: Board) -> tuple[float, float]:
+    """When it began and ended."""
+    with cluster.running(board, "gpu-abc"):
+        began = time.time()
+    with cluster.running(board, "gpu-def"):
+        pass
+    return began, max(at for _, samples in cluster.series("gpu_up") for at, _ in samples) - EVERY
+
+
+def test_series_of_the_charts_monitor_go_on_through_a_rollout(
+    watched: Callable[[Object], Any], make_board: Callable[..., Board]
+) -> None:
+    with watched(monitor()) as cluster:
+        began, ended = rollout(cluster, make_board())
+        series = cluster.series(WATCHED)
+    assert [labels["job"] for labels, _ in series] == ["gpu-bottleneck-exporter"] * 3
+    assert {labels["instance"] for labels, _ in series} == {"node-1"}
+    assert [*checks.pods_labels(series), *checks.broken_off(series, began, ended)] == []
+
+
+def test_without_its_relabelings_they_do_not(
+    watched: Callable[[Object], Any], make_board: Callable[..., Board]
+) -> None:
+    with watched(without_its_relabelings()) as cluster:
+        began, ended = rollout(cluster, make_board())
+        series = cluster.series(WATCHED)
+    of_pods, broken = [*checks.pods_labels(series)], [*checks.broken_off(series, began, ended)]
+    assert len(of_pods) == len(broken) == 2 * 3
+    assert "gpu_up has the exporter's own container, endpoint, pod" in of_pods
+    assert sum("began with the rollout" in said for said in broken) == 3
+    assert sum("ended with the rollout" in said for said in broken) == 3
+
+
+def of(name: str, values: list[tuple[float, float]], **labels: str) -> Series:
+    return {"__name__": name, "instance": "node-1", "gpu": "0", **labels}, values
+
+
+def test_a_pod_without_an_address_is_not_asked_yet() -> None:
+    waiting = {**pod("gpu-abc"), "status": {}}
+    assert [*targets([waiting], "x")] == []
+    assert len([*targets([waiting, pod("gpu-def")], "x")]) == 1
+
+
+def test_a_gpu_that_was_given_up_on_a_busy_node_is_told() -> None:
+    container = rendered().container
+    well = of("gpu_up", [(1, 1), (2, 1)])
+    ill = of("gpu_up", [(1, 1), (2, 0), (3, 0)])
+    container["resources"]["requests"]["cpu"] = checks.REQUESTED
+    assert [*checks.starved(container, [well])] == []
+    assert [*checks.starved(container, [well, ill])] == [
+        "gpu_up (instance=node-1, gpu=0) was 0 in 2 of 3 scrapes"
+    ]
+    assert [*checks.starved(container, [])] == ["there is no gpu_up"]
+    container["resources"]["requests"]["cpu"] = "50m"
+    assert [*checks.starved(container, [well])] == ["it requests 50m of a CPU, not 200m"]
+
+
+OWNER = {"workload_namespace": "vision", "workload_pod": "train-0", "workload_container": "main"}
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)], **OWNER)], None),
+        ([of("gpu_workload_info", [(4, 1), (6, 1)], **OWNER)], "in 1 of 3 scrapes"),
+        ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)])], "in 3 of 3 scrapes"),
+        ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)], **OWNER, gpu="1")], "in 3 of 3"),
+        (
+            # Under another uid of the pod's the name is the same.
+            [
+                of("gpu_workload_info", [(4, 1)], **OWNER, pod_uid="1"),
+                of("gpu_workload_info", [(5, 1), (6, 1)], **OWNER, pod_uid="2"),
+            ],
+            None,
+        ),
+        ([], "in 3 of 3 scrapes"),
+    ],
+)
+def test_a_name_that_is_lost_is_told(after: list[Series], told: str | None) -> None:
+    before = [of("gpu_workload_info", [(1, 1)], **OWNER)]
+    found = [*checks.lost_names(before, after, {("node-1", "0"): [4, 5, 6]})]
+    assert [said.partition("unnamed ")[2][: len(told or "")] for said in found] == (
+        [told] if told else []
+    )
+
+
+def test_a_gpu_that_is_not_scraped_any_more_has_lost_its_names() -> None:
+    before = [of("gpu_workload_info", [(1, 1)], **OWNER)]
+    (said,) = checks.lost_names(before, before, {})
+    assert said == "vision/train-0/main on GPU node-1/0 is unnamed in 0 of 0 scrapes"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_what_is_installed(libraries: Libraries, version: str) -> None:
+    release = rendered_for(version, manifests.values(IMAGE), namespace=manifests.NAMESPACE)
+    image = manifests.job(IMAGE)["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert release.container["image"] == image == IMAGE
+    others = (manifests.namespace(), manifests.driver(libraries.path(580)))
+    objects = [*others, manifests.job(IMAGE), manifests.load(IMAGE), *release.objects]
+    for found in objects:
+        assert_valid(found, version)
+        names = (found["metadata"].get("namespace"), found["metadata"]["name"])
+        assert manifests.NAMESPACE in names
+    largest = 2**20
+    assert all(len(json.dumps(found)) < largest for found in objects)
