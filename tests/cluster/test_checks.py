@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,8 @@ from support.prometheus import Prometheus, prometheus
 EVERY = 0.5
 SOME = 3
 """Scrapes."""
-WATCHED = '{__name__=~"gpu_(up|busy_seconds_total|exporter_build_info)"}'
+NAMES = ("gpu_up", "gpu_busy_seconds_total", "gpu_exporter_build_info")
+WATCHED = f'{{__name__=~"{"|".join(NAMES)}"}}'
 IMAGE = "registry.example.org:5000/gpu:1"
 
 
@@ -61,15 +63,20 @@ class Cluster:
         self._pods = pods
 
     @contextmanager
-    def running(self, board: Board, name: str) -> Iterator[None]:
+    def running(self, board: Board, name: str) -> Iterator[float]:
+        """An exporter in a pod of that name; since when it is told of."""
         with over_board(board.path) as exporter:
             tell(self._pods, targets([pod(name)], exporter.target))
             began = time.time()
             wait_for(lambda: self._scrapes_since(began) >= SOME, f"scrapes of {name}")
-            yield
+            yield began
 
     def _scrapes_since(self, began: float) -> int:
-        return sum(at > began for _, samples in self.series("gpu_up") for at, _ in samples)
+        """Of each of what is watched: not all is there from the first scrape on."""
+        counts = Counter(dict.fromkeys(NAMES, 0))
+        for labels, samples in self.series(WATCHED):
+            counts[labels["__name__"]] += sum(at > began for at, _ in samples)
+        return min(counts.values())
 
     def series(self, selector: str) -> list[Series]:
         return [*self._server.matrix(selector)]
@@ -92,9 +99,8 @@ def rollout(cluster: Cluster, board: Board) -> tuple[float, float]:
     """When it began and ended."""
     with cluster.running(board, "gpu-abc"):
         began = time.time()
-    with cluster.running(board, "gpu-def"):
-        pass
-    return began, max(at for _, samples in cluster.series("gpu_up") for at, _ in samples) - EVERY
+    with cluster.running(board, "gpu-def") as ended:
+        return began, ended
 
 
 def test_series_of_the_charts_monitor_go_on_through_a_rollout(
