@@ -250,6 +250,11 @@ class Feed:
         self._turns.keep(set(self._in_turn))
         for member in (*self.mains.values(), *self._helpers.values()):
             member.forget_children()
+        # Whoever starts a job may move it into its group afterwards.
+        groups = {self._cgroup(pid) for pid in self.mains}
+        self._cgroups = {
+            group: self._cgroups.get(group) or _held_back(group) for group in groups if group
+        }
         self._learn_of_mains(time.monotonic_ns(), new=bool(came) or before != mains)
 
     def _learn_of_mains(self, now_ns: int, *, new: bool) -> None:
@@ -265,10 +270,6 @@ class Feed:
         self.networks = frozenset(inode for inode in networks if inode is not None)
         self.has_rank_variables = any(key[0] == GROUP for key in self.jobs)
         self.behind.interactive = any(runs_notebook(self._command(pid)) for pid in self.mains)
-        groups = {self._cgroup(pid) for pid in self.mains}
-        self._cgroups = {
-            group: self._cgroups.get(group) or _held_back(group) for group in groups if group
-        }
 
     def _follow(self, workers: set[int]) -> int:
         """Take over newly discovered `workers`; how many of them are new."""

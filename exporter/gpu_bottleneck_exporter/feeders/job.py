@@ -90,14 +90,15 @@ class JobReader:
         self._namespaces: dict[int, int] = {}
         self._since_ns = self._due_ns = 0
         self._pids: frozenset[int] = frozenset()
+        self._groups: set[Cgroup] = set()
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
 
     def read(self, mains: Mapping[int, Member], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
         """`mains` and their `cgroups`, at monotonic time `now_ns`."""
         groups = set(cgroups)
-        if mains.keys() != self._pids:
-            self._pids = frozenset(mains)
+        if mains.keys() != self._pids or groups != self._groups:
+            self._pids, self._groups = frozenset(mains), groups
             self._since_ns = self._due_ns = now_ns
         if now_ns >= self._due_ns:
             self._due_ns = next_reading_ns(now_ns, self._since_ns)
