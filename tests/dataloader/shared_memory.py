@@ -101,15 +101,15 @@ def run(load: Load) -> Found:
 
 def _loader(load: Load) -> Iterator[object]:
     import torch  # noqa: PLC0415 - only in the process that loads
-    from torch.utils.data import DataLoader  # noqa: PLC0415
+    from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415
 
     torch.set_num_threads(1)
 
-    class Samples:
+    class Samples(Dataset[torch.Tensor]):
         def __len__(self) -> int:
             return load.batches * _SAMPLES
 
-        def __getitem__(self, index: int) -> object:
+        def __getitem__(self, index: int) -> torch.Tensor:
             draw = torch.Generator().manual_seed(index // _SAMPLES)
             scale = torch.exp(load.spread * torch.randn(1, generator=draw)).item()
             time.sleep(_STEP_SECONDS / _SAMPLES * load.workers * 2 if load.starved else 0)
