@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+DRAWING = tests/grafana_check/node_modules/.package-lock.json
 EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
 STACKS_ARGS ?=
@@ -15,10 +16,10 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster lint sbom bench soak generate pictures build image lock tools clean
+.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench soak generate pictures build image lock tools clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
 run: $(VENV)/.installed  ## Serve this machine's GPUs if it has any, else the demo
 	@$(EXPORTER) check; if [ $$? -lt 2 ]; then exec $(EXPORTER) serve; else exec $(EXPORTER) demo; fi
@@ -28,7 +29,7 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
 
 test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes and every alert in a real Prometheus, alone on the machine
 	$(BIN)/python -m pytest tests/scenarios tests/causes $(PYTEST_ARGS)
@@ -76,6 +77,10 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP se
 soak: $(VENV)/.tested-wheel tools  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow
 	PYTHONPATH=tests $(BIN)/python -m soak.soak $(SOAK_ARGS)
 
+# Development only: half a GB of packages, of which nothing is shipped.
+grafana-check: $(VENV)/.developer tools $(DRAWING)  ## Draw the dashboards with Grafana's own packages and check what is seen
+	$(BIN)/python -m pytest tests/grafana_check $(PYTEST_ARGS)
+
 generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the dashboards, the golden exposition
 	$(BIN)/python -m gpu_bottleneck_exporter.collectors.reference exporter/README.md
 	PYTHONPATH=tests $(BIN)/python -m rules.causes_table rules/README.md README.md
@@ -84,7 +89,7 @@ generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metric
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 
-pictures: $(VENV)/.developer tools  ## Take the READMEs' pictures of the status page, of top and of the dashboards, on a quiet machine
+pictures: $(VENV)/.developer tools $(DRAWING)  ## Take the READMEs' pictures of the status page, of top and of the dashboards, on a quiet machine
 	PYTHONPATH=tests $(BIN)/python tests/pictures.py exporter/pictures
 
 build: $(VENV)/.venv  ## Build wheel and sdist into dist/
@@ -107,10 +112,15 @@ lock: $(VENV)/.venv  ## Renew the versions and hashes that the image is built fr
 	echo 'setuptools>=77' | $(LOCK) - -o exporter/deploy/build-requirements.txt
 
 clean:  ## Remove everything that was built or installed here
-	rm -rf $(VENV) .stacks dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) tests/grafana_check/node_modules .stacks dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 SOURCES = pyproject.toml $(wildcard rules/*.yml rules/runbooks/*.md grafana/*.json) \
 	$(shell find exporter -name '*.py' -o -name '*.css' -o -name '*.js' -o -name py.typed)
+
+$(DRAWING): tests/grafana_check/package-lock.json
+	@command -v npm >/dev/null || $(call apt,nodejs npm)
+	cd tests/grafana_check && npm ci --ignore-scripts --no-fund --no-audit
+	@touch $@
 
 # Debian's python3 comes without ensurepip.
 $(VENV)/.venv:

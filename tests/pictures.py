@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python tests/pictures.py exporter/pictures
 
-Takes about six minutes, four of them for the dashboards, on a machine that does nothing else:
-what the GPUs wait for is real, and on a busy machine they all wait for a CPU.
+Takes about six minutes on a machine that does nothing else: what the demo's GPUs wait for is real,
+and on a busy machine they all wait for a CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import pyte
 from playwright.sync_api import ViewportSize
 
-from dashboardpictures import take
+from grafana_check import take
 from support.browser import chromium, opened
 from support.command import ANY_PORT, COMMAND, serving
 from support.terminal import terminal

@@ -4,46 +4,47 @@ Dashboards, the status page and the terminal read them from here. The waits' col
 Okabe and Ito, with a few between them. Causes of one family share a hue, and one that stands for
 a single wait has its colour. Tests hold every two colours apart in normal, red-blind and
 green-blind sight: waits by 16 (CIE L*a*b*), the many causes by 8, which is enough side by side
-but not from memory. So a name always stands beside a colour.
+but not from memory. So a name always stands beside a colour. On Grafana's dark panels each has a
+contrast of 3 at least, as thin lines need.
 """
 
 from __future__ import annotations
 
-BUSY = "#009E73"
+BUSY = "#0AA175"
 
 WAITING_ON: dict[str, str] = {
     "unallocated": "#D9D9D9",
     "host_code": "#CC79A7",
     "worker_cpu": "#E69F00",
-    "cpu_queue": "#D55E00",
-    "cpu_quota": "#873000",
+    "cpu_queue": "#D65F02",
+    "cpu_quota": "#BC412D",
     "storage": "#0072B2",
-    "memory": "#2349A7",
+    "memory": "#3363C9",
     "network": "#56B4E9",
     "requests": "#D2D8FC",
     "peer": "#F0E442",
     "asleep": "#D9C68D",
-    "unknown": "#5A5A5A",
+    "unknown": "#6F6569",
 }
 
 CAUSES: dict[str, str] = {
     # Telemetry and hardware: reds
-    "telemetry_lost": "#8C142D",
-    "gpu_fault": "#B2182B",
-    "hw_slowdown": "#C94A53",
+    "telemetry_lost": "#C42353",
+    "gpu_fault": "#DD0117",
+    "hw_slowdown": "#CB4B54",
     "thermal_throttle": "#D9727A",
     "clock_limited": "#E699A0",
     "power_capped": "#F3C2C3",
-    "near_thermal_limit": "#A81E48",
-    "pcie_link_degraded": "#AD6369",
+    "near_thermal_limit": "#D24778",
+    "pcie_link_degraded": "#987883",
     # Held and not used: sand
-    "job_stalled": "#8C783B",
+    "job_stalled": "#8F7E3F",
     "startup_stall": "#AE995B",
     "restart_loop": "#BFA857",
     "allocated_never_used": "#F0E6C0",
     "interactive_session": "#C4AF74",
     "allocated_idle": WAITING_ON["asleep"],
-    "oversized_gpu": "#6E5F33",
+    "oversized_gpu": "#76682D",
     # Without demand: pale, as what nobody is to blame for
     "waits_for_requests": WAITING_ON["requests"],
     # The CPU, in orange
@@ -54,7 +55,7 @@ CAUSES: dict[str, str] = {
     "worker_churn": "#935D00",
     # The main process: purples
     "host_loop_bound": WAITING_ON["host_code"],
-    "inline_loading": "#A3477A",
+    "inline_loading": "#A2497E",
     # Storage and memory of the host: blues
     "local_storage_bound": WAITING_ON["storage"],
     "network_storage_bound": WAITING_ON["network"],
@@ -64,12 +65,12 @@ CAUSES: dict[str, str] = {
     # Between GPUs, and to them: yellows
     "gpu_imbalance": WAITING_ON["peer"],
     "straggler": "#D6C92D",
-    "communication_bound": "#A39824",
-    "collective_hang": "#8D861B",
+    "communication_bound": "#A69926",
+    "collective_hang": "#8E8921",
     "sharing_contention": "#DAD67E",
-    "pcie_transfer_bound": "#8F8F3D",
+    "pcie_transfer_bound": "#92903C",
     # On the GPU: greens
-    "gpu_memory_capped": "#00633F",
+    "gpu_memory_capped": "#057748",
     "small_batch": "#33B38F",
     "memory_bandwidth_bound": "#00825F",
     "tensor_cores_idle": "#66C7AB",

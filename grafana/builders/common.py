@@ -16,7 +16,7 @@ from builders.model import (
     query_variable,
     textbox,
 )
-from builders.panels import merged, table
+from builders.panels import AMOUNT, GAUGE, NEUTRAL, merged, narrow, table
 from gpu_bottleneck_exporter import palette
 
 FLEET_UID, GPU_UID, EXPORTER_UID = (
@@ -65,6 +65,19 @@ def cause_colours() -> dict[str, str]:
 def causes_by_name() -> Json:
     """Shows a cause in its colour."""
     return mapped({cause: (cause, colour) for cause, colour in palette.CAUSES.items()})
+
+
+def cause_column(**others: object) -> Json:
+    """A column of causes, in their colours."""
+    return override(
+        "cause",
+        displayName="Cause",
+        custom_minWidth=220,
+        mappings=[causes_by_name()],
+        custom_cellOptions={"type": "color-background", "mode": "basic"},
+        color=UNCOLOURED,
+        **others,
+    )
 
 
 def causes_by_rank() -> Json:
@@ -125,6 +138,7 @@ _TO_GPU = (
     "&var-job=${__data.fields.job}&var-instance=${__data.fields.instance}"
     "&var-gpu=${__data.fields.uuid}"
 )
+_OPENS = "open"
 _RUNBOOK = "${runbooks}/${__data.fields.page}"
 _ALL_RUNBOOKS = "."
 """Below the folder of the runbooks: that folder. Of a GPU without a cause."""
@@ -176,45 +190,40 @@ def _verdict_queries(selector: str, owned: str) -> list[Query]:
 
 
 def _verdict_columns() -> Sequence[Json]:
-    share = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
-    alert_names = mapped({cause: (name, None) for cause, name in pack.alerts().items()})
+    alert_names = mapped(dict.fromkeys(pack.alerts(), (_OPENS, None)))
     pages = mapped({cause: (f"{name}.md", None) for cause, name in pack.alerts().items()})
     to_gpu = [{"title": "Look into this GPU", "url": _TO_GPU}]
     to_runbook = [{"title": "Runbook", "url": _RUNBOOK, "targetBlank": True}]
-    shares = {
-        "Value #B": ("Busy", palette.BUSY),
-        "Value #C": ("SM active", palette.WAITING_ON["storage"]),
-        "Value #D": ("Power", palette.WAITING_ON["worker_cpu"]),
-    }
-    coloured_text = {"type": "color-background", "mode": "basic"}
+    shares = {"Value #B": "Busy", "Value #C": "SM active", "Value #D": "Power"}
     ratio = {"unit": "percentunit", "decimals": 0, "min": 0, "max": 1}
     return [
-        override("cluster", displayName="Cluster"),
-        override("instance", displayName="Node", links=to_gpu),
-        override("gpu", displayName="GPU", custom_width=60, links=to_gpu),
-        override("owner", displayName="Owner"),
+        override("cluster", displayName="Cluster", custom_width=110),
+        override("instance", displayName="Node", custom_minWidth=130, links=to_gpu),
+        override("gpu", displayName="GPU", **narrow(50), links=to_gpu),
+        override("owner", displayName="Owner", custom_minWidth=165),
+        cause_column(links=to_gpu),
         override(
-            "cause",
-            displayName="Cause",
-            mappings=[causes_by_name()],
-            custom_cellOptions=coloured_text,
-            color=UNCOLOURED,
-            links=to_gpu,
+            "runbook",
+            displayName="Runbook",
+            **narrow(85),
+            mappings=[alert_names],
+            noValue=_OPENS,
+            links=to_runbook,
         ),
-        override("runbook", displayName="Runbook", mappings=[alert_names], links=to_runbook),
         *(
             override(
                 name,
                 displayName=text,
-                custom_cellOptions=share,
-                color={"mode": "fixed", "fixedColor": colour},
+                custom_cellOptions=GAUGE,
+                color=NEUTRAL,
+                **narrow(92),
                 **ratio,
             )
-            for name, (text, colour) in shares.items()
+            for name, text in shares.items()
         ),
-        override("Value #E", displayName="Lost now", **ratio),
-        override("Value #F", displayName="Since", unit="dateTimeFromNow"),
-        override("Value #G", displayName="GPU-hours lost", unit="short", decimals=1),
+        override("Value #E", displayName="Lost now", **narrow(80), **ratio),
+        override("Value #F", displayName="Since", **narrow(115), unit="dateTimeFromNow"),
+        override("Value #G", displayName="GPU-hours lost", **narrow(145), unit=AMOUNT, decimals=1),
         override("page", mappings=[pages], noValue=_ALL_RUNBOOKS),
         # As Grafana says it up to 12.1, and later.
         *(

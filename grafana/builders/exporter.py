@@ -7,7 +7,6 @@ from builders.common import (
     OF_NO_TARGET,
     RATE,
     TARGETS,
-    UNCOLOURED,
     runbook,
     runbooks_variable,
     target_variables,
@@ -21,14 +20,14 @@ from builders.model import (
     alert_annotation,
     mapped,
     override,
-    override_all,
 )
-from builders.panels import LEGEND_TABLE, lines, merged, states, stats, table
+from builders.panels import LEGEND_TABLE, lines, merged, narrow, states, stats, table
 from gpu_bottleneck_exporter import palette
 
 OF_US = f"gpu_exporter_build_info{{{TARGETS}}}"
 OURS = f"on (job, instance) {OF_US}"
-GOOD, BAD = palette.BUSY, WARN
+UP, BAD = palette.WAITING_ON["unknown"], WARN
+_FROM_ONE = {"color": BAD, "value": 1}
 _KNOWN = f"count(gpu_up{{{TARGETS}}}) * 0"
 """Where exporters tell of GPUs at all: what makes a count of none a zero."""
 NO_EXPORTER = "No data: does Prometheus scrape the exporters?"
@@ -47,7 +46,7 @@ def _answers() -> list[Panel]:
                     "{{instance}}",
                 )
             ],
-            [mapped({"1": ("up", GOOD), "0": ("down", BAD)})],
+            [mapped({"1": ("up", UP), "0": ("down", BAD)})],
             width=16,
             links=[runbook("GpuExporterDown")],
             no_value=NO_EXPORTER,
@@ -60,7 +59,7 @@ def _answers() -> list[Panel]:
                 Query(f"count(gpu_up{{{TARGETS}}} == 0) or {_KNOWN}", "do not", instant=True),
             ],
             "none",
-            colours={"answer": GOOD, "do not": BAD},
+            alarms={"do not": BAD},
             width=4,
             links=[runbook("GpuTelemetryLost")],
             no_value="No data",
@@ -72,7 +71,7 @@ def _answers() -> list[Panel]:
             [Query("count(gpu:threshold:evidence)", "loaded", instant=True)],
             "none",
             defaults={
-                "mappings": [mapped({"1": ("loaded", GOOD)})],
+                "mappings": [mapped({"1": ("loaded", "text")})],
                 "color": {"mode": "fixed", "fixedColor": BAD},
             },
             width=4,
@@ -93,7 +92,7 @@ def _answers() -> list[Panel]:
             transformations=merged(("instance", "gpu", "uuid"), "Value"),
             overrides=[
                 override("instance", displayName="Node"),
-                override("gpu", displayName="GPU", custom_width=60),
+                override("gpu", displayName="GPU", **narrow(50)),
                 override("uuid", displayName="UUID"),
             ],
             links=[runbook("GpuTelemetryLost")],
@@ -173,6 +172,7 @@ def _fresh() -> list[Panel]:
             ],
             "percentunit",
             colours={"not observed": palette.WAITING_ON["unknown"], "dropped": BAD},
+            reaches=0.05,
         ),
         lines(
             "Duration of a reading, by collector",
@@ -191,48 +191,54 @@ def _fresh() -> list[Panel]:
 
 
 def _sees() -> list[Panel]:
+    given = f"min by (instance, signal) (gpu_exporter_signal_available{{{TARGETS}}})"
+    lacks = {"mode": "absolute", "steps": [{"color": "text", "value": None}, _FROM_ONE]}
     return [
         table(
             "Signals",
-            "Whether every GPU that is up, or the host, gives the signal. No: the series built on "
-            "it are absent or coarser somewhere; `check` on the node tells the remedy.",
+            "On how many nodes it is known whether every GPU that is up, or the host, gives the "
+            "signal, and on how many it is missing. It is not known where the collectors that "
+            "read it are off.",
             [
+                Query(f"count by (signal) ({given})", table=True),
                 Query(
-                    f"min by (instance, signal) (gpu_exporter_signal_available{{{TARGETS}}})",
+                    f"count by (signal) ({given} == 0) or count by (signal) ({given}) * 0",
                     table=True,
-                )
+                ),
             ],
             "none",
-            width=24,
             height=10,
-            transformations=[
-                {
-                    "id": "groupingToMatrix",
-                    "options": {
-                        "columnField": "signal",
-                        "rowField": "instance",
-                        "valueField": "Value",
-                        "emptyValue": "null",
-                    },
-                }
-            ],
+            sort="Missing",
+            transformations=merged(("signal", "Value #A", "Value #B")),
             links=[runbook("GpuCausesBlind")],
-            # A signal is not told where the collectors that read it are off: neither yes nor no.
             overrides=[
-                override_all(
-                    "/.*/",
-                    mappings=[mapped({"1": ("yes", GOOD), "0": ("no", BAD)})],
-                    custom_cellOptions={"type": "color-background", "mode": "basic"},
-                    color=UNCOLOURED,
-                ),
+                override("signal", displayName="Signal", custom_minWidth=200),
+                override("Value #A", displayName="Nodes", **narrow(90)),
                 override(
-                    "instance\\signal",
-                    displayName="Node",
-                    custom_width=200,
-                    custom_cellOptions={"type": "auto"},
+                    "Value #B",
+                    displayName="Missing",
+                    **narrow(90),
+                    color={"mode": "thresholds"},
+                    thresholds=lacks,
+                    custom_cellOptions={"type": "color-text"},
                 ),
             ],
             no_value=NO_EXPORTER,
+        ),
+        table(
+            "Where signals are missing",
+            "The series built on the signal are absent or coarser there; `check` on the node tells "
+            "the remedy.",
+            [Query(f"{given} == 0", table=True)],
+            "none",
+            height=10,
+            sort="Signal",
+            transformations=merged(("signal", "instance"), "Value"),
+            overrides=[
+                override("signal", displayName="Signal"),
+                override("instance", displayName="Node"),
+            ],
+            no_value="No rows: no signal is missing, or no data: see Signals",
         ),
     ]
 
@@ -245,6 +251,7 @@ def _costs() -> list[Panel]:
             "Cores that the exporter itself uses, driver included.",
             [Query(f"rate(process_cpu_seconds_total{{{TARGETS}}}{RATE}) and {OURS}", by)],
             "short",
+            reaches=0.1,
             width=8,
         ),
         lines(
@@ -259,6 +266,7 @@ def _costs() -> list[Panel]:
             "Seconds of each second that its threads spend inside driver calls.",
             [Query(f"rate(gpu_exporter_driver_seconds_total{{{TARGETS}}}{RATE})", by)],
             "percentunit",
+            reaches=0.05,
             width=8,
         ),
         lines(

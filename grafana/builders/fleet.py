@@ -14,9 +14,8 @@ from builders.common import (
     OWNED,
     SPACE,
     TARGETS,
-    UNCOLOURED,
     cause_colours,
-    causes_by_name,
+    cause_column,
     cost_of,
     cost_variable,
     namespace_variable,
@@ -27,6 +26,7 @@ from builders.common import (
     with_owner,
 )
 from builders.model import (
+    BARELY,
     WARN,
     Dashboard,
     Json,
@@ -34,10 +34,21 @@ from builders.model import (
     Query,
     Row,
     alert_annotation,
+    mapped,
     override,
     override_all,
 )
-from builders.panels import LEGEND_TABLE, NEUTRAL, bars, lines, merged, stats, table
+from builders.panels import (
+    AMOUNT,
+    GAUGE,
+    LEGEND_TABLE,
+    NEUTRAL,
+    lines,
+    merged,
+    narrow,
+    stats,
+    table,
+)
 from gpu_bottleneck_exporter import palette
 
 HELD = f"gpu:held:info{{{TARGETS}, {SPACE}}}"
@@ -48,8 +59,12 @@ _UNEXPLAINED = SUMMED.replace("{", '{cause="unexplained_low_utilization", ', 1)
 LOST_HOURS = f"(sum(sum_over_time({SUMMED}[$__range])) or {KNOWN}) {HOURS}"
 OF_TARGETS = f'ALERTS{{alertstate="firing", alertname=~"Gpu.+", {TARGETS}}}'
 FIRING = f'{OF_TARGETS} or ALERTS{{alertstate="firing", alertname=~"Gpu.+", {OF_NO_TARGET}}}'
-NOTHING = {"nothing": palette.WAITING_ON["unallocated"]}
-"""A zero is no cause and has no colour that looks like one."""
+NO_CAUSE = {"other": "#9097A3", "nothing": palette.WAITING_ON["unallocated"]}
+"""Neither a zero nor a rest has a colour that looks like a cause."""
+LARGEST = 10
+"""More colours cannot be told apart."""
+MOST = f"topk({LARGEST}, sum by (cause) (sum_over_time({SUMMED}[$__range] @ end())))"
+"""The causes that cost most over the time shown, whenever asked within it."""
 
 
 def _counted(expr: str) -> str:
@@ -80,37 +95,31 @@ def _counts() -> Panel:
         f"unless {ON_GPU} gpu:bottleneck:primary{{{TARGETS}}}"
     )
     queries = {
-        "held": _counted(HELD),
-        "free": FREE,
         "underused": _counted(_gate("underused")),
         "held and idle": _counted(_gate("idle")),
         "busy, inefficient": _counted(_gate("inefficient")),
-        "no cause to name": _counted(fine),
         "blind: {{kind}}": _blind_now(),
+        "no cause to name": _counted(fine),
+        "held": _counted(HELD),
+        "free": FREE,
     }
     blind = [kind.removesuffix("_causes") for kind in pack.blind_kinds()]
-    unused = palette.WAITING_ON["unallocated"]
     return stats(
         "GPUs",
-        "Held: somebody has it. Free: nobody has. Underused: busy for less than half of the time. "
-        "Held and idle: practically unused, servers without requests among them. Busy, "
-        "inefficient: it works and few of its SMs do. No cause to name: held, old enough to be "
-        "judged, no cause has enough evidence. Blind: signals are missing for causes of this kind. "
-        "A GPU may count as several. With a namespace chosen, none is free: free GPUs are "
-        "nobody's.",
+        "Underused: busy for less than half of the time. Held and idle: practically unused, "
+        "servers without requests among them. Busy, inefficient: it works and few of its SMs do. "
+        "Blind: signals are missing for causes of this kind. No cause to name: held, old enough "
+        "to be judged, no cause has enough evidence. Held: somebody has it. Free: nobody has. A "
+        "GPU may count as several. With a namespace chosen, none is free: free GPUs are nobody's.",
         [Query(expr, name, instant=True) for name, expr in queries.items()],
         "none",
         width=24,
         height=4,
-        colours={
-            "held": palette.WAITING_ON["network"],
-            "free": unused,
+        alarms={
             "underused": WARN,
-            "held and idle": palette.CAUSES["allocated_idle"],
-            "busy, inefficient": palette.CAUSES["small_batch"],
-            "no cause to name": palette.BUSY,
-            **{f"blind: {kind}": palette.WAITING_ON["host_code"] for kind in blind},
-            "blind: nothing": unused,
+            "held and idle": WARN,
+            "busy, inefficient": BARELY,
+            **{f"blind: {kind}": BARELY for kind in blind},
         },
         no_value=NO_DATA,
     )
@@ -129,13 +138,15 @@ def _lost_over_time() -> Panel:
         "Lost GPUs, by cause",
         "How many GPUs' worth of work is lost at a time, each GPU under one cause: the idle time "
         "of those that wait, the idle SMs of those that work in vain, all of those that are down. "
-        "The area is GPU-hours.",
+        f"The area is GPU-hours. The {LARGEST} causes that cost most over the time shown; other: "
+        "all else.",
         [
-            Query(f"sum by (cause) ({SUMMED})", "{{cause}}", step="1m"),
+            Query(f"sum by (cause) ({SUMMED}) and on (cause) {MOST}", "{{cause}}", step="1m"),
+            Query(f"sum({SUMMED} unless on (cause) {MOST})", "other", step="1m"),
             Query(f"{KNOWN} unless on () {SUMMED}", "nothing", step="1m"),
         ],
-        "short",
-        colours=cause_colours() | NOTHING,
+        "none",
+        colours=cause_colours() | NO_CAUSE,
         stacked=True,
         width=16,
         height=10,
@@ -145,24 +156,28 @@ def _lost_over_time() -> Panel:
 
 
 def _lost_by_cause() -> Panel:
-    return bars(
+    return table(
         "GPU-hours lost, by cause",
         f"Over the time shown. {HOURS_TOLD}",
-        [
-            Query(
-                f"sort_desc(sum by (cause) (sum_over_time({SUMMED}[$__range])) {HOURS})",
-                "{{cause}}",
-                instant=True,
-            ),
-            Query(
-                f"{KNOWN} unless on () sum_over_time({SUMMED}[$__range])", "nothing", instant=True
-            ),
-        ],
-        "short",
-        colours=cause_colours() | NOTHING,
+        [Query(f"sum by (cause) (sum_over_time({SUMMED}[$__range])) {HOURS}", table=True)],
+        AMOUNT,
+        sort="GPU-hours lost",
         width=8,
         height=10,
-        no_value=NO_DATA,
+        transformations=merged(("cause", "Value")),
+        overrides=[
+            cause_column(),
+            override(
+                "Value",
+                displayName="GPU-hours lost",
+                **narrow(220),
+                min=0,
+                decimals=1,
+                color=NEUTRAL,
+                custom_cellOptions=GAUGE,
+            ),
+        ],
+        no_value=or_no_data("No rows: nothing is lost"),
     )
 
 
@@ -171,7 +186,7 @@ def _totals() -> list[Panel]:
     lost = f"sum(sum_over_time({SUMMED}[$__range]))"
     unexplained = f"(sum(sum_over_time({_UNEXPLAINED}[$__range])) or {lost} * 0) / ({lost} > 0)"
     # No good news in green, nor in any other colour of the palette.
-    size: Json = {"width": 4, "height": 4, "defaults": {"color": NEUTRAL}}
+    size: Json = {"width": 4, "height": 4, "defaults": {"color": NEUTRAL, "decimals": 1}}
     used = {
         name: f"({_counted(_busy_from(threshold))}) / (count({HELD}) > 0)"
         for name, threshold in (("well", "busy"), ("very well", "very_busy"))
@@ -181,7 +196,7 @@ def _totals() -> list[Panel]:
             "GPU-hours lost",
             f"Over the time shown. {HOURS_TOLD}",
             [Query(LOST_HOURS, "lost", instant=True)],
-            "short",
+            AMOUNT,
             no_value=NO_DATA,
             **size,
         ),
@@ -207,7 +222,7 @@ def _totals() -> list[Panel]:
             "GPU-hours lost times the cost of a GPU-hour, in the currency in which it is typed in "
             "above: a number with a point, like 2.5.",
             [Query(cost_of(LOST_HOURS), "cost", instant=True)],
-            "short",
+            AMOUNT,
             no_value=or_no_data("No cost typed in"),
             **size,
         ),
@@ -231,28 +246,25 @@ def _owners() -> Panel:
         "GPU-hours lost over the time shown, by owner and cause, the 20 largest, and what they "
         f"cost, where a cost is typed in above. {HOURS_TOLD}",
         [Query(most, table=True), Query(cost_of(most), table=True)],
-        "short",
+        AMOUNT,
         sort="GPU-hours lost",
         width=12,
-        height=9,
+        height=8,
         transformations=merged(("owner", "cause", "Value", "Value #A", "Value #B")),
         overrides=[
-            override("owner", displayName="Owner"),
-            override(
-                "cause",
-                displayName="Cause",
-                mappings=[causes_by_name()],
-                custom_cellOptions={"type": "color-background", "mode": "basic"},
-                color=UNCOLOURED,
-            ),
+            override("owner", displayName="Owner", custom_minWidth=200),
+            cause_column(),
             # The letter is there only where the second query has an answer, too.
-            override_all("/^Value( #A)?$/", displayName="GPU-hours lost", decimals=1),
-            override("Value #B", displayName="Cost", decimals=2),
+            override_all(
+                "/^Value( #A)?$/", displayName="GPU-hours lost", **narrow(130), decimals=1
+            ),
+            override("Value #B", displayName="Cost", **narrow(110), decimals=2),
         ],
         no_value=or_no_data("No rows: nothing is lost"),
     )
 
 
+_SEVERITIES = {"critical": ("critical", WARN), "warning": ("warning", BARELY)}
 _ALERT_COLUMNS = ("severity", "alertname", "cause", "owner", "Value #B", "Value #C")
 
 
@@ -277,13 +289,14 @@ def _alerts() -> list[Panel]:
             "none",
             sort="GPUs",
             width=12,
-            height=9,
+            height=8,
             # Without a letter where only the first query has an answer.
             transformations=merged(_ALERT_COLUMNS, "Value", "Value #A"),
             overrides=[
                 override(
                     "alertname",
                     displayName="Alert",
+                    custom_minWidth=225,
                     links=[
                         {
                             "title": "Runbook",
@@ -292,11 +305,18 @@ def _alerts() -> list[Panel]:
                         }
                     ],
                 ),
-                override("severity", displayName="Severity", custom_width=90),
-                override("cause", displayName="Cause"),
-                override("owner", displayName="Who", custom_width=90),
-                override("Value #B", displayName="GPUs", custom_width=70),
-                override("Value #C", displayName="Nodes", custom_width=70),
+                override(
+                    "severity",
+                    displayName="Severity",
+                    **narrow(85),
+                    mappings=[mapped(_SEVERITIES)],
+                    color=NEUTRAL,
+                    custom_cellOptions={"type": "color-text"},
+                ),
+                override("cause", displayName="Cause", custom_minWidth=220),
+                override("owner", displayName="Who", **narrow(80)),
+                override("Value #B", displayName="GPUs", **narrow(70)),
+                override("Value #C", displayName="Nodes", **narrow(70)),
             ],
             no_value=or_no_data("No rows: no alert fires"),
         ),
@@ -314,8 +334,8 @@ def _coverage() -> list[Panel]:
                 Query(f"count by (blind) ({blind})", "{{blind}}", step="5m"),
                 Query(f"{KNOWN} unless on () ({blind})", "nothing", step="5m"),
             ],
-            "short",
-            colours=NOTHING,
+            "none",
+            colours=NO_CAUSE,
             width=12,
             height=7,
             no_value=NO_DATA,
@@ -325,7 +345,7 @@ def _coverage() -> list[Panel]:
             "Held by a process or assigned by a scheduler, and free. With a namespace chosen, none "
             "is free: free GPUs are nobody's.",
             [Query(_counted(HELD), "held", step="5m"), Query(FREE, "free", step="5m")],
-            "short",
+            "none",
             colours={
                 "held": palette.WAITING_ON["network"],
                 "free": palette.WAITING_ON["unallocated"],
@@ -356,9 +376,9 @@ def dashboard() -> Dashboard:
         ],
         since="24h",
         rows=[
-            Row("Which GPUs are wasted", [_counts(), verdicts("Verdicts", TARGETS, height=13)]),
+            Row("Which GPUs are wasted, and what fires", [_counts(), *_alerts(), _owners()]),
+            Row("GPU by GPU", [verdicts("Verdicts", TARGETS, height=13)]),
             Row("What is lost", [_lost_over_time(), _lost_by_cause(), *_totals()]),
-            Row("Who, and what fires", [_owners(), *_alerts()]),
             Row("What cannot be seen", _coverage()),
         ],
     )

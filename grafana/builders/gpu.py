@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builders import pack
 from builders.common import (
     CHOSEN,
     GPU_UID,
@@ -11,9 +12,7 @@ from builders.common import (
     RATE,
     SPACE,
     TARGETS,
-    UNCOLOURED,
     cause_colours,
-    causes_by_name,
     causes_by_rank,
     namespace_variable,
     or_no_data,
@@ -33,11 +32,11 @@ from builders.model import (
     override,
     query_variable,
 )
-from builders.panels import LEGEND_TABLE, lines, merged, states, table
+from builders.panels import GAUGE, LEGEND_TABLE, lines, merged, narrow, states, table
 from gpu_bottleneck_exporter import palette
 
 WAIT = palette.WAITING_ON
-LIMIT, DIM = WARN, WAIT["unknown"]
+DIM = WAIT["unknown"]
 NAMED = "{{instance}} GPU {{gpu}}"
 
 
@@ -110,26 +109,26 @@ def _evidence_table() -> Panel:
         overrides=[
             override("instance", displayName="Node"),
             # Without a unit of its own, GPU 1 would be 100 %.
-            override("gpu", displayName="GPU", custom_width=60, unit="string"),
-            override(
-                "cause",
-                displayName="Cause",
-                mappings=[causes_by_name()],
-                custom_cellOptions={"type": "color-background", "mode": "basic"},
-                color=UNCOLOURED,
-            ),
+            override("gpu", displayName="GPU", **narrow(50), unit="string"),
+            # Without its colour: most causes here are ruled out.
+            override("cause", displayName="Cause", custom_minWidth=230),
             override(
                 "Value",
                 displayName="Evidence",
                 min=0,
                 max=1,
-                decimals=2,
-                color={"mode": "fixed", "fixedColor": DIM},
-                custom_cellOptions={
-                    "type": "gauge",
-                    "mode": "basic",
-                    "valueDisplayMode": "text",
+                decimals=0,
+                custom_minWidth=120,
+                custom_filterable=False,
+                color={"mode": "thresholds"},
+                thresholds={
+                    "mode": "absolute",
+                    "steps": [
+                        {"color": DIM, "value": None},
+                        {"color": WARN, "value": pack.threshold("evidence")},
+                    ],
                 },
+                custom_cellOptions=GAUGE,
             ),
         ],
         no_value=or_no_data("No rows: nothing is weighed"),
@@ -154,6 +153,8 @@ def _time() -> list[Panel]:
             ],
             "percentunit",
             colours=waits_colours(),
+            # What it waits for is to be seen first.
+            overrides=[override("busy", custom_fillOpacity=25)],
             stacked=True,
             share=True,
             height=10,
@@ -267,22 +268,28 @@ def _cpu() -> list[Panel]:
             colours={
                 "main": WAIT["host_code"],
                 "worker": WAIT["worker_cpu"],
-                "limit": LIMIT,
                 "CPU set": DIM,
             },
+            limits=["limit"],
         ),
         lines(
-            "Throttled, and idle CPUs of the node",
-            "Throttled: the share of CPU time that the limit took away, which is the throughput "
-            "that is lost. Node idle: the share of the node's CPUs with nothing to do.",
-            [
-                Query(f"max (gpu:throttled:ratio_rate5m{{{CHOSEN}}})", "throttled"),
-                Query(f"min ({host})", "node idle"),
-            ],
+            "Throttled by the limit",
+            "The share of CPU time that the limit took away, which is the throughput that is lost.",
+            [Query(f"max (gpu:throttled:ratio_rate5m{{{CHOSEN}}})", "throttled")],
             "percentunit",
-            colours={"throttled": WAIT["cpu_quota"], "node idle": DIM},
+            colours={"throttled": WAIT["cpu_quota"]},
             share=True,
             thresholds=("throttled", "throttled_severe"),
+            width=6,
+        ),
+        lines(
+            "Idle CPUs of the node",
+            "The share of the node's CPUs with nothing to do, of the busiest node.",
+            [Query(f"min ({host})", "idle")],
+            "percentunit",
+            colours={"idle": WAIT["asleep"]},
+            share=True,
+            width=6,
         ),
     ]
 
@@ -315,27 +322,34 @@ def _io() -> list[Panel]:
             },
         ),
         lines(
-            "Pressure of the job, and the node's disks",
-            "Pressure: the share of time in which some task of the job's control groups was held "
-            "up for lack of CPU, disk or memory. Disk: the busiest disk of the node, whoever uses "
-            "it.",
+            "Pressure of the job",
+            "The share of time in which some task of the job's control groups was held up for "
+            "lack of CPU, disk or memory.",
             [
                 Query(
                     "max by (resource) (rate(gpu_feeder_pressure_seconds_total"
                     f'{{kind="some", {CHOSEN}}}{RATE}))',
                     "{{resource}}",
-                ),
-                Query(f"max ({disks})", "disk"),
+                )
             ],
             "percentunit",
             colours={
                 "cpu": WAIT["cpu_queue"],
                 "io": WAIT["storage"],
                 "memory": WAIT["memory"],
-                "disk": DIM,
             },
             share=True,
+            width=6,
+        ),
+        lines(
+            "Busiest disk of the node",
+            "The share of time in which it had something to do, whoever uses it.",
+            [Query(f"max ({disks})", "disk")],
+            "percentunit",
+            colours={"disk": WAIT["storage"]},
+            share=True,
             thresholds=("disk_busy",),
+            width=6,
         ),
     ]
 
@@ -350,7 +364,8 @@ def _host_memory() -> list[Panel]:
                 Query(f"max (gpu_feeder_memory_limit_bytes{{{CHOSEN}}})", "limit"),
             ],
             "bytes",
-            colours={"used": WAIT["memory"], "limit": LIMIT},
+            colours={"used": WAIT["memory"]},
+            limits=["limit"],
         ),
         lines(
             "Shared memory",
@@ -416,7 +431,8 @@ def _device_memory() -> list[Panel]:
                 Query(_sum("gpu_memory_total_bytes"), "installed"),
             ],
             "bytes",
-            colours={"used": WAIT["memory"], "installed": LIMIT},
+            colours={"used": WAIT["memory"]},
+            limits=["installed"],
         ),
         lines(
             "Used share of the GPU's memory",
@@ -443,7 +459,8 @@ def _power() -> list[Panel]:
                 Query(_sum("gpu_power_limit_watts"), "limit"),
             ],
             "watt",
-            colours={"drawn": WAIT["worker_cpu"], "limit": LIMIT},
+            colours={"drawn": WAIT["worker_cpu"]},
+            limits=["limit"],
         ),
         lines(
             "SM clock, of the highest",
@@ -472,11 +489,8 @@ def _power() -> list[Panel]:
                 Query(f"min ({limits})", "slows down"),
             ],
             "celsius",
-            colours={
-                "gpu": WAIT["cpu_queue"],
-                "memory": WAIT["memory"],
-                "slows down": palette.CAUSES["gpu_fault"],
-            },
+            colours={"gpu": WAIT["worker_cpu"], "memory": WAIT["memory"]},
+            limits=["slows down"],
         ),
     ]
 
@@ -500,8 +514,8 @@ def _links() -> list[Panel]:
                 "PCIe sent": WAIT["network"],
                 "NVLink received": WAIT["worker_cpu"],
                 "NVLink sent": WAIT["peer"],
-                "PCIe capacity": LIMIT,
             },
+            limits=["PCIe capacity"],
         ),
         lines(
             "PCIe link, of what it supports",
@@ -630,7 +644,7 @@ def dashboard() -> Dashboard:
             Row("What is wrong", _verdict()),
             Row("Where the time goes", _time()),
             Row("Who feeds it", _feeders()),
-            Row("The GPU itself", _device()),
-            Row("Other GPUs of the same job", _siblings()),
+            Row("The GPU itself", _device(), collapsed=True),
+            Row("Other GPUs of the same job", _siblings(), collapsed=True),
         ],
     )

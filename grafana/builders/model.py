@@ -183,8 +183,9 @@ def _placed(rows: Sequence[Row]) -> list[Json]:
             "gridPos": {"h": 1, "w": COLUMNS, "x": 0, "y": y},
             "panels": [],
         }
-        panels, y = _lined_up(row.panels, number + 1, y + 1)
+        panels, bottom = _lined_up(row.panels, number + 1, y + 1)
         number += 1 + len(panels)
+        y = y + 1 if row.collapsed else bottom
         if row.collapsed:
             head["panels"] = panels
             panels = []

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builders.model import NOTHING, Json, Panel, Query, coloured, override_all
+from builders.model import NOTHING, Json, Panel, Query, coloured, override, override_all
 
+AMOUNT = "locale"
+"""The unit of numbers to be read as they are: `short` makes 1.09 K of 1 093."""
 LEGEND: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 LEGEND_TABLE: Json = {
     "displayMode": "table",
@@ -19,6 +21,10 @@ EMPTY_CELLS = override_all("/.*/", noValue=NOTHING)
 NEUTRAL: Json = {"mode": "fixed", "fixedColor": "text"}
 """Of numbers that are neither good nor bad by themselves: the colour of the theme's texts."""
 ALL_VALUES: Json = {"mode": "multi", "sort": "desc"}
+ABOVE_ALL = 1.03
+"""Where an axis of shares ends: at 1, a line at 1 would lie on the frame."""
+AXIS_REACHES = {"percentunit": ABOVE_ALL, "none": 1, "short": 1, "s": 0.01, "Bps": 1000, "cps": 1}
+"""At least, by unit: an axis without a value but zero goes to 100 by itself, which is 10 000 %."""
 
 
 def lines(  # noqa: PLR0913 - a panel has many sides
@@ -28,12 +34,19 @@ def lines(  # noqa: PLR0913 - a panel has many sides
     unit: str,
     *,
     colours: Mapping[str, str] | None = None,
+    limits: Sequence[str] = (),
     stacked: bool = False,
     share: bool = False,
+    reaches: float | None = None,
     legend: Json = LEGEND,
+    overrides: Sequence[Json] = (),
     **others: Any,  # noqa: ANN401 - what `Panel` takes
 ) -> Panel:
-    """Series over time. `share`: the axis goes from 0 to 1. Gaps stay gaps."""
+    """Series over time, `limits` dashed; gaps stay gaps.
+
+    `share`: the axis shows 0 to 1. `reaches`: as far as that at least.
+    """
+    reaches = reaches or AXIS_REACHES.get(unit)
     custom: Json = {
         "drawStyle": "line",
         "lineWidth": 0 if stacked else 1,
@@ -41,6 +54,7 @@ def lines(  # noqa: PLR0913 - a panel has many sides
         "showPoints": "never",
         "spanNulls": False,
         "axisSoftMin": 0,
+        **({"axisSoftMax": reaches} if reaches else {}),
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
         "thresholdsStyle": {"mode": "dashed" if others.get("thresholds") else "off"},
     }
@@ -52,12 +66,17 @@ def lines(  # noqa: PLR0913 - a panel has many sides
         unit=unit,
         custom=custom,
         options={"legend": legend, "tooltip": ALL_VALUES},
-        defaults={"min": 0, "max": 1} if share else {"min": 0},
-        overrides=[coloured(name, colour) for name, colour in (colours or {}).items()],
+        defaults={"min": 0, "max": 1 if stacked else ABOVE_ALL} if share else {"min": 0},
+        overrides=[
+            *(coloured(name, colour) for name, colour in (colours or {}).items()),
+            *(override(name, color=NEUTRAL, custom_lineStyle=_DASHED) for name in limits),
+            *overrides,
+        ],
         **others,
     )
 
 
+_DASHED: Json = {"fill": "dash", "dash": [8, 6]}
 LAST_VALUE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
@@ -67,10 +86,10 @@ def stats(
     queries: Sequence[Query],
     unit: str,
     *,
-    colours: Mapping[str, str] | None = None,
+    alarms: Mapping[str, str] | None = None,
     **others: Any,  # noqa: ANN401 - what `Panel` takes
 ) -> Panel:
-    """The last values, large."""
+    """The last values, large; in the colour of an alarm those of these names, from 1 on."""
     return Panel(
         title=title,
         description=description,
@@ -83,46 +102,19 @@ def stats(
             "justifyMode": "auto",
             "orientation": "auto",
             "textMode": "auto",
-            "wideLayout": True,
+            # A name beside a number is soon read with the next one.
+            "wideLayout": False,
             "reduceOptions": LAST_VALUE,
         },
-        overrides=[coloured(name, colour) for name, colour in (colours or {}).items()],
-        **others,
+        overrides=[_alarm(name, colour) for name, colour in (alarms or {}).items()],
+        **{"defaults": {"color": NEUTRAL}, **others},
     )
 
 
-def bars(
-    title: str,
-    description: str,
-    queries: Sequence[Query],
-    unit: str,
-    *,
-    colours: Mapping[str, str],
-    **others: Any,  # noqa: ANN401 - what `Panel` takes
-) -> Panel:
-    """The last values as bars."""
-    return Panel(
-        title=title,
-        description=description,
-        kind="bargauge",
-        queries=queries,
-        unit=unit,
-        options={
-            "displayMode": "basic",
-            "orientation": "horizontal",
-            "valueMode": "text",
-            "namePlacement": "left",
-            "showUnfilled": False,
-            "sizing": "auto",
-            "minVizHeight": 16,
-            "minVizWidth": 8,
-            "maxVizHeight": 30,
-            "reduceOptions": LAST_VALUE,
-        },
-        defaults={"min": 0},
-        overrides=[coloured(name, colour) for name, colour in colours.items()],
-        **others,
-    )
+def _alarm(name: str, colour: str) -> Json:
+    steps = [{"color": "text", "value": None}, {"color": colour, "value": 1}]
+    thresholds = {"mode": "absolute", "steps": steps}
+    return override(name, color={"mode": "thresholds"}, thresholds=thresholds)
 
 
 def table(  # noqa: PLR0913 - a panel has many sides
@@ -180,6 +172,14 @@ def states(
         defaults={"mappings": list(mappings)},
         **others,
     )
+
+
+GAUGE: Json = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+
+
+def narrow(width: int) -> Json:
+    """Properties of a column of `width` pixels that has nothing to choose from by a filter."""
+    return {"custom_width": width, "custom_filterable": False}
 
 
 def merged(order: Sequence[str], *hidden: str) -> list[Json]:

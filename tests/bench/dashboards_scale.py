@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -34,7 +35,12 @@ RECENT_SECONDS = 600
 """What only tables and single values show is written for so long."""
 TIMES = 5
 GPUS_PER_NODE = 8
-_CAUSES = [*CAUSES]
+_OFTEN = (
+    *("cpu_preprocessing_bound", "local_storage_bound", "allocated_idle", "too_few_workers"),
+    *("host_loop_bound", "network_storage_bound", "small_batch", "cpu_throttled"),
+)
+_CAUSES = [*dict.fromkeys((*_OFTEN, *CAUSES))]
+_ALERTS = pack.alerts()
 
 Value = Callable[[int, int], float]
 """Of GPU number, at Unix time."""
@@ -42,23 +48,35 @@ Value = Callable[[int, int], float]
 
 def main(gpus: int) -> None:
     """Print the table."""
+    with (
+        tempfile.TemporaryDirectory(prefix="dashboards-") as name,
+        filled(Path(name), gpus) as (
+            server,
+            end,
+            samples,
+        ),
+    ):
+        print(f"{gpus} GPUs, {samples / 1e6:.1f} million samples\n")
+        print_table(server, end)
+
+
+@contextmanager
+def filled(folder: Path, gpus: int) -> Iterator[tuple[Prometheus, int, int]]:
+    """A Prometheus with a day of the fleet, when that ends (Unix time), how many samples it is."""
     end = int(time.time()) // STEP_SECONDS * STEP_SECONDS
-    with tempfile.TemporaryDirectory(prefix="dashboards-") as name:
-        folder = Path(name)
-        samples = fill(folder, gpus, end)
-        port = free_port()
-        (folder / "prometheus.yml").write_text("{}\n")
-        command = [
-            require("prometheus", "prometheus"),
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            "--storage.tsdb.max-block-duration=2h",  # no compaction beside the queries
-            f"--web.listen-address={HOST}:{port}",
-            "--log.level=warn",
-        ]
-        with daemon(command, port, "/-/ready", folder / "log") as pid:
-            print(f"{gpus} GPUs, {samples / 1e6:.1f} million samples\n")
-            print_table(Prometheus(port, pid), end)
+    samples = fill(folder, gpus, end)
+    port = free_port()
+    (folder / "prometheus.yml").write_text("{}\n")
+    command = [
+        require("prometheus", "prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--storage.tsdb.max-block-duration=2h",  # no compaction beside the queries
+        f"--web.listen-address={HOST}:{port}",
+        "--log.level=warn",
+    ]
+    with daemon(command, port, "/-/ready", folder / "log") as pid:
+        yield Prometheus(port, pid), end, samples
 
 
 def print_table(server: Prometheus, end: int) -> None:
@@ -119,32 +137,43 @@ def lines(gpus: int, begin: int, until: int, end: int) -> Iterator[str]:
             yield series("gpu:blind:bool", f'{labels},blind="device_causes"', 1, times)
         yield from of_now(number, labels, recent)
         if number % 10 < 8:
-            yield from of_cause(number, times, recent)
+            # What ends is answered with for five minutes more.
+            ended = times[:-5] if until == begin + BLOCK_SECONDS else times
+            yield from of_cause(number, ended, recent)
 
 
 def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
-    """Seven of ten have a cause, in each block another one; so have two on each node."""
+    """Seven of ten have a cause; some have another one in each block. So have two on each node."""
     labels, owner = gpu_labels(number), owner_labels(number)
-    cause = _CAUSES[(number // 4 + times[0] // BLOCK_SECONDS) % len(_CAUSES)]
+    changing = times[0] // BLOCK_SECONDS if number // 4 % 3 == 0 else 0
+    cause = _CAUSES[int(len(_CAUSES) * _share(number // 4 + changing) ** 3)]
+    lost = round(0.4 + 0.55 * _share(number), 2)
     told = f'{labels},cause="{cause}"'
-    yield series("gpu:bottleneck:lost_ratio", told + owner, 0.6, times)
+    yield series("gpu:bottleneck:lost_ratio", told + owner, lost, times)
+    yield series("gpu:bottleneck:lost_gpus", told + owner, lost, times)
     if number % 4 == 1:
-        yield series("instance:lost_gpu_seconds:rate", node_labels(number, cause), 1.8, times)
+        yield series("instance:lost_gpu_seconds:rate", node_labels(number, cause), 3 * lost, times)
     yield series("gpu:bottleneck:primary", told, 1, recent)
     yield series("gpu:bottleneck:since_timestamp", told, times[0], recent)
     yield series("gpu:cause:evidence", told, 0.9, recent)
-    alert = f'{told},alertname="Gpu{cause}",severity="warning",owner="job"{owner}'
+    alert = f'{told},alertname="{_ALERTS[cause]}",severity="warning",owner="job"{owner}'
     yield series("ALERTS", f'{alert},alertstate="firing"', 1, recent)
 
 
 def of_now(number: int, labels: str, times: list[int]) -> Iterator[str]:
     """What tables and single values show."""
-    names = ("gpu:busy:ratio_rate5m", "gpu:sm_active:ratio_rate5m", "gpu:power:ratio_avg5m")
+    busy = 0.6 - 0.55 * _share(number) if number % 10 < 8 else 0.97
+    names = ("gpu:busy:ratio_rate5m", "gpu:busy:ratio_rate10m", "gpu:sm_active:ratio_rate5m")
     gates = ("gpu:gate:warm", "gpu:gate:underused", "gpu:gate:idle", "gpu:gate:inefficient")
-    for name in (*names, *gates[: 1 + number % 4]):
-        yield series(name, labels, 0.3, times)
+    for name in (*names, "gpu:power:ratio_avg5m", *gates[: 1 + number % 4]):
+        yield series(name, labels, round(busy, 2), times)
     for cause in _CAUSES[:12]:
         yield series("gpu:cause:evidence", f'{labels},cause="other_{cause}"', 0.2, times)
+
+
+def _share(number: int) -> float:
+    """Of 0 to 1, one that looks like chance and is the same in each run."""
+    return number * 7919 % 1000 / 1000
 
 
 def gpu_labels(number: int) -> str:
@@ -160,21 +189,22 @@ def node_labels(number: int, cause: str) -> str:
     """Of the sums by node and namespace."""
     node = number // GPUS_PER_NODE
     target = f'cluster="one",job="gpu",instance="node-{node:04}:10170"'
-    return f'{target},cause="{cause}",workload_namespace="team-{node % 12}"'
+    return f'{target},cause="{cause}",workload_namespace="team-{number // 4 % 12}"'
 
 
 def owner_labels(number: int) -> str:
     """Whose it is: a pod has the GPUs of a node."""
     node = number // GPUS_PER_NODE
     return (
-        f',workload_namespace="team-{node % 12}",workload_pod="train-{node}-worker-0",'
+        f',workload="team-{node % 12}/train-{node}-worker-0",workload_namespace="team-{node % 12}"'
+        f',workload_pod="train-{node}-worker-0",'
         f'workload_container="train",pod_uid="00000000-0000-0000-0000-{node:012}"'
     )
 
 
 def series(name: str, labels: str, value: float, times: range | list[int]) -> str:
     """A constant series as OpenMetrics."""
-    head = f"{name}{{{labels}}} {value:g} "
+    head = f"{name}{{{labels}}} {value:.12g} "
     return "".join([f"{head}{at}\n" for at in times])
 
 

@@ -56,6 +56,8 @@ def fleet() -> Fleet:
     for resource in ("cpu", "io", "memory"):
         name = "gpu_feeder_pressure_seconds_total"
         made.counter(name, 0.3, reset_at=None, **limited, resource=resource, kind="some")
+    lacks = {"job": JOB, "instance": "limited", "signal": "gpm"}
+    made.gauge("gpu_exporter_signal_available", 0.0, **lacks)
     errors = {"94": [(minute, 1 + minute) for minute in range(1, 9)]}
     add_gpu(made, "errors", Gpu(xids=errors, replays=1.0))
     return made
@@ -105,15 +107,22 @@ def served(made: Fleet) -> Iterator[str]:
 
 
 @contextmanager
-def filled_prometheus(folder: Path) -> Iterator[Prometheus]:
-    """Prometheus that scrapes the fleet (job `gpu`) and the demo (job `demo`)."""
+def filled_prometheus(
+    folder: Path, factor: int = FACTOR, scraped_every: str = _SCRAPED_EVERY
+) -> Iterator[Prometheus]:
+    """Prometheus that scrapes the fleet (job `gpu`) and the demo (job `demo`).
+
+    The durations of the rules are divided by `factor`.
+    """
     program = require("prometheus", "prometheus")
     for name, text in for_dialect(files(), "exporter").items():
-        (folder / name).write_text(_EVERY.sub(r"\g<1>1s", scaled(text, FACTOR)))
+        (folder / name).write_text(_EVERY.sub(r"\g<1>1s", scaled(text, factor)))
     with served(fleet()) as fleet_target, serving(folder, "demo", *ANY_PORT) as demo:
         demo_target = demo.url.split("/")[2]
         config = folder / "prometheus.json"
-        config.write_text(json.dumps(_config(folder, {JOB: fleet_target, DEMO: demo_target})))
+        config.write_text(
+            json.dumps(_config(folder, {JOB: fleet_target, DEMO: demo_target}, scraped_every))
+        )
         port = free_port()
         command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
         command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
@@ -122,7 +131,7 @@ def filled_prometheus(folder: Path) -> Iterator[Prometheus]:
             yield Prometheus(port, pid)
 
 
-def _config(folder: Path, targets: dict[str, str]) -> object:
+def _config(folder: Path, targets: dict[str, str], scraped_every: str) -> object:
     """JSON is YAML."""
     return {
         "rule_files": [f"{folder}/*.yml"],
@@ -131,8 +140,8 @@ def _config(folder: Path, targets: dict[str, str]) -> object:
                 "job_name": name,
                 # The fleet's series have a job and an instance of their own.
                 "honor_labels": True,
-                "scrape_interval": _SCRAPED_EVERY,
-                "scrape_timeout": _SCRAPED_EVERY,
+                "scrape_interval": scraped_every,
+                "scrape_timeout": scraped_every,
                 "static_configs": [{"targets": [target]}],
             }
             for name, target in targets.items()

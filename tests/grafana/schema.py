@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from jsonschema import Draft7Validator, ValidationError
 
-from dashboardpictures.supported import PANELS
 from grafana.boards import Json
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -18,19 +17,19 @@ VERSIONS = sorted(
     key=lambda version: [int(number) for number in version.split(".")],
 )
 
-# The schemas leave open what plugins add to. These are Grafana's own, in packages/grafana-data/src:
-# valueFormats/categories.ts, transformations/matchers/ids.ts, transformations/transformers/ids.ts.
-UNITS = PANELS["table"]["field.unit"] or ()
-MATCHERS = PANELS["table"]["field.matcher"] or ()
-TRANSFORMATIONS = {
-    path.split(".")[1] for path in PANELS["table"] if path.startswith("transformations.")
-}
+# The schemas leave open what plugins add to. Those of Grafana's own that are in use, which all of
+# these versions have: packages/grafana-data/src/{valueFormats,transformations}.
+UNITS = {"none", "short", "locale", "percentunit", "s", "bytes", "Bps", "watt", "celsius", "cps"}
+UNITS |= {"string", "dateTimeFromNow"}
+MATCHERS = {"byName", "byRegexp"}
+TRANSFORMATIONS = {"merge", "organize"}
 
 
 def faults(board: Json, version: str) -> list[str]:
     """Where it has what this version does not know, or another type or value than it takes."""
     found = list(_against(version, board, "board"))
-    for at, panel in enumerate(board["panels"]):
+    folded = [panel for row in board["panels"] for panel in row.get("panels", [])]
+    for at, panel in enumerate([*board["panels"], *folded]):
         found += (f".panels[{at}]{fault}" for fault in _of_panel(version, panel))
     return found
 
@@ -63,7 +62,7 @@ def _of_property(version: str, kind: str, given: Json) -> Iterator[str]:
     )
 
 
-def _listed(path: str, value: object, known: Sequence[object] | set[str]) -> Iterator[str]:
+def _listed(path: str, value: object, known: set[str]) -> Iterator[str]:
     if value not in known:
         yield f"{path}: {value!r} is not in the list"
 

@@ -100,5 +100,6 @@ def test_texts_can_be_read_on_every_colour() -> None:
 
 
 def test_colours_stand_out_from_a_dark_page() -> None:
-    """Of Grafana's dark theme."""
-    assert min(palette.contrast(c, "#181B1F") for c in palette.CAUSES.values()) > 1.8
+    """As lines, on a panel of Grafana's dark theme."""
+    colours = [palette.BUSY, *palette.WAITING_ON.values(), *palette.CAUSES.values()]
+    assert min(palette.contrast(colour, "#181B1F") for colour in colours) >= 3

@@ -24,14 +24,15 @@ EMPTY_IN_DEMO = {
 """Queries for which the demo has nothing, and why."""
 OF_THE_MACHINE = {
     "gpu: CPU of the job, and its limit B": "without a CPU limit",
-    "gpu: Throttled, and idle CPUs of the node A": "without a CPU limit",
+    "gpu: Throttled by the limit A": "without a CPU limit",
     "gpu: Host memory of the job B": "without a memory limit",
-    "gpu: Pressure of the job, and the node's disks A": "without PSI of control groups",
+    "gpu: Pressure of the job A": "without PSI of control groups",
+    "exporter: Where signals are missing A": "with all signals",
 }
 """Queries for which the demo has something or not, and when not: its processes are real."""
 ZEROS = {
-    "fleet: Lost GPUs, by cause B": "while nothing is lost",
-    "fleet: GPU-hours lost, by cause B": "while nothing has been lost",
+    "fleet: Lost GPUs, by cause B": "with more than ten causes",
+    "fleet: Lost GPUs, by cause C": "while nothing is lost",
     "fleet: Blind GPUs B": "while no GPU is blind",
 }
 """Queries that have something only instead of their panel's first one; test_values has them."""

@@ -31,7 +31,7 @@ KNOWN = RECORDED | set(LABELS) | OF_PROCESS | OF_PROMETHEUS
 OF_TARGET = {"cluster", "job", "instance"}
 COUNTERS = {family.name for family in reference.families() if family.kind == "counter"}
 UNITS = {
-    *("none", "short", "percentunit", "s", "bytes", "Bps", "watt", "celsius", "cps"),
+    *("none", "short", "locale", "percentunit", "s", "bytes", "Bps", "watt", "celsius", "cps"),
 }
 """Those in use, all of them known to Grafana."""
 WHOLE_JOB = "GPUs of the same job are on other nodes, too"

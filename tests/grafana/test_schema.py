@@ -44,23 +44,20 @@ def test_hidden_columns_are_hidden_in_every_version(name: str) -> None:
 
 
 # --- The check itself -----------------------------------------------------------------------------
-def first(kind: str, found: Json) -> Json:
-    """The first panel of this kind that has overrides."""
-    return next(
-        panel
-        for panel in found["panels"]
-        if panel["type"] == kind and panel["fieldConfig"]["overrides"]
-    )
+def richest(kind: str, found: Json) -> Json:
+    """The panel of this kind that has most overrides."""
+    of_kind: list[Json] = [panel for panel in found["panels"] if panel["type"] == kind]
+    return max(of_kind, key=lambda panel: len(panel["fieldConfig"]["overrides"]))
 
 
 def small() -> Json:
     """A dashboard with one panel of each of two kinds."""
     found = board("fleet")
-    return {**found, "panels": [first("table", found), first("timeseries", found)]}
+    return {**found, "panels": [richest("table", found), richest("timeseries", found)]}
 
 
 def defaults(found: Json) -> Json:
-    config: Json = first("timeseries", found)["fieldConfig"]["defaults"]
+    config: Json = richest("timeseries", found)["fieldConfig"]["defaults"]
     return config
 
 
@@ -68,7 +65,7 @@ def override(found: Json, name: str) -> Json:
     """The first override of a property of this name in a table."""
     return next(
         one
-        for rule in first("table", found)["fieldConfig"]["overrides"]
+        for rule in richest("table", found)["fieldConfig"]["overrides"]
         for one in rule["properties"]
         if one["id"] == name
     )
@@ -78,22 +75,24 @@ PLANTS: dict[str, Callable[[Json], object]] = {
     ".custom.drawStyle": lambda b: defaults(b)["custom"].update(drawStyle="lnie"),
     ".defaults.unit": lambda b: defaults(b).update(unit=7),
     ".defaults.unit ": lambda b: defaults(b).update(unit="percentunti"),
-    ".legend.placement": lambda b: first("timeseries", b)["options"]["legend"].update(
+    ".legend.placement": lambda b: richest("timeseries", b)["options"]["legend"].update(
         placement="middle"
     ),
     ".schemaVersion": lambda b: b.update(schemaVersion="x"),
     ".refresh": lambda b: b.update(refresh=5),
-    ".matcher.id": lambda b: first("table", b)["fieldConfig"]["overrides"][0]["matcher"].update(
+    ".matcher.id": lambda b: richest("table", b)["fieldConfig"]["overrides"][0]["matcher"].update(
         id="byNmae"
     ),
     ".custom.hiden": lambda b: override(b, "custom.hidden").update(id="custom.hiden"),
     ".custom.width": lambda b: override(b, "custom.width").update(value="wide"),
-    ".transformations[0].id": lambda b: first("table", b)["transformations"][0].update(id="mergge"),
-    ".gridPos.width": lambda b: first("table", b)["gridPos"].update(width=3),
+    ".transformations[0].id": lambda b: richest("table", b)["transformations"][0].update(
+        id="mergge"
+    ),
+    ".gridPos.width": lambda b: richest("table", b)["gridPos"].update(width=3),
     ".custom.fillOpactiy": lambda b: defaults(b)["custom"].update(fillOpactiy=1),
-    ".options.lengend": lambda b: first("timeseries", b)["options"].update(lengend={}),
-    ".targets[0].exprr": lambda b: first("timeseries", b)["targets"][0].update(exprr="up"),
-    ".targets[0].format": lambda b: first("table", b)["targets"][0].update(format="tabel"),
+    ".options.lengend": lambda b: richest("timeseries", b)["options"].update(lengend={}),
+    ".targets[0].exprr": lambda b: richest("timeseries", b)["targets"][0].update(exprr="up"),
+    ".targets[0].format": lambda b: richest("table", b)["targets"][0].update(format="tabel"),
     ".unit": lambda b: override(b, "unit").update(value="wattt"),
     ".list[0].hide": lambda b: b["templating"]["list"][0].update(hide=9),
 }

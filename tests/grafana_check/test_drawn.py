@@ -1,0 +1,249 @@
+"""Each dashboard as Grafana draws it: nothing fails, is unknown, cut, misread or too pale.
+
+`make grafana-check` draws them on two sets of data: a day of a made-up fleet of 1 000 GPUs, and the
+demo beside GPUs of every kind. Pictures and report lie in build/grafana-check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_bottleneck_exporter.palette import BUSY
+from grafana.boards import NAMES, ROOT, board, panels
+from grafana_check.stage import GPUS, WIDTHS, Json, Source, draw, filled, job, of_demo
+
+FOLDER = ROOT / "build" / "grafana-check"
+FIRST_SCREEN = 900
+"""Pixels."""
+CONTRAST = 3
+DRAWN_BY_US = "state-timeline"
+"""In none of Grafana's packages."""
+
+Drawn = dict[str, Any]
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    """Each drawing's report, by name."""
+    with filled(tmp_path_factory.mktemp("data")) as (day, now):
+        return {one["name"]: one for one in draw(jobs(day, now), FOLDER)}
+
+
+def jobs(day: Source, now: Source) -> Iterator[Json]:
+    for width in WIDTHS:
+        yield job("fleet", day, width, name="day-fleet", chosen={"cost": "2.5"})
+        yield job("exporter", now, width)
+    yield job("fleet", now, WIDTHS[0])
+    for name, gpu in {**GPUS, "demo": of_demo(now)}.items():
+        yield job("gpu", now, WIDTHS[0], name=f"gpu-{name}", chosen={"gpu": gpu})
+    yield job(
+        "gpu", now, WIDTHS[1], name="gpu-folded", chosen={"gpu": GPUS["limited"]}, expanded=False
+    )
+
+
+def every(drawn: Drawn, *kinds: str) -> Iterator[tuple[str, Json]]:
+    """Each panel of these kinds, by drawing and title; of all kinds by default."""
+    for name, report in drawn.items():
+        for panel in report["panels"]:
+            if not kinds or panel["type"] in kinds:
+                yield f"{name}: {panel['title']}", panel
+
+
+def found(drawn: Drawn, name: str, title: str) -> Json:
+    panel: Json
+    (panel,) = [one for one in drawn[name]["panels"] if one["title"] == title]
+    return panel
+
+
+def of_board(drawn: Drawn, board_name: str) -> Iterator[Json]:
+    title = board(board_name)["title"]
+    return (report for report in drawn.values() if report["title"] == title)
+
+
+# --- Nothing fails, nothing is unknown ------------------------------------------------------------
+def test_nothing_fails(drawn: Drawn) -> None:
+    assert {name: one["errors"] for name, one in drawn.items() if one["errors"]} == {}
+    assert {name: one["errors"] for name, one in every(drawn) if one["errors"]} == {}
+
+
+def test_grafana_knows_every_option_unit_and_transformer(drawn: Drawn) -> None:
+    assert {name: one["unknown"] for name, one in every(drawn) if one["unknown"]} == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_that_is_spoken_of_is_there(drawn: Drawn, name: str) -> None:
+    """In one drawing at least."""
+    spoken: dict[str, set[str]] = defaultdict(set)
+    there: dict[str, set[str]] = defaultdict(set)
+    for report in of_board(drawn, name):
+        for panel in report["panels"]:
+            spoken[panel["title"]] |= set(panel["spoken"])
+            there[panel["title"]] |= set(panel["fields"])
+    missing = {title: names - there[title] for title, names in spoken.items() if there[title]}
+    # Grafana leaves out the letter where only one query has an answer.
+    either = {"Value", "Value #A"}
+    told = {
+        title: names - (either if there[title] & either else set())
+        for title, names in missing.items()
+    }
+    assert {title: names for title, names in told.items() if names} == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_panel_is_there_and_shows_something(drawn: Drawn, name: str) -> None:
+    shown: dict[str, bool] = {}
+    for report in of_board(drawn, name):
+        for panel in report["panels"]:
+            assert panel["text"].startswith(panel["title"])
+            shown[panel["title"]] = shown.get(panel["title"], False) or not panel["empty"]
+    assert set(shown) == {panel["title"] for panel in panels(name)}
+    assert {title for title, filled in shown.items() if not filled} == set()
+
+
+def test_alerts_are_marked(drawn: Drawn) -> None:
+    for name in ("day-fleet-1600", "fleet-1600", "gpu-limited-1600"):
+        assert any(panel["annotations"] for panel in drawn[name]["panels"]), name
+
+
+# --- Everything can be read -----------------------------------------------------------------------
+def test_tables_are_no_wider_than_their_panels(drawn: Drawn) -> None:
+    assert {name: one["wider"] for name, one in every(drawn, "table") if one["wider"]} == {}
+
+
+def test_no_header_is_cut(drawn: Drawn) -> None:
+    assert {name: one["cutHeads"] for name, one in every(drawn, "table") if one["cutHeads"]} == {}
+
+
+def test_no_text_is_cut(drawn: Drawn) -> None:
+    """Where it is up to the data how long it is, in the cells of nodes and owners, it may be."""
+    cut = {name: one["cut"] for name, one in every(drawn) if one["type"] != DRAWN_BY_US}
+    assert {name: texts for name, texts in cut.items() if texts} == {}
+
+
+def test_what_a_table_is_sorted_by_is_seen(drawn: Drawn) -> None:
+    for name, panel in every(drawn, "table"):
+        wanted = [one for one in panel["spoken"] if one in panel["columns"]]
+        assert panel["empty"] or not panel["sorted"] or set(panel["sorted"]) <= set(wanted), name
+    assert found(drawn, "day-fleet-1600", "Verdicts")["sorted"] == ["GPU-hours lost"]
+
+
+def test_a_name_stands_above_its_number(drawn: Drawn) -> None:
+    """Beside it, it is read with the number before."""
+    for name, panel in every(drawn, "stat"):
+        for one, other in pairwise(panel["boxes"]):
+            apart = one["top"] + one["bottom"] - other["top"] - other["bottom"]
+            words = re.search("[a-z]", one["text"]) and re.match(r"[\d.,]+$", other["text"])
+            assert not words or abs(apart) > other["bottom"] - other["top"], (name, one["text"])
+
+
+def test_numbers_are_not_abbreviated(drawn: Drawn) -> None:
+    """1.09 K for 1 093."""
+    for name, panel in every(drawn, "stat", "table"):
+        assert not re.search(r"^\d[\d.]* K$", panel["text"], re.MULTILINE), name
+
+
+def test_lines_stand_out_from_the_dark(drawn: Drawn) -> None:
+    """Those of a colour of ours; where the number of series is open, Grafana chooses."""
+    pale = {
+        f"{name}: {one['name']}": one["contrast"]
+        for name, panel in every(drawn, "timeseries")
+        for one in panel["series"]
+        if one["fixed"] and one["contrast"] < CONTRAST
+    }
+    assert pale == {}
+
+
+def test_no_line_lies_on_the_frame(drawn: Drawn) -> None:
+    shares = {
+        name: panel["axis"]["onFrame"]
+        for name, panel in every(drawn, "timeseries")
+        if panel["axis"] and {one["unit"] for one in panel["series"]} == {"percentunit"}
+    }
+    assert {name: share for name, share in shares.items() if share > 0.5} == {}
+    assert len(shares) > 20
+
+
+def test_axes_are_of_the_size_of_what_they_show(drawn: Drawn) -> None:
+    """A line of zeroes is no line at the foot of 10 000 %."""
+    for name, panel in every(drawn, "timeseries"):
+        highest = max((one["max"] or 0 for one in panel["series"]), default=0)
+        units = {one["unit"] for one in panel["series"]}
+        if panel["axis"] and units == {"percentunit"}:
+            assert panel["axis"]["max"] <= 1.05 * max(1, highest), name
+        if panel["axis"] and highest == 0 and units != {"bytes"}:
+            assert panel["axis"]["max"] <= 1000 if units == {"Bps"} else 1.05, name
+
+
+# --- Colours say what is wrong --------------------------------------------------------------------
+def test_a_healthy_zero_has_no_colour(drawn: Drawn) -> None:
+    for name, panel in every(drawn, "stat"):
+        for one in panel["series"]:
+            assert one["last"] != 0 or one["colour"].startswith("rgb(204"), (name, one["name"])
+
+
+def test_good_news_is_not_loud(drawn: Drawn) -> None:
+    for name, panel in every(drawn, "stat", "table", "state-timeline"):
+        assert BUSY.lower() not in {f"{one['colour']}".lower() for one in panel["series"]}, name
+
+
+def test_a_cause_that_is_ruled_out_is_not_painted(drawn: Drawn) -> None:
+    evidence = found(drawn, "gpu-limited-1600", "Evidence")
+    assert "0%" in evidence["text"]
+    assert evidence["painted"] == []
+    assert "cpu_throttled" in found(drawn, "gpu-limited-1600", "Verdict")["painted"]
+
+
+# --- At 2 a.m. ------------------------------------------------------------------------------------
+def test_the_first_screen_says_what_is_wrong_and_what_fires(drawn: Drawn) -> None:
+    counts = found(drawn, "day-fleet-1600", "GPUs")
+    assert counts["text"].splitlines()[1:5] == ["underused", "700", "held and idle", "450"]
+    alerts = found(drawn, "day-fleet-1600", "Firing alerts")
+    assert alerts["columns"] == ["Severity", "Alert", "Cause", "Who", "GPUs", "Nodes"]
+    assert max(counts["bottom"], alerts["bottom"]) < FIRST_SCREEN
+
+
+def test_the_stack_of_lost_gpus_shows_the_largest_causes(drawn: Drawn) -> None:
+    names = [one["name"] for one in found(drawn, "day-fleet-1600", "Lost GPUs, by cause")["series"]]
+    assert len(names) == 11
+    assert names[-1] == "other"
+
+
+def test_details_of_the_hardware_are_folded(drawn: Drawn) -> None:
+    folded = [row["title"] for row in drawn["gpu-folded-1920"]["rows"] if row["collapsed"]]
+    assert folded == ["The GPU itself", "Other GPUs of the same job"]
+    assert "Power" not in {panel["title"] for panel in drawn["gpu-folded-1920"]["panels"]}
+
+
+# --- Links lead somewhere -------------------------------------------------------------------------
+def test_verdicts_lead_to_the_gpu_and_to_the_runbook(drawn: Drawn) -> None:
+    links = found(drawn, "day-fleet-1600", "Verdicts")["tableLinks"]
+    assert set(links) == {"Node", "GPU", "Cause", "Runbook"}
+    for column in ("Node", "GPU", "Cause"):
+        (url,) = links[column]
+        pattern = (
+            r"/d/gpu-bottleneck-gpu\?from=.+&to=.+&var-instance=node-\d+:10170&var-gpu=GPU-\S+"
+        )
+        assert re.fullmatch(pattern, url), url
+    assert is_runbook(*links["Runbook"])
+
+
+def test_other_links_lead_to_runbooks(drawn: Drawn) -> None:
+    assert is_runbook(*found(drawn, "day-fleet-1600", "Firing alerts")["tableLinks"]["Alert"])
+    urls = [url for _, panel in every(drawn) for url in panel["links"]]
+    assert urls
+    assert all(map(is_runbook, urls))
+
+
+def is_runbook(url: str) -> bool:
+    """Of this project; the folder where there is no cause."""
+    folder, _, page = url.rpartition("/")
+    return folder.endswith("/rules/runbooks") and Path(ROOT / "rules" / "runbooks" / page).exists()
