@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.driver.board import H100, Board
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.starvation import OwnCpu
-from gpu_bottleneck_exporter.worker import GpuWorker
+from gpu_bottleneck_exporter.worker import APART_SECONDS, GpuWorker, _next_tick
 from support.drivers import KINDS, Libraries, open_driver
 from support.programs import until
 
@@ -101,6 +101,22 @@ def test_a_gpu_that_works_all_the_time_is_read_half_as_often_and_is_seen_whole(
         assert (gpu.totals.unobserved_ns or 0) < 0.05 * (gpu.totals.observed_ns or 0)
 
 
+@pytest.mark.parametrize("interval", [0.2, 1.0, 5.0])
+def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
+    began = 1234.567
+    offsets = [index * APART_SECONDS for index in range(8)]
+    ticks = [_next_tick(began, interval, offset) for offset in offsets]
+    assert all(began < tick <= began + interval for tick in ticks)
+    assert [tick - ticks[0] for tick in ticks] == pytest.approx(offsets)
+    for tick, offset in zip(ticks, offsets, strict=True):
+        # Awake on time, a little early or late: one interval on. So late that one was missed: two.
+        for awake in (tick, tick - 1e-4, tick + 0.1 * interval):
+            assert _next_tick(awake, interval, offset) == pytest.approx(tick + interval)
+        assert _next_tick(tick + 1.1 * interval, interval, offset) == pytest.approx(
+            tick + 2 * interval
+        )
+
+
 @pytest.mark.parametrize(
     ("interval", "deadline", "full"),
     [
@@ -120,4 +136,4 @@ def test_who_works_is_read_within_the_deadline_and_what_the_ring_holds(
     settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
     worker = GpuWorker(0, opened(make_board(gpus=[H100])), ALL, settings, own_cpu=OwnCpu(1.0))
     worker._full_since_ns = 0
-    assert worker._to_next_tick() == full
+    assert worker._interval() == full

@@ -49,6 +49,11 @@ _XID_RETRY_NS = 30_000_000_000
 FULL_TICK_SECONDS = 2.0
 """Between two readings of a GPU that works all the time; its ring holds 10 s."""
 FULL_LASTS_NS = 10_000_000_000
+APART_SECONDS = 0.001
+"""Between the ticks of two GPUs: one after the other they find the caches warm, and nobody waits
+for Python's lock."""
+_EARLY_SECONDS = 0.001
+"""Whoever wakes so much before a tick has come to it."""
 _FULL = 0.95
 """Of a tick: who works for so much of it has nothing to explain."""
 
@@ -291,18 +296,20 @@ class GpuWorker:
             one.device.close()
 
     def _read_until_stopped(self) -> None:
-        tick = time.monotonic()
-        next_layout_check = tick + SLOWLY
+        next_layout_check = time.monotonic() + SLOWLY
         while not self._stop.is_set():
-            tick = _next_tick(tick, self._to_next_tick())
+            tick = _next_tick(time.monotonic(), self._interval(), self.index * APART_SECONDS)
             self._stop.wait(tick - time.monotonic())
             if time.monotonic() >= next_layout_check:
                 next_layout_check += SLOWLY
                 self._follow_layout()
             self._tick()
 
-    def _to_next_tick(self) -> float:
-        """A GPU that works all the time is read half as often: its ring says what it did."""
+    def _interval(self) -> float:
+        """Seconds between two ticks; twice as many of a GPU that works all the time.
+
+        Its ring says what it did.
+        """
         since_ns = self._full_since_ns
         lasts = since_ns is not None and time.monotonic_ns() - since_ns >= FULL_LASTS_NS
         return self._full_tick_seconds if lasts else self._tick_seconds
@@ -501,7 +508,7 @@ class GpuWorker:
         self._finish_tick(time.monotonic_ns())
 
 
-def _next_tick(tick: float, interval: float) -> float:
-    """The next point of the tick's grid that still lies ahead."""
-    missed = max((time.monotonic() - tick) // interval, 0.0)
-    return tick + (missed + 1) * interval
+def _next_tick(now: float, interval: float, offset: float) -> float:
+    """The next point ahead of the grid that the ticks of all GPUs keep to, each `offset` later."""
+    passed = (now - offset + _EARLY_SECONDS) // interval
+    return (passed + 1) * interval + offset
