@@ -11,6 +11,23 @@ SELDOM_NS = 30_000_000_000
 NEW_NS = 20_000_000_000
 
 
-def next_reading_ns(now_ns: int, since_ns: int) -> int:
-    """When to read again what was read at `now_ns` and is known `since_ns`, all monotonic."""
-    return now_ns + (OFTEN_NS if now_ns - since_ns < NEW_NS else SELDOM_NS)
+class Ageing:
+    """When to read one thing again; all times are monotonic nanoseconds."""
+
+    __slots__ = ("_since_ns", "due_ns")
+
+    def __init__(self, since_ns: int = 0) -> None:
+        """Known `since_ns`, and not read yet."""
+        self._since_ns = self.due_ns = since_ns
+
+    def is_due(self, now_ns: int, *, new: bool = False) -> bool:
+        """Whether to read it at `now_ns`; if so, the next time is later.
+
+        `new`: it is another one than before.
+        """
+        if new:
+            self._since_ns = self.due_ns = now_ns
+        if now_ns < self.due_ns:
+            return False
+        self.due_ns = now_ns + (OFTEN_NS if now_ns - self._since_ns < NEW_NS else SELDOM_NS)
+        return True

@@ -234,7 +234,7 @@ def test_each_change_is_logged_once(
 
     def said() -> list[str]:
         caplog.clear()
-        watch._signals_due_ns = 0  # as if ten seconds had passed
+        watch._ageing.due_ns = 0  # as if ten seconds had passed
         with caplog.at_level(logging.INFO):
             watch.look()
         return [record.message for record in caplog.records if "connections" not in record.message]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from gpu_bottleneck_exporter.ageing import next_reading_ns
+from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.behind import Behind, Looked
 from gpu_bottleneck_exporter.feeders.closer import Closer
@@ -197,8 +197,8 @@ class Feed:
         """Whether one of its mains was started as one of several ranks."""
         self.sought_kin = False
         self.steady = Steadiness()
-        self._since_ns = self._due_ns = 0
-        """Since when the mains are these, and when to learn of them again, monotonic."""
+        self._learning = Ageing()
+        """When to learn of the mains again."""
         self._others: frozenset[int] = frozenset()
         self._helpers: dict[int, Member] = {}
         """multiprocessing's own: they load nothing, but a forkserver starts workers."""
@@ -259,11 +259,8 @@ class Feed:
 
     def _learn_of_mains(self, now_ns: int, *, new: bool) -> None:
         """Whose they are, and where: what comes with a process and hardly ever changes."""
-        if new:
-            self._since_ns = self._due_ns = now_ns
-        if now_ns < self._due_ns:
+        if not self._learning.is_due(now_ns, new=new):
             return
-        self._due_ns = next_reading_ns(now_ns, self._since_ns)
         self.jobs = {key for pid in self.mains for key in job_keys(self._proc, pid, self._units)}
         self.users = frozenset(user_id(self._proc, pid) for pid in self.mains) - {""}
         networks = (network_namespace(self._proc, pid) for pid in self.mains)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.ageing import next_reading_ns
+from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.feeders.interactive import is_interactive
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.sums import Sums
@@ -78,7 +78,7 @@ class Networks:
 class JobReader:
     """Reads the surroundings of one GPU's mains: limits seldom, the rest at each call.
 
-    Limits, with what is used of them, are as old as `next_reading_ns` says: up to half a minute.
+    Limits, with what is used of them, are as old as `Ageing` says: up to half a minute.
     """
 
     def __init__(self, proc: Path, networks: Networks) -> None:
@@ -88,7 +88,7 @@ class JobReader:
         self._limits = Limits()
         self._started_ns: int | None = None
         self._namespaces: dict[int, int] = {}
-        self._since_ns = self._due_ns = 0
+        self._ageing = Ageing()
         self._pids: frozenset[int] = frozenset()
         self._groups: set[Cgroup] = set()
         self._traffic: Sums[str] = Sums()
@@ -97,11 +97,9 @@ class JobReader:
     def read(self, mains: Mapping[int, Member], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
         """`mains` and their `cgroups`, at monotonic time `now_ns`."""
         groups = set(cgroups)
-        if mains.keys() != self._pids or groups != self._groups:
+        new = mains.keys() != self._pids or groups != self._groups
+        if self._ageing.is_due(now_ns, new=new):
             self._pids, self._groups = frozenset(mains), groups
-            self._since_ns = self._due_ns = now_ns
-        if now_ns >= self._due_ns:
-            self._due_ns = next_reading_ns(now_ns, self._since_ns)
             self._limits = self._read_limits(groups)
             self._started_ns = _started_ns(self._proc, mains.values(), now_ns)
             self._namespaces = {

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.ageing import next_reading_ns
+from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.feed import Feed
 from gpu_bottleneck_exporter.feeders.job import Networks
@@ -73,12 +73,11 @@ class Due(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """When kin were sought and are to be again, and since when the holders of GPUs are these."""
+    """When kin were sought and are to be again, while the holders of all GPUs are `mains`."""
 
     mains: frozenset[int]
-    since_ns: int
+    ageing: Ageing
     at_ns: int
-    due_ns: int
 
 
 class Rhythm:
@@ -436,13 +435,12 @@ class FeederWatch:
                 continue
             sought = self._sought_kin.get(uuid)
             if sought is None or sought.mains != mains:
-                sought = Sought(mains, now, now, now)
+                sought = Sought(mains, Ageing(now), now)
             lost = feed.behind.lost_kin and now - sought.at_ns >= _LOST_KIN_NS
-            if lost or now >= sought.due_ns:
+            if sought.ageing.is_due(now) or lost:
                 kin = [finder.of(pid, feed.workers) for pid in feed.mains]
                 feed.behind.adopt_kin(set().union(*kin))
-                due_ns = next_reading_ns(now, sought.since_ns)
-                self._sought_kin[uuid] = sought._replace(at_ns=now, due_ns=due_ns)
+                self._sought_kin[uuid] = sought._replace(at_ns=now)
 
     def _learn_connections(self, now_ns: int) -> None:
         """For GPUs that idle: which connections lead to other processes of the job."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.ageing import next_reading_ns
+from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.host.machine import Machine, MachineReader
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.news import News
@@ -44,7 +44,7 @@ class HostWatch:
         self._without = without
         self._signals: Mapping[str, bool] = {}
         self._news = News()
-        self._since_ns = self._signals_due_ns = 0
+        self._ageing = Ageing()
         self._tried: frozenset[int] = frozenset()
 
     def look(
@@ -60,11 +60,8 @@ class HostWatch:
         """
         now = time.monotonic_ns()
         tried = frozenset(feeding)
-        if tried != self._tried:
+        if self._ageing.is_due(now, new=tried != self._tried):
             self._tried = tried
-            self._since_ns = self._signals_due_ns = now
-        if now >= self._signals_due_ns:
-            self._signals_due_ns = next_reading_ns(now, self._since_ns)
             try:
                 self._take_signals(host_signals(self._proc, self._sysfs, tried))
             except Exception as error:  # noqa: BLE001 - whatever /proc says, it goes on

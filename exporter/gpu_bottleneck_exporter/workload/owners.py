@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.ageing import OFTEN_NS, next_reading_ns
+from gpu_bottleneck_exporter.ageing import OFTEN_NS, Ageing
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import environment, real_uid
 from gpu_bottleneck_exporter.workload.groups import Groups
@@ -27,16 +27,14 @@ Started = tuple[int, int | None]
 
 
 class Known(NamedTuple):
-    """What was read of a process; monotonic times."""
+    """What was read of a process, and when it is to be read again."""
 
-    since_ns: int
-    due_ns: int
-    """When it is to be read again."""
+    ageing: Ageing
     owner: Owner
 
 
 class OwnerReader:
-    """Reads each process as `next_reading_ns` says, however many GPUs it holds."""
+    """Reads each process as `Ageing` says, however many GPUs it holds."""
 
     def __init__(
         self, proc: Path, users: UserNames | None = None, groups: Groups | None = None
@@ -65,20 +63,21 @@ class OwnerReader:
         )
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
-        known = self._known.get(process)
-        if known and now_ns < known.due_ns:
+        known = self._known.get(process) or Known(Ageing(now_ns), NOBODY)
+        if not known.ageing.is_due(now_ns):
             return known.owner
         self._forget_those_gone(now_ns)
         if now_ns != self._looked_ns:
             self._looked_ns = now_ns
             self._groups.forget()
         owner = read_owner(self._proc, process[0], self._users, self._groups)
-        since_ns = known.since_ns if known else now_ns
-        self._known[process] = Known(since_ns, next_reading_ns(now_ns, since_ns), owner)
+        self._known[process] = Known(known.ageing, owner)
         return owner
 
     def _forget_those_gone(self, now_ns: int) -> None:
-        overdue = [key for key, known in self._known.items() if now_ns - known.due_ns > OFTEN_NS]
+        overdue = [
+            key for key, known in self._known.items() if now_ns - known.ageing.due_ns > OFTEN_NS
+        ]
         for key in overdue:
             del self._known[key]
 
