@@ -7,6 +7,7 @@ EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
 STACKS_ARGS ?=
 SOAK_ARGS ?=
+PRESCRIPTIONS_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpu_bottleneck_exporter/__init__.py)
 BUILDER ?= docker
 IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
@@ -16,7 +17,7 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench soak generate pictures build image lock tools clean
+.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions soak generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -73,6 +74,12 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP se
 	$(BIN)/python tests/bench/beside.py
 	$(BIN)/python tests/bench/http_servers.py
 
+# By hand, as it takes 25 minutes. PRESCRIPTIONS_ARGS='DataLoader' measures some of them, '--keep FILE' keeps all figures.
+bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a change against what it brings, alone on the machine (root)
+	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
+	$(BIN)/pip install -q torch==2.13.0 'mfusepy>=3.1'
+	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)
+
 # By hand, as it takes minutes; `make test` runs a short one.
 soak: $(VENV)/.tested-wheel tools  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow
 	PYTHONPATH=tests $(BIN)/python -m soak.soak $(SOAK_ARGS)
@@ -81,16 +88,14 @@ soak: $(VENV)/.tested-wheel tools  ## Run the exporter for 100 000 ticks in a hu
 grafana-check: $(VENV)/.developer tools $(DRAWING)  ## Draw the dashboards with Grafana's own packages and check what is seen
 	$(BIN)/python -m pytest tests/grafana_check $(PYTEST_ARGS)
 
-generate: $(VENV)/.developer  ## Rewrite what is generated: the tables of metrics and causes, the dashboards, the golden exposition
-	$(BIN)/python -m gpu_bottleneck_exporter.collectors.reference exporter/README.md
-	PYTHONPATH=tests $(BIN)/python -m rules.causes_table rules/README.md README.md
-	PYTHONPATH=tests $(BIN)/python -m helm.values_table helm/gpu-bottleneck-exporter/README.md
-	PYTHONPATH=tests $(BIN)/python -m faults.events_table exporter/README.md
+generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the documents, the dashboards, the golden exposition
+	PYTHONPATH=tests $(BIN)/python -m tables
+	cp helm/gpu-bottleneck-exporter/values.yaml tests/helm/values-$(VERSION).yaml
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 
 pictures: $(VENV)/.developer tools $(DRAWING)  ## Take the READMEs' pictures of the status page, of top and of the dashboards, on a quiet machine
-	PYTHONPATH=tests $(BIN)/python tests/pictures.py exporter/pictures
+	PYTHONPATH=tests:grafana $(BIN)/python tests/pictures.py exporter/pictures
 
 build: $(VENV)/.venv  ## Build wheel and sdist into dist/
 	$(BIN)/pip install -q build

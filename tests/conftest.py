@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
-from gpu_bottleneck_exporter.driver.board import Board, create
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import create
+from gpu_bottleneck_exporter.host.aside import aside
+from support.children import CODE, Parent
 from support.drivers import Libraries
+from support.waiting import PATIENCE_SECONDS
+
+# By default an example may take 0.2 s: a busy machine takes its time.
+# In CI, the examples are always the same.
+settings.register_profile(
+    "patient",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
+settings.load_profile("patient")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "first: takes a minute, so it must not be begun last")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     return Libraries(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_reads() -> None:
+    """A process whose memory is read late, on a busy machine, is not one that holds us up."""
+    aside._patience = PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +73,20 @@ def make_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
 
     yield make
     os.environ.pop("FAKE_NVML_BOARD", None)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[], Parent]]:
+    """Real processes that do as they are told."""
+    parents: list[Parent] = []
+
+    def begin() -> Parent:
+        command = [sys.executable, "-c", CODE]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+        parents.append(Parent(child))
+        return parents[-1]
+
+    yield begin
+    for parent in parents:
+        parent.end()

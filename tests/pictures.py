@@ -1,6 +1,6 @@
 """The pictures of the READMEs, taken of the real programs on the demo.
 
-    PYTHONPATH=tests python tests/pictures.py exporter/pictures
+    PYTHONPATH=tests:grafana python tests/pictures.py exporter/pictures
 
 Takes about six minutes on a machine that does nothing else: what the demo's GPUs wait for is real,
 and on a busy machine they all wait for a CPU.

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.demo.alerts import alerting, changes, programs
-from support.command import ANY_PORT, serving, wait_for
+from support.command import ANY_PORT, serving
 from support.tools import require
+from support.waiting import until
 
 NAMED = ("GpuHostLoopBound", "2", "warning")
 OTHER = ("GpuAllocatedIdle", "3", "info")
@@ -45,12 +46,17 @@ def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:
     require("prometheus", "prometheus")
     require("prometheus-alertmanager", "prometheus-alertmanager")
     with serving(tmp_path, "demo", "--alerts", *ANY_PORT) as demo:
-        wait_for(lambda: "grouped and routed: " in demo.said, "Alertmanager's address")
+        until(lambda: "grouped and routed: " in demo.said, "Alertmanager's address")
         found = re.search(r"usual: (http://\S+)/alerts", demo.said)
         assert found is not None
         # The demo's jobs have no scheduler: what is blind for it is the first alert to come.
-        wait_for(lambda: "pending  GPU -  GpuCausesBlind (info)" in demo.said, "an alert")
-        with urllib.request.urlopen(f"{found[1]}/api/v1/alertmanagers") as reply:
-            assert json.load(reply)["data"]["activeAlertmanagers"]
+        until(lambda: "pending  GPU -  GpuCausesBlind (info)" in demo.said, "an alert")
+        until(lambda: alertmanagers(found[1]), "Alertmanager, which Prometheus looks for by itself")
         assert demo.terminate() == 0
-        assert demo.session() == {}
+        until(lambda: not demo.session(), "the end of its processes")
+
+
+def alertmanagers(prometheus: str) -> list[object]:
+    """Those that it sends alerts to."""
+    with urllib.request.urlopen(f"{prometheus}/api/v1/alertmanagers") as reply:
+        return list(json.load(reply)["data"]["activeAlertmanagers"])

@@ -10,21 +10,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from itertools import islice, product
 from typing import TypeVar
 
 import pytest
 
-from gpu_bottleneck_exporter import sampler as sampler_module
-from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board import CALLS, H100, Board
-from gpu_bottleneck_exporter.exposition import Exposition
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.driver.board.layout import CALLS
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.sampling import sampler as sampler_module
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from support import programs
 from support.drivers import Libraries
+from support.samplers import EVERY_TICK, sampling
+from support.waiting import until
 
 MakeBoard = Callable[..., Board]
 Fault = tuple[str, int]
@@ -32,10 +32,11 @@ T = TypeVar("T")
 GPUS = 20
 TICKS = 4
 FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
-EVERY_TICK = tuple(replace(one, every_seconds=0.0) for one in ALL)
 CODES = (1, 2, 3, 4, 6, 10, 13, 15, 16, 18, 25, 26, 999)
 COSTS = {
     "DeviceGetSamples": {"utilization"},
+    # Asked where the ring has nothing newer: a late tick may be followed by one that is not.
+    "DeviceGetUtilizationRates": {"utilization"},
     "DeviceGetFieldValues": {"power", "thermal", "throttle"},
     "DeviceGetTotalEnergyConsumption": {"power"},
     "DeviceGetPowerUsage": {"power"},
@@ -60,7 +61,6 @@ COSTS = {
     "GpmMetricsGet": {"activity"},
 }
 """By call: the collectors that may fail with it. The others cost none while a GPU is open."""
-until = partial(programs.until, patience_seconds=60.0)
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -73,12 +73,8 @@ def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
 @contextmanager
 def running(board: Board, libraries: Libraries) -> Iterator[tuple[Sampler, list[str]]]:
     fatal: list[str] = []
-    sampler = Sampler(lambda: libraries.open(board), EVERY_TICK, FAST, fatal.append)
-    sampler.start()
-    try:
+    with sampling(lambda: libraries.open(board), FAST, EVERY_TICK, fatal) as sampler:
         yield sampler, fatal
-    finally:
-        sampler.stop()
 
 
 def series(exposition: Exposition) -> list[frozenset[str]]:
@@ -105,8 +101,16 @@ def wait_for_a_tick(sampler: Sampler) -> None:
     until(over, lambda: "a tick of all GPUs")
 
 
-def until_all_is_read(sampler: Sampler) -> None:
+def work(board: Board) -> None:
+    """Give each GPU something to do if it has nothing: it may be over before anybody looks."""
+    for gpu in board.gpus:
+        if gpu.record.free_at_ns < time.monotonic_ns():
+            gpu.launch(2)
+
+
+def until_all_is_read(sampler: Sampler, board: Board) -> None:
     def read() -> bool:
+        work(board)
         gpus = sampler.state().gpus
         totals = [gpu.totals for gpu in gpus]
         return len(gpus) == GPUS and all(
@@ -134,8 +138,9 @@ def until_all_is_back(
     until(back, missing)
 
 
-def until_the_first_is_read(sampler: Sampler) -> None:
+def until_the_first_is_read(sampler: Sampler, board: Board) -> None:
     def read() -> bool:
+        work(board)
         return sampler.ready and bool(sampler.state().gpus[0].totals.active_ns)
 
     until(read, lambda: "the healthy GPU")
@@ -176,10 +181,7 @@ def mend(board: Board, faults: Sequence[Fault]) -> None:
 @pytest.fixture
 def board(make_board: MakeBoard, monkeypatch: pytest.MonkeyPatch) -> Board:
     monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.5)
-    made = make_board(gpus=[H100] * GPUS)
-    for gpu in made.gpus:
-        gpu.launch(2)
-    return made
+    return make_board(gpus=[H100] * GPUS)
 
 
 @pytest.mark.parametrize("codes", list(batched(CODES, 5)), ids=str)
@@ -189,7 +191,7 @@ def test_a_call_that_fails_for_a_while_costs_what_it_gives(
     began_ns = time.monotonic_ns()
     with running(board, libraries) as (sampler, fatal), caplog.at_level(logging.INFO):
         exposition = Exposition(sampler, EVERY_TICK)
-        until_all_is_read(sampler)
+        until_all_is_read(sampler, board)
         whole = series(exposition)
         for faults in batched(product(CALLS, codes), GPUS - 1):
             caplog.clear()
@@ -215,7 +217,7 @@ def test_a_call_that_fails_at_the_start_is_asked_again(
     for faults in batched(product(CALLS, (code,)), GPUS - 1):
         fail(board, faults)
         with running(board, libraries) as (sampler, fatal):
-            until_the_first_is_read(sampler)
+            until_the_first_is_read(sampler, board)
             wait_for_a_tick(sampler)
             mend(board, faults)
             until_all_are_alike(sampler)

@@ -38,7 +38,7 @@ def message(line: str) -> str:
 
 def test_a_logfmt_line_has_time_level_source_and_message(said: Said) -> None:
     configure("info", "logfmt")
-    logging.getLogger("gpu_bottleneck_exporter.sampler").warning("gpu %d: XID %d", 3, 79)
+    logging.getLogger("gpu_bottleneck_exporter.sampling.sampler").warning("gpu %d: XID %d", 3, 79)
     assert re.fullmatch(rf'time={TIME} level=warning source=sampler msg="gpu 3: XID 79"\n', said())
 
 
@@ -79,7 +79,7 @@ def test_anything_else_is_quoted_and_stays_one_line(said: Said, text: str) -> No
 
 def test_json_lines_hold_the_same(said: Said) -> None:
     configure("info", "json")
-    logging.getLogger("gpu_bottleneck_exporter.worker").error('a "b"\n%s', "größer")
+    logging.getLogger("gpu_bottleneck_exporter.sampling.worker").error('a "b"\n%s', "größer")
     line = said()
     entries = json.loads(line)
     assert line.count("\n") == 1

@@ -66,3 +66,17 @@ def test_a_fault_is_told_once_with_its_place_and_its_end(
     news.fault(log, "watching", None)
     assert caplog.messages == ["watching: process 0", "watching works again"]
     assert "raise ValueError" in caplog.text
+
+
+def test_what_fails_inside_a_guard_is_logged_and_swallowed(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    news = News(clock)
+    for works in (True, False, False, True):
+        with news.guarded(log, "reading"):
+            int("1" if works else "one")
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "reading",
+        "reading works again",
+    ]

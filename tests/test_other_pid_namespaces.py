@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
-from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
-from gpu_bottleneck_exporter.exposition import Exposition
-from gpu_bottleneck_exporter.sampler import Sampler
-from gpu_bottleneck_exporter.settings import Settings
-
-PATIENCE_SECONDS = 20.0
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from support.samplers import FAST, sampling
+from support.waiting import until
 
 
 class Driver(VirtualDriver):
     """One that leaves out processes of other PID namespaces, as NVIDIA's does."""
 
-    name = "nvml"
+    about = replace(VirtualDriver.about, sees_all_namespaces=False)
 
 
-@contextmanager
-def exporter(board: Board, procfs: Path) -> Iterator[Sampler]:
-    settings = Settings(interval_seconds=0.2, deadline_seconds=1.0, procfs=procfs)
-    sampler = Sampler(lambda: Driver(board), ALL, settings, lambda _: None)
-    sampler.start()
-    try:
-        yield sampler
-    finally:
-        sampler.stop()
+def exporter(board: Board, procfs: Path) -> AbstractContextManager[Sampler]:
+    return sampling(lambda: Driver(board), replace(FAST, procfs=procfs))
 
 
 def in_another_namespace(folder: Path) -> Path:
@@ -47,20 +39,22 @@ def families(sampler: Sampler) -> set[str]:
     return {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")}
 
 
+def stalls(sampler: Sampler) -> set[str]:
+    """What idle time was put down to."""
+    found = (gpu.totals.stall_ns or {} for gpu in sampler.state().gpus)
+    return {name for stall in found for name, spent in stall.items() if spent}
+
+
 def after_a_tick(sampler: Sampler) -> set[str]:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while "gpu_stall_seconds_total" not in (found := families(sampler)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
+    until(lambda: stalls(sampler), lambda: families(sampler))
+    return families(sampler)
 
 
 def test_no_process_that_is_seen_is_not_told_as_none(tmp_path: Path) -> None:
     with create(tmp_path / "board", gpus=[H100]) as board:
         with exporter(board, in_another_namespace(tmp_path)) as sampler:
             assert "gpu_processes" not in after_a_tick(sampler)
-            stalls = sampler.state().gpus[0].totals.stall_ns or {}
-            assert {name for name, spent in stalls.items() if spent} == {"unknown"}
+            assert stalls(sampler) == {"unknown"}
         with exporter(board, Path("/proc")) as sampler:
             assert "gpu_processes" in after_a_tick(sampler)
 

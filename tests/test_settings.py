@@ -151,7 +151,7 @@ def test_an_unreadable_procfs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["serve", "check", "top"])
 def test_one_cannot_do_without_what_is_no_signal(tmp_path: Path, command: str) -> None:
     said = refuse(tmp_path, command, "--without", "kubelet,gpu_up")
-    assert "--without: there is no signal 'gpu_up'" in said
+    assert "--without: 'gpu_up' is not a signal that can be omitted" in said
     assert "host_pids, kubelet" in said
 
 

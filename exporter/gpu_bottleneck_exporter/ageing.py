@@ -1,7 +1,7 @@
-"""How often to read what hardly ever changes: often while it is new, seldom when it is not.
+"""How often to read what rarely changes: often while it is new, seldom afterwards.
 
-A process that has just come may still be moved to its control group or open its connections; one
-that has been there for a while goes on as it is.
+A process that has just started may still be moved to its control group or open its connections;
+an older one hardly changes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class Ageing:
     __slots__ = ("_since_ns", "due_ns")
 
     def __init__(self, since_ns: int = 0) -> None:
-        """Known `since_ns`, and not read yet."""
+        """The thing is known since `since_ns`, and not read yet."""
         self._since_ns = self.due_ns = since_ns
 
     def is_due(self, now_ns: int, *, new: bool = False) -> bool:
-        """Whether to read it at `now_ns`; if so, the next time is later.
+        """Whether to read it at `now_ns`; if so, it is due again later.
 
-        `new`: it is another one than before.
+        `new`: it was replaced by another one.
         """
         if new:
             self._since_ns = self.due_ns = now_ns

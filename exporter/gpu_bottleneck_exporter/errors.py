@@ -1,13 +1,21 @@
-"""What a user can put right, told in one plain sentence."""
+"""Errors that a user can fix, each in one plain sentence."""
+
+
+def printable(text: str, most: int | None = None) -> str:
+    """`text`, without characters that move a cursor or hide text, cut to `most` characters.
+
+    A job may mount where it likes, and name a FUSE file system's type as it likes.
+    """
+    return "".join(c if c.isprintable() else "?" for c in text[:most])
 
 
 class ExporterError(Exception):
-    """Ends a command: the message goes to stderr as one line, the exit status is `status`."""
+    """Ends a command: its message goes to stderr as one line, and the exit status is `status`."""
 
     status = 1
 
 
 class SettingsError(ExporterError):
-    """A setting makes no sense: starting again with the same ones cannot help."""
+    """A setting is invalid: restarting with the same ones cannot help."""
 
     status = 2

@@ -1,4 +1,4 @@
-"""Log lines: logfmt as Prometheus' own programs write it, or JSON."""
+"""Log lines: logfmt as Prometheus writes it, or JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure(level: str, layout: str) -> None:
-    """Send the package's log to stderr."""
+    """Send all logs to stderr, from `level` on, in format `layout` (one of `FORMATS`)."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(layout))
     root = logging.getLogger()
@@ -44,5 +44,5 @@ class _Formatter(logging.Formatter):
 def _quoted(value: str) -> str:
     if value and value.isprintable() and not set(value) & set(' "='):
         return value
-    # Escaped where it could break or colour the line.
+    # Non-printable text is escaped, as it could break or colour the line.
     return json.dumps(value, ensure_ascii=not value.isprintable())

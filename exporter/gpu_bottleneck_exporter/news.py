@@ -1,31 +1,32 @@
-"""What is worth a line in the log: a change, and not each time it comes back."""
+"""Limiting log lines: changes are logged, but not each time if they keep coming back."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 MOST_LINES = 5
 QUIET_SECONDS = 60.0
 
 
 class News:
-    """Remembers what was told: of one subject no more than `MOST_LINES` in `QUIET_SECONDS`.
+    """Remembers what was logged: for one subject, at most `MOST_LINES` in `QUIET_SECONDS`.
 
-    What changes again is told later, if it has stayed so by then: a job may make a fault come and
-    go as often as it likes.
+    A job may make a fault come and go as often as it likes. A change beyond the limit is logged
+    later, if it has lasted until then.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` tells seconds."""
+        """`clock` returns seconds."""
         self._clock = clock
         self._told: dict[str, object] = {}
         self._when: dict[str, deque[float]] = {}
 
     def is_new(self, subject: str, state: object, usual: object = None) -> bool:
-        """Whether to tell `state` of `subject` now; what was never told of is `usual`."""
+        """Whether to log that `subject` is in `state`; it starts in state `usual`."""
         if self._told.get(subject, usual) == state:
             return False
         when = self._when.setdefault(subject, deque(maxlen=MOST_LINES))
@@ -37,7 +38,7 @@ class News:
         return True
 
     def fault(self, log: logging.Logger, subject: str, error: Exception | None) -> None:
-        """Log that `subject` fails, with the traceback, or, without `error`, works again."""
+        """Log that `subject` fails, with the traceback; without `error`, that it works again."""
         if not self.is_new(subject, _place(error)):
             return
         if error is None:
@@ -45,9 +46,19 @@ class News:
         else:
             log.error("%s: %s", subject, error, exc_info=error)
 
+    @contextmanager
+    def guarded(self, log: logging.Logger, subject: str) -> Iterator[None]:
+        """Swallow whatever fails inside and log it as a `fault` of `subject`."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - that is its purpose
+            self.fault(log, subject, error)
+        else:
+            self.fault(log, subject, None)
+
 
 def _place(error: Exception | None) -> object:
-    """Where it was raised: what it says may differ each time."""
+    """Type and place of the error: its text may differ each time."""
     if error is None:
         return None
     trace = error.__traceback__

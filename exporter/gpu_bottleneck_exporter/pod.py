@@ -1,11 +1,11 @@
-"""Whether we run in a pod: what is to be done differs there."""
+"""Whether we run in a pod: remedies differ there."""
 
 from __future__ import annotations
 
 import os
 
 _VARIABLE = "KUBERNETES_SERVICE_HOST"
-"""The kubelet sets it in every container."""
+"""Set by the kubelet in every container."""
 
 
 def in_a_pod() -> bool:

@@ -1,7 +1,7 @@
 """The rule pack as text: read, scaled in time, adapted to older engines, wrapped for Kubernetes.
 
-Everything works on the text, so that the comments, which say why, survive. It relies on how the
-pack is written: block style, two spaces, one key a line; the tests parse what comes out.
+All changes are made to the text, so that its comments, which say why, survive. They rely on the
+pack's style: block style, two spaces, one key per line. The tests parse the results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.errors import ExporterError
 NAMES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DIALECTS = ("exporter", "dcgm", "both")
 DCGM = "dcgm.yml"
-"""Records from dcgm-exporter what `INPUTS` record from this exporter."""
+"""Records from dcgm-exporter's metrics what the groups `INPUTS` record from this exporter's."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
 MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
 
@@ -27,9 +27,10 @@ _DURATION = r"(?:\d+(?:ms|[smhdwy]))+"
 
 _KEY = re.compile(rf"^( *(?:for|keep_firing_for|interval): )({_DURATION})(?=\s)", re.MULTILINE)
 _KEEP_FIRING = re.compile(r"^ *keep_firing_for: .*\n", re.MULTILINE)
-# An expression goes on as long as lines are indented further than its key.
+# An expression continues while lines are indented further than its key.
 _EXPRESSION = re.compile(r"^( *)expr:.*(?:\n\1 +.*)*", re.MULTILINE)
 _WINDOW = re.compile(rf"(?<=[\[:]){_DURATION}(?=[\]:])|(?<=offset )-?{_DURATION}")
+# Two kinds of plain numbers are seconds too: predict_linear's horizon and recorded thresholds.
 _HORIZON = re.compile(r"(predict_linear\((?:[^()\[\]]|\[[^\]]*\])*, *)([\d.]+)(?= *\))")
 _SECONDS = re.compile(
     r"^( *)(- record: gpu:threshold:\w*_seconds\n(?:\1  .*\n)*?\1  expr: vector\()([\d.]+)(?=\))",
@@ -37,6 +38,8 @@ _SECONDS = re.compile(
 )
 _GROUPS = re.compile(r"^groups:\n", re.MULTILINE)
 _GROUP = re.compile(r"(?:^  #.*\n)*^  - name: (\S+)\n", re.MULTILINE)
+# The end of a description, which is as far as it is indented.
+_PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
 _RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
 _DASHBOARD = re.compile(r"^( *dashboard_url: )(?=/d/)", re.MULTILINE)
 _JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
@@ -44,20 +47,15 @@ _URL = re.compile(r"https?://[^\s\"'{}]+")
 
 
 def files() -> dict[str, str]:
-    """The pack: name and text of each file."""
+    """The pack: text by file name."""
     folder = resources("gpu_bottleneck_exporter") / "rules"
-    found = {name: (folder / name).read_text(encoding="utf-8") for name in NAMES}
-    if (folder / DCGM).is_file():
-        found[DCGM] = (folder / DCGM).read_text(encoding="utf-8")
-    return found
+    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM)}
 
 
 def for_dialect(pack: Mapping[str, str], dialect: str) -> dict[str, str]:
-    """The files that are loaded together: with inputs from this exporter, DCGM's, or both."""
+    """The files for `dialect`, one of `DIALECTS`: with inputs from this exporter, DCGM, or both."""
     if dialect == "exporter":
         return {name: text for name, text in pack.items() if name != DCGM}
-    if DCGM not in pack:
-        raise ExporterError(f"--dialect: there are no rules for {dialect} in this version")
     if dialect == "both":
         return dict(pack)
     recording = pack["recording.yml"]
@@ -67,7 +65,10 @@ def for_dialect(pack: Mapping[str, str], dialect: str) -> dict[str, str]:
 
 
 def scaled(text: str, factor: float) -> str:
-    """Every duration divided by `factor`; names and descriptions keep the original ones."""
+    """`text` with every duration divided by `factor`, except in names and descriptions.
+
+    Raises ExporterError for a factor out of range.
+    """
     if not MINIMUM_SCALE <= factor <= MAXIMUM_SCALE:
         raise ExporterError(
             f"--for-scale must be {MINIMUM_SCALE:g} to {MAXIMUM_SCALE:g}, not {factor:g}"
@@ -83,34 +84,39 @@ def scaled(text: str, factor: float) -> str:
 
 
 def milliseconds(duration: str) -> int:
-    """The length of a Prometheus duration like `1m30s`, whatever its sign."""
+    """Milliseconds of a Prometheus duration such as `1m30s`, without its sign."""
     return sum(int(count) * _MORE_UNITS[unit] for count, unit in _PART.findall(duration))
 
 
 def without_keep_firing(text: str) -> str:
-    """For Prometheus before 2.42 and older vmalert, to which `keep_firing_for` is an error."""
+    """`text` for Prometheus before 2.42 and older vmalert, which reject `keep_firing_for`."""
     return _KEEP_FIRING.sub("", text)
 
 
+def without_prescriptions(text: str) -> str:
+    """`text` with descriptions that look nothing up, which `vmalert -replay` rejects."""
+    return _PRESCRIBED.sub("", text)
+
+
 def with_runbooks_at(text: str, base: str) -> str:
-    """Runbook links below `base`."""
+    """`text` with runbook links below `base`. Raises ExporterError if that is not a URL."""
     if not _URL.fullmatch(base):
         raise ExporterError(f"--runbook-base must be like https://example.org/rules, not {base!r}")
     return _RUNBOOK.sub(lambda found: f"{found[1]}{base.rstrip('/')}/{found[2]}", text)
 
 
 def with_dashboards_at(text: str, base: str) -> str:
-    """Links to the dashboards of the Grafana at `base`."""
+    """`text` with dashboard links to the Grafana at `base`. Raises ExporterError as above."""
     if not _URL.fullmatch(base):
         raise ExporterError(f"--grafana-url must be like https://grafana.example.org, not {base!r}")
     return _DASHBOARD.sub(lambda found: found[1] + base.rstrip("/"), text)
 
 
 def with_workload_namespace(text: str) -> str:
-    """A label `namespace` for alerts that are the job's: the namespace of its pod, if it is one.
+    """`text` with label `namespace` on alerts of jobs: that of the job's pod, if it has one.
 
-    The operator's AlertmanagerConfig objects, and the inhibition rules of kube-prometheus-stack,
-    go by that label; without it, it is the exporter's.
+    The operator's AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules match
+    this label, which otherwise names the exporter's namespace.
     """
     return _JOBS_LABELS.sub(
         r'\1, namespace: "{{ or $labels.workload_namespace $labels.namespace }}"}', text
@@ -118,14 +124,14 @@ def with_workload_namespace(text: str) -> str:
 
 
 def merged(files: Mapping[str, str]) -> str:
-    """One rule file with the groups of all."""
+    """One rule file with the groups of all `files`."""
     return "groups:\n" + "\n".join(_section(name, text) for name, text in files.items())
 
 
 def as_prometheusrule(
     files: Mapping[str, str], name: str, namespace: str | None, labels: Mapping[str, str]
 ) -> str:
-    """One object of the Prometheus Operator's kind PrometheusRule with all groups."""
+    """One PrometheusRule object of the Prometheus Operator with all groups."""
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     lines = [
         "apiVersion: monitoring.coreos.com/v1",
@@ -141,6 +147,7 @@ def as_prometheusrule(
 
 def _divided(duration: str, factor: float) -> str:
     whole = milliseconds(duration)
+    # 1 ms at least, unless it was zero: a duration must not vanish.
     quotient = max(min(1, whole), round(whole / factor))
     unit = next(unit for unit, length in _UNITS.items() if quotient % length == 0)
     sign = "-" if duration.startswith("-") else ""
@@ -152,7 +159,7 @@ def _quotient(number: str, factor: float) -> str:
 
 
 def _section(name: str, text: str) -> str:
-    """A file's groups, its introduction as a comment among them."""
+    """The groups of a file, with its introduction as a comment."""
     head, groups = _GROUPS.split(text, maxsplit=1)
     return _indented(f"# {name}\n{head}") + groups
 

@@ -1,4 +1,4 @@
-"""Settings: checked once, frozen, shared by all parts."""
+"""Settings: checked once, immutable, shared by all parts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.remedies import RUNBOOK_BASE
 
+RUNBOOK_BASE = (
+    "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
+)
 MINIMUM_INTERVAL_SECONDS = 0.2
 MAXIMUM_INTERVAL_SECONDS = 5.0
 MAXIMUM_DEADLINE_SECONDS = 60.0
@@ -26,7 +28,7 @@ RENOUNCEABLE = (
     "schedstat",
     "wait_channel",
 )
-"""Signals that depend on kernel, mounts and rights, which somebody may not want to give."""
+"""Signals that need permissions, mounts or a kernel that an operator may decide to do without."""
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CONTAINER_LOGS = Path("/var/log/containers")
 _URL = re.compile(r"https?://[^\s\"'<>]+")
@@ -35,9 +37,9 @@ _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line and the environment say.
+    """Settings from the command line and the environment.
 
-    Raises SettingsError, with the flag's name, for a value that makes no sense.
+    Raises SettingsError, with the flag's name, for an invalid value.
     """
 
     listen_address: str = ":10170"
@@ -45,23 +47,23 @@ class Settings:
     web_config_file: str = ""
     """TLS and users, in exporter-toolkit's format; "" for neither."""
     runbook_base: str = RUNBOOK_BASE
-    """Below it are the runbooks that the status page links to."""
+    """URL of the folder with the runbooks that the status page links to."""
     interval_seconds: float = 1.0
-    """Time between two readings of a GPU. The driver's ring holds 10 s: 5 s at most."""
+    """Time between two readings of a GPU; at most 5 s, as the driver's ring holds 10 s."""
     deadline_seconds: float = 5.0
-    """A GPU whose driver calls take longer is reported down and its series go absent."""
+    """A GPU whose driver calls take longer is reported down, and its series become absent."""
     longest_answer_seconds: float = LONGEST_ANSWER_SECONDS
-    """A question to another machine that is older waits for news, or for a dead peer."""
+    """A request to another machine that is older is taken for a long poll or a dead peer."""
     procfs: Path = Path("/proc")
     sysfs: Path = Path("/sys")
     wake_suspended: bool = False
     kubelet_socket: Path = KUBELET_SOCKET
-    """Of the kubelet's pod-resources API; it may be absent, and come and go."""
+    """Socket of the kubelet's pod-resources API; it may be missing, and come and go."""
     container_logs: Path = CONTAINER_LOGS
-    """Where the kubelet links the logs of containers; it may be absent."""
+    """Folder in which the kubelet links container logs; it may be missing."""
     disabled_collectors: frozenset[str] = field(default_factory=frozenset)
     without: frozenset[str] = field(default_factory=frozenset)
-    """Of `RENOUNCEABLE`: nobody expects these signals, and nothing is said of them."""
+    """Those of `RENOUNCEABLE` that are not wanted: they are not reported as missing."""
 
     def __post_init__(self) -> None:
         if not MINIMUM_INTERVAL_SECONDS <= self.interval_seconds <= MAXIMUM_INTERVAL_SECONDS:
@@ -82,8 +84,8 @@ class Settings:
             )
         if unknown := sorted(self.without - {*RENOUNCEABLE}):
             raise SettingsError(
-                f"--without: there is no signal {unknown[0]!r} that one could do without; there "
-                f"are {', '.join(RENOUNCEABLE)}"
+                f"--without: {unknown[0]!r} is not a signal that can be omitted; choose from "
+                f"{', '.join(RENOUNCEABLE)}"
             )
         _check_path(self.telemetry_path)
         if not _URL.fullmatch(self.runbook_base):
@@ -98,7 +100,7 @@ class Settings:
 def _check_path(path: str) -> None:
     if not _TELEMETRY_PATH.fullmatch(path) or path.startswith("/-/"):
         raise SettingsError(
-            f"--web.telemetry-path must be like /metrics (not /, nor below /-/), not {path!r}"
+            f"--web.telemetry-path must be like /metrics (neither / nor below /-/), not {path!r}"
         )
 
 

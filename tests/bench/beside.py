@@ -1,15 +1,15 @@
-"""Measures the exporter beside nvitop-exporter and beside a loop that only sleeps.
+"""Measures the exporter next to nvitop-exporter and next to a loop that only sleeps.
 
     python tests/bench/beside.py [SECONDS]
 
 Each row is one run of all three, at the same time, on one stand-in for the driver's library: the
 exporter with its default settings, nvitop-exporter with its own (both read once a second), and
-`floor.py`. Each GPU has a real main process and workers of its own (`crowd.py`). CPU time is that
-of the whole process as the kernel counts it, start-up excluded, with a scrape of both every 15 s.
-Shares vary by half with what else the machine does; the ratios within a row do not.
+`floor.py`. Each GPU has its own real main process and workers (`crowd.py`). CPU time is that of the
+whole process as the kernel counts it, without start-up, with a scrape of both every 15 s. Shares
+vary by half with the machine's other load; the ratios within a row do not.
 
-nvitop-exporter is installed into a virtual environment of its own below this one's. Both exporters
-map the stand-in's board, which no driver has: memory is told without it.
+nvitop-exporter is installed into a separate virtual environment below this one. Both exporters map
+the stand-in's board, which no real driver has: memory figures exclude it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ import psutil
 
 from bench.crowd import BUSY, STARVED, bystanders, feeders
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.driver.board import H100, create
-from gpu_bottleneck_exporter.feeders.watch import WORKING_PASS_SECONDS
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.sampling.host import WORKING_PASS_SECONDS
 from support.board_exporter import over_nvml
 from support.daemon import HOST, daemon, free_port, get
 
 NVITOP = "nvitop-exporter==1.7.2"
 WARM_UP_SECONDS = 20.0
-"""A GPU must go on as it did for 10 s before its feeders are looked at less often."""
+"""A GPU must stay the same for 10 s before its feeders are read less often."""
 MEASURED_SECONDS = 45.0
 SCRAPE_EVERY_SECONDS = 15.0
 ACCEPT = {"Accept-Encoding": "gzip"}
 
 
 class Node(NamedTuple):
-    """What is watched."""
+    """What is measured."""
 
     gpus: int
     workers: int
-    """Over all GPUs."""
+    """In total, over all GPUs."""
     others: int = 0
-    """Processes that have nothing to do with a GPU."""
+    """Processes unrelated to GPUs."""
     doing: str = BUSY
 
 
@@ -69,7 +69,7 @@ NODES = (
 
 
 class Cost(NamedTuple):
-    """Of one process."""
+    """The cost of one process."""
 
     cpu: float
     """Share of one core."""
@@ -77,7 +77,7 @@ class Cost(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Of the three, in one run."""
+    """The costs of all three, in one run."""
 
     ours: Cost
     nvitop: Cost | None
@@ -105,7 +105,7 @@ def row(node: Node, costs: Costs) -> str:
 
 
 def install() -> Path:
-    """Nvitop-exporter's program, in an environment of its own that is made if need be."""
+    """Nvitop-exporter's program, in a separate environment that is created if missing."""
     folder = Path(sys.prefix) / "nvitop"
     program = folder / "bin" / "nvitop-exporter"
     if not program.exists():
@@ -118,7 +118,7 @@ def install() -> Path:
 def measure(
     node: Node, seconds: float, nvitop: Path | None, warm_up: float = WARM_UP_SECONDS
 ) -> Costs:
-    """Run all at the same time; without `nvitop` only the others."""
+    """Run all at the same time; without `nvitop`, only the others."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         library = build(folder / "lib")
@@ -154,12 +154,12 @@ def _costs(pids: list[int], ports: list[int], seconds: float) -> list[Cost]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of process `pid`, in nanoseconds' steps: its clock (clock_getcpuclockid(3))."""
+    """CPU time of process `pid`, with ns resolution: its clock (clock_getcpuclockid(3))."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def resident_bytes(pid: int) -> int:
-    """What process `pid` has in memory, without the stand-in's board."""
+    """Memory of process `pid`, without the stand-in's board."""
     maps = psutil.Process(pid).memory_maps()
     return sum(one.rss for one in maps if Path(one.path).name != "board")
 

@@ -1,7 +1,7 @@
 """Real feeders for the benchmarks: for each virtual GPU a main process and its workers.
 
-They wake twenty times a second and sleep in a pipe meanwhile. A busy GPU has work all the time; a
-starved one has none, so that its feeders are looked at closely and nothing is found.
+They wake twenty times a second and sleep on a pipe in between. A busy GPU always has work; a
+starved one has none, so that the exporter looks closely at its feeders and finds nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.board.board import Board
 
 BUSY, STARVED = "busy", "starved"
 WAKE_SECONDS = 0.05
@@ -26,7 +26,7 @@ _AHEAD_NS = 2_000_000_000
 
 @contextlib.contextmanager
 def feeders(board: Board, workers_per_gpu: int, doing: str) -> Iterator[None]:
-    """One main for each GPU of `board`, with so many workers."""
+    """One main per GPU of `board`, with this many workers."""
     command = [sys.executable, __file__, str(os.getpid()), str(board.path)]
     with contextlib.ExitStack() as stack:
         for index in range(len(board.gpus)):
@@ -40,7 +40,7 @@ def feeders(board: Board, workers_per_gpu: int, doing: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bystanders(count: int) -> Iterator[None]:
-    """Processes of the node that have nothing to do with a GPU, and sleep."""
+    """Sleeping processes on the node, unrelated to GPUs."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             process = stack.enter_context(subprocess.Popen(["sleep", "3600"]))
@@ -49,7 +49,7 @@ def bystanders(count: int) -> Iterator[None]:
 
 
 def _feed(parent: str, path: str, index: str, workers: str, doing: str) -> None:
-    """A main process: hold the GPU, keep it busy or not, and wake its workers now and then."""
+    """A main process: hold the GPU, keep it busy or not, and wake the workers regularly."""
     die_with_parent(int(parent))
     context = multiprocessing.get_context("fork")
     pipes: list[Connection] = []

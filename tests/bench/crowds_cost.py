@@ -2,10 +2,9 @@
 
     python tests/bench/crowds_cost.py [SITUATION...]
 
-Each row is an exporter process of its own (1 s tick, all collectors, pynvml on the stand-in
-library) beside one job that holds starved GPUs, so that its feeders are looked at closely and
-nothing is found. CPU time and log are those of the exporter after a warm-up; scrapes are
-taken once a second.
+Each row is a separate exporter process (1 s tick, all collectors, pynvml on the stand-in library)
+next to one job that holds starved GPUs, so that the exporter looks closely at its feeders and finds
+nothing. CPU time and log are those of the exporter after a warm-up; it is scraped once a second.
 """
 
 from __future__ import annotations
@@ -28,20 +27,21 @@ import psutil
 
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
 from support.board_exporter import Exporter, over_nvml
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the job does, besides holding `gpus`."""
+    """What the job does, in addition to holding `gpus`."""
 
     gpus: int = 1
     children: int = 0
     threads: int = 0
     forks_per_second: int = 0
     strangers: int = 0
-    """Processes on the node that have nothing to do with it."""
+    """Unrelated processes on the node."""
 
 
 SITUATIONS = {
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def measure(library: Path, path: Path, job: Situation) -> str:
-    """The cells of one row."""
+    """The cells of a row."""
     with (
         create(path, gpus=[H100] * job.gpus) as board,
         _running(board, job),
@@ -109,7 +109,7 @@ def _scrape_seconds(exporter: Exporter) -> float:
 
 
 def _log_bytes(exporter: Exporter) -> int:
-    """Of the file that its standard error goes to."""
+    """Size of the file that receives its standard error."""
     return Path(f"/proc/{exporter.process.pid}/fd/2").stat().st_size
 
 

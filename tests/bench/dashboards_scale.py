@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests:grafana python tests/bench/dashboards_scale.py [GPUS]
 
-Writes the series that the rules would have recorded for a made-up fleet, as often as the pack has
-it, as blocks of a real Prometheus, and asks each query as Grafana does. It takes minutes and a GB
-in $TMPDIR.
+Writes the series that the rules would have recorded for a made-up fleet, at the pack's intervals,
+as blocks of a real Prometheus, and runs each query as Grafana does. Takes minutes and a GB in
+$TMPDIR.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import median
 
 from builders import pack
-from gpu_bottleneck_exporter.palette import CAUSES
+from builders.colours import CAUSES
+from gpu_bottleneck_exporter.prescription.model import KNOBS
 from grafana.boards import EVERYTHING, Asked, asked
 from rules.parsed import seconds
 from support.daemon import HOST, daemon, free_port
@@ -30,9 +31,9 @@ STEP_SECONDS = pack.interval_seconds()
 BLOCK_SECONDS = 7200
 DAY_SECONDS = 86_400
 POINT_SECONDS = 90
-"""Between two points of a graph that is about 1 000 pixels wide."""
+"""Step of a graph that is about 1 000 pixels wide."""
 RECENT_SECONDS = 600
-"""What only tables and single values show is written for so long."""
+"""Series that only tables and single values show cover this much time."""
 TIMES = 5
 GPUS_PER_NODE = 8
 _OFTEN = (
@@ -43,18 +44,14 @@ _CAUSES = [*dict.fromkeys((*_OFTEN, *CAUSES))]
 _ALERTS = pack.alerts()
 
 Value = Callable[[int, int], float]
-"""Of GPU number, at Unix time."""
+"""The value for a GPU number at a Unix time."""
 
 
 def main(gpus: int) -> None:
     """Print the table."""
     with (
         tempfile.TemporaryDirectory(prefix="dashboards-") as name,
-        filled(Path(name), gpus) as (
-            server,
-            end,
-            samples,
-        ),
+        filled(Path(name), gpus) as (server, end, samples),
     ):
         print(f"{gpus} GPUs, {samples / 1e6:.1f} million samples\n")
         print_table(server, end)
@@ -62,7 +59,7 @@ def main(gpus: int) -> None:
 
 @contextmanager
 def filled(folder: Path, gpus: int) -> Iterator[tuple[Prometheus, int, int]]:
-    """A Prometheus with a day of the fleet, when that ends (Unix time), how many samples it is."""
+    """A Prometheus with a day of the fleet, the end of that day (Unix time), and its samples."""
     end = int(time.time()) // STEP_SECONDS * STEP_SECONDS
     samples = fill(folder, gpus, end)
     port = free_port()
@@ -71,7 +68,7 @@ def filled(folder: Path, gpus: int) -> Iterator[tuple[Prometheus, int, int]]:
         require("prometheus", "prometheus"),
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
-        "--storage.tsdb.max-block-duration=2h",  # no compaction beside the queries
+        "--storage.tsdb.max-block-duration=2h",  # no compaction during the queries
         f"--web.listen-address={HOST}:{port}",
         "--log.level=warn",
     ]
@@ -91,7 +88,7 @@ def print_table(server: Prometheus, end: int) -> None:
 
 
 def measured(server: Prometheus, query: Asked, end: int) -> tuple[float, int]:
-    """Seconds until the answer is there, decoded, and how many series it has."""
+    """Seconds until the answer is decoded, and its number of series."""
     values = {**EVERYTHING, "__range": f"{DAY_SECONDS}s", "__rate_interval": "2m"}
     text = query.text(values)
     began = time.perf_counter()
@@ -104,7 +101,7 @@ def measured(server: Prometheus, query: Asked, end: int) -> tuple[float, int]:
 
 
 def fill(folder: Path, gpus: int, end: int) -> int:
-    """Write blocks of two hours each; how many samples."""
+    """Write blocks of two hours each; returns the number of samples."""
     count = 0
     start = (end - DAY_SECONDS) // BLOCK_SECONDS * BLOCK_SECONDS
     for begin in range(start, end + 1, BLOCK_SECONDS):
@@ -137,7 +134,7 @@ def lines(gpus: int, begin: int, until: int, end: int) -> Iterator[str]:
             yield series("gpu:blind:bool", f'{labels},blind="device_causes"', 1, times)
         yield from of_now(number, labels, recent)
         if number % 10 < 8:
-            # What ends is answered with for five minutes more.
+            # Prometheus still returns an ended series for five minutes.
             ended = times[:-5] if until == begin + BLOCK_SECONDS else times
             yield from of_cause(number, ended, recent)
 
@@ -156,12 +153,20 @@ def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
     yield series("gpu:bottleneck:primary", told, 1, recent)
     yield series("gpu:bottleneck:since_timestamp", told, times[0], recent)
     yield series("gpu:cause:evidence", told, 0.9, recent)
+    if number % 2:
+        yield from prescribed(f'{labels},knob="{KNOBS[number % len(KNOBS)]}"', owner, lost, recent)
     alert = f'{told},alertname="{_ALERTS[cause]}",severity="warning",owner="job"{owner}'
     yield series("ALERTS", f'{alert},alertstate="firing"', 1, recent)
 
 
+def prescribed(told: str, owner: str, lost: float, times: list[int]) -> Iterator[str]:
+    """Most of what is lost would be won."""
+    yield series("gpu:prescription:gain_hours", told + owner, round(150 * lost, 1), times)
+    yield series("gpu:prescription:error", told, round(lost / 10 - 0.07, 3), times)
+
+
 def of_now(number: int, labels: str, times: list[int]) -> Iterator[str]:
-    """What tables and single values show."""
+    """Series for tables and single values."""
     busy = 0.6 - 0.55 * _share(number) if number % 10 < 8 else 0.97
     names = ("gpu:busy:ratio_rate5m", "gpu:busy:ratio_rate10m", "gpu:sm_active:ratio_rate5m")
     gates = ("gpu:gate:warm", "gpu:gate:underused", "gpu:gate:idle", "gpu:gate:inefficient")
@@ -172,12 +177,12 @@ def of_now(number: int, labels: str, times: list[int]) -> Iterator[str]:
 
 
 def _share(number: int) -> float:
-    """Of 0 to 1, one that looks like chance and is the same in each run."""
+    """A number from 0 to 1 that looks random and is the same in each run."""
     return number * 7919 % 1000 / 1000
 
 
 def gpu_labels(number: int) -> str:
-    """Of the GPU and its target."""
+    """Labels of the GPU and its target."""
     node, index = divmod(number, GPUS_PER_NODE)
     return (
         f'cluster="one",job="gpu",instance="node-{node:04}:10170",gpu="{index}",'
@@ -186,14 +191,14 @@ def gpu_labels(number: int) -> str:
 
 
 def node_labels(number: int, cause: str) -> str:
-    """Of the sums by node and namespace."""
+    """Labels of the sums by node and namespace."""
     node = number // GPUS_PER_NODE
     target = f'cluster="one",job="gpu",instance="node-{node:04}:10170"'
     return f'{target},cause="{cause}",workload_namespace="team-{number // 4 % 12}"'
 
 
 def owner_labels(number: int) -> str:
-    """Whose it is: a pod has the GPUs of a node."""
+    """Labels of the owner: a pod has all GPUs of a node."""
     node = number // GPUS_PER_NODE
     return (
         f',workload="team-{node % 12}/train-{node}-worker-0",workload_namespace="team-{node % 12}"'
@@ -203,7 +208,7 @@ def owner_labels(number: int) -> str:
 
 
 def series(name: str, labels: str, value: float, times: range | list[int]) -> str:
-    """A constant series as OpenMetrics."""
+    """A constant series in OpenMetrics format."""
     head = f"{name}{{{labels}}} {value:.12g} "
     return "".join([f"{head}{at}\n" for at in times])
 

@@ -2,12 +2,11 @@
 
     python tests/bench/exporter_cost.py
 
-Each row is an exporter process of its own with the default settings (a tick of 1 s, all
-collectors) on virtual GPUs that are busy in bursts: through the driver in Python, and
-through pynvml on a stand-in for the driver's library. The stand-in answers faster than a
-GPU does, so the second shows what the exporter itself spends. CPU time is that of the
-whole process as the kernel counts it, start-up excluded: first without scrapes, then
-with some, so that the share can be given for one scrape every 15 s.
+Each row is a separate exporter process with the default settings (a tick of 1 s, all collectors) on
+virtual GPUs that are busy in bursts: through the driver in Python, and through pynvml on a stand-in
+for the driver's library. The stand-in answers faster than a GPU, so the second shows what the
+exporter itself spends. CPU time is that of the whole process as the kernel counts it, without
+start-up: first without scrapes, then with some, which gives the share for one scrape every 15 s.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import http.client
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,13 +32,17 @@ from prometheus_client.exposition import choose_encoder
 
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
-from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
-from gpu_bottleneck_exporter.exposition import Families
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.exposition.render import Families
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
+from support.beside import repeated
 from support.board_exporter import HOST, Exporter, over_board, over_nvml
-from support.daemon import get, wait_until
+from support.daemon import get
+from support.samplers import sampling
+from support.waiting import until
 
 VIRTUAL, NVML = "virtual board", "NVML stand-in"
 DRIVERS = (VIRTUAL, NVML)
@@ -55,12 +57,12 @@ BUSY_SECONDS, PERIOD_SECONDS = 0.15, 0.5
 RENDERINGS = 50
 ACCEPT_TEXT = "text/plain;version=0.0.4"
 ACCEPT = f"application/openmetrics-text;version=1.0.0,{ACCEPT_TEXT};q=0.5,*/*;q=0.1"
-"""What Prometheus 2.42 sends, and what it has answered."""
+"""The Accept header of Prometheus 2.42."""
 
 
 @dataclass(frozen=True)
 class Scrape:
-    """One answer."""
+    """One response."""
 
     seconds: float
     packed_bytes: int
@@ -73,25 +75,25 @@ class Cost:
     """What one exporter process took."""
 
     ticks_share: float
-    """Of one core, without scrapes."""
+    """Share of one core, without scrapes."""
     scrape_seconds: float
     """CPU time of one scrape."""
     resident_bytes: int
     scrape: Scrape
-    """Of median latency."""
+    """The one with the median latency."""
 
     @property
     def share(self) -> float:
-        """Of one core, with a scrape now and then."""
+        """Share of one core, with a scrape every `SCRAPE_EVERY_SECONDS`."""
         return self.ticks_share + self.scrape_seconds / SCRAPE_EVERY_SECONDS
 
 
 class Meter:
-    """CPU time of a process, from this object's making or the last reading on."""
+    """CPU time of a process since this object was created or last read."""
 
     def __init__(self, pid: int) -> None:
-        # What clock_getcpuclockid(3) gives: utime + stime of /proc/PID/stat, which
-        # counts in steps of 10 ms, in nanoseconds.
+        # As clock_getcpuclockid(3): utime + stime of /proc/PID/stat, but in nanoseconds
+        # instead of steps of 10 ms.
         self._clock = (~pid << 3) | 2
         self._last = time.clock_gettime(self._clock)
 
@@ -102,13 +104,13 @@ class Meter:
 
 
 class Scraper:
-    """Scrapes as Prometheus does: one connection, packed, OpenMetrics."""
+    """Scrapes as Prometheus does: one connection, gzip, OpenMetrics."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection(HOST, port)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
     def scrape(self) -> Scrape:
@@ -127,47 +129,40 @@ class Scraper:
 def boards(folder: Path, gpus: int) -> Iterator[Board]:
     """A board whose GPUs all work in bursts."""
     with create(folder / "board", [H100] * gpus) as board:
-        stop = threading.Event()
 
         def work() -> None:
-            while not stop.wait(PERIOD_SECONDS):
-                for gpu in board.gpus:
-                    gpu.launch(BUSY_SECONDS)
+            for gpu in board.gpus:
+                gpu.launch(BUSY_SECONDS)
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
+        with repeated(work, PERIOD_SECONDS):
             yield board
-        finally:
-            stop.set()
-            thread.join()
 
 
 @contextlib.contextmanager
 def exporter(driver: str, folder: Path, gpus: int) -> Iterator[Exporter]:
-    """An exporter that has its first readings."""
+    """An exporter with its first readings."""
     with boards(folder, gpus) as board:
         if driver == VIRTUAL:
             started = over_board(board.path)
         else:
             started = over_nvml(build(folder / "library"), board.path)
         with started as running:
-            wait_until(
+            until(
                 lambda: get(running.port, "/-/ready")[0] == http.client.OK,
                 "the exporter's first reading",
-                give_up=lambda: running.process.poll() is not None,
+                unless=lambda: running.process.poll() is not None,
             )
             yield running
 
 
 def measure(driver: str, gpus: int) -> Cost:
-    """Start an exporter, watch it, end it."""
+    """Start an exporter, measure it, stop it."""
     with (
         tempfile.TemporaryDirectory() as folder,
         exporter(driver, Path(folder), gpus) as running,
         contextlib.closing(Scraper(running.port)) as scraper,
     ):
-        scraper.scrape()  # start-up too: the first one has more to do
+        scraper.scrape()  # part of start-up: the first one has more to do
         time.sleep(WARM_UP_SECONDS)
         meter = Meter(running.process.pid)
         time.sleep(QUIET_SECONDS)
@@ -181,7 +176,7 @@ def measure(driver: str, gpus: int) -> Cost:
 
 
 def _scrape_of_a_new_tick(scraper: Scraper) -> Scrape:
-    time.sleep(1.1 * TICK_SECONDS)  # within a tick, scrapes share the rendering
+    time.sleep(1.1 * TICK_SECONDS)  # scrapes within a tick share the rendering
     return scraper.scrape()
 
 
@@ -203,18 +198,19 @@ def cost_rows() -> list[list[str]]:
 
 def rendering_rows() -> list[list[str]]:
     """CPU time of rendering alone, without the server and gzip."""
-    with tempfile.TemporaryDirectory() as folder, boards(Path(folder), RENDERED_GPUS) as board:
-        sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), lambda _: None)
-        sampler.start()
-        wait_until(lambda: _has_data(sampler), "a reading", give_up=lambda: not sampler.alive)
-        # Ticks go on in their threads: only this thread's time counts.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        boards(Path(folder), RENDERED_GPUS) as board,
+        sampling(lambda: VirtualDriver(board), Settings()) as sampler,
+    ):
+        until(lambda: _has_data(sampler), "a reading", unless=lambda: not sampler.alive)
+        # Ticks continue in their threads: only this thread's time counts.
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Families(sampler, ALL))
         rows = [["rendering, 8 GPUs", "CPU, median"]]
         for name, accept in (("text", ACCEPT_TEXT), ("OpenMetrics", ACCEPT)):
             encoder, _ = choose_encoder(accept)
             rows.append([name, f"{_median_ms(functools.partial(encoder, registry)):.1f} ms"])
-        sampler.stop()
     return rows
 
 
@@ -233,7 +229,7 @@ def _median_ms(render: Callable[[], bytes]) -> float:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Markdown; the first row is the head."""
+    """A Markdown table; the first row is the header."""
     head, *body = rows
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
 

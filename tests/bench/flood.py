@@ -2,10 +2,10 @@
 
     PYTHONPATH=tests python tests/bench/flood.py [KIND …] [--scrapes 200]
 
-The server runs in a process of its own, the clients in another one; a client that is closed
-comes again at once. All come from the address from which the scrapes come: ten at once on
-new connections, by users who are new too, and one after the other on a connection that is kept.
-Printed is a Markdown table; failures and counts carry over to other machines, MiB about so.
+The server runs in one process, the clients in another; a client that is closed reconnects at once.
+The clients share the address of the scrapes: ten at a time on new connections, by users who are new
+too, and one after the other on a connection that is kept. Prints a Markdown table; failures and
+counts carry over to other machines, MiB roughly.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from support.certificates import Authority, client
 
 SCRAPE_TIMEOUT_S = 10.0  # Prometheus' own
 SETTLE_S = 5.0
-SCRAPES_BEFORE = 5  # on the kept connection, which is no newcomer when the crowd comes
+SCRAPES_BEFORE = 5  # on the kept connection, which is known before the crowd comes
 SMALL_BYTES = 4096
-BODY_STARTS = b"HTTP/1.1 401"  # a response comes in two pieces: the last one counts
+BODY_STARTS = b"HTTP/1.1 401"  # a response arrives in two pieces: the last one counts
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 PASSWORD, COST = "right", 10
 MANY, SOME = 1000, 50
@@ -64,9 +64,9 @@ class Kind:
 
     Attributes:
         says: What the n-th client sends first.
-        drips: Whether it sends a byte every second after that.
-        reads: Whether it takes what comes.
-        users: Whether the server asks for a password, which the scrapes know.
+        drips: Whether it then sends a byte every second.
+        reads: Whether it reads responses.
+        users: Whether the server requires a password, which the scrapes know.
         again: Whether it asks again as soon as it is answered.
         clients: How many there are.
     """
@@ -101,7 +101,7 @@ KINDS = PLAIN | TLS
 
 
 class Crowd:
-    """Clients of one kind, each on a connection."""
+    """Clients of one kind, each with a connection."""
 
     def __init__(self, name: str, port: int) -> None:
         self._kind = KINDS[name]
@@ -111,7 +111,7 @@ class Crowd:
         self._deaf: list[socket.socket] = []
 
     def come(self, number: int) -> None:
-        """The n-th client comes, once more maybe."""
+        """Connect the n-th client, or reconnect it."""
         one = socket.socket()
         if not self._kind.reads:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
@@ -125,7 +125,7 @@ class Crowd:
             self._deaf.append(one)
 
     def stay(self) -> None:
-        """Holds connections for ever."""
+        """Holds connections forever."""
         dripped = time.monotonic()
         while True:
             for key, _ in self._selector.select(1.0):
@@ -141,7 +141,7 @@ class Crowd:
                         os.write(key.fd, b"x")
 
     def _take(self, descriptor: int, number: int) -> bool:
-        """Whether the connection is still there, after what came was read."""
+        """Whether the connection is still open, after reading what has arrived."""
         try:
             came = os.read(descriptor, 65536)
             if came and self._kind.again and BODY_STARTS not in came:
@@ -152,7 +152,7 @@ class Crowd:
 
 
 def crowd(name: str, port: int) -> None:
-    """Holds connections until it is killed; says on stdout when all have come once."""
+    """Hold connections until killed; reports on stdout when all have connected once."""
     clients = Crowd(name, port)
     for number in range(KINDS[name].clients):
         clients.come(number)
@@ -204,7 +204,7 @@ def succeeds(connection: http.client.HTTPConnection, user: str) -> bool:
 
 @dataclass
 class Seen:
-    """What became of the scrapes."""
+    """The outcome of the scrapes."""
 
     failed: int = 0
     failed_on_kept: int = 0
@@ -217,7 +217,7 @@ class Seen:
         kept: http.client.HTTPConnection,
         new: Callable[[], http.client.HTTPConnection],
     ) -> None:
-        """Ten scrapers come at once, until there were `count`, and one asks as often."""
+        """Ten scrapers at a time make `count` scrapes, and a kept connection as many."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             users = [f"user{number}" for number in range(1, count + 1)]
             asked = [pool.submit(scrape_once, new, user) for user in users]
@@ -231,7 +231,7 @@ class Seen:
 
 
 def scrape_once(new: Callable[[], http.client.HTTPConnection], user: str) -> tuple[bool, float]:
-    """Whether it succeeded, and how many seconds it took."""
+    """Whether it succeeded, and how long it took in seconds."""
     began, one = time.monotonic(), new()
     good = succeeds(one, user)
     one.close()
@@ -281,7 +281,7 @@ def measure(name: str, count: int) -> str:
 
 
 def main() -> None:
-    """Prints the table or, for its own processes, is the server or the crowd."""
+    """Print the table or, in its own subprocesses, be the server or the crowd."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--scrapes", type=int, default=200)

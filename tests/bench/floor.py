@@ -1,8 +1,8 @@
-"""What waking costs, whatever is done then: a loop that only sleeps, per tick and per GPU.
+"""What waking up alone costs: a loop that only sleeps, per tick and per GPU.
 
     python tests/bench/floor.py GPUS PASS_SECONDS
 
-A thread for each GPU wakes once a second, and the main one after each `PASS_SECONDS`.
+A thread per GPU wakes once a second, the main thread every `PASS_SECONDS`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python tests/bench/http_servers.py
 
-Each server runs in a process of its own and renders the same registry for every
-scrape. Printed is a Markdown table; a server whose package is missing is left out.
-Ratios and counts carry over to other machines, the milliseconds do not.
+Each server runs in a separate process and renders the same registry for every scrape. Prints a
+Markdown table; a server whose package is missing is left out. Ratios and counts carry over to other
+machines, milliseconds do not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SOURCES = Path(__file__).parents[2] / "exporter"
 class Families(Collector):
     """159 kB of text, as much as a machine with many GPUs and processes gives.
 
-    Most of it is help text, which renders fast: the latency is to show the server.
+    Most of it is help text, which renders fast: the latency should be that of the server.
     """
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -57,7 +57,7 @@ def registry() -> CollectorRegistry:
 
 
 class BenchContent:
-    """The registry as content of the exporter's own server."""
+    """The registry as content for the exporter's own server."""
 
     def __init__(self) -> None:
         self._registry = registry()
@@ -126,7 +126,7 @@ def free_port() -> int:
 
 
 def scrape(port: int) -> tuple[float, int]:
-    """One scrape on a new connection: seconds and bytes; raises OSError when it fails."""
+    """One scrape on a new connection: seconds and bytes; raises OSError if it fails."""
     began = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT_S)
     try:
@@ -138,7 +138,7 @@ def scrape(port: int) -> tuple[float, int]:
 
 
 def median_of_scrapes(port: int) -> tuple[float, int]:
-    """The median in seconds, infinite if none succeeded, and how many failed."""
+    """The median in seconds (infinite if none succeeded), and how many failed."""
     times: list[float] = []
     for number in range(REQUESTS):
         if number == GIVE_UP_AFTER and not times:  # each failure costs its whole timeout
@@ -159,7 +159,7 @@ def is_closed(client: socket.socket) -> bool:
 
 
 def wait_for_server(port: int) -> int:
-    """Waits until the server answers; returns the body's size in bytes."""
+    """Wait until the server answers; returns the body's size in bytes."""
     for _ in range(300):
         with contextlib.suppress(OSError):
             return scrape(port)[1]
@@ -168,7 +168,7 @@ def wait_for_server(port: int) -> int:
 
 
 def measure(name: str) -> str:
-    """Runs one server and returns its row of the table."""
+    """Run one server and return its row of the table."""
     port = free_port()
     environment = os.environ | {"PYTHONPATH": str(SOURCES)}
     command = [sys.executable, __file__, name, str(port)]
@@ -196,7 +196,7 @@ def measure(name: str) -> str:
 
 
 def main() -> None:
-    """Prints the table or, with a server's name and a port, is that server."""
+    """Print the table or, with a server's name and a port, be that server."""
     if len(sys.argv) > 1:
         SERVERS[sys.argv[1]][1](int(sys.argv[2]))
         return

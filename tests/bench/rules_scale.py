@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests python tests/bench/rules_scale.py [GPUS ...]
 
-Each row is a real Prometheus of its own that scrapes made-up nodes of eight GPUs once a minute,
-with the pack as it is. What the longest windows look back on is written beforehand, but for those
-of a day. It takes 10 minutes a row; 10 000 GPUs take GBs of memory and of $TMPDIR.
+Each row is a separate real Prometheus that scrapes made-up nodes of eight GPUs once a minute, with
+the pack as shipped. The past that the longest windows need is written beforehand, except for those
+of a day. Takes 10 minutes a row; 10 000 GPUs take GBs of memory and of $TMPDIR.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SIZES = (1000, 5000, 10_000)
 GPUS_PER_NODE = 8
 SCRAPED_EVERY_SECONDS = 60
 EVALUATED_EVERY_SECONDS = 60
-"""What the groups say."""
+"""The interval in the rule groups."""
 SETTLED_AFTER_SECONDS = 330
-"""The windows of five minutes are full, that of ten is half full."""
+"""The five-minute windows are full, the ten-minute one is half full."""
 WATCHED_SECONDS = 180
 HISTORY_SECONDS = 7200
 LONG_SECONDS = 900
-"""Windows of more are filled beforehand, from recorded series."""
+"""Longer windows are filled beforehand, from recorded series."""
 STATES: Sequence[day.State] = (
     *[day.WELL] * 9,
     day.IDLE,
@@ -58,13 +58,13 @@ STATES: Sequence[day.State] = (
     day.LOOP,
     day.COPYING,
 )
-"""Half of the GPUs are well; node by node, as a job has whole nodes."""
+"""Half of the GPUs are healthy; states are per node, as a job has whole nodes."""
 _CONTENT = "text/plain; version=0.0.4"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A series of a GPU: it grows evenly, or not at all."""
+    """A series of a GPU, which grows evenly or is constant."""
 
     name: str
     labels: str
@@ -77,11 +77,11 @@ class Found:
     """One reading of Prometheus' own metrics."""
 
     seconds: Mapping[str, float]
-    """Of the last evaluation, by group."""
+    """Duration of the last evaluation, by group."""
     missed: float
     series: float
     sent: float
-    """Series that a fleet's central engine is sent, as documented."""
+    """Series that a fleet's central engine receives, as documented."""
     cpu_seconds: float
     resident_bytes: float
 
@@ -96,7 +96,7 @@ def main(sizes: Sequence[int]) -> None:
 
 
 def row(gpus: int, found: Sequence[Found]) -> str:
-    """Medians of what was found."""
+    """Medians of the readings."""
     total = median(sum(one.seconds.values()) for one in found)
     name = max(found[-1].seconds, key=lambda group: found[-1].seconds[group])
     slowest = median(one.seconds[name] for one in found)
@@ -142,7 +142,7 @@ def measured(gpus: int) -> list[Found]:
 
 
 def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
-    """All nodes are paths of one server."""
+    """All nodes are paths on one server."""
     paths = []
     for name, text in rulepack.for_dialect(rulepack.files(), "exporter").items():
         paths.append(folder / name)
@@ -171,7 +171,7 @@ def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
 
 
 def reading(port: int, pid: int) -> Found:
-    """What Prometheus says of itself now."""
+    """Prometheus' own metrics now."""
     _, body = get(port, "/metrics")
     samples = [
         sample
@@ -221,7 +221,7 @@ def lines(kind: int) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
 
 
 def exposition(number: int, minutes: float) -> bytes:
-    """What node `number` shows so long after the start."""
+    """The exposition of node `number` this long after the start."""
     own, host = lines(number % len(STATES))
     text = [f"{line.name}{{{line.labels}}} {_value(line, minutes)!r}" for line in host]
     for index in range(GPUS_PER_NODE):
@@ -269,7 +269,7 @@ def serving() -> Iterator[int]:
 
 
 def long_windows() -> set[str]:
-    """Recorded series that rules look back on for long."""
+    """Recorded series with long look-back in rules."""
     pack = rules()
     recorded = {rule.name for rule in pack if not rule.is_alert}
     return {
@@ -283,7 +283,7 @@ def long_windows() -> set[str]:
 
 
 def fill(folder: Path, nodes: int, end: int) -> None:
-    """Write the past of these series, as a block."""
+    """Write the past of these series as a block."""
     times = range(end - HISTORY_SECONDS, end, EVALUATED_EVERY_SECONDS)
     source = folder / "samples"
     with source.open("w", encoding="utf-8") as file:
@@ -299,7 +299,7 @@ def fill(folder: Path, nodes: int, end: int) -> None:
 
 
 def past(name: str, number: int, index: int, times: range) -> str:
-    """A constant series as OpenMetrics."""
+    """A constant series in OpenMetrics format."""
     labels = f'job="gpu",instance="{node_name(number)}",gpu="{index}",uuid="GPU-{number}-{index}"'
     head = f"{name}{{{labels}}} 0.5 "
     return "".join([f"{head}{at}\n" for at in times])

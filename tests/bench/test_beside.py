@@ -1,4 +1,4 @@
-"""The benchmark's own parts; what it measures is no test, as it is a matter of the machine."""
+"""Tests the benchmark's own parts, not its results, which depend on the machine."""
 
 from __future__ import annotations
 

@@ -1,28 +1,27 @@
-"""What a virtual board does of itself while jobs run: clocks, heat, links, faults.
+"""What happens on a virtual board while jobs run: clocks, heat, links, faults.
 
-A condition is called twice a second with the seconds since the beginning.
+A condition is called twice a second with the seconds since the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu_bottleneck_exporter.driver.board import (
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.layout import (
     CLOCKS,
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
-    Board,
-    VirtualGpu,
 )
 
 Condition = Callable[[Board, VirtualGpu, float], None]
 AFTER_SECONDS = 10.0
-"""What breaks does so later: Prometheus must have known it well."""
+"""Faults come late: Prometheus must have seen the GPU healthy first."""
 _ERROR_UNKNOWN = 999
 
 
 def clock(share: float) -> Condition:
-    """The SMs run at so much of their highest clock."""
+    """The SMs run at this share of their maximum clock."""
 
     def slow(_: Board, gpu: VirtualGpu, __: float) -> None:
         for name in ("graphics", "sm"):
@@ -33,12 +32,12 @@ def clock(share: float) -> Condition:
 
 
 def throttled(reason: str, share: float) -> Condition:
-    """Throttled for `reason` for so much of the time."""
+    """Throttled for `reason` for this share of the time."""
     return lambda _, gpu, __: gpu.throttle(reason, share)
 
 
 def hot(celsius: int) -> Condition:
-    """It is as warm as that; at 87 it slows down."""
+    """The GPU has this temperature, in degrees Celsius; at 87 it slows down."""
 
     def heat(_: Board, gpu: VirtualGpu, __: float) -> None:
         gpu.record.temperature = celsius
@@ -47,7 +46,7 @@ def hot(celsius: int) -> Condition:
 
 
 def power_limit(share: float) -> Condition:
-    """Somebody has set the power limit to so much of the board's own."""
+    """The power limit is set to this share of the board's default."""
 
     def limit(_: Board, gpu: VirtualGpu, __: float) -> None:
         gpu.record.power_limit_mw = round(share * gpu.record.power_default_limit_mw)
@@ -56,7 +55,7 @@ def power_limit(share: float) -> Condition:
 
 
 def link(*, width: int = 16, generation: int = 5) -> Condition:
-    """The PCIe link has come up like this; it could be x16 of generation 5."""
+    """The PCIe link has come up like this; it could be x16, generation 5."""
 
     def train(_: Board, gpu: VirtualGpu, __: float) -> None:
         gpu.record.pcie_width, gpu.record.pcie_generation = width, generation
@@ -65,7 +64,7 @@ def link(*, width: int = 16, generation: int = 5) -> Condition:
 
 
 def replays(per_second: float) -> Condition:
-    """The link has to send so many packets again."""
+    """The link has to resend this many packets."""
 
     def count(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
         gpu.record.pcie_replays = int(per_second * elapsed)
@@ -74,7 +73,7 @@ def replays(per_second: float) -> Condition:
 
 
 def xid(code: int) -> Condition:
-    """The driver reports XIDs after a while, and again, so that it lasts."""
+    """The driver reports XIDs after a while, repeatedly, so that they stay current."""
 
     def report(board: Board, gpu: VirtualGpu, elapsed: float) -> None:
         if elapsed >= AFTER_SECONDS:
@@ -84,7 +83,7 @@ def xid(code: int) -> Condition:
 
 
 def remap(*, failed: bool = False, pending: bool = False) -> Condition:
-    """A row of its memory could not be replaced, or is to be at the next reset."""
+    """A row of its memory could not be remapped, or will be at the next reset."""
 
     def tell(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
         if elapsed >= AFTER_SECONDS:
@@ -100,17 +99,17 @@ def lost(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
 
 
 def hung(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
-    """Calls into the driver do not return any more."""
+    """Calls into the driver no longer return."""
     gpu.record.hang = elapsed >= AFTER_SECONDS
 
 
 def without_thermometer(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
-    """One call of the driver fails, the others answer."""
+    """One driver call fails, the others work."""
     if elapsed >= AFTER_SECONDS:
         gpu.fail("DeviceGetTemperature", _ERROR_UNKNOWN)
 
 
 def without_gpm(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
-    """The driver does not tell any more what the SMs do, though the GPU could."""
+    """The driver no longer reports SM activity, though the GPU could."""
     if elapsed >= AFTER_SECONDS:
         gpu.fail("GpmSampleGet", NVML_ERROR_NOT_SUPPORTED)

@@ -1,6 +1,6 @@
-"""Situations: what runs on which GPU, what the board does, what Prometheus must say of each.
+"""Situations: what runs on which GPU, what the board does, what Prometheus must report.
 
-Each cause has one that is it, and a twin just on the healthy side of what the rules ask for.
+Each cause has a situation that shows it, and a twin just on the healthy side of its thresholds.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from typing import Any
 
 from causes import board
 from causes.board import Condition
-from gpu_bottleneck_exporter.driver.board import A100, H100, Model, Work
+from gpu_bottleneck_exporter.driver.board.create import A100, H100, Model
+from gpu_bottleneck_exporter.driver.board.work import Work
 
 JUDGED_SECONDS = 60.0
-"""After this long all alerts fire: those that take longest wait for an hour, 30 s here."""
+"""By then all alerts fire: the slowest wait for an hour, which is 30 s here."""
 ANY = "any"
 DAY = "40m"
-"""It stands for a day, before it is divided: none passes in a minute."""
+"""Stands for a day, before division: a real one does not fit into a minute."""
 TRAINS = Work()
 HALL = "hall"
 """A cluster whose cooling fails."""
 NOT_QUITE = ", not quite"
-"""Ends the name of the healthy twin."""
+"""The suffix of the healthy twin's name."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Diagnosis:
-    """An alert, the cause that it carries, and how severe it is.
+    """An alert, its cause (what it is blind for, in `GpuCausesBlind`), and its severity.
 
-    Of `GpuCausesBlind` what it is blind for. "": it has no cause, its severity does not matter.
+    "": it has no cause, or its severity does not matter.
     """
 
     alert: str
@@ -40,14 +41,14 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must fire of a GPU or of a node at the end, and what may besides."""
+    """What must fire for a GPU or a node at the end, and what else may."""
 
     alert: Diagnosis | None = None
     primary: str | None = None
-    """The primary cause at the end, where it is not that of the alert; "": none."""
+    """The primary cause at the end, if not that of the alert; "": none."""
     besides: frozenset[Diagnosis] = frozenset()
     seconds: float = JUDGED_SECONDS
-    """When it is judged, if not at the end."""
+    """When it is checked, if not at the end."""
 
     @property
     def cause(self) -> str:
@@ -62,7 +63,7 @@ NOTHING = Expected()
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """From second `since` on the GPU does `work` for a share `busy` of the time."""
+    """From second `since` on, the GPU does `work` for a share `busy` of the time."""
 
     work: Work = TRAINS
     busy: float = 1.0
@@ -71,13 +72,13 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, and what is to be said of it."""
+    """One GPU, and what must be reported about it."""
 
     phases: tuple[Phase, ...] = (Phase(),)
     held: float = 0.6
-    """Share of its memory that its processes hold."""
+    """Share of its memory that its processes use."""
     held_growth: float = 0.0
-    """So much more each second."""
+    """Growth of that share per second."""
     conditions: tuple[Condition, ...] = ()
     model: Model = H100
     assigned: bool = False
@@ -87,17 +88,17 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that holds the GPUs of its case and lets them work.
+    """A process that holds the GPUs of its case and runs work on them.
 
-    `role`: a training loop, one that is asked by a client, the client, a notebook's kernel.
+    `role`: a training loop, a server with a client, the client, a notebook's kernel.
     """
 
     role: str = "trains"
     tenant: int = 0
-    """Its Slurm job, of those of the case."""
+    """Index of its Slurm job among those of the case."""
     starts: float = 0.0
     life: float = math.inf
-    """It is killed and started anew each time it is so many seconds old."""
+    """Age in seconds at which it is killed and restarted, each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,14 @@ class Case:
     gpus: tuple[Gpu, ...]
     processes: tuple[Process, ...] = (Process(),)
     alone: bool = False
-    """On a node of its own, of which `expected` is to be said."""
+    """Has its own node, about which `expected` must be reported."""
     expected: Expected = NOTHING
     exporter_ends: float | None = None
-    """When the exporter of its node, where it is alone, is killed."""
+    """When the exporter of its own node is killed, if it is alone."""
     exporter_returns: bool = False
     """Whether another one starts at once."""
     cluster: str = ""
-    """Of its node, where it is alone."""
+    """The cluster of its own node, if it is alone."""
 
     @property
     def of_several(self) -> bool:
@@ -132,7 +133,7 @@ def gpu(
     model: Model = H100,
     **work: Any,  # noqa: ANN401 - of Work
 ) -> Gpu:
-    """A GPU that does the same all the time: healthy but for what is named."""
+    """A GPU that does the same all the time: healthy except for what is given."""
     return Gpu(
         phases=(Phase(replace(TRAINS, **work), busy),),
         held=held,
@@ -143,7 +144,7 @@ def gpu(
 
 
 def _ill(one: Gpu, alert: Diagnosis, **more: Any) -> Gpu:  # noqa: ANN401 - of Expected
-    """The same GPU, of which `alert` is to be said."""
+    """The same GPU, for which `alert` must fire."""
     return replace(one, expected=Expected(alert, **more))
 
 
@@ -157,10 +158,7 @@ def _twins(
 ) -> tuple[Case, Case]:
     """The situation and its healthy twin, on one GPU each."""
     who = processes or (Process(),)
-    return (
-        Case(name, (_ill(ill, alert, **more),), who),
-        Case(name + NOT_QUITE, (well,), who),
-    )
+    return (Case(name, (_ill(ill, alert, **more),), who), Case(name + NOT_QUITE, (well,), who))
 
 
 TELEMETRY_LOST = Diagnosis("GpuTelemetryLost", "telemetry_lost")
@@ -202,7 +200,7 @@ EXPORTER_DOWN = Diagnosis("GpuExporterDown")
 BLIND = Diagnosis("GpuCausesBlind", "device_causes")
 BLIND_FOR_LINKS = Diagnosis("GpuCausesBlind", "link_causes")
 BLIND_FOR_JOBS = Diagnosis("GpuCausesBlind", "job_causes")
-"""Of a GPU that has several tenants."""
+"""For a GPU with several tenants."""
 
 _IDLES = Gpu(phases=(Phase(busy=0.0),))
 _SPINS = replace(
@@ -215,12 +213,12 @@ _SPINS = replace(
     pcie_receive_bytes_per_second=0.0,
     pcie_transmit_bytes_per_second=0.0,
 )
-"""A kernel that looks at a flag until another rank has come."""
+"""A kernel that polls a flag until another rank arrives."""
 _HUNG_AFTER = 8.0
 _NVLINK = 150e9
 _SERVED = Process("serves"), Process("asks")
 _STARTING = 20.0
-"""For half a minute a job that does nothing is starting, for an hour to the rules."""
+"""A job that does nothing counts as starting for half a minute, an hour to the rules."""
 _STARTS = 10.0
 _LIVES, _LIVES_LONGER = 4.0, 8.0
 """Eight and sixteen minutes: seven and three starts in an hour."""
@@ -229,12 +227,12 @@ _PHASE = 6.0
 
 
 def _spinning(**work: float) -> Gpu:
-    """It trains, and comes to spin, which at `work` more than that is no hang."""
+    """A GPU that trains, then spins; with more `work`, that is not a hang."""
     return Gpu(phases=(Phase(), Phase(replace(_SPINS, **work), since=_HUNG_AFTER)))
 
 
 def _linked(tensor: float) -> Gpu:
-    """It exchanges much over NVLink."""
+    """A GPU with much NVLink traffic."""
     return gpu(
         tensor=tensor,
         nvlink_receive_bytes_per_second=_NVLINK,
@@ -288,7 +286,7 @@ def _jobs() -> Iterable[Case]:
     yield Case("collective hang", 2 * (_ill(_spinning(), HANG),))
     moves = _spinning(nvlink_receive_bytes_per_second=2e8, tensor=0.1)
     yield Case("collective hang, not quite", 2 * (moves,))
-    # Until it is seen to listen it starts, to alerts that wait for a minute, half a second here.
+    # It counts as starting until it is seen to listen; a minute's wait is half a second here.
     at_first = frozenset({STARTUP})
     nobody = _ill(_IDLES, NO_REQUESTS, besides=at_first)
     yield Case("nobody asks", (nobody,), (Process("serves"),))
@@ -308,7 +306,9 @@ def _jobs() -> Iterable[Case]:
     yield from _twins("unexplained", UNEXPLAINED, gpu(busy=0.2), gpu(busy=0.75))
     phases = tuple(Phase(busy=0.8 * (at % 2), since=_PHASE * at) for at in range(12))
     yield Case("work in phases", (_ill(Gpu(phases), IN_PHASES, primary=ANY),))
-    yield from _twins("partly idle", PARTLY_IDLE, gpu(busy=0.6), gpu(busy=0.75), primary="")
+    # Its SMs are well above half used over all of the time, or small batches would be a cause.
+    partly, hardly = gpu(busy=0.6, sm_active=1.0), gpu(busy=0.75)
+    yield from _twins("partly idle", PARTLY_IDLE, partly, hardly, primary="")
 
 
 def _groups() -> Iterable[Case]:
@@ -366,11 +366,7 @@ def _nodes() -> Iterable[Case]:
         exporter_ends=_STARTING,
     )
     yield Case(
-        "exporter restarts",
-        (Gpu(),),
-        alone=True,
-        exporter_ends=_STARTING,
-        exporter_returns=True,
+        "exporter restarts", (Gpu(),), alone=True, exporter_ends=_STARTING, exporter_returns=True
     )
     hot = _ill(gpu(board.throttled("sw_thermal", 0.3), board.clock(0.85)), THERMAL)
     for name in ("hot hall, first", "hot hall, second", "hot hall, third"):
@@ -381,4 +377,4 @@ def _nodes() -> Iterable[Case]:
 
 CASES = (*_hardware(), *_jobs(), *_groups(), *_on_the_gpu(), *_nodes())
 CLUSTERS: Mapping[str, Expected] = {HALL: Expected(FLEET_WIDE, primary="")}
-"""What is to be said of a cluster as a whole."""
+"""What must be reported about a cluster as a whole."""

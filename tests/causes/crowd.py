@@ -1,4 +1,4 @@
-"""The processes that hold GPUs, and those that ask them."""
+"""The processes that hold GPUs, and their clients."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from causes.cases import Process
 from causes.nodes import Node, Place
 
 _GIVEN_ELSEWHERE = ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-"""What would make these processes those of a job that happens to run the tests."""
+"""Variables that would attribute these processes to a job that runs the tests."""
 
 
 @dataclass(slots=True)
 class Running:
-    """A process of a case, and when it is to be started anew."""
+    """A process of a case, and when to restart it."""
 
     of: tuple[Node, Place, Process]
     process: subprocess.Popen[bytes]
@@ -48,7 +48,7 @@ class Crowd:
         self.running.append(Running((one, place, process), started, self.elapsed + process.life))
 
     def renew(self) -> None:
-        """Start those anew that are old enough."""
+        """Restart those that are old enough."""
         for each in self.running:
             if each.ends <= self.elapsed:
                 _kill(each.process)
@@ -65,11 +65,11 @@ class Crowd:
         environment = {k: v for k, v in os.environ.items() if k not in _GIVEN_ELSEWHERE}
         if shares:
             environment["SLURM_JOB_ID"] = f"{place.job + process.tenant}"
-        # A session of its own has no terminal, which would make it interactive.
+        # A new session has no terminal, which would make the process interactive.
         return subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True)
 
     def end(self) -> None:
-        """Kill all, and see them gone."""
+        """Kill all, and wait until they are gone."""
         for each in self.running:
             _kill(each.process)
         for each in self.running:
@@ -88,7 +88,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _program(role: str, folder: Path) -> str:
-    """The script, by the name that makes it a notebook's kernel where it is one."""
+    """The script, under the name of a notebook's kernel if it is one."""
     if role != "notebook":
         return holder.__file__
     name = folder / "ipykernel_launcher.py"
@@ -97,7 +97,7 @@ def _program(role: str, folder: Path) -> str:
 
 
 def _shares(place: Place) -> list[holder.Share]:
-    """Each process that works does its part of what the GPU is to do."""
+    """Each working process does its part of the GPU's work."""
     workers = sum(process.role != "asks" for process in place.case.processes)
     return [
         holder.Share(
@@ -119,7 +119,7 @@ def _shares(place: Place) -> list[holder.Share]:
 
 @contextmanager
 def gathered() -> Iterator[Crowd]:
-    """A crowd that is gone afterwards."""
+    """A crowd that is killed afterwards."""
     crowd = Crowd()
     try:
         yield crowd

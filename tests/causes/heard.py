@@ -1,4 +1,4 @@
-"""What Prometheus said of a GPU or a node in all of the time, and whether that was right."""
+"""What Prometheus reported about a GPU or a node over time, and whether it was right."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from causes.cases import ANY, Diagnosis, Expected
 from support.prometheus import Labels
 
 LATELY_SECONDS = 8.0
-"""Two cores are shared: what holds for most of this time holds."""
+"""Two cores are shared: whatever is true for most of this time counts."""
 _MOST = 0.6
 Series = tuple[Labels, list[tuple[float, float]]]
 
 
 HELD, FREE, SCRAPED = "gpu:gate:warm", "gpu:held:bool", "up"
 LOOKED_AT = f"{HELD} or {FREE} == 0 or {SCRAPED}"
-"""GPUs that are held for so long that they may be judged, that nobody holds; nodes."""
+"""GPUs held long enough to be judged, GPUs that nobody holds, and nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Whose:
 
     title: str
     case: str = ""
-    """"": of a node that several cases share."""
+    """Empty for a node that several cases share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Of one GPU, or of a node."""
+    """What was reported about one GPU or node."""
 
     whose: Whose
     expected: Expected
@@ -42,11 +42,11 @@ class Heard:
     primary: str
     """The primary cause for most of the last seconds; "": none."""
     looked_at: bool
-    """Whether the rules did so at all: what nobody looks at is silent, too."""
+    """Whether the rules evaluated it at all: otherwise silence means nothing."""
 
     @property
     def wrong(self) -> str | None:
-        """What does not meet the expectation; None when all does."""
+        """What does not meet the expectation; None if all does."""
         wanted = self.expected.alert
         accepted = self.expected.besides | ({wanted} if wanted else set())
         others = [one for one in self.fired if not any(matches(one, it) for it in accepted)]
@@ -68,10 +68,10 @@ class Told:
     alerts: Sequence[Series]
     primary: Sequence[Series]
     looked_at: Sequence[Series]
-    """Those of `HELD`, `FREE` and `SCRAPED`."""
+    """The series of `HELD`, `FREE` and `SCRAPED`."""
 
     def heard(self, whose: Whose, expected: Expected, looked_at: str, **labels: str) -> Heard:
-        """What was said of whom all `labels` name; an empty label must be absent.
+        """What was reported with all `labels`; an empty one must be absent.
 
         `looked_at` is the series that it must have.
         """
@@ -108,7 +108,7 @@ class Told:
 
 
 def matches(found: Diagnosis, wanted: Diagnosis) -> bool:
-    """Whether it is that alert, of that severity if one is wanted."""
+    """Whether it is that alert, with that severity if one is given."""
     same = (found.alert, found.cause) == (wanted.alert, wanted.cause)
     return same and wanted.severity in ("", found.severity)
 

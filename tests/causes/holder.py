@@ -1,9 +1,9 @@
-"""A process that holds virtual GPUs and lets them work, or that asks one which does.
+"""A process that holds virtual GPUs and runs work on them, or a client of one.
 
     python tests/causes/holder.py ROLE PARENT JOB
 
-JOB is the JSON of `Job`. It runs until it is killed or PARENT ends. Kernels are launched and
-not waited for, so that a process takes hardly any CPU time.
+JOB is the JSON of `Job`. The process runs until it is killed or PARENT ends. It launches kernels
+without waiting for them, so that it takes hardly any CPU time.
 """
 
 from __future__ import annotations
@@ -22,41 +22,42 @@ from pathlib import Path
 from typing import Any
 
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import Board, VirtualGpu, Work
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.work import Work
 
 _PERIODS_SECONDS = 0.2, 0.6
-"""At random, so that it never keeps step with who watches."""
+"""Random, so that it never runs in step with the exporter."""
 _ASKS_SECONDS = 0.8, 1.6
-"""Of a server it must be seen when it waits for its GPU and when for a client."""
+"""Long enough to see when a server waits for its GPU and when for a client."""
 _KERNEL_SECONDS = 0.5
 _AHEAD_NS = 1_500_000_000
-"""Queued on a GPU that is to have no gap, however late this process comes to run."""
+"""Queued on a GPU that must have no gap, however late this process runs."""
 _HOST = "127.0.0.1"
 _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
-"""Of prctl; without the Yama module there is no such call, and no need for it."""
+"""For prctl; without the Yama module, the call does not exist and is not needed."""
 _QUESTION = struct.Struct("d")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a process does on one GPU: (from second, busy share, `Work`) one after the other."""
+    """What a process does on one GPU: a sequence of (from second, busy share, `Work`)."""
 
     index: int
     held: float
     """Share of the memory."""
     growth: float
-    """So much more each second."""
+    """Growth of that share per second."""
     phases: list[tuple[float, float, dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a process is to do; `began` is monotonic."""
+    """What a process has to do; `began` is monotonic."""
 
     board: str
     began: float
     folder: str
-    """Where a server says its port."""
+    """Where a server writes its port."""
     shares: list[Share]
 
     def dumped(self) -> str:
@@ -65,7 +66,7 @@ class Job:
 
 
 def load(text: str) -> Job:
-    """What `dumped` gave."""
+    """The inverse of `dumped`."""
     told = json.loads(text)
     return Job(**{**told, "shares": [Share(**share) for share in told["shares"]]})
 
@@ -78,12 +79,12 @@ class Held:
         self._share = share
 
     def hold(self, elapsed: float) -> None:
-        """Have as much memory as is due."""
+        """Allocate as much memory as is due."""
         held = min(self._share.held + self._share.growth * elapsed, 0.999)
         self._gpu.hold(os.getpid(), int(held * self._gpu.record.memory_total))
 
     def launch(self, elapsed: float, period: float) -> int:
-        """Launch the work of so many seconds; returns when it will end."""
+        """Launch this many seconds of work; returns when it will end."""
         _, busy, work = [phase for phase in self._share.phases if phase[0] <= elapsed][-1]
         if busy >= 1:
             return self._launch_ahead(Work(**work))
@@ -108,7 +109,7 @@ def trains(job: Job, held: list[Held]) -> None:
 
 
 def serves(job: Job, held: list[Held]) -> None:
-    """Let the GPU work when somebody asks, and answer then."""
+    """Run work on the GPU when a client asks, then answer."""
     with socket.create_server((_HOST, 0)) as listening:
         port = Path(job.folder) / "port"
         unfinished = port.with_suffix(".new")
@@ -124,7 +125,7 @@ def serves(job: Job, held: list[Held]) -> None:
 
 
 def asks(job: Job, _: list[Held]) -> None:
-    """Ask the server once in a while for the work of that while."""
+    """Ask the server once per period for that period's work."""
     port = Path(job.folder) / "port"
     while not port.exists():
         time.sleep(0.05)
@@ -135,7 +136,7 @@ def asks(job: Job, _: list[Held]) -> None:
 
 
 def _periods(between: tuple[float, float]) -> Iterator[float]:
-    """Lengths of periods, each when it begins."""
+    """Lengths of periods, each yielded when it begins."""
     draw = random.Random(os.getpid())  # noqa: S311 - no secret
     begins = time.monotonic()
     while True:
@@ -154,9 +155,9 @@ ROLES: dict[str, Callable[[Job, list[Held]], None]] = {
 
 
 def main(role: str, parent: str, told: str) -> None:
-    """Hold the GPUs and go on for ever."""
+    """Hold the GPUs and run forever."""
     die_with_parent(int(parent))
-    # The exporter is not its ancestor, and runs as the same user, not always as root.
+    # With Yama, only an ancestor or root may trace: the exporter is not always one.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY))
     job = load(told)
     board = Board(Path(job.board))

@@ -1,9 +1,9 @@
-"""The exporter of one node, for a time that runs faster.
+"""The exporter of one node, with time running faster.
 
     python tests/causes/node.py BOARD PORT FOLDER
 
-What the exporter reads every two or ten seconds it reads at every tick: a window of the rules
-that holds many readings is two and a half seconds here. The kubelet's socket may be in FOLDER.
+What the exporter normally reads every two or ten seconds, it reads at every tick here: a rule
+window with many readings lasts two and a half seconds. The kubelet's socket may be in FOLDER.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.collectors.base import EVERY_TICK
-from gpu_bottleneck_exporter.content import ExporterContent
-from gpu_bottleneck_exporter.driver.board import Board
-from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.commands.content import ExporterContent
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.sampling.collector import EVERY_TICK
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer

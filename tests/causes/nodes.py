@@ -1,4 +1,4 @@
-"""Nodes: which case is where, its virtual board, its exporter, its kubelet."""
+"""Nodes: which case runs where, with its virtual board, exporter and kubelet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 from causes import node
 from causes.cases import Case, Gpu
-from gpu_bottleneck_exporter.driver.board import MAX_GPUS, Board, VirtualGpu, create
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.create import create
+from gpu_bottleneck_exporter.driver.board.layout import MAX_GPUS
 from support.board_exporter import Exporter, started
 from support.kubelet import Kubelet, with_gpus
 
@@ -24,7 +26,7 @@ class Place:
     case: Case
     first: int
     job: int
-    """The first of its Slurm jobs."""
+    """The index of its first Slurm job."""
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Node:
         return self.exporter.target
 
     def models(self) -> Iterator[Gpu]:
-        """Its GPUs in order."""
+        """Its GPUs, in order."""
         for place in self.places:
             yield from place.case.gpus
 
@@ -55,7 +57,7 @@ class Node:
 
 
 def nodes_of(cases: Sequence[Case], folder: Path) -> list[Node]:
-    """Cases side by side on as few boards as hold them; those that are alone on their own."""
+    """Cases side by side on as few boards as possible; those marked alone get their own."""
     found: list[Node] = []
     shared: Node | None = None
     for number, case in enumerate(cases):
@@ -72,7 +74,7 @@ def nodes_of(cases: Sequence[Case], folder: Path) -> list[Node]:
 
 
 def start(one: Node, cleanup: ExitStack) -> None:
-    """Make its board, and start who tells of it."""
+    """Create its board, and start its exporter and kubelet."""
     one.board = create(one.folder / "board", gpus=[gpu.model for gpu in one.models()])
     cleanup.callback(one.board.close)
     pods = [
@@ -95,7 +97,7 @@ def exporter(one: Node, port: int = 0) -> Iterator[Exporter]:
 
 
 def change(one: Node, elapsed: float) -> None:
-    """Let its board do what is due after so many seconds."""
+    """Apply to its board what is due after this many seconds."""
     for place in one.places:
         for gpu, told in zip(one.gpus_of(place), place.case.gpus, strict=True):
             for condition in told.conditions:

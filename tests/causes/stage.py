@@ -19,7 +19,7 @@ _TICK_SECONDS = 0.5
 
 
 def staged(cases: Sequence[Case], folder: Path) -> list[Heard]:
-    """What Prometheus said of each GPU of `cases`, and of the nodes, in that order."""
+    """What Prometheus reported about each GPU of `cases`, then about the nodes."""
     with ExitStack() as cleanup:
         nodes = nodes_of(cases, folder)
         for each in nodes:
@@ -52,7 +52,7 @@ def _everybody(nodes: Iterable[Node]) -> Iterator[tuple[Node, Place, Process]]:
 
 
 def _play(nodes: Sequence[Node], crowd: Crowd, cleanup: ExitStack) -> None:
-    """Let all happen in its time."""
+    """Do everything at its time."""
     waiting = list(_everybody(nodes))
     while crowd.elapsed < JUDGED_SECONDS:
         for entry in [entry for entry in waiting if entry[2].starts <= crowd.elapsed]:
@@ -67,7 +67,7 @@ def _play(nodes: Sequence[Node], crowd: Crowd, cleanup: ExitStack) -> None:
 
 
 def _end_exporter(one: Node, elapsed: float, cleanup: ExitStack) -> None:
-    """Kill the exporter when it is time, and start another one if there is to be one."""
+    """Kill the exporter when it is due, and start another one if the case wants it."""
     case, process = one.places[0].case, one.exporter.process
     if case.exporter_ends is None or elapsed < case.exporter_ends or one.exporter_ended:
         return

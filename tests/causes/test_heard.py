@@ -1,4 +1,4 @@
-"""What is right and what is wrong of what Prometheus may say."""
+"""Which reports of Prometheus count as right, and which as wrong."""
 
 from __future__ import annotations
 

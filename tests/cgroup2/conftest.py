@@ -1,4 +1,4 @@
-"""What is in `guest` runs in the small machine only."""
+"""The tests in `guest` run in the small machine only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The disk of a small machine: this machine's Python, the package and its tests, where they lie.
+"""The disk of a small machine: this machine's Python, the package and its tests, at the same paths.
 
-Besides, the few programs that they call, and the libraries of all of it.
+Also the few programs that they call, and the libraries of all of these.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def make(disk: Path, staging: Path) -> None:
 
 
 def _init(path: Path) -> None:
-    """The first program: the kernel finds Python by its first line."""
+    """The init program: the kernel finds Python through its first line."""
     script = Path(__file__).with_name("init.py").read_text(encoding="utf-8")
     path.write_text(f"#!{sys.executable}\n{script}", encoding="utf-8")
     path.chmod(0o755)
@@ -68,7 +68,7 @@ def _needed() -> Iterator[Path]:
 
 
 def _files(name: str) -> Iterator[Path]:
-    """What installing a package has written."""
+    """The files that installing a package has written."""
     for file in metadata.files(name) or ():
         path = Path(file.locate())
         if path.suffix != ".pyc" and path.is_file():
@@ -76,13 +76,13 @@ def _files(name: str) -> Iterator[Path]:
 
 
 def _libraries(files: Iterable[Path]) -> set[Path]:
-    """What the loader finds for `files`, the loader included."""
+    """The libraries that the loader finds for `files`, and the loader."""
     done = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False)
     return {Path(found) for found in _LIBRARY.findall(done.stdout)}
 
 
 def _copy(path: Path, staging: Path) -> None:
-    """`path` where it lies, and where links on the way to it lead."""
+    """`path`, and the targets of links on the way to it."""
     target = staging / path.relative_to("/")
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():

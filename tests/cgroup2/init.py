@@ -8,7 +8,7 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _RESTART = 0x01234567
-"""RB_AUTOBOOT: the machine was told to end instead."""
+"""RB_AUTOBOOT: the machine is set to exit on reboot."""
 MOUNTS = (
     ("devtmpfs", "/dev"),
     ("proc", "/proc"),
@@ -20,7 +20,7 @@ MOUNTS = (
 
 
 def main() -> None:
-    """Run the command that the kernel hands over, and say how it ended."""
+    """Run the command that the kernel passes, and report how it ended."""
     for kind, point in MOUNTS:
         Path(point).mkdir(parents=True, exist_ok=True)
         _libc.mount(kind.encode(), point.encode(), kind.encode(), 0, None)
@@ -29,7 +29,7 @@ def main() -> None:
     child = subprocess.Popen([sys.executable, "-m", "pytest", *os.environ["PYTEST"].split(",")])
     status = None
     while status is None:
-        pid, ended = os.wait()  # others become children of the first process
+        pid, ended = os.wait()  # orphans become children of the first process
         if pid == child.pid:
             status = os.waitstatus_to_exitcode(ended)
     sys.stdout.write(f"\nended with {status}\n")

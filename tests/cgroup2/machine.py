@@ -1,4 +1,4 @@
-"""A small machine with Debian's kernel, emulated in software, that runs tests and ends."""
+"""A small machine with Debian's kernel, emulated in software, that runs tests and exits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from support import fetched
 from support.tools import _missing, require
 
 KERNEL = "linux-image-cloud-amd64"
-"""Has NVMe and ext4 built in: it takes no modules and no initial file system."""
+"""Has NVMe and ext4 built in: needs no modules and no initial RAM disk."""
 _CORES, _MEMORY = "2", "1536"
 PATIENCE_SECONDS = 1500
 INSIDE = "SMALL_MACHINE"
-"""A variable that is set there, and nowhere else."""
+"""A variable that is set only there."""
 _ENDED = re.compile(r"^ended with (-?\d+)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was seen on the machine's console, and the status of the tests; None: it had none."""
+    """The machine's console output, and the exit status of the tests; None: it had none."""
 
     console: str
     status: int | None
 
 
 def run(*arguments: str) -> Said:
-    """Start pytest with `arguments` in the machine, and wait until it has ended.
+    """Start pytest with `arguments` in the machine, and wait until it ends.
 
-    Skips where the machine cannot be made: other processors, no Debian, no qemu.
+    Skips if the machine cannot be made: other processors, no Debian, no qemu.
     """
     if platform.machine() != "x86_64":
         _missing("the kernel is Debian's for x86_64")
@@ -50,7 +50,7 @@ def run(*arguments: str) -> Said:
 def _options(kernel: Path, disk: Path, arguments: tuple[str, ...]) -> list[str]:
     hardware = ["-accel", "tcg", "-cpu", "max", "-smp", _CORES, "-m", _MEMORY]
     drive = ["-drive", f"file={disk},if=none,id=disk,format=raw,cache=unsafe"]
-    # What the kernel does not know itself, it hands over as variables.
+    # The kernel passes parameters that it does not know as variables.
     told = " ".join(
         [
             "console=ttyS0 root=/dev/nvme0n1 rw panic=-1 psi=1 quiet loglevel=3",

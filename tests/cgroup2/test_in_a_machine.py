@@ -1,4 +1,4 @@
-"""Control groups of v2 for real: `make test-cgroup2`. Some seven minutes, all of them emulated."""
+"""Real cgroup v2: `make test-cgroup2`. Takes some seven minutes, all emulated."""
 
 from __future__ import annotations
 

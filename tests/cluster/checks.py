@@ -1,4 +1,4 @@
-"""What must hold on a cluster, told of data alone: each check returns what is wrong.
+"""What must hold on a cluster, checked on data only: each check returns what is wrong.
 
 Data are series as Prometheus has them: labels, and samples as (Unix time, value).
 """
@@ -12,21 +12,21 @@ Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 Gpu = tuple[str, str]
 
 OF_THE_POD = frozenset({"pod", "container", "endpoint", "service"})
-"""Labels that change with the exporter's pod, and with them each series."""
+"""Labels that change with the exporter's pod, and so would every series."""
 OWNERS = ("workload_namespace", "workload_pod", "workload_container")
 REQUESTED = "200m"
-"""Half a second of CPU in 40 was what 50m gave on a node with a load of 10."""
+"""50m gave half a second of CPU in 40 on a node with a load of 10."""
 
 
 def pods_labels(series: Iterable[Series]) -> Iterator[str]:
-    """Series that say which pod of the exporter they come from."""
+    """Series that show which exporter pod they come from."""
     for labels, _ in series:
         if found := sorted(OF_THE_POD & labels.keys()):
             yield f"{labels['__name__']} has the exporter's own {', '.join(found)}"
 
 
 def broken_off(series: Iterable[Series], began: float, ended: float) -> Iterator[str]:
-    """Series that do not go on from before `began` until after `ended`: through a rollout."""
+    """Series that do not last through a rollout, from before `began` until after `ended`."""
     for labels, samples in series:
         times = [at for at, _ in samples]
         if not times or min(times) >= began:
@@ -36,7 +36,7 @@ def broken_off(series: Iterable[Series], began: float, ended: float) -> Iterator
 
 
 def starved(container: Mapping[str, Any], up: Sequence[Series]) -> Iterator[str]:
-    """What the container asks for, and GPUs that were given up while the node was busy (gpu_up)."""
+    """A wrong CPU request, and GPUs that went down while the node was busy (gpu_up)."""
     asked = container.get("resources", {}).get("requests", {}).get("cpu")
     if asked != REQUESTED:
         yield f"it requests {asked} of a CPU, not {REQUESTED}"
@@ -51,7 +51,7 @@ def starved(container: Mapping[str, Any], up: Sequence[Series]) -> Iterator[str]
 def lost_names(
     before: Iterable[Series], after: Sequence[Series], scrapes: Mapping[Gpu, Sequence[float]]
 ) -> Iterator[str]:
-    """Owners of GPUs that were known `before`, and are not at each of the scrapes `after` it."""
+    """Owners of GPUs that were known `before`, but not at each scrape `after` it."""
     for labels, _ in before:
         gpu, owner = gpu_of(labels), _owner(labels)
         same = [

@@ -1,4 +1,4 @@
-"""A cluster that KUBECONFIG names, by kubectl."""
+"""The cluster in KUBECONFIG, through kubectl."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pytest
 from cluster.discovered import targets, tell
 from cluster.manifests import NAMESPACE, namespace
 from helm.chart import Object
+from support.beside import repeated
 from support.daemon import HOST, daemon, free_port
 from support.tools import require
 
@@ -30,7 +30,7 @@ HOW = (
     "CLUSTER_IMAGE=gpu-bottleneck-exporter:VERSION KUBECONFIG=~/.kube/config make test-cluster"
 )
 CUSTOM = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
-"""Kinds that a cluster has with the Prometheus Operator only."""
+"""Kinds that only a cluster with the Prometheus Operator has."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Cluster:
 
     @classmethod
     def named(cls) -> Cluster:
-        """That of KUBECONFIG; without one the test is skipped."""
+        """The cluster in KUBECONFIG; without one, the test is skipped."""
         if not os.environ.get("KUBECONFIG"):
             pytest.skip(HOW)
         return cls(require("kubectl", "kubernetes-client"))
 
     def __call__(self, *arguments: str, told: str | None = None) -> str:
-        """What kubectl prints; CalledProcessError says what it complains of."""
+        """The output of kubectl; raises CalledProcessError with its errors."""
         done = subprocess.run(
             [self.program, *arguments], input=told, capture_output=True, text=True, check=False
         )
@@ -56,7 +56,7 @@ class Cluster:
 
     @property
     def version(self) -> str:
-        """Of the API server."""
+        """The version of the API server."""
         return str(json.loads(self("version", "--output=json"))["serverVersion"]["gitVersion"])
 
     def get(self, kind: str, *arguments: str) -> Any:  # noqa: ANN401 - any object
@@ -66,10 +66,10 @@ class Cluster:
 
     @contextmanager
     def applied(self, objects: Iterable[Object]) -> Iterator[None]:
-        """`objects` on the cluster, and their DaemonSets at work; they go afterwards."""
+        """`objects` on the cluster, with their DaemonSets rolled out; removed afterwards."""
         known = [found for found in objects if found["kind"] not in CUSTOM]
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": known})
-        # Strictly: a field that this cluster does not know is an error.
+        # Strict: a field that this cluster does not know is an error.
         self("apply", "--server-side", "--validate=strict", "--filename=-", told=text)
         try:
             for found in known:
@@ -81,7 +81,7 @@ class Cluster:
 
     @contextmanager
     def namespace(self) -> Iterator[None]:
-        """The namespace of the tests, which must not be there yet, with all that comes into it."""
+        """The tests' namespace, which must not exist yet; removed with everything in it."""
         self("create", "--filename=-", told=json.dumps(namespace()))
         try:
             yield
@@ -89,13 +89,13 @@ class Cluster:
             self("delete", "namespace", NAMESPACE, "--wait")
 
     def await_rollout(self, name: str) -> None:
-        """Until all pods of a DaemonSet are ready, and of its newest kind."""
+        """Wait until all pods of a DaemonSet are ready and up to date."""
         space = f"--namespace={NAMESPACE}"
         self("rollout", "status", f"daemonset/{name}", space, f"--timeout={PATIENCE}")
 
     @contextmanager
     def proxy(self, log: Path) -> Iterator[int]:
-        """A port of this machine at which the API server answers without credentials."""
+        """A port on this machine where the API server answers without credentials."""
         port = free_port()
         command = [self.program, "proxy", f"--port={port}", f"--address={HOST}"]
         with daemon(command, port, "/readyz", log):
@@ -108,31 +108,24 @@ THROUGH_THE_API_SERVER = {
     "target_label": "__metrics_path__",
     "replacement": f"/api/v1/namespaces/{NAMESPACE}/pods/$1:$2/proxy/metrics",
 }
-"""A step of relabeling: the way to a pod from outside of the cluster."""
+"""A relabeling step: the way to a pod from outside the cluster."""
 
 
 @contextmanager
 def kept_told(cluster: Cluster, address: str, file: Path) -> Iterator[None]:
-    """`file` has the pods of the release as they come and go; they are asked at `address`."""
-    stop = threading.Event()
+    """Keep `file` up to date with the release's pods, which are scraped at `address`."""
     tell(file, [])
 
     def watch() -> None:
-        while not stop.wait(_LOOK_SECONDS):
-            with contextlib.suppress(AssertionError):  # the API server may be away
-                tell(file, targets(cluster.get("pods")["items"], address))
+        with contextlib.suppress(AssertionError):  # the API server may be unreachable
+            tell(file, targets(cluster.get("pods")["items"], address))
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
+    with repeated(watch, _LOOK_SECONDS):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def restart_kubelet(node: Mapping[str, Any]) -> None:
-    """Of a node that is a container of kind's; any other is out of reach, and the test skips."""
+    """Restart the kubelet of a kind node, a container; on any other node, the test skips."""
     name = node["metadata"]["name"]
     docker = shutil.which("docker")
     inspected = [docker or "docker", "inspect", "--format={{.State.Running}}", name]

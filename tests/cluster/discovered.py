@@ -1,4 +1,4 @@
-"""Pods as Prometheus' own service discovery tells of them, for a file that Prometheus reads.
+"""Pods as Prometheus' own service discovery reports them, in a file for Prometheus.
 
 Debian's Prometheus is built without discovery in Kubernetes.
 """
@@ -17,7 +17,7 @@ Pod = Mapping[str, Any]
 
 
 def targets(pods: Iterable[Pod], address: str) -> Iterator[dict[str, Any]]:
-    """One for each port of each pod that has an address, all asked at `address`."""
+    """One target for each port of each pod with an IP address, all scraped at `address`."""
     for pod in pods:
         if not pod.get("status", {}).get("podIP"):
             continue
@@ -47,7 +47,7 @@ def _of_port(container: Mapping[str, Any], port: Mapping[str, Any]) -> dict[str,
 
 
 def tell(file: Path, found: Iterable[Mapping[str, Any]]) -> None:
-    """Write what Prometheus is to scrape, at one go."""
+    """Write what Prometheus must scrape, atomically."""
     new = file.with_suffix(".new")
     new.write_text(json.dumps([*found]))
     new.rename(file)

@@ -1,7 +1,7 @@
 """What is installed on a cluster: the chart, a virtual GPU on each node, and what loads a node.
 
-The GPU is the stand-in for NVIDIA's library that the other tests have, over a virtual board that a
-job on the node makes, holds and works on. Everything else is the cluster's own.
+The GPU is the same stand-in for NVIDIA's library as in the other tests, on a virtual board that a
+job on the node creates, holds and uses. Everything else is the cluster's own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from helm.chart import Object
 
 IMAGE = f"ghcr.io/gpu-bottleneck-exporter/gpu-bottleneck-exporter:{__version__}"
 NAMESPACE = "gpu-bottleneck-exporter-test"
-"""Made for the tests, and removed: nobody's else."""
+"""Created for the tests, and removed: used by nothing else."""
 BOARD = "/run/gpu-bottleneck-exporter-test"
-"""A folder of the node, in memory."""
+"""A folder on the node, in memory."""
 BURNERS = 10
 """Processes that want a CPU: a load of ten."""
 _DRIVER = "virtual-driver"
@@ -51,7 +51,7 @@ _VOLUMES = [
 
 
 def values(image: str) -> dict[str, Any]:
-    """Of the chart: all nodes, and the stand-in instead of NVIDIA's runtime."""
+    """Chart values: all nodes, and the stand-in instead of NVIDIA's runtime."""
     repository, _, tag = image.rpartition(":")
     return {
         "image": {"repository": repository, "tag": tag},
@@ -74,7 +74,7 @@ def values(image: str) -> dict[str, Any]:
 
 
 def namespace() -> Object:
-    """The release's, which may have privileged pods."""
+    """The release's namespace, which may have privileged pods."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     return {
         "apiVersion": "v1",
@@ -95,12 +95,12 @@ def driver(library: Path) -> Object:
 
 
 def job(image: str) -> Object:
-    """What makes the board of each node, and holds its GPU."""
+    """Creates the board of each node, and holds its GPU."""
     return _on_each_node("job", image, _JOB, _VOLUMES[1:], "50m")
 
 
 def load(image: str) -> Object:
-    """What wants all CPUs of each node, with more right to them than a pod without requests."""
+    """Takes all CPUs of each node, with a higher share than a pod without requests."""
     return _on_each_node("load", image, _BURN, [], "250m")
 
 
@@ -117,7 +117,7 @@ def _on_each_node(
         "volumeMounts": [{"name": v["name"], "mountPath": f"/{v['name']}"} for v in volumes],
     }
     pod = {
-        "hostPID": True,  # the board tells holders by the node's numbers
+        "hostPID": True,  # the board lists holders by the node's pids
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 5,
         "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],

@@ -1,6 +1,6 @@
-"""How the Prometheus Operator scrapes what a PodMonitor names: as a scrape configuration.
+"""How the Prometheus Operator scrapes a PodMonitor: as a scrape configuration.
 
-Its own steps are those that its generator of configurations writes for a PodMonitor.
+The operator's own steps are those that its configuration generator writes for a PodMonitor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Step = dict[str, Any]
 
 
 def relabelings(monitor: Mapping[str, Any]) -> list[Step]:
-    """The operator's own steps, and after them those of the monitor."""
+    """The operator's own steps, followed by those of the monitor."""
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     return [
         *_selected(monitor["spec"]["selector"]["matchLabels"], endpoint["port"]),

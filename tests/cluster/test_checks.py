@@ -1,7 +1,7 @@
-"""The checks that run on a cluster, on data of a real Prometheus: they pass, and they can fail.
+"""The checks that run on a cluster, on data from a real Prometheus: they pass, and they can fail.
 
-A rollout is staged: an exporter in a pod of another name on the same node takes the first one's
-place. The steps of relabeling are those of the chart's PodMonitor, or of one without them.
+A rollout is staged: an exporter in a pod of another name on the same node replaces the first one.
+The relabeling steps are those of the chart's PodMonitor, or of one without them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cluster import checks, manifests
 from cluster.checks import Series
 from cluster.discovered import scraped, targets, tell
 from cluster.monitored import relabelings
-from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.board.board import Board
 from helm.chart import Object, rendered, rendered_for
 from helm.test_render import VERSIONS, assert_valid
 from support.board_exporter import over_board
-from support.command import wait_for
 from support.drivers import Libraries
 from support.prometheus import Prometheus, prometheus
+from support.waiting import until
 
 EVERY = 0.5
 SOME = 3
@@ -56,7 +56,7 @@ def pod(name: str) -> Object:
 
 
 class Cluster:
-    """A Prometheus, and the pods that it is told of."""
+    """A Prometheus, and the pods that it knows."""
 
     def __init__(self, server: Prometheus, pods: Path) -> None:
         self._server = server
@@ -64,15 +64,15 @@ class Cluster:
 
     @contextmanager
     def running(self, board: Board, name: str) -> Iterator[float]:
-        """An exporter in a pod of that name; since when it is told of."""
+        """An exporter in a pod of that name; yields since when Prometheus knows it."""
         with over_board(board.path) as exporter:
             tell(self._pods, targets([pod(name)], exporter.target))
             began = time.time()
-            wait_for(lambda: self._scrapes_since(began) >= SOME, f"scrapes of {name}")
+            until(lambda: self._scrapes_since(began) >= SOME, f"scrapes of {name}")
             yield began
 
     def _scrapes_since(self, began: float) -> int:
-        """Of each of what is watched: not all is there from the first scrape on."""
+        """The fewest samples of any watched series: not all exist from the first scrape on."""
         counts = Counter(dict.fromkeys(NAMES, 0))
         for labels, samples in self.series(WATCHED):
             counts[labels["__name__"]] += sum(at > began for at, _ in samples)
@@ -96,7 +96,7 @@ def watched(tmp_path: Path) -> Callable[[Object], Any]:
 
 
 def rollout(cluster: Cluster, board: Board) -> tuple[float, float]:
-    """When it began and ended."""
+    """Stage a rollout; returns when it began and ended."""
     with cluster.running(board, "gpu-abc"):
         began = time.time()
     with cluster.running(board, "gpu-def") as ended:
@@ -162,7 +162,7 @@ OWNER = {"workload_namespace": "vision", "workload_pod": "train-0", "workload_co
         ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)])], "in 3 of 3 scrapes"),
         ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)], **OWNER, gpu="1")], "in 3 of 3"),
         (
-            # Under another uid of the pod's the name is the same.
+            # With another pod uid, the name is the same.
             [
                 of("gpu_workload_info", [(4, 1)], **OWNER, pod_uid="1"),
                 of("gpu_workload_info", [(5, 1), (6, 1)], **OWNER, pod_uid="2"),

@@ -1,8 +1,8 @@
 """What only a cluster shows, on the one that KUBECONFIG names: `make test-cluster`.
 
-The chart is rendered by Helm's engine for the cluster's version and applied with a virtual GPU on
-each node; a Prometheus on this machine scrapes the pods through the API server, with the steps of
-relabeling that the operator makes of the chart's PodMonitor.
+Helm's engine renders the chart for the cluster's version; it is applied with a virtual GPU on each
+node. A Prometheus on this machine scrapes the pods through the API server, with the relabeling
+steps that the operator generates from the chart's PodMonitor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.prometheus import Prometheus, prometheus
 
 SCRAPED_EVERY = 2.0
 SCRAPES = 15
-"""How many of them are looked at."""
+"""How many of them are checked."""
 PATIENCE_SECONDS = 180.0
 IMAGE = os.environ.get("CLUSTER_IMAGE", manifests.IMAGE)
 pytestmark = pytest.mark.timeout(1200)
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @dataclass(frozen=True)
 class Installed:
-    """The release, and who scrapes it."""
+    """The release, and the Prometheus that scrapes it."""
 
     cluster: Cluster
     release: Rendered
@@ -46,7 +46,7 @@ class Installed:
         return str(self.release.one("DaemonSet")["metadata"]["name"])
 
     def await_scrapes(self, count: int = SCRAPES) -> tuple[float, float]:
-        """Until every GPU was scraped so often from now on; when that began and ended."""
+        """Wait until every GPU was scraped this often from now on; returns begin and end."""
         began = time.time()
         deadline = time.monotonic() + PATIENCE_SECONDS
 

@@ -12,7 +12,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from gpu_bottleneck_exporter.collectors import ALL, feeders, host, workload
+from gpu_bottleneck_exporter.accounting.stall import REQUESTS
+from gpu_bottleneck_exporter.collectors import ALL, feeders, host, prescription, workload
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
@@ -31,13 +32,12 @@ from gpu_bottleneck_exporter.driver.readings import (
     Throttle,
     Utilization,
 )
-from gpu_bottleneck_exporter.exposition import Exposition
+from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.feeders.job import Job
 from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
-from gpu_bottleneck_exporter.ledger import GpuLedger, GpuSnapshot, Totals
-from gpu_bottleneck_exporter.sampler import State
-from gpu_bottleneck_exporter.stall import REQUESTS
+from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot, GpuTotals
+from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.states import (
     HOPPER,
@@ -71,22 +71,22 @@ PROMETHEUS_3 = (
     "application/openmetrics-text;version=0.0.1;q=0.5,"
     "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
-GPU_SERIES, HOST_SERIES = 121, 90
+GPU_SERIES, HOST_SERIES = 129, 90
 """Budgets: per GPU with its stalls and feeders, and per host with the exporter's own."""
 LOST_SAMPLES = "gpu_exporter_lost_samples_seconds_total"
 
 Parse = Callable[[str], Iterable[Metric]]
 
 
-def exposition(now: State) -> Exposition:
+def exposition(now: SamplerState) -> Exposition:
     return Exposition(FixedSampler(now), ALL)
 
 
-def text_of(now: State, accept: str = "") -> str:
+def text_of(now: SamplerState, accept: str = "") -> str:
     return exposition(now).render(accept)[0].decode()
 
 
-def samples(now: State) -> list[Sample]:
+def samples(now: SamplerState) -> list[Sample]:
     """The samples of the GPUs and of the exporter; those of its process vary."""
     found = [sample for metric in parse_text(text_of(now)) for sample in metric.samples]
     return [sample for sample in found if sample.name.startswith("gpu_")]
@@ -154,7 +154,7 @@ def test_both_formats_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("now", [mixed_state(), state(), NO_DRIVER], ids=["mixed", "none", "off"])
-def test_the_exposition_holds_build_info_and_process_metrics(now: State) -> None:
+def test_the_exposition_holds_build_info_and_process_metrics(now: SamplerState) -> None:
     for text in (text_of(now), text_of(now, PROMETHEUS_2)):
         assert "\ngpu_exporter_build_info{" in text
         assert "\nprocess_resident_memory_bytes " in text
@@ -290,7 +290,7 @@ def test_of_a_gpu_that_is_down_only_its_name_and_its_xids_are_told() -> None:
 
 def test_a_gpu_of_which_nothing_is_known_is_down_all_the_same() -> None:
     gpu = lost(Identity(index=5, uuid=""))
-    found = [s for s in samples(state(replace(gpu, xids={}))) if s.labels.get("gpu") == "5"]
+    found = [s for s in samples(state(replace(gpu, errors={}))) if s.labels.get("gpu") == "5"]
     assert [(s.name, s.value) for s in found] == [("gpu_up", 0.0), ("gpu_info", 1.0)]
 
 
@@ -360,7 +360,7 @@ def test_only_of_a_server_it_is_told_how_long_it_had_no_request(
     assert [s.value for s in found if s.labels.get("waiting_on") == REQUESTS] == told
 
 
-def of_one_gpu(now: State) -> list[Sample]:
+def of_one_gpu(now: SamplerState) -> list[Sample]:
     """Its series; those that say whose it is grow with its tenants, not with GPUs."""
     return [s for s in samples(now) if "uuid" in s.labels and s.name != "gpu_workload_info"]
 
@@ -413,7 +413,7 @@ def test_a_host_whose_collector_is_off_has_signals_only() -> None:
     assert given(off).keys() == SIGNALS.keys() - {"psi_host"}
 
 
-def given(now: State) -> dict[str, float]:
+def given(now: SamplerState) -> dict[str, float]:
     """Values of gpu_exporter_signal_available."""
     return {s.labels["signal"]: s.value for s in samples(now) if "signal" in s.labels}
 
@@ -450,7 +450,8 @@ def test_what_no_collector_reads_is_no_missing_signal(off: set[str], gone: set[s
 
 
 def test_feeders_that_were_not_seen_have_no_series() -> None:
-    gone = {family.name for family in (*feeders.FAMILIES, *workload.FAMILIES)}
+    read_by = feeders, workload, prescription
+    gone = {family.name for module in read_by for family in module.FAMILIES}
     assert names(replace(hopper(), feeding=None)) == names(hopper()) - gone
 
 
@@ -570,7 +571,7 @@ def test_a_new_tick_is_rendered_anew() -> None:
     sampler = FixedSampler(mixed_state())
     shown = Exposition(sampler, ALL)
     before, _ = shown.render()
-    newer = replace(hopper(), at_ns=hopper().at_ns + 1, totals=Totals(observed_ns=5_000_000_000))
+    newer = replace(hopper(), at_ns=hopper().at_ns + 1, totals=GpuTotals(observed_ns=5_000_000_000))
     sampler.now = state(newer)
     after, _ = shown.render()
     assert after != before
@@ -582,7 +583,7 @@ def test_a_gpu_that_goes_down_is_rendered_anew() -> None:
     sampler = FixedSampler(state(hopper()))
     shown = Exposition(sampler, ALL)
     assert b"gpu_power_watts{" in shown.render()[0]
-    sampler.now = state(replace(hopper(), up=False, readings={}, totals=Totals()))
+    sampler.now = state(replace(hopper(), up=False, readings={}, totals=GpuTotals()))
     assert b"gpu_power_watts{" not in shown.render()[0]
 
 

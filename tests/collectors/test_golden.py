@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter import __version__
-from gpu_bottleneck_exporter.collectors import ALL, reference
-from gpu_bottleneck_exporter.exposition import Families
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.exposition.render import Families
 from support.states import FixedSampler, mixed_state
+from tables import metrics
 
 GOLDEN = Path(__file__).with_name("golden.prom")
 
@@ -38,7 +39,7 @@ def test_the_exposition_is_the_golden_one(update_golden: bool) -> None:  # noqa:
 def test_every_declared_family_occurs_in_the_golden_exposition() -> None:
     text = GOLDEN.read_text(encoding="utf-8")
     found = [line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE ")]
-    assert found == [[family.name, family.kind] for family in reference.families()]
+    assert found == [[family.name, family.kind] for family in metrics.families()]
 
 
 def test_every_declared_label_occurs_in_the_golden_exposition() -> None:
@@ -46,4 +47,4 @@ def test_every_declared_label_occurs_in_the_golden_exposition() -> None:
     for metric in text_string_to_metric_families(GOLDEN.read_text(encoding="utf-8")):
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         found[name] = {label for sample in metric.samples for label in sample.labels} - {"le"}
-    assert found == {family.name: set(family.labels) for family in reference.families()}
+    assert found == {family.name: set(family.labels) for family in metrics.families()}

@@ -28,8 +28,8 @@ _SAMPLES = 8
 """Of a batch."""
 _PAUSE_SECONDS = 4.0
 _HEADINGS = (
-    *("Batch, MiB", "Workers", "`prefetch_factor`", "All of them, MiB", "The slow part"),
-    *("Used, median", "Used, most", "What became of it"),
+    *("Batch, MiB", "Workers", "`prefetch_factor`", "Total, MiB", "Slow side"),
+    *("Used, median", "Used, peak", "Outcome"),
 )
 
 
@@ -146,7 +146,7 @@ def row(load: Load, found: Found) -> str:
     held = f"{load.batch_mebibytes * load.workers * load.prefetch:g}"
     slow = "the loader, until a pause" if load.starved else "the GPU"
     ends = "hangs" if "timed out" in found.error else "dies"
-    fate = f"{ends} at batch {found.batches + 1}" if found.error else "goes on"
+    fate = f"{ends} at batch {found.batches + 1}" if found.error else "keeps running"
     cells = (
         size,
         load.workers,

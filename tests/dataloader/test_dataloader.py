@@ -5,12 +5,13 @@ Two cores are assumed: six workers crowd them, one and two do not.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +19,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.diagnose import share
-from gpu_bottleneck_exporter.driver.board import Board, create
-from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import create
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.nodeview.history import since
+from gpu_bottleneck_exporter.nodeview.local import counted
 from gpu_bottleneck_exporter.settings import Settings
+from support.samplers import sampling
+from support.waiting import settled, until
 
 pytest.importorskip("torch", reason="pip install torch==2.13.0 (or `make test-torch`)")
 
-PATIENCE_SECONDS = 90.0
 MEASURED_SECONDS = 4.0
 TRAIN = Path(__file__).parent / "train.py"
-RIGHT, WRONG = 0.8, 0.15
+RIGHT, WRONG, BUSY = 0.8, 0.15, 0.9
 """States are sampled some 90 times: a share of a tenth is 3 % uncertain by that alone."""
 METHODS = ("fork", "spawn", "forkserver")
 
@@ -62,10 +64,7 @@ def training(board: Board, loop: Loop) -> Iterator[subprocess.Popen[bytes]]:
 
 def wait_for_work(board: Board) -> None:
     """Until the first steps are done: importing torch takes seconds."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while board.gpus[0].record.submitted[1] < 100_000_000:
-        assert time.monotonic() < deadline, "the loop never began"
-        time.sleep(0.05)
+    until(lambda: board.gpus[0].record.submitted[1] >= 100_000_000, "the loop's first work")
 
 
 @dataclass(frozen=True)
@@ -91,21 +90,17 @@ def measure(board: Board, loop: Loop) -> Found:
     """Let it train for a while, and account for its GPU's idle time."""
     with training(board, loop) as process:
         wait_for_work(board)
-        sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), lambda _: None)
-        sampler.start()
-        try:
+        with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
             time.sleep(2)
-            before, spent = sampler.state().gpus[0], cpu_seconds(process.pid)
+            before, spent = counted(sampler.state()), cpu_seconds(process.pid)
             time.sleep(MEASURED_SECONDS)
-            found = share(sampler.state().gpus[0], before.totals)
+            found = since(before, counted(sampler.state()))[0].shares
             spent = cpu_seconds(process.pid) - spent
             assert sampler._watch is not None
-            feed = sampler._watch.feed(before.identity.uuid)
+            feed = sampler._watch.feed(before.gpus[0].key.uuid)
             workers = len(feed.workers) if feed else -1
-        finally:
-            sampler.stop()
     assert found is not None
-    idle = 1 - found.busy
+    idle = 1 - found.busy or math.inf
     causes = {name: part / idle for name, part in found.stalls.items()}
     return Found(found.busy, causes, spent / MEASURED_SECONDS / idle, workers)
 
@@ -116,42 +111,51 @@ def cpu_seconds(pid: int) -> float:
     return spent.user + spent.system
 
 
-def judge(tmp_path: Path, loop: Loop, cause: str) -> int:
-    """Measure, once more if the machine's noise spoilt it; how many workers were seen."""
-    for attempt in (1, 2):
-        board = create(tmp_path / f"board{attempt}")
-        found = measure(board, loop)
-        print(loop, found)  # noqa: T201 - for the log
-        if found.causes.get(cause, 0.0) >= RIGHT and found.wrong(cause) <= WRONG:
-            return found.workers
-    pytest.fail(f"{loop}: {cause} expected, twice; in the end {found}")
+def judge(tmp_path: Path, loop: Loop, wrong: Callable[[Found], str | None]) -> None:
+    """Fails if what was measured is wrong, twice: the machine's noise may spoil one."""
+    boards = (create(tmp_path / name) for name in ("first", "again"))
+    found = settled(lambda: measure(next(boards), loop), wrong)
+    print(loop, found)  # noqa: T201 - for the log
+    assert not wrong(found), found
+
+
+def starved_by(cause: str, workers: int | None = None) -> Callable[[Found], str | None]:
+    """What is wrong unless the GPU waits for `cause`, with that many workers if given."""
+
+    def wrong(found: Found) -> str | None:
+        right = found.causes.get(cause, 0.0) >= RIGHT and found.wrong(cause) <= WRONG
+        if right and workers in (None, found.workers):
+            return None
+        return f"not {cause} with {workers} workers: {found}"
+
+    return wrong
+
+
+def kept_up(found: Found) -> str | None:
+    return None if found.busy >= BUSY and found.workers == 2 else f"it does not keep up: {found}"
 
 
 def test_loading_in_the_main_process_is_host_code(tmp_path: Path) -> None:
-    assert judge(tmp_path, Loop(workers=0), "host_code") == 0
+    judge(tmp_path, Loop(workers=0), starved_by("host_code", workers=0))
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_few_busy_workers_are_worker_cpu(tmp_path: Path, workers: int, method: str) -> None:
-    assert judge(tmp_path, Loop(workers, method), "worker_cpu") == workers
+    judge(tmp_path, Loop(workers, method), starved_by("worker_cpu", workers=workers))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_more_workers_than_cores_wait_for_a_cpu(tmp_path: Path, method: str) -> None:
     workers = 3 * (os.cpu_count() or 2)
-    assert judge(tmp_path, Loop(workers, method), "cpu_queue") == workers
+    judge(tmp_path, Loop(workers, method), starved_by("cpu_queue", workers=workers))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_started_anew_each_epoch_are_found_anew(tmp_path: Path, method: str) -> None:
-    judge(tmp_path, Loop(1, method, persistent=False), "worker_cpu")
+    judge(tmp_path, Loop(1, method, persistent=False), starved_by("worker_cpu"))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loader_that_keeps_up_leaves_no_stall(tmp_path: Path, method: str) -> None:
-    board = create(tmp_path / "board")
-    loop = Loop(2, method, burn=0.001, step=0.05)
-    found = measure(board, loop)
-    assert found.busy >= 0.9
-    assert found.workers == 2
+    judge(tmp_path, Loop(2, method, burn=0.001, step=0.05), kept_up)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpu_bottleneck_exporter.demo.jobs import burn
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.board.board import Board
 
 BATCH = 4
 BATCHES_PER_EPOCH = 60

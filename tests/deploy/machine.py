@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpu_bottleneck_exporter
-from support.daemon import wait_until
 from support.rights import _usable
 from support.tools import _missing, require
+from support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "exporter/deploy"
@@ -73,11 +73,11 @@ class Machine:
 
     def wait_for(self, what: str, expected: str) -> None:
         """Wait until a property of our unit is `expected`."""
-        try:
-            wait_until(lambda: self.show(what) == expected, f"{what}={expected}", lambda: False)
-        except RuntimeError as error:
-            status = self.run("systemctl", "status", "--no-pager", NAME).stdout
-            raise RuntimeError(f"{error}: {status}\n{self.log}") from error
+        status = "systemctl", "status", "--no-pager", NAME
+        until(
+            lambda: self.show(what) == expected,
+            lambda: f"{what}={expected}: {self.run(*status).stdout}\n{self.log}",
+        )
 
 
 @contextmanager
@@ -121,14 +121,13 @@ def _up(unshare: subprocess.Popen[bytes], console: Path) -> Machine:
         return Machine((require("nsenter", "util-linux"), f"--target={child}", *spaces, "--"))
 
     def is_up() -> bool:
-        if not children.read_text().split():
+        if not children.exists() or not children.read_text().split():
             return False
         return machine().run("systemctl", "is-active", "idle.target").stdout == "active\n"
 
-    try:
-        wait_until(is_up, "systemd", give_up=lambda: unshare.poll() is not None)
-    except (RuntimeError, FileNotFoundError) as error:
-        raise RuntimeError(f"systemd has not started: {console.read_text()}") from error
+    until(
+        is_up, lambda: f"systemd: {console.read_text()}", unless=lambda: unshare.poll() is not None
+    )
     return machine()
 
 

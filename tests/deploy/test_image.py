@@ -29,7 +29,7 @@ BASE = "localhost/base"
 IMAGE = "localhost/exporter"
 MOST_BYTES = 24 * 2**20
 """Of the exporter and its packages, unpacked."""
-MODULES = "bcrypt, h2, yaml, pynvml, psutil._psutil_linux, gpu_bottleneck_exporter.serve"
+MODULES = "bcrypt, h2, yaml, pynvml, psutil._psutil_linux, gpu_bottleneck_exporter.commands.serve"
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def test_it_serves_from_a_read_only_root(image: Image, tmp_path: Path) -> None:
 def test_check_says_what_a_container_needs(image: Image) -> None:
     result = image.run("check")
     assert result.returncode == 2, result.stderr
-    assert "in a container use the NVIDIA runtime with the capability 'utility'" in result.stdout
+    assert "in a container, use the NVIDIA runtime with the capability 'utility'" in result.stdout
 
 
 def test_all_it_may_import_is_there_and_no_installer(image: Image) -> None:

@@ -6,25 +6,27 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.commands.notify import Supervisor, supervisor
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
-from gpu_bottleneck_exporter.notify import Supervisor, supervisor
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from support.command import ANY_PORT, COMMAND, Server, environment, wait_for
+from support.command import ANY_PORT, Server, serving
 from support.drivers import Libraries
+from support.waiting import PATIENCE_SECONDS, until
 
 WATCHDOG_SECONDS = 1.0
 HOST_FILES = ("stat", "meminfo", "diskstats", "uptime", "mounts", "1/stat", "self/schedstat")
+Start = Callable[..., Server]
 NO_DRIVER = "STATUS=nvmlInit: LIBRARY_NOT_FOUND"
 
 
@@ -46,6 +48,13 @@ class Ear:
         """Whether an assignment was heard so often by now."""
         self.listen()
         return sum(line.startswith(beginning) for line in self.heard) >= times
+
+    def has_no_food(self) -> bool:
+        """Whether the watchdog would bite."""
+        self.listen()
+        self.heard.clear()
+        time.sleep(1.5 * WATCHDOG_SECONDS)
+        return not self.has("WATCHDOG=1")
 
     def said(self, line: str) -> bool:
         """Whether exactly this was heard by now."""
@@ -74,101 +83,75 @@ def procfs(tmp_path: Path) -> Path:
     return copy
 
 
-@dataclass
-class Started:
-    server: Server
-    ear: Ear
-
-
 @pytest.fixture
-def start(tmp_path: Path, ear: Ear) -> Iterator[Starter]:
-    starter = Starter(tmp_path, ear)
-    yield starter
-    for process in starter.processes:
-        process.kill()
-        process.wait()
+def start(tmp_path: Path, ear: Ear) -> Iterator[Start]:
+    """Starts `serve` as systemd would."""
+    told = {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}"}
+    with contextlib.ExitStack() as servers:
 
+        def begin(*arguments: str, **variables: str) -> Server:
+            told.update(variables)
+            return servers.enter_context(serving(tmp_path, "serve", *ANY_PORT, *arguments, **told))
 
-@dataclass
-class Starter:
-    folder: Path
-    ear: Ear
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def __call__(self, *arguments: str, **variables: str) -> Server:
-        told = {
-            "NOTIFY_SOCKET": self.ear.address,
-            "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}",
-            **variables,
-        }
-        errors = self.folder / "stderr"
-        with errors.open("wb") as file:
-            process = subprocess.Popen(
-                [*COMMAND, "serve", *ANY_PORT, *arguments],
-                env={**environment(self.folder), **told},
-                stderr=file,
-            )
-        self.processes.append(process)
-        return Server(process, errors)
+        yield begin
 
 
 @pytest.mark.parametrize("ear", ["path", "abstract"], indirect=True)
-def test_without_a_driver_it_is_ready_says_why_feeds_and_stops(start: Starter, ear: Ear) -> None:
+def test_without_a_driver_it_is_ready_says_why_feeds_and_stops(start: Start, ear: Ear) -> None:
     server = start()
-    wait_for(lambda: ear.has("READY=1"), "READY=1")
+    until(lambda: ear.has("READY=1"), "READY=1")
+    until(lambda: ear.has(NO_DRIVER), "the reason")
     assert server.get("/-/ready")[0] == 200
-    assert ear.has(NO_DRIVER)
-    wait_for(lambda: ear.has("WATCHDOG=1", 3), "the watchdog's food")
+    until(lambda: ear.has("WATCHDOG=1", 3), "the watchdog's food")
     assert not ear.has("STOPPING=1")
-    assert server.terminate() == 0
-    assert ear.has("STOPPING=1")
+    server.process.terminate()
+    until(lambda: ear.has("STOPPING=1"), "STOPPING=1")
+    assert server.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_what_stands_still_starves_the_watchdog_until_it_goes_on(
-    start: Starter, ear: Ear, procfs: Path
+    start: Start, ear: Ear, procfs: Path
 ) -> None:
     start("--path.procfs", f"{procfs}")
-    wait_for(lambda: ear.has("WATCHDOG=1", 2), "the watchdog's food")
+    until(lambda: ear.has("WATCHDOG=1", 2), "the watchdog's food")
     stuck = procfs / "meminfo"
     text = stuck.read_bytes()
     os.mkfifo(procfs / "fifo")
     (procfs / "fifo").rename(stuck)  # whoever opens it now waits for a writer
-    wait_for(lambda: ear.has("STATUS=the watching of the host and its processes is stuck"), "alarm")
-    ear.heard.clear()
-    time.sleep(1.5 * WATCHDOG_SECONDS)
-    assert not ear.has("WATCHDOG=1")
+    until(lambda: ear.has("STATUS=watching the host and its processes is stuck"), "alarm")
+    until(ear.has_no_food, "hunger")  # an alarm before may have been of a busy machine
     (procfs / "regular").write_bytes(text)
     with stuck.open("wb") as writer:
         (procfs / "regular").rename(stuck)
         writer.write(text)
-    wait_for(lambda: ear.has("WATCHDOG=1"), "food again")
+    until(lambda: ear.has("WATCHDOG=1"), "food again")
     assert ear.has("STATUS=")
 
 
 def test_a_hung_gpu_is_told_and_starves_nobody(
-    start: Starter, ear: Ear, libraries: Libraries, tmp_path: Path
+    start: Start, ear: Ear, libraries: Libraries, tmp_path: Path
 ) -> None:
     with create(tmp_path / "board", gpus=[H100, H100]) as board:
         board.gpus[1].record.hang = 1
-        server = start_on(board, start, libraries)
-        wait_for(lambda: ear.has("STATUS=watching 2 GPUs (nvml driver); down: GPU 1"), "status")
+        server = start_on(board, start, libraries, tmp_path)
+        until(lambda: ear.has("STATUS=watching 2 GPUs (nvml driver); down: GPU 1"), "status")
         assert server.get("/-/ready")[0] == 200
         ear.heard.clear()
-        wait_for(lambda: ear.has("WATCHDOG=1", 3), "the watchdog's food")
+        until(lambda: ear.has("WATCHDOG=1", 3), "the watchdog's food")
         board.gpus[1].record.hang = 0
-        wait_for(lambda: ear.said("STATUS=watching 2 GPUs (nvml driver)"), "up")
+        until(lambda: ear.said("STATUS=watching 2 GPUs (nvml driver)"), "up")
 
 
-def start_on(board: Board, start: Starter, libraries: Libraries) -> Server:
+def start_on(board: Board, start: Start, libraries: Libraries, folder: Path) -> Server:
     library = libraries.path(int(board.header.driver_branch))
     fast = ("--sampling.interval", "0.2", "--sampling.deadline", "1")
-    shutil.copy(library, start.folder)
+    shutil.copy(library, folder)
     return start(*fast, FAKE_NVML_BOARD=f"{board.path}")
 
 
-def test_a_watchdog_of_another_process_is_not_ours(start: Starter, ear: Ear) -> None:
+def test_a_watchdog_of_another_process_is_not_ours(start: Start, ear: Ear) -> None:
     server = start(WATCHDOG_PID="1")
-    wait_for(lambda: ear.has("READY=1"), "READY=1")
+    until(lambda: ear.has("READY=1"), "READY=1")
     time.sleep(WATCHDOG_SECONDS)
     server.terminate()
     assert not ear.has("WATCHDOG=1")
@@ -202,7 +185,7 @@ def test_a_supervisor_that_is_gone_is_a_line_in_the_log(
     gone = Supervisor(f"{tmp_path}/nobody")
     assert [gone.tell("READY=1", "STATUS=well") for _ in range(20)] == [False] * 20
     assert [record.getMessage() for record in caplog.records] == [
-        "cannot tell the supervisor READY=1: [Errno 2] No such file or directory"
+        "cannot notify the supervisor of READY=1: [Errno 2] No such file or directory"
     ]
 
 
@@ -217,7 +200,7 @@ def test_no_pass_is_a_standstill_only_after_some_patience(procfs: Path) -> None:
     os.mkfifo(procfs / "meminfo")
     sampler.start()
     try:
-        wait_for(lambda: sampler.standstill(0.5) is not None, "a standstill")
+        until(lambda: sampler.standstill(0.5) is not None, "a standstill")
         assert sampler.standstill() is None
     finally:
         sampler.stop()  # comes back though the pass does not

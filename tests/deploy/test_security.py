@@ -8,14 +8,14 @@ from typing import Any
 from deploy.machine import REPOSITORY
 from deploy.test_unit import setting
 from helm.chart import rendered
+from tables.splice import section
 
 TEXT = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
 
 
 def table() -> dict[str, tuple[str, str]]:
     """By privilege, what chart and unit do."""
-    between = TEXT.partition("<!-- privileges: begin -->\n")[2]
-    lines = between.partition("<!-- privileges: end -->")[0].splitlines()[2:]
+    lines = section(TEXT, "privileges").splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert all(len(row) == 5 for row in rows)
     assert all(all(row) for row in rows)

@@ -11,9 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.machine import BASE, DEPLOY, NAME, PREFIX, UNIT, Machine, booted
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
-from support.daemon import HOST, free_port, get, wait_until
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from support.daemon import HOST, free_port, get
 from support.drivers import Libraries
+from support.waiting import until
 
 PORT = free_port()
 DROP_INS = f"/etc/systemd/system/{NAME}.service.d"
@@ -162,7 +164,7 @@ def test_a_hung_gpu_starves_no_watchdog(machine: Machine, board: Board) -> None:
         try:
             machine.wait_for("StatusText", "watching 1 GPU (nvml driver); down: GPU 0")
             before = told(machine)
-            wait_until(lambda: told(machine) > before + 2e6, "feeding", lambda: False)
+            until(lambda: told(machine) > before + 2e6, "feeding", lambda: False)
             assert machine.show("NRestarts") == "0"
             assert [value for (name, _), value in samples().items() if name == "gpu_up"] == [0]
         finally:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.driver import nvml
-from gpu_bottleneck_exporter.driver.board import A100, H100, Board
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import A100, H100
+from gpu_bottleneck_exporter.driver.nvml.open import OLDEST_BINDING
+from gpu_bottleneck_exporter.driver.nvml.remedies import OF_ERRORS
 from gpu_bottleneck_exporter.driver.nvml.trial import LIBRARY
-from gpu_bottleneck_exporter.driver.open import OLDEST_BINDING
-from gpu_bottleneck_exporter.remedies import OF_DRIVER
 from support import fetched
 from support.command import run
 from support.drivers import Libraries
@@ -67,7 +68,7 @@ def series(exposition: str) -> set[str]:
 def test_the_project_asks_for_the_oldest_that_works() -> None:
     asked = re.findall(r'"nvidia-ml-py([^"]*)"', (REPOSITORY / "pyproject.toml").read_text())
     assert asked == [f">={OLDEST_BINDING}"]
-    assert f"nvidia-ml-py>={OLDEST_BINDING}" in OF_DRIVER["binding"]
+    assert f"nvidia-ml-py>={OLDEST_BINDING}" in OF_ERRORS["binding"]
     assert OLDEST_BINDING in (REPOSITORY / "README.md").read_text()
 
 
@@ -79,9 +80,7 @@ def test_it_has_every_name_that_we_use(which: str) -> None:
     assert not with_binding(fetched.package(ADMITTED[which]), UNKNOWN, *names)
 
 
-def test_oldest_and_newest_give_the_same_series(
-    on_the_stand_in: Command,
-) -> None:
+def test_oldest_and_newest_give_the_same_series(on_the_stand_in: Command) -> None:
     given: list[set[str]] = []
     for which, requirement in ADMITTED.items():
         folder = fetched.package(requirement)

@@ -8,21 +8,24 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board import (
-    A100,
-    H100,
+from gpu_bottleneck_exporter.driver.board.create import A100, H100
+from gpu_bottleneck_exporter.driver.board.layout import (
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
     PROCESS_GRAPHICS,
-    Work,
 )
+from gpu_bottleneck_exporter.driver.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Activity, RingSample, RingState, Xid
+from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, RingSample, RingState
 from support.drivers import first
+from support.waiting import PATIENCE_SECONDS
 
 from .conftest import MakeBoard, OpenDriver
 
 WINDOW_US = 170_000
+LONG_SECONDS = 15.0
+"""Work that lasts longer than any test, on a busy machine too."""
+ATTEMPTS = 50
 
 
 def samples_after(device: Device, seconds: float) -> list[RingSample]:
@@ -97,10 +100,12 @@ def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(
     board = make_board()
     board.gpus[0].record.period_slots = 100
     device = first(open_on(board))
-    board.gpus[0].run(2.2)
+    board.gpus[0].launch(LONG_SECONDS)
+    time.sleep(2.2)
     device.utilization()
-    reading = device.utilization()
-    assert reading.gpu.state is RingState.NOTHING_NEWER
+    # A window may have ended just now.
+    readings = (device.utilization() for _ in range(ATTEMPTS))
+    reading = next(one for one in readings if one.gpu.state is RingState.NOTHING_NEWER)
     assert reading.gpu_percent == 100
 
 
@@ -154,7 +159,7 @@ def test_activity_is_the_mean_since_the_last_reading(
         nvlink_receive_bytes_per_second=2e9,
         nvlink_transmit_bytes_per_second=3e9,
     )
-    board.gpus[0].launch(3, work)
+    board.gpus[0].launch(LONG_SECONDS, work)
     time.sleep(0.1)
     activity = activity_over(device, 0.6)
     assert activity.graphics == pytest.approx(1.0, abs=0.05)
@@ -167,12 +172,7 @@ def test_activity_is_the_mean_since_the_last_reading(
     seconds = activity.interval_ns / 1e9
     rates = {name: amount / seconds for name, amount in activity.traffic_bytes.items()}
     assert rates == pytest.approx(
-        {
-            "pcie_receive": 4e9,
-            "pcie_transmit": 1e9,
-            "nvlink_receive": 2e9,
-            "nvlink_transmit": 3e9,
-        },
+        {"pcie_receive": 4e9, "pcie_transmit": 1e9, "nvlink_receive": 2e9, "nvlink_transmit": 3e9},
         rel=0.05,
     )
 
@@ -180,9 +180,10 @@ def test_activity_is_the_mean_since_the_last_reading(
 def test_activity_needs_two_readings_far_enough_apart(
     make_board: MakeBoard, open_on: OpenDriver
 ) -> None:
-    device = first(open_on(make_board()))
-    assert device.activity() is None
-    assert device.activity() is None
+    driver = open_on(make_board())
+    # Between the two, others may have the CPU for longer than that.
+    devices = (first(driver) for _ in range(ATTEMPTS))
+    device = next(one for one in devices if one.activity() is None and one.activity() is None)
     time.sleep(0.3)
     assert device.activity() is not None
 
@@ -199,7 +200,7 @@ def test_power_and_energy_follow_the_work(make_board: MakeBoard, open_on: OpenDr
     idle = device.power()
     assert idle.watts == pytest.approx(72, abs=1)
     assert idle.limit_watts == 700
-    board.gpus[0].launch(2, Work(watts=500))
+    board.gpus[0].launch(LONG_SECONDS, Work(watts=500))
     time.sleep(1.2)
     busy = device.power()
     assert busy.watts is not None
@@ -245,26 +246,20 @@ def test_throttle_time_by_reason_on_each_branch(
     for position, reason in enumerate(("power_cap", "sw_thermal", "hw_power_brake"), start=1):
         board.gpus[0].throttle(reason, position * 0.25)
     device = first(open_on(board))
-    before, began = device.throttle(), time.monotonic_ns()
+    most = time.monotonic_ns()
+    before = device.throttle().spent_ns
+    least = time.monotonic_ns()
     time.sleep(0.5)
-    after, elapsed = device.throttle(), time.monotonic_ns() - began
-    shares = {
-        reason: (spent - before.spent_ns[reason]) / elapsed
-        for reason, spent in after.spent_ns.items()
-    }
-    assert shares == pytest.approx(
-        {
-            "power_cap": 0.25,
-            "sw_thermal": 0.5,
-            "hw_thermal": 0.0,
-            "hw_power_brake": 0.75,
-            "sync_boost": 0.0,
-            "board_limit": 0.0,
-            "reliability": 0.0,
-            "app_clocks": 0.0,
-        },
-        abs=0.1,
-    )
+    least = time.monotonic_ns() - least
+    after = device.throttle().spent_ns
+    most = time.monotonic_ns() - most
+    shares = {"power_cap": 0.25, "sw_thermal": 0.5, "hw_power_brake": 0.75}
+    others = {"hw_thermal", "sync_boost", "board_limit", "reliability", "app_clocks"}
+    assert after.keys() == before.keys() == shares.keys() | others
+    for reason, spent in after.items():
+        share = shares.get(reason, 0.0)
+        # In microseconds, at times.
+        assert share * least - 1000 <= spent - before[reason] <= share * most + 1000
 
 
 def test_what_throttles_now(make_board: MakeBoard, open_on: OpenDriver) -> None:
@@ -380,7 +375,7 @@ def test_under_mig_only_gpm_tells_who_is_busy(make_board: MakeBoard, open_on: Op
     for device in (parent, small, large):
         with pytest.raises(Unsupported):
             device.utilization()
-    board.gpus[1].launch(3, Work(sm_active=0.7))
+    board.gpus[1].launch(LONG_SECONDS, Work(sm_active=0.7))
     for device in (parent, small, large):
         device.activity()
     time.sleep(0.6)
@@ -419,11 +414,12 @@ def test_xids_reach_whoever_waits(make_board: MakeBoard, open_on: OpenDriver) ->
     driver = open_on(board)
     for index in (0, 1):
         driver.open(index)
-        driver.watch_xids(index)
-    assert driver.wait_xid(0.05) is None
+        driver.watch_errors(index)
+    assert driver.wait_error(0.05) is None
     board.raise_xid(1, 79)
     board.raise_xid(0, 31)
-    assert [driver.wait_xid(2), driver.wait_xid(2)] == [Xid(1, 79), Xid(0, 31)]
+    found = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
+    assert found == [ErrorEvent(1, 79), ErrorEvent(0, 31)]
 
 
 def test_calls_into_the_driver_are_counted_and_timed(

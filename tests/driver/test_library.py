@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.board.board import Board
 from gpu_bottleneck_exporter.driver.nvml import trial
-from support.command import ANY_PORT, run, serving, wait_for
+from support.command import ANY_PORT, run, serving
 from support.drivers import Libraries
 from support.rights import as_user
+from support.waiting import until
 
 ELF_CLASS = 4
 Place = Callable[[Path, Path], object]
@@ -125,7 +126,7 @@ def test_check_and_once_on_a_library_that_was_cut_short(cut_short: Path) -> None
     found, remedy = checked.stdout.splitlines()
     assert found.startswith("GPU metrics     none: ")
     assert f"{cut_short / trial.LIBRARY}: loading it ends with SIGBUS" in found
-    assert "install the driver's libraries anew" in remedy
+    assert "reinstall the driver's libraries" in remedy
     once = run(cut_short, "once")
     assert once.returncode == 1
     (error,) = [line for line in once.stderr.splitlines() if not line.startswith("time=")]
@@ -138,12 +139,12 @@ def test_serve_lives_on_with_it_and_takes_the_whole_one_once_it_is_there(
     board = make_board()
     variables = {"FAKE_NVML_BOARD": f"{board.path}"}
     with serving(cut_short, "serve", *ANY_PORT, **variables) as server:
-        wait_for(lambda: "SIGBUS" in server.get("/-/ready")[1], "the reason")
+        until(lambda: "SIGBUS" in server.get("/-/ready")[1], "the reason")
         assert "gpu_exporter_build_info" in server.get()[1]
         whole = cut_short / "whole"
         shutil.copy(libraries.path(580), whole)
         whole.rename(cut_short / trial.LIBRARY)
-        wait_for(lambda: "gpu_up{" in server.get()[1], "the GPU")
+        until(lambda: "gpu_up{" in server.get()[1], "the GPU")
 
 
 @pytest.mark.parametrize(("closed", "wanted"), [("library", "read"), ("folder", "look for")])

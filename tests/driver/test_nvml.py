@@ -11,7 +11,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu_bottleneck_exporter.driver.board import A100, CALL, H100
+from gpu_bottleneck_exporter.driver.board.create import A100, H100
+from gpu_bottleneck_exporter.driver.board.layout import CALL
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -23,9 +24,10 @@ from gpu_bottleneck_exporter.driver.protocol import (
     DriverUnusable,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import RingState, System, Xid
+from gpu_bottleneck_exporter.driver.readings import ErrorEvent, RingState, System
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from support.drivers import Libraries, first
+from support.waiting import PATIENCE_SECONDS, until
 
 from .conftest import MakeBoard
 
@@ -375,7 +377,7 @@ def test_a_hung_gpu_does_not_hold_up_the_others(
     assert well.power().watts is not None
     assert thread.is_alive()
     board.gpus[0].record.hang = 0
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -410,9 +412,9 @@ def test_without_events_waiting_is_unsupported(
     monkeypatch.setattr(pynvml, "nvmlEventSetCreate", refuse)
     driver = libraries.open(board)
     with pytest.raises(Unsupported):
-        driver.wait_xid(0.01)
+        driver.wait_error(0.01)
     monkeypatch.undo()
-    assert driver.wait_xid(0.01) is None, "asked again"
+    assert driver.wait_error(0.01) is None, "asked again"
 
 
 def test_events_that_a_gpu_cannot_register_are_not_fatal(
@@ -423,11 +425,11 @@ def test_events_that_a_gpu_cannot_register_are_not_fatal(
     driver = libraries.open(board)
     assert first(driver).power().watts is not None
     with pytest.raises(DriverError, match="RegisterEvents"):
-        driver.watch_xids(0)
+        driver.watch_errors(0)
     board.gpus[0].fail("DeviceRegisterEvents", 0)
-    driver.watch_xids(0)
+    driver.watch_errors(0)
     board.raise_xid(0, 79)
-    assert driver.wait_xid(2) == Xid(0, 79)
+    assert driver.wait_error(PATIENCE_SECONDS) == ErrorEvent(0, 79)
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST])
@@ -447,17 +449,17 @@ def test_a_set_of_events_that_fails_is_made_anew(
 
     driver = libraries.open(board)
     driver.open(0)
-    driver.watch_xids(0)
+    driver.watch_errors(0)
     monkeypatch.setattr(pynvml, "nvmlEventSetFree", note)
     with monkeypatch.context() as broken:
         broken.setattr(pynvml, "nvmlEventSetWait_v2", refuse)
         with pytest.raises(DriverError):
-            driver.wait_xid(0.01)
+            driver.wait_error(0.01)
     assert len(freed) == 1
-    assert driver.wait_xid(0.01) is None
-    driver.watch_xids(0)
+    assert driver.wait_error(0.01) is None
+    driver.watch_errors(0)
     board.raise_xid(0, 48)
-    assert driver.wait_xid(2) == Xid(0, 48)
+    assert driver.wait_error(PATIENCE_SECONDS) == ErrorEvent(0, 48)
 
 
 def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_can_be(
@@ -540,9 +542,7 @@ def test_a_mean_over_a_spell_of_refusals_is_given_up(
     device.activity()
     time.sleep(1.1)
     assert device.activity() is None
-    time.sleep(0.25)
-    activity = device.activity()
-    assert activity is not None
+    activity = until(device.activity, "two readings close enough to each other")
     assert activity.interval_ns < 10**9
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_bottleneck_exporter.accounting.stall import split
 from gpu_bottleneck_exporter.driver.plausible import Screen
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
@@ -29,8 +30,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Utilization,
 )
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
-from gpu_bottleneck_exporter.ledger import GpuLedger
-from gpu_bottleneck_exporter.stall import Holders, split
+from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER
 
 SECOND = 1_000_000_000
@@ -86,11 +86,7 @@ class Drops:
             Processes((Process(7),), others_hidden=True),
             "pid",
         ),
-        (
-            Processes((Process(7, 2**64 - 1),)),
-            Processes((Process(7, None),)),
-            "process used_bytes",
-        ),
+        (Processes((Process(7, 2**64 - 1),)), Processes((Process(7, None),)), "process used_bytes"),
     ],
 )
 def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str) -> None:
@@ -186,7 +182,7 @@ anything = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(100_000_000, 12 * SECOND), anything), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_books_balance_whatever_the_driver_says(
     history: list[tuple[int, Utilization | Activity | None]],
 ) -> None:
@@ -201,7 +197,7 @@ def test_the_books_balance_whatever_the_driver_says(
             reading = replace(reading, interval_ns=passed)  # noqa: PLW2901
         cleaned = drops.clean(now / SECOND, reading)
         windows = ledger.add(now, 5 * SECOND, cleaned)
-        ledger.add_stall(split(windows, Holders(None), None))
+        ledger.add_stall(split(windows, None, None))
         totals = ledger.snapshot(now).totals
         assert all(math.isfinite(value) for value in totals.traffic_bytes.values())
         assert all(0 <= value <= now - began for value in totals.active_ns.values())

@@ -14,7 +14,6 @@ import contextlib
 import random
 import sys
 import tempfile
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,10 @@ if __name__ == "__main__":  # pytest has the folder of all tests in its path
 import pytest
 
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.driver.board import SLOT_NS, Board, VirtualGpu, create
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.create import create
+from gpu_bottleneck_exporter.driver.board.layout import SLOT_NS
+from support.beside import repeated
 from support.board_exporter import Exporter, over_board, over_nvml
 from support.prometheus import Prometheus, prometheus
 from support.tools import require
@@ -67,7 +69,7 @@ class Result:
 
 
 class Bursts:
-    """A thread that runs bursts of work on a GPU and keeps book of them."""
+    """Runs bursts of work on a GPU and keeps book of them."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
         self._gpu = gpu
@@ -75,18 +77,16 @@ class Bursts:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._done_before: list[int] = [0]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Work until the block ends."""
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
+    def run(self) -> None:
+        """A pause and a burst."""
+        time.sleep(self._about(IDLE_SECONDS))
+        duration = round(self._about(BUSY_SECONDS) * 1e9)
+        end = self._gpu.launch(duration / 1e9)
+        self._starts.append(end - duration)
+        self._ends.append(end)
+        self._done_before.append(self._done_before[-1] + duration)
+        self._gpu.synchronize(end)
 
     def busy_ns(self, at_ns: int) -> int:
         """Time the GPU has been busy until monotonic time `at_ns`."""
@@ -99,15 +99,6 @@ class Bursts:
     def share(self, start_ns: int, end_ns: int) -> float:
         """Share of the time from `start_ns` to `end_ns` in which the GPU was busy."""
         return (self.busy_ns(end_ns) - self.busy_ns(start_ns)) / (end_ns - start_ns)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._about(IDLE_SECONDS)):
-            duration = round(self._about(BUSY_SECONDS) * 1e9)
-            end = self._gpu.launch(duration / 1e9)
-            self._starts.append(end - duration)
-            self._ends.append(end)
-            self._done_before.append(self._done_before[-1] + duration)
-            self._gpu.synchronize(end)
 
     def _about(self, seconds: float) -> float:
         return seconds * self._random.uniform(1 - JITTER, 1 + JITTER)
@@ -130,7 +121,7 @@ def _measure(home: Path, seconds: float) -> list[Result]:
             for driver, exporter in exporters.items()
             for interval in INTERVALS
         ]
-        with bursts.running(), prometheus(home, jobs) as server:
+        with repeated(bursts.run), prometheus(home, jobs) as server:
             time.sleep(seconds)
             window_ns = int(board.gpus[0].record.period_slots) * SLOT_NS
             return [
@@ -154,8 +145,10 @@ def _result(
     server: Prometheus, bursts: Bursts, window_ns: int, driver: str, interval: float
 ) -> Result:
     selector = f'{{job="{_job(driver, interval)}"}}'
-    busy = server.samples(f"gpu_busy_seconds_total{selector}")
-    observed = server.samples(f"gpu_observed_seconds_total{selector}")
+    # In one query: between two, there may be a scrape.
+    both = server.matrix(f'{{__name__=~"gpu_(busy|observed)_seconds_total",{selector[1:]}')
+    found = {labels["__name__"]: samples for labels, samples in both}
+    busy, observed = found["gpu_busy_seconds_total"], found["gpu_observed_seconds_total"]
     # Monotonic time of each scrape: Prometheus notes it by the wall clock.
     wall_ns = time.time_ns() - time.monotonic_ns()
     scrapes = [round(at * 1e9) - wall_ns for at, _ in busy]

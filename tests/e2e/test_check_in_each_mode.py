@@ -27,7 +27,6 @@ from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET
 from helm.chart import CHART, rendered
 from helm.test_pod import hosts_folders
 from scenarios.cgroups import Limits
-from support.command import wait_for
 from support.drivers import Libraries
 from support.kubelet import Kubelet, with_gpus
 from support.modes import CGROUPS, Mode, inside, pid_of, way
@@ -45,6 +44,7 @@ from support.stage import (
     staged,
     started,
 )
+from support.waiting import until
 
 GPU = "0"
 JOBS_USER = 1000
@@ -236,12 +236,12 @@ def node(libraries: Libraries) -> Iterator[Node]:
 @contextmanager
 def job_on(stage: Stage, groups: tuple[Path, ...]) -> Iterator[None]:
     """A process that holds the GPU and sleeps."""
-    with subprocess.Popen([*as_user(JOBS_USER), "sleep", "600"]) as job:
+    with subprocess.Popen([*as_user(JOBS_USER), "sleep", "3600"]) as job:
         try:
             for group in groups:
                 (group / "cgroup.procs").write_text(f"{job.pid}")
             command = Path(f"/proc/{job.pid}/comm")
-            wait_for(lambda: command.read_text() == "sleep\n", "the job")
+            until(lambda: command.read_text() == "sleep\n", "the job")
             stage.board.gpus[0].hold(job.pid, 2**30)
             yield
         finally:
@@ -287,7 +287,7 @@ def run(node: Node, mode: Mode) -> Said:
         """The cause, the feeder, the kubelet, the host and GPM are known if they can be."""
         told = {
             "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids,
-            "workload": "kubelet" in metrics.signals
+            "workload": bool(metrics.signals.get("kubelet"))
             or "kubelet" in mode.without
             or not IN_A_POD.keys() <= {*mode.variables},
             "stall": cause in metrics.waited_on(GPU),

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
 from support.board_exporter import Exporter, over_nvml
-from support.command import COMMAND, environment, run, wait_for
+from support.command import COMMAND, environment, run
 from support.daemon import get
 from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
 from support.prometheus import QueryError, prometheus
 from support.rights import AS_WE_ARE, Way, as_nobody
 from support.tools import _missing
+from support.waiting import until
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTAINER = "a1" * 32
@@ -29,6 +31,7 @@ UID = "2c48913c-b29f-11e7-9350-020968147796"
 OF_PROCESS = {"pod_uid": UID, "container_id": CONTAINER, "user": "root"}
 GIB = 2**30
 Labels = dict[str, str]
+Exporting = Callable[[], AbstractContextManager[Exporter]]
 
 
 @pytest.fixture
@@ -55,14 +58,14 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@contextmanager
+@pytest.fixture
 def exporting(
-    libraries: Libraries, board: Board, socket: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Exporter]:
-    monkeypatch.setenv("GPU_EXPORTER_KUBELET_SOCKET", f"{socket}")
+    libraries: Libraries, board: Board, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> Exporting:
+    """Starts an exporter that asks the kubelet."""
+    monkeypatch.setenv("GPU_EXPORTER_KUBELET_SOCKET", f"{kubelet.path}")
     library = libraries.path(int(board.header.driver_branch))
-    with over_nvml(library, board.path) as exporter:
-        yield exporter
+    return lambda: over_nvml(library, board.path)
 
 
 def series(exporter: Exporter, name: str) -> list[tuple[Labels, float]]:
@@ -81,17 +84,17 @@ def workloads(exporter: Exporter, gpu: int) -> list[Labels]:
     ]
 
 
+def held(exporter: Exporter) -> dict[str, float]:
+    return {labels["gpu"]: value for labels, value in series(exporter, "gpu_processes")}
+
+
 def available(exporter: Exporter) -> list[float]:
     found = series(exporter, "gpu_exporter_signal_available")
     return [value for labels, value in found if labels["signal"] == "kubelet"]
 
 
 def names(pod: str) -> Labels:
-    return {
-        "workload_namespace": "research",
-        "workload_pod": pod,
-        "workload_container": "main",
-    }
+    return {"workload_namespace": "research", "workload_pod": pod, "workload_container": "main"}
 
 
 @contextmanager
@@ -114,46 +117,36 @@ def in_pod(uid: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def test_whose_gpus_are(
-    libraries: Libraries,
-    board: Board,
-    kubelet: Kubelet,
-    logs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, logs: Path) -> None:
     link_log(logs, "train-0", CONTAINER)
     with in_pod(UID) as process:
         board.gpus[0].hold(process.pid, 4 * GIB)
-        with exporting(libraries, board, kubelet.path, monkeypatch) as exporter:
+        with exporting() as exporter:
             expected = [{**names("train-0"), **OF_PROCESS}]
-            wait_for(lambda: workloads(exporter, 0) == expected, "pod and process as one")
-            assert workloads(exporter, 1) == [names("idle-0")]
-            held = {labels["gpu"]: value for labels, value in series(exporter, "gpu_processes")}
-            assert held == {"0": 1, "1": 0}
-            assert available(exporter) == [1]
+            # Each GPU is read by itself, and none of them at the moment the kubelet answers.
+            until(lambda: workloads(exporter, 0) == expected, "pod and process as one")
+            until(lambda: workloads(exporter, 1) == [names("idle-0")], "the pod without a process")
+            until(lambda: held(exporter) == {"0": 1, "1": 0}, "how many processes hold them")
+            until(lambda: available(exporter) == [1], "the kubelet")
             kubelet.stop()
-            wait_for(lambda: available(exporter) == [0], "the end of the kubelet")
-            assert workloads(exporter, 0) == expected
+            until(lambda: available(exporter) == [0], "the end of the kubelet")
+            until(lambda: workloads(exporter, 0) == expected, "what the kubelet said")
             kubelet.start()
-            wait_for(lambda: available(exporter) == [1], "the new kubelet")
+            until(lambda: available(exporter) == [1], "the new kubelet")
 
 
 def test_who_runs_on_a_gpu_that_another_was_given(
-    libraries: Libraries,
-    board: Board,
-    kubelet: Kubelet,
-    logs: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    exporting: Exporting, board: Board, logs: Path
 ) -> None:
     """It never gets the other's name, and the other is told of once they are known to be two."""
     with in_pod(UID) as process:
         board.gpus[0].hold(process.pid, 4 * GIB)
-        with exporting(libraries, board, kubelet.path, monkeypatch) as exporter:
-            wait_for(lambda: workloads(exporter, 1) == [names("idle-0")], "the kubelet's answer")
-            wait_for(lambda: workloads(exporter, 0) == [OF_PROCESS], "the process without names")
+        with exporting() as exporter:
+            until(lambda: workloads(exporter, 1) == [names("idle-0")], "the kubelet's answer")
+            until(lambda: workloads(exporter, 0) == [OF_PROCESS], "the process without names")
             link_log(logs, "intruder", CONTAINER)
             expected = [{**names("intruder"), **OF_PROCESS}, names("train-0")]
-            wait_for(lambda: workloads(exporter, 0) == expected, "both")
+            until(lambda: workloads(exporter, 0) == expected, "both")
 
 
 def test_without_a_kubelet_nothing_is_said_of_it(
@@ -162,25 +155,19 @@ def test_without_a_kubelet_nothing_is_said_of_it(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     library = libraries.path(int(board.header.driver_branch))
     with over_nvml(library, board.path) as exporter:
-        wait_for(lambda: bool(series(exporter, "gpu_processes")), "the first readings")
+        until(lambda: bool(series(exporter, "gpu_processes")), "the first readings")
         if not Path("/var/lib/kubelet").exists():
             assert available(exporter) == []
         assert series(exporter, "gpu_workload_info") == []
 
 
-def test_the_rules_see_who_has_never_used_a_gpu(
-    libraries: Libraries,
-    board: Board,
-    kubelet: Kubelet,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_rules_see_who_has_never_used_a_gpu(exporting: Exporting, tmp_path: Path) -> None:
     rules = tmp_path / "rules"
     scaled = ("rules", "--for-scale", "30", "--output", f"{rules}")
     assert run(tmp_path, *scaled).returncode == 0
     owned = 'gpu:bottleneck:lost_ratio{cause="allocated_never_used",gpu="1"}'
     with (
-        exporting(libraries, board, kubelet.path, monkeypatch) as exporter,
+        exporting() as exporter,
         prometheus(
             tmp_path, [("gpu", exporter.target, 0.5)], sorted(rules.glob("*.yml"))
         ) as server,
@@ -193,7 +180,7 @@ def test_the_rules_see_who_has_never_used_a_gpu(
                 return False
             return [labels["workload_pod"] for labels, _ in found] == ["idle-0"]
 
-        wait_for(told, owned)
+        until(told, owned)
 
 
 CHECK = (*COMMAND, "check", "--sampling.interval", "0.2", "--kubelet.socket")

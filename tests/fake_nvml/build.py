@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpu_bottleneck_exporter.driver import board
+from fake_nvml.c_header import c_header
 
 SONAME = "libnvidia-ml.so.1"
 _SOURCES = Path(__file__).parent
@@ -20,7 +20,7 @@ def build(folder: Path, branch: int = 580) -> Path:
     if compiler is None:
         raise RuntimeError("no C compiler to build the fake NVML: apt-get install gcc libc6-dev")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "board.h").write_text(board.c_header())
+    (folder / "board.h").write_text(c_header())
     library = folder / SONAME
     command = [compiler, "-shared", *_FLAGS, "-pthread", f"-Wl,-soname,{SONAME}"]
     command += [f"-DDRIVER_BRANCH={branch}", f"-I{folder}", f"-I{_SOURCES}", "-o", str(library)]

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpu_bottleneck_exporter.driver import board
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import create
 
 from .build import build
-from .probe import probe
+from .probe import Probe, probe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,16 +23,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def h100(tmp_path: Path) -> Iterator[board.Board]:
-    with board.create(tmp_path / "board") as created:
+def h100(tmp_path: Path) -> Iterator[Board]:
+    with create(tmp_path / "board") as created:
         yield created
 
 
+@pytest.fixture(scope="session")
+def fresh(library: Path) -> Iterator[Probe]:
+    with probe(library) as asked:
+        yield asked
+
+
 @pytest.fixture
-def ask(library: Path) -> Ask:
+def ask(fresh: Probe) -> Ask:
     """Ask pynvml, in a process of its own, about a board."""
-
-    def answer(about: board.Board, code: str) -> Any:  # noqa: ANN401
-        return probe(library, about.path, code)
-
-    return answer
+    return lambda about, code: fresh(about.path, code)

@@ -140,27 +140,13 @@ STRUCTURES = {
     ),
     "temperature_v1": (
         "nvmlTemperature_v1_t",
-        {
-            "version": "version",
-            "sensor": "sensorType",
-            "temperature": "temperature",
-        },
+        {"version": "version", "sensor": "sensorType", "temperature": "temperature"},
     ),
     "margin_temperature_v1": (
         "nvmlMarginTemperature_v1_t",
-        {
-            "version": "version",
-            "margin": "marginTemperature",
-        },
+        {"version": "version", "margin": "marginTemperature"},
     ),
-    "memory_v1": (
-        "nvmlMemory_t",
-        {
-            "total": "total",
-            "free": "free",
-            "used": "used",
-        },
-    ),
+    "memory_v1": ("nvmlMemory_t", {"total": "total", "free": "free", "used": "used"}),
     "memory_v2": (
         "nvmlMemory_v2_t",
         {
@@ -173,25 +159,10 @@ STRUCTURES = {
     ),
     "violation": (
         "nvmlViolationTime_t",
-        {
-            "reference_us": "referenceTime",
-            "violation_ns": "violationTime",
-        },
+        {"reference_us": "referenceTime", "violation_ns": "violationTime"},
     ),
-    "utilization": (
-        "nvmlUtilization_t",
-        {
-            "gpu": "gpu",
-            "memory": "memory",
-        },
-    ),
-    "ring_sample": (
-        "nvmlSample_t",
-        {
-            "timestamp_us": "timeStamp",
-            "value": "sampleValue",
-        },
-    ),
+    "utilization": ("nvmlUtilization_t", {"gpu": "gpu", "memory": "memory"}),
+    "ring_sample": ("nvmlSample_t", {"timestamp_us": "timeStamp", "value": "sampleValue"}),
     "field": (
         "nvmlFieldValue_t",
         {
@@ -248,13 +219,7 @@ STRUCTURES = {
             "unit": "metricInfo.unit",
         },
     ),
-    "support": (
-        "nvmlGpmSupport_t",
-        {
-            "version": "version",
-            "supported": "isSupportedDevice",
-        },
-    ),
+    "support": ("nvmlGpmSupport_t", {"version": "version", "supported": "isSupportedDevice"}),
 }
 """Structure of ours: NVIDIA's, and NVIDIA's members by ours."""
 REQUEST = "metrics_request"

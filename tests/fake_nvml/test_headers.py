@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.driver import board
+from fake_nvml.c_header import c_header
 from support import fetched
 from support.tools import require
 
@@ -70,7 +70,7 @@ def abi() -> str:
 
 def prototypes(branch: int, folder: Path) -> dict[str, str]:
     """What the stand-in exports in driver `branch`, by name: result, name and parameters."""
-    (folder / "board.h").write_text(board.c_header())
+    (folder / "board.h").write_text(c_header())
     command = [require("cc", "gcc"), "-E", "-P", "-std=c11", f"-DDRIVER_BRANCH={branch}"]
     command += [f"-I{folder}", f"-I{HERE}", *map(str, sorted(HERE.glob("*.c")))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -18,10 +18,11 @@ import pytest
 
 from gpu_bottleneck_exporter.driver.nvml import trial
 from support import fetched
-from support.command import ANY_PORT, run, serving, wait_for
+from support.command import ANY_PORT, run, serving
 from support.drivers import Libraries
 from support.rights import as_user
 from support.tools import require
+from support.waiting import until
 
 LIBRARIES = {
     "this release's": ("libnvidia-ml1", None),
@@ -116,9 +117,9 @@ def test_once_on_it_prints_what_there_is_and_fails(folder: Path, way: Sequence[s
 
 def test_serve_on_it_says_so_and_ends_well(folder: Path, way: Sequence[str]) -> None:
     with serving(folder, "serve", *ANY_PORT, way=way) as server:
-        wait_for(lambda: server.get("/-/ready")[0] == 200, "readiness")
+        until(lambda: server.get("/-/ready")[0] == 200, "readiness")
         assert NOT_LOADED in server.get("/-/ready")[1]
-        assert "gpu_host_cpus" in server.get()[1]
+        until(lambda: "gpu_host_cpus" in server.get()[1], "the host")
         assert server.terminate() == 0
         assert "Traceback" not in server.said
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gpu_bottleneck_exporter.driver.board import (
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.layout import (
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
-    Board,
 )
 from support.children import Parent
 
@@ -94,14 +94,14 @@ EVENTS = (
         _SAYS,
     ),
     _refused(
-        "One call answers NOT_SUPPORTED where it did answer",
+        "One call answers NOT_SUPPORTED, after it has worked",
         ("DeviceGetMemoryInfo",),
         NVML_ERROR_NOT_SUPPORTED,
         "gpu_memory_total_bytes gpu_memory_used_bytes gpu_memory_reserved_bytes",
         _SAYS,
     ),
     _refused(
-        "The lists of processes answer NO_PERMISSION",
+        "The process lists answer NO_PERMISSION",
         _PROCESS_LISTS,
         NO_PERMISSION,
         "gpu_processes gpu_feeder_* gpu_workload_info",
@@ -124,7 +124,7 @@ EVENTS = (
         _SAYS,
     ),
     Event(
-        "Utilization of kernels is 808334905 %",
+        "Kernel utilization is 808334905 %",
         frozenset(_UTILIZATION.replace("gpu_memory_controller_* ", "").split()),
         "at the next reading",
         partial(_set, "stuck_utilization", 808334905),
@@ -142,7 +142,7 @@ EVENTS = (
     Event(
         "A GPU falls off the bus",
         frozenset(),
-        "when it answers: it is opened again after 1 s, 2 s, … 60 s",
+        "when it answers; the exporter reopens it after 1 s, 2 s, … 60 s",
         partial(_set, "device_result", NVML_ERROR_GPU_IS_LOST),
         partial(_set, "device_result", 0),
         leaves=frozenset({"gpu_info", "gpu_up"}),
@@ -155,10 +155,10 @@ EVENTS = (
         partial(_set, "hang", 1),
         partial(_set, "hang", 0),
         leaves=frozenset({"gpu_info", "gpu_up"}),
-        besides="after `--sampling.deadline`; `gpu_up` is 0",
+        besides="`gpu_up` is 0, after `--sampling.deadline`",
     ),
     Event(
-        "The process that holds a GPU is killed, and the driver goes on listing it",
+        "A holder is killed, and the driver still lists it",
         frozenset(
             {
                 "gpu_feeder_age_seconds",

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import partial
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from faults.events import EVENTS, Event, Scene
-from faults.events_table import with_table
-from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board import H100, Board
-from gpu_bottleneck_exporter.exposition import Exposition
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.settings import Settings
-from support import programs
-from support.children import CODE, Parent
+from support.children import Parent
 from support.drivers import Libraries
+from support.samplers import EVERY_TICK, sampling
+from support.waiting import until
 
-README = Path(__file__).parents[2] / "exporter/README.md"
 FAST = Settings(interval_seconds=0.2, deadline_seconds=2.0)
-EVERY_TICK = tuple(replace(one, every_seconds=0.0) for one in ALL)
 Start = Callable[[], Parent]
+COLLECTORS = tuple(one for one in EVERY_TICK if one.name != "prescription")
+"""A prescription comes after 20 s of idling, which some of the events interrupt."""
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 LATEST = {"gpu_feeder_refault_bytes_total", "gpu_feeder_wait_seconds_total"}
 """Come when something was read twice, or seen to wait, after all the others."""
@@ -39,25 +32,6 @@ OF_THE_GROUP = {
     "gpu_feeder_throttled_seconds_total",
 }
 """Come and go with the limits of the control group that we run in, which is not ours alone."""
-until = partial(programs.until, patience_seconds=60.0)
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with ExitStack() as stack:
-
-        def make() -> Parent:
-            process = subprocess.Popen(
-                [sys.executable, "-c", CODE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-            parent = Parent(process)
-            stack.callback(parent.end)
-            return parent
-
-        yield make
 
 
 @pytest.fixture
@@ -71,12 +45,8 @@ def scene(make_board: Callable[..., Board], start: Start) -> Scene:
 
 @pytest.fixture
 def exposition(scene: Scene, libraries: Libraries) -> Iterator[Exposition]:
-    fatal: list[str] = []
-    sampler = Sampler(lambda: libraries.open(scene.board), EVERY_TICK, FAST, fatal.append)
-    sampler.start()
-    yield Exposition(sampler, EVERY_TICK)
-    sampler.stop()
-    assert fatal == []
+    with sampling(lambda: libraries.open(scene.board), FAST, COLLECTORS) as sampler:
+        yield Exposition(sampler, COLLECTORS)
 
 
 def series(exposition: Exposition, gpu: int) -> Series:
@@ -127,13 +97,3 @@ def test_an_event_costs_what_the_readme_says_and_all_is_back_by_itself(
     until(lambda: not missing(0), lambda: missing(0))
     after = series(exposition, 0)
     assert [key for key, value in before.items() if after.get(key, value) < value] == []
-
-
-def test_the_table_in_the_readme_is_current() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert with_table(text) == text
-
-
-def test_a_readme_without_the_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match="markers"):
-        with_table("no table here")

@@ -12,7 +12,8 @@ import pytest
 from gpu_bottleneck_exporter.feeders.kin import MOST_KIN, KinFinder
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
-from support.programs import Program, descriptors, program, until
+from support.programs import Program, descriptors, program
+from support.waiting import until
 
 PROC = Path("/proc")
 CGROUPS = [Path("/sys/fs/cgroup") / name for name in (".", "unified", "systemd")]

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders import crowd
-from gpu_bottleneck_exporter.feeders.crowd import Share, chosen, share_of
+from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host.room import room
+from gpu_bottleneck_exporter.sampling.host import HostSampler
 from support.children import Parent
 from support.limits import all_in_use
-from support.programs import descriptors, program, until
+from support.programs import descriptors, program
 from support.trees import lay
+from support.waiting import until
 
 UUID = "a"
 BURN_SECONDS = 0.5
@@ -44,9 +45,9 @@ STAT = "1 (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
 
 
 @contextmanager
-def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[FeederWatch]:
+def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[HostSampler]:
     """A watch of GPUs that processes `pids` hold, named `a`, `b` and so on."""
-    watch = FeederWatch(proc, Path("/sys"))
+    watch = HostSampler(proc, Path("/sys"))
     for number, pid in enumerate(pids):
         watch.hold(chr(ord(UUID) + number), frozenset({pid}))
     watch.start()
@@ -56,22 +57,22 @@ def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[FeederWatch]:
         watch.stop()
 
 
-def feeding(watch: FeederWatch) -> Feeding | None:
+def feeding(watch: HostSampler) -> Feeding | None:
     watch.tell_busy(UUID, 0.0)  # starved, and looked at closely
     return watch.feeding(UUID)
 
 
-def workers(watch: FeederWatch) -> int | None:
+def workers(watch: HostSampler) -> int | None:
     found = feeding(watch)
     return found.processes.get("worker") if found else None
 
 
-def worker_cpu_ns(watch: FeederWatch) -> int:
+def worker_cpu_ns(watch: HostSampler) -> int:
     found = feeding(watch)
     return found.counters["worker"].cpu_ns if found and "worker" in found.counters else 0
 
 
-def told(watch: FeederWatch) -> tuple[bool | None, dict[str, int]]:
+def told(watch: HostSampler) -> tuple[bool | None, dict[str, int]]:
     """The signal, and how many are watched how well."""
     snapshot = watch.host.snapshot
     if snapshot is None:
@@ -150,9 +151,9 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         member = feed.workers[worker]
         with all_in_use():
             until(lambda: len(caplog.records) > 0, "that it is told")
-            passes = len(feed._moments)
+            last_ns = feed._moments[-1].at_ns
             time.sleep(1.0)
-        until(lambda: len(feed._moments) > passes, "more passes")
+        until(lambda: feed._moments[-1].at_ns > last_ns, "more passes")
         watch.hold("another", frozenset())  # a reason to discover
         until(lambda: watch.feed("another"), "a discovery")
         assert feed.workers == {worker: member}
@@ -187,7 +188,7 @@ def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
 
 def test_shares_are_of_what_is_spent_in_all() -> None:
     assert share_of(0) == share_of(1) == crowd.WHOLE
-    assert share_of(8) == Share(1024, 64)
+    assert share_of(8) == Allowance(1024, 64)
     assert sum(share_of(16)) <= sum(crowd.WHOLE) / 16
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -55,9 +55,9 @@ def meets(one: Program) -> set[tuple[str, ...]]:
     return {key for key in job_keys(PROC, one.pid, Groups(PROC)) if key[0] == GROUP}
 
 
-def feed(one: Program) -> Feed:
+def feed(one: Program) -> FeederGroup:
     """Of a GPU that it holds; its connections are known."""
-    found = Feed(PROC, Cgroups(SYSFS), Patience(30_000))
+    found = FeederGroup(PROC, Cgroups(SYSFS), Patience(30_000))
     found.adopt({one.pid}, set(), frozenset())
     found.learn(time.monotonic_ns())
     found.note_ends()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobReader, Networks
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
@@ -36,7 +36,7 @@ def process(
         },
     )
     if read_bytes is not None:
-        lay(proc, {f"{pid}/io": f"read_bytes: {read_bytes}\nwrite_bytes: 0\n"})
+        lay(proc, {f"{pid}/io": f"rchar: 0\nsyscw: 0\nread_bytes: {read_bytes}\nwrite_bytes: 0\n"})
     elif (proc / f"{pid}/io").exists():
         (proc / f"{pid}/io").unlink()
 
@@ -47,7 +47,7 @@ class Recorded:
     def __init__(self, root: Path) -> None:
         self.proc, self.sysfs = root / "proc", root / "sys"
         self._groups = Cgroups(self.sysfs)
-        self.feed = Feed(self.proc, self._groups)
+        self.feed = FeederGroup(self.proc, self._groups)
         self._reader = FeedingReader(self.proc, Networks(self.proc))
         self._now_ns = 0
 
@@ -122,12 +122,12 @@ def test_a_successor_of_a_pid_counts_from_its_own_beginning(recorded: Recorded) 
     stat = recorded.proc / "7/stat"
     stat.write_text(stat.read_text().replace(f" {50 * HZ} ", f" {60 * HZ} "))
     process_io = recorded.proc / "7/io"
-    process_io.write_text("read_bytes: 9000\nwrite_bytes: 0\n")
+    process_io.write_text("rchar: 0\nsyscw: 0\nread_bytes: 9000\nwrite_bytes: 0\n")
     assert read_bytes(recorded.tick()) == 0
     assert first.gone
     recorded.adopt(7)
     assert recorded.feed.mains[7] is not first
-    process_io.write_text("read_bytes: 9005\nwrite_bytes: 0\n")
+    process_io.write_text("rchar: 0\nsyscw: 0\nread_bytes: 9005\nwrite_bytes: 0\n")
     assert read_bytes(recorded.tick()) == 5
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.steadiness import LASTS_NS, Steadiness
-from gpu_bottleneck_exporter.stall import (
+from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
     NETWORK,
@@ -16,6 +15,7 @@ from gpu_bottleneck_exporter.stall import (
     UNALLOCATED,
     UNKNOWN,
 )
+from gpu_bottleneck_exporter.feeders.steadiness import LASTS_NS, Steadiness
 
 SECOND_NS = 1_000_000_000
 LONG = LASTS_NS // SECOND_NS + 1

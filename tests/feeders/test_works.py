@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.behind import Works
-from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import State
-from support.programs import Program, descriptors, program, until
+from support.programs import Program, descriptors, program
+from support.waiting import until
 
 PROC = Path("/proc")
 SECOND = 10**9
@@ -37,7 +38,7 @@ class Watched:
 
     def __init__(self, one: Program) -> None:
         self._groups = Cgroups(Path("/sys"))
-        self.feed = Feed(PROC, self._groups, Patience(30_000))
+        self.feed = FeederGroup(PROC, self._groups, Patience(30_000))
         self.feed.adopt({one.pid}, set(), frozenset({one.pid}))
         self._now_ns = time.monotonic_ns()
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
 
+from gpu_bottleneck_exporter.prescription.model import CPU_LIMIT, Outlook, Refusal
 from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
 from rules import day
-from rules.fleet import JOB, STALE, Fleet, Gpu, Labels, Series, add_gpu
+from rules.fleet import JOB, Fleet, Gpu, add_gpu
+from rules.series import STALE, Labels, Series
+from support.beside import Reply, Request, answering
 from support.command import ANY_PORT, serving
 from support.daemon import HOST, daemon, free_port
 from support.prometheus import Prometheus
+from support.states import PRESCRIBED, SCORED
 from support.tools import require
 
 FACTOR = 120
@@ -42,20 +45,22 @@ def fleet() -> Fleet:
     for index, busy in enumerate((0.98, 0.97, 0.98)):
         add_gpu(made, "job", Gpu(busy=busy, owner=JOB_OF_FOUR, target={"cluster": "one"}), index)
     starved = Gpu(busy=0.2, stalls={"storage": 0.8}, disk_busy=0.9, owner=JOB_OF_FOUR)
-    add_gpu(made, "storage", starved)
-    add_gpu(made, "pod", _gpu(day.PREPROCESSING, owner=POD))
-    add_gpu(made, "limited", _gpu(day.THROTTLED, owner=CONTAINER, cpu_limit_cores=4))
+    add_gpu(made, "storage", replace(starved, outlook=Outlook(Refusal("varies"))))
+    add_gpu(made, "pod", _gpu(day.PREPROCESSING, owner=POD, outlook=Outlook(PRESCRIBED)))
+    told = Outlook(replace(PRESCRIBED, knob=CPU_LIMIT, current=4, value=7.25), SCORED)
+    limited = _gpu(day.THROTTLED, owner=CONTAINER, cpu_limit_cores=4, outlook=told)
+    add_gpu(made, "limited", limited)
     add_gpu(made, "idle", _gpu(day.IDLE, owner={"user": "eve"}))
     add_gpu(made, "batch", _gpu(day.SMALL_BATCH, owner={**POD, "workload_pod": "train-1"}))
     add_gpu(made, "hot", _gpu(day.HOT_BOARD))
     add_gpu(made, "unknown", Gpu(busy=0.3, stalls={"unknown": 0.7}, sm=None, dram=None, pipes=None))
     add_gpu(made, "free", _gpu(day.IDLE, processes=0, memory=0.0, feeders=False))
     add_gpu(made, "down", Gpu(up=0.0, busy=STALE, processes=STALE, memory=STALE, feeders=False))
-    limited = {"job": JOB, "instance": "limited", "gpu": "0", "uuid": "GPU-limited-0"}
-    made.gauge("gpu_feeder_memory_limit_bytes", 6.4e10, **limited)
+    of_limited = {"job": JOB, "instance": "limited", "gpu": "0", "uuid": "GPU-limited-0"}
+    made.gauge("gpu_feeder_memory_limit_bytes", 6.4e10, **of_limited)
     for resource in ("cpu", "io", "memory"):
         name = "gpu_feeder_pressure_seconds_total"
-        made.counter(name, 0.3, reset_at=None, **limited, resource=resource, kind="some")
+        made.counter(name, 0.3, reset_at=None, **of_limited, resource=resource, kind="some")
     lacks = {"job": JOB, "instance": "limited", "signal": "gpm"}
     made.gauge("gpu_exporter_signal_available", 0.0, **lacks)
     errors = {"94": [(minute, 1 + minute) for minute in range(1, 9)]}
@@ -83,27 +88,12 @@ def served(made: Fleet) -> Iterator[str]:
     """The fleet over HTTP, at host:port."""
     began = time.monotonic()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = exposition(made._series, time.monotonic() - began).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", f"{len(body)}")
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(_: Request) -> Reply:
+        body = exposition(made._series, time.monotonic() - began).encode()
+        return Reply(body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer((HOST, 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"{HOST}:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(answer) as port:
+        yield f"{HOST}:{port}"
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def test_it_writes_all_and_overwrites_nothing_silently(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (("cpu",), "there is no dashboard 'cpu', only exporter, fleet, gpu"),
-        (("gpu", "--output", "x"), "--output writes all dashboards: name none"),
+        (("gpu", "--output", "x"), "--output writes all dashboards: omit the name"),
         (("--output", "/proc/gpu"), "--output: cannot write /proc/gpu: No such file or directory"),
     ],
 )

@@ -7,8 +7,7 @@ import re
 import promql_parser as promql
 import pytest
 
-from gpu_bottleneck_exporter.collectors import reference
-from gpu_bottleneck_exporter.stall import WAITING_ON
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import (
     EVERYTHING,
     NAMES,
@@ -22,24 +21,23 @@ from grafana.boards import (
     selectors,
 )
 from rules.causes_table import pack
+from tables import metrics
 
 RECORDED = {rule.name for rule in pack() if not rule.is_alert}
-LABELS = {family.name: {*family.labels} for family in reference.families()}
+LABELS = {family.name: {*family.labels} for family in metrics.families()}
 OF_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 OF_PROMETHEUS = {"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scraped"}
 KNOWN = RECORDED | set(LABELS) | OF_PROCESS | OF_PROMETHEUS
 OF_TARGET = {"cluster", "job", "instance"}
-COUNTERS = {family.name for family in reference.families() if family.kind == "counter"}
-UNITS = {
-    *("none", "short", "locale", "percentunit", "s", "bytes", "Bps", "watt", "celsius", "cps"),
-}
+COUNTERS = {family.name for family in metrics.families() if family.kind == "counter"}
+UNITS = {*("none", "short", "locale", "percentunit", "s", "bytes", "Bps", "watt", "celsius", "cps")}
 """Those in use, all of them known to Grafana."""
 WHOLE_JOB = "GPUs of the same job are on other nodes, too"
 EXEMPT = {
     "exporter: Rules A": "thresholds are the rules' own: they have no target",
     "gpu: Job: busy A": WHOLE_JOB,
-    "gpu: Job: power, of the limit A": WHOLE_JOB,
-    "gpu: Job: SM clock, of the highest A": WHOLE_JOB,
+    "gpu: Job: power, share of the limit A": WHOLE_JOB,
+    "gpu: Job: SM clock, share of the maximum A": WHOLE_JOB,
 }
 """Queries that need not match the instance (or the job), and why."""
 OPERATORS = {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Outlook, Refusal
 from grafana.boards import EVERYTHING, asked, board, filled, query, variable
 from rules import day
 from rules.fleet import Fleet, Gpu, add_gpu
+from support.states import PRESCRIBED, SCORED
 
 MINUTES = 41
 NOW = 40.5
@@ -23,6 +26,10 @@ FREE: day.State = {**day.IDLE, "processes": 0, "memory": 0.0}
 LOST = {"starved": 0.8, "idle": 1.0, "unexplained": 0.7}
 """Of each GPU on these nodes; the one with the small batch uses 0.2 of its SMs."""
 HOURS = (2 * 0.8 + 2 * 1.0 + 0.7 + 0.8) * 10 / 60
+SURPASSED = replace(SCORED, outcome=0.56)
+"""Busier by a tenth than predicted."""
+TO_WIN = 126
+"""GPU-hours a week of each starved GPU: it is 20 % busy, and would be 80 %."""
 OF_ITS_GPUS = "instance, gpu, uuid"
 
 
@@ -37,10 +44,22 @@ def fleet() -> Fleet:
     unexplained: day.State = {"busy": 0.3, "sm": None, "stalls": {"asleep": 0.7}}
     many = {
         "well": (3, made(day.WELL, owner=SLURM)),
-        "starved": (2, made(day.STORAGE, busy=0.2, stalls={"storage": 0.8}, owner=NLP)),
+        "starved": (
+            2,
+            made(
+                day.STORAGE,
+                busy=0.2,
+                stalls={"storage": 0.8},
+                owner=NLP,
+                outlook=Outlook(replace(PRESCRIBED, predicted=0.8, low=0.7), SCORED),
+            ),
+        ),
         "idle": (2, made(day.IDLE, owner={"user": "eve"})),
-        "unexplained": (1, made(unexplained, workers=None, owner=VISION)),
-        "batch": (1, made(day.SMALL_BATCH, owner=BATCH)),
+        "unexplained": (
+            1,
+            made(unexplained, workers=None, owner=VISION, outlook=Outlook(Refusal("mixed"))),
+        ),
+        "batch": (1, made(day.SMALL_BATCH, owner=BATCH, outlook=Outlook(None, SURPASSED))),
         "free": (4, made(FREE, feeders=False)),
         "well-alone": (1, made(day.WELL, owner=SLURM, target={"cluster": "two"})),
     }
@@ -58,7 +77,7 @@ def expect(fleet: Fleet, title: str, letter: str, value: float | None, **chosen:
 
 def test_what_is_said_of_the_fleet(fleet: Fleet, tmp_path: Path) -> None:
     """In one run of promtool: 40 minutes of rules take it seconds."""
-    for add in (counts, losses, costs, zeros, nothing, choices, alerts):
+    for add in (counts, losses, costs, gains, prescribed, zeros, nothing, choices, alerts):
         add(fleet)
     fleet.check(tmp_path)
 
@@ -113,6 +132,39 @@ def costs(fleet: Fleet) -> None:
         fleet.expect(NOW, f"round({text}, 0.001)", spent)
 
 
+def gains(fleet: Fleet) -> None:
+    """Of all, and of those of a namespace."""
+    row = '{owner="pod nlp/train-0",knob="num_workers"}'
+    for letter, value in (("A", 2 * TO_WIN), ("B", 2)):
+        text = query("fleet", "What prescriptions would return", letter)
+        fleet.expect(NOW, f"round({text}, 0.001)", {row: value})
+        other = query("fleet", "What prescriptions would return", letter, namespace="vision")
+        fleet.expect(NOW, other, {})
+    expect(fleet, "GPU-hours a week to win", "A", 2 * TO_WIN)
+    expect(fleet, "GPU-hours a week to win", "A", 0, namespace="vision")
+    expect(fleet, "Error of predictions", "A", (2 * 0.02 + 0.1) / 3)
+    expect(fleet, "Error of predictions", "A", None, namespace="vision")
+
+
+def prescribed(fleet: Fleet) -> None:
+    """What the GPU's dashboard says of each: to set, predicted, refused, come of."""
+    starved = {"gpu": "GPU-starved-0"}
+    for letters, key, values in (
+        ("ABCDEFG", "knob", (2, 6, 0.2, 0.8, 0.7, 0.95, TO_WIN)),
+        ("IJ", "changed", (0.46, 0.44)),
+    ):
+        for letter, value in zip(letters, values, strict=True):
+            text = f"sum by ({key}) ({query('gpu', 'Prescription', letter, **starved)})"
+            fleet.expect(NOW, f"round({text}, 0.001)", {f'{{{key}="{NUM_WORKERS}"}}': value})
+    fleet.expect(NOW, query("gpu", "Prescription", "H", **starved), {})
+    refused = f"sum by (instance, reason) ({query('gpu', 'Prescription', 'H')})"
+    fleet.expect(NOW, refused, {'{instance="unexplained",reason="mixed"}': 1.0})
+    score = f"sum by (changed) ({query('gpu', 'Prescription', 'J', gpu='GPU-batch-0')})"
+    fleet.expect(NOW, f"round({score}, 0.001)", {f'{{changed="{NUM_WORKERS}"}}': 0.56})
+    for letter in "ABCDEFG":
+        fleet.expect(NOW, query("gpu", "Prescription", letter, gpu="GPU-batch-0"), {})
+
+
 def zeros(fleet: Fleet) -> None:
     """Of one GPU that is used well, where the rules and the exporter are there."""
     here = {"instance": "well-alone"}
@@ -121,7 +173,7 @@ def zeros(fleet: Fleet) -> None:
     shown = [
         *(("Lost GPUs, by cause", "C"), ("Blind GPUs", "B")),
         *(("GPU-hours lost", "A"), ("Share of what is held", "A"), ("GPUs held and free", "B")),
-        ("Cost of what is lost", "A"),
+        *(("Cost of what is lost", "A"), ("GPU-hours a week to win", "A")),
     ]
     for title, letter in shown:
         expect(fleet, title, letter, 0, **here)

@@ -40,7 +40,9 @@ _PATIENCE_SECONDS = 300
 _JUDGED = f"""
 count(gpu:bottleneck:lost_ratio{{job="gpu"}}) > 5
 and on () count(gpu:bottleneck:lost_ratio{{job="gpu"}} offset {SHOWN_SECONDS // 3}s) > 0
+and on () count(ALERTS{{alertstate="firing", job="gpu"}} offset 1m) > 0
 """
+"""Alerts are marked at whole minutes."""
 
 
 @dataclass(frozen=True, slots=True)

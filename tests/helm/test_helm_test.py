@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board import H100, Board
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100
 from helm import chart
 from helm.chart import rendered
+from support.beside import Reply, answering
 from support.board_exporter import over_board
 from support.daemon import free_port
 
@@ -29,25 +29,11 @@ def fetch(url: str, guard: str = "open") -> subprocess.CompletedProcess[str]:
     )
 
 
-class _Guarded(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_error(401 if self.path == "/metrics" else 200, "any")
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def guarded() -> Iterator[str]:
     """A server that asks for a password."""
-    with HTTPServer(("127.0.0.1", 0), _Guarded) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(lambda asked: Reply(status=401 if asked.path == "/metrics" else 200)) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_an_exporter_passes(make_board: Callable[..., Board]) -> None:

@@ -100,8 +100,7 @@ def test_the_service_stands_for_no_single_exporter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "port"),
-    [({}, 10170), ({"port": 80}, 10170), ({"port": 80, "clusterIP": ""}, 80)],
+    ("service", "port"), [({}, 10170), ({"port": 80}, 10170), ({"port": 80, "clusterIP": ""}, 80)]
 )
 def test_the_test_asks_a_port_that_answers(service: Mapping[str, Any], port: int) -> None:
     """Headless, a service's name is the pods' addresses, which know their own port only."""

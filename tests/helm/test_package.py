@@ -75,11 +75,6 @@ def test_the_package_renders_what_the_folder_does(package: Path) -> None:
         assert packed.render(values, name="gpu") == chart.chart().render(values, name="gpu")
 
 
-def test_the_table_of_values_is_current() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert values_table.with_table(text) == text, "run `make generate`"
-
-
 def test_every_value_is_in_the_table() -> None:
     rows = [row.key for row in values_table.values(values_table.VALUES.read_text())]
     assert len(rows) == len(set(rows))
@@ -106,11 +101,6 @@ def _leaves(values: dict[str, object], above: str = "") -> list[str]:
 def test_a_value_without_a_word_is_an_error() -> None:
     with pytest.raises(ExporterError, match=r"says nothing about a\.b"):
         values_table.values("a:\n\n  b: 1\n")
-
-
-def test_markers_are_needed() -> None:
-    with pytest.raises(ExporterError, match="markers"):
-        values_table.with_table("no table")
 
 
 def test_examples_in_the_readme_are_values() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gpu_bottleneck_exporter import cli
 from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.helptext import ENVIRONMENT_PREFIX
 from gpu_bottleneck_exporter.settings import KUBELET_SOCKET
 from helm import chart
 from helm.chart import Object, each_case, rendered, rendered_for
@@ -259,7 +260,7 @@ def test_what_check_has_to_know_as_well_is_no_flag(case: Path) -> None:
 def test_commands_know_every_variable_and_take_its_value(case: Path, command: str) -> None:
     known = {f"{option.envvar}": option for option in options(command)}
     for name, value in environment(rendered(chart.loaded(case))).items():
-        if name.startswith(cli.ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX):
             assert name in known
             known[name].type.convert(value, known[name], None)
 
@@ -439,10 +440,7 @@ def test_taints(key: str, effect: str, *, expected: bool) -> None:
 
 def test_resources_leave_room_over_what_was_measured() -> None:
     wanted = rendered().container["resources"]
-    assert wanted == {
-        "requests": {"cpu": "200m", "memory": "64Mi"},
-        "limits": {"memory": "256Mi"},
-    }
+    assert wanted == {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
 def test_no_probe_comes_before_the_exporter_can_answer() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from helm.chart import rendered
 from helm.test_pod import CAPABILITIES
 from support.rights import NOBODY, _usable
 from support.tools import require
+from support.waiting import until
 
 READ = ("wchan", "io", "environ", "root/dev/shm/.")
 """Of a process of another user."""
 BY_ONE = {"SYS_PTRACE": {"wchan", "root/dev/shm/."}, "DAC_READ_SEARCH": set[str]()}
-PATIENCE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +26,15 @@ def other() -> Iterator[int]:
     way = _usable((*program, "--clear-groups"))
     with subprocess.Popen([*way, "sleep", "600"]) as process:
         try:
-            _wait_for_sleep(process.pid)
+            until(lambda: _sleeps(process.pid), "its sleep")
             yield process.pid
         finally:
             process.kill()
 
 
-def _wait_for_sleep(pid: int) -> None:
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    while (
-        "\nState:\tS" not in Path(f"/proc/{pid}/status").read_text()
-        or b"sleep" not in (Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
-    ):
-        assert time.monotonic() < give_up, "it does not sleep"
-        time.sleep(0.02)
+def _sleeps(pid: int) -> bool:
+    program = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    return b"sleep" in program and "\nState:\tS" in Path(f"/proc/{pid}/status").read_text()
 
 
 def readable(pid: int, capabilities: Collection[str]) -> set[str]:

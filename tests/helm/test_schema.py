@@ -165,11 +165,11 @@ def test_expressions_that_kubernetes_takes() -> None:
     [
         (
             {"gpu": {"access": "privileged"}, "privilege": {"level": "restricted"}},
-            "gpu.access=privileged runs the container privileged: it takes privilege.level=full",
+            "gpu.access=privileged runs a privileged container and needs privilege.level=full",
         ),
         (
             {"webConfig": {"existingSecret": "a", "content": {"http_server_config": {"a": "b"}}}},
-            "webConfig.existingSecret and webConfig.content exclude each other",
+            "set webConfig.existingSecret or webConfig.content, not both",
         ),
         (
             {"webConfig": {"certificateSecret": "a"}},
@@ -181,11 +181,11 @@ def test_expressions_that_kubernetes_takes() -> None:
         ),
         (
             {"prometheusRule": {"enabled": True, "disabledAlerts": ["GpuIdle"]}},
-            "prometheusRule.disabledAlerts: there is no alert GpuIdle",
+            "prometheusRule.disabledAlerts: unknown alert GpuIdle",
         ),
         (
             {"prometheusRule": {"enabled": True, "thresholds": {"idel": 1}}},
-            "prometheusRule.thresholds: there is no threshold idel; there are ",
+            "prometheusRule.thresholds: unknown threshold idel; known are ",
         ),
     ],
 )

@@ -1,15 +1,13 @@
 """The table of the chart's values in its README, written from the comments in values.yaml.
 
-`PYTHONPATH=tests python -m helm.values_table helm/gpu-bottleneck-exporter/README.md` puts it in
-place. A key with a comment is a row, and so are not the keys below it; a key without one is a
-section, whose keys are rows.
+A key with a comment is a row, and so are not the keys below it; a key without one is a section,
+whose keys are rows.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,6 @@ import yaml
 from gpu_bottleneck_exporter.errors import ExporterError
 
 VALUES = Path(__file__).parents[2] / "helm/gpu-bottleneck-exporter/values.yaml"
-BEGIN = "<!-- values: begin -->"
-END = "<!-- values: end -->"
 _LONGEST = 60
 _COMMENT = re.compile(r"^ *#(?: (.*))?$")
 
@@ -50,18 +46,6 @@ def table(text: str) -> str:
     head = ["| Key | Default | What it does |", "|---|---|---|"]
     rows = (f"| `{v.key}` | {_cell(v.default)} | {_escaped(v.said)} |" for v in values(text))
     return "\n".join([*head, *rows])
-
-
-def with_table(text: str) -> str:
-    """`text` with the table between the markers.
-
-    Raises ExporterError when it does not have both markers, each once and in order.
-    """
-    parts = re.split(f"({BEGIN}\n|{END})", text)
-    if parts[1::2] != [f"{BEGIN}\n", END]:
-        raise ExporterError(f"markers {BEGIN} and {END} are needed once, in this order")
-    parts[2] = table(VALUES.read_text(encoding="utf-8")) + "\n"
-    return "".join(parts)
 
 
 def _rows(
@@ -98,13 +82,3 @@ def _cell(default: Any) -> str:  # noqa: ANN401 - whatever YAML holds
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def main(*paths: str) -> None:
-    """Put the table into the files."""
-    for path in map(Path, paths):
-        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

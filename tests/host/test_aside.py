@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.process import command_line, environment
 from gpu_bottleneck_exporter.host.syscalls import waits_on
+from gpu_bottleneck_exporter.sampling.host import HostSampler
 from support.memory import SAYS
-from support.programs import Program, program, until
+from support.programs import Program, program
+from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
 HELD_UP = (
@@ -40,6 +41,12 @@ told()
 )
 
 
+@pytest.fixture
+def usual_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the tests."""
+    monkeypatch.setattr(module.aside, "_patience", module.PATIENCE_SECONDS)
+
+
 @contextmanager
 def holding_up() -> Iterator[Program]:
     """A process whose command line and environment lie where a reader waits for ever."""
@@ -52,7 +59,7 @@ def holding_up() -> Iterator[Program]:
 
 
 def test_what_is_read_is_told() -> None:
-    beside = Aside()
+    beside = Aside(PATIENCE_SECONDS)
     assert [beside.call(1, partial(int, n)) for n in range(100)] == [*range(100)]
     with pytest.raises(ZeroDivisionError):
         beside.call(1, lambda: 1 // 0)
@@ -65,6 +72,7 @@ def test_who_holds_a_reader_up_is_left_alone_until_it_lets_go() -> None:
     before = threading.active_count()
     assert beside.call(1, gate.wait) is None
     assert [beside.call(1, lambda: "never asked") for _ in range(50)] == [None] * 50
+    beside._patience = PATIENCE_SECONDS
     assert beside.call(2, lambda: "another") == "another"
     assert threading.active_count() <= before + 2
     gate.set()
@@ -79,23 +87,26 @@ def test_not_more_than_so_many_are_left_behind(monkeypatch: pytest.MonkeyPatch) 
     before = threading.active_count()
     assert [beside.call(pid, gate.wait) for pid in range(1, 100)] == [None] * 99
     assert threading.active_count() <= before + 3
+    beside._patience = PATIENCE_SECONDS
     gate.set()
     until(lambda: beside.call(1, lambda: "asked again"), "that it is asked again")
 
 
+@pytest.mark.usefixtures("usual_patience")
 def test_a_process_whose_memory_does_not_answer_holds_nobody_up() -> None:
     with holding_up() as one:
         assert command_line(PROC, one.pid).text == ""
         assert environment(PROC, one.pid) == ""
         polls = f"7 {int(one.words[0]):#x} 0x1 0x1".encode()
         assert waits_on(one.pid, polls) is None
-        assert command_line(PROC, os.getpid()).text
+        until(lambda: command_line(PROC, os.getpid()).text, "our own, which answers")
     until(lambda: not module.aside._held_up, "the end of who was left behind")
 
 
+@pytest.mark.usefixtures("usual_patience")
 def test_the_watch_goes_on() -> None:
     with holding_up() as one, program("ready(); told()") as other:
-        watch = FeederWatch(PROC, Path("/sys"), owners=True)
+        watch = HostSampler(PROC, Path("/sys"), owners=True)
         watch.hold("a", frozenset({one.pid}))
         watch.hold("b", frozenset({other.pid}))
         watch.start()

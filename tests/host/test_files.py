@@ -14,7 +14,7 @@ import pytest
 
 import gpu_bottleneck_exporter
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES, KeptFile, read
-from support.command import wait_for
+from support.waiting import until
 
 PACKAGE = Path(gpu_bottleneck_exporter.__file__).parent
 HUGE_BYTES = 2**33
@@ -89,7 +89,7 @@ def shouting(letters: int) -> Iterator[int]:
 def test_of_a_real_process_no_more_is_read() -> None:
     with shouting(2 * MOST_BYTES - 1000) as pid:
         folder = Path(f"/proc/{pid}")
-        wait_for(lambda: len(folder.joinpath("cmdline").read_bytes()) > MOST_BYTES, "the command")
+        until(lambda: len(folder.joinpath("cmdline").read_bytes()) > MOST_BYTES, "the command")
         assert len(read(folder / "cmdline") or "") <= MOST_BYTES
         assert len(read(folder / "environ") or "") <= MOST_BYTES
 

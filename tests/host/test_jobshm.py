@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host import jobshm
+from gpu_bottleneck_exporter.host import mounts as host_mounts
 from gpu_bottleneck_exporter.host.jobshm import job_shared_memory
 from gpu_bottleneck_exporter.host.machine import SharedMemory
 from support.programs import Program, program
@@ -108,7 +109,7 @@ def test_whatever_else_is_there_is_none(line: str, tmp_path: Path) -> None:
 def test_of_thousands_of_mounts_some_are_not_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobshm, "MANY_BYTES", 64 * 1024)
+    monkeypatch.setattr(host_mounts, "MANY_BYTES", 64 * 1024)
     mounts = "for i in $(seq 900); do mount --bind mine mine; done"
     with job(tmp_path, f"mkdir -p mine dev/shm && {TMPFS} dev/shm", mounts) as one:
         assert (PROC / str(one.pid) / "mountinfo").read_text().count("\n") > 900

@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.host.machine import (
     shared_memory,
     whole_disks,
 )
-from gpu_bottleneck_exporter.host.mounts import mount_at
+from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from support.rights import AS_WE_ARE, Way, _after, as_nobody, with_mounts_of_its_own
 from support.tools import _missing
@@ -50,8 +50,7 @@ def test_a_wide_counter_that_touches_the_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["veth1a2b", "cali77", "lxc00aa", "cni0", "flannel.1", "docker0", "br-5f", "ifb0", "lo"],
+    "name", ["veth1a2b", "cali77", "lxc00aa", "cni0", "flannel.1", "docker0", "br-5f", "ifb0", "lo"]
 )
 def test_interfaces_of_containers_are_left_out(name: str) -> None:
     found = network(device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6))
@@ -78,10 +77,7 @@ def test_a_strange_network_file_says_nothing(text: str) -> None:
             ["nvme0n1", "nvme0n10", "nvme1n1"],
         ),
         (["vda", "vda1", "zram0", "loop0", "ram1", "sr0", "fd0"], ["vda"]),
-        (
-            ["dm-1", "dm-10", "md1", "md10", "md1p1", "sda"],
-            ["sda", "dm-1", "dm-10", "md1", "md10"],
-        ),
+        (["dm-1", "dm-10", "md1", "md10", "md1p1", "sda"], ["sda", "dm-1", "dm-10", "md1", "md10"]),
         (["mmcblk0", "mmcblk0p1", "mmcblk0boot0"], ["mmcblk0", "mmcblk0boot0"]),
         (["sda1"], ["sda1"]),
         ([], []),
@@ -208,7 +204,7 @@ def seen(way: Way, *before: str) -> int | None:
 @pytest.fixture(scope="module")
 def hosts() -> int:
     """The size of the host's."""
-    mine, first = (mount_at(PROC / pid, SHM) for pid in ("self", "1"))
+    mine, first = (mount_points(PROC / pid).get(SHM) for pid in ("self", "1"))
     if not in_hosts_pid_namespace(PROC) or mine is None or first is None:
         _missing("this is no host: it has another /dev/shm, or other pids, than process 1")
     assert mine.device == first.device
@@ -247,7 +243,7 @@ def test_what_the_host_has_mounted_for_a_pod_is_not_its_own(
     assert hosts
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "shm", tmp_path], check=True)
     try:
-        assert mount_at(PROC / "1", f"{tmp_path}"), "the host has it"
+        assert mount_points(PROC / "1").get(f"{tmp_path}"), "the host has it"
         assert seen(nobody, f"mount --bind {tmp_path} {SHM}") is None
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=True)

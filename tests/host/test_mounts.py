@@ -10,7 +10,7 @@ from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.mounts import (
     REMOTE,
     is_remote,
-    mount_at,
+    mount_points,
     mounts_of_open_files,
 )
 from support.programs import descriptors, program
@@ -137,15 +137,15 @@ def test_nobody_has_files_open() -> None:
 def test_what_is_mounted_somewhere_is_the_last(tmp_path: Path) -> None:
     lines = mount("/dev/shm", "ext4"), mount("/dev/shm", "tmpfs").replace("98:0", "0:25")  # noqa: S108
     process = lay(tmp_path, {"mountinfo": mount("/", "ext4") + "".join(lines)})
-    found = mount_at(process, "/dev/shm")  # noqa: S108
+    found = mount_points(process).get("/dev/shm")  # noqa: S108
     assert found is not None
     assert (found.kind, found.device, found.root) == ("tmpfs", "0:25", "/")
-    assert mount_at(process, "/dev") is None
-    assert mount_at(tmp_path / "gone", "/") is None
+    assert mount_points(process).get("/dev") is None
+    assert mount_points(tmp_path / "gone").get("/") is None
 
 
 def test_of_too_many_mounts_none_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = lay(tmp_path, {"mountinfo": mount("/", "ext4") * 10})
-    assert mount_at(process, "/")
+    assert mount_points(process).get("/")
     monkeypatch.setattr(mounts, "MANY_BYTES", 100)
-    assert mount_at(process, "/") is None
+    assert mount_points(process).get("/") is None

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,11 +22,31 @@ from gpu_bottleneck_exporter.host.process import (
     classify,
     parse_stat,
 )
+from support.rights import with_pids_of_its_own
 from support.trees import lay
+from support.waiting import until
 
 PROC = Path("/proc")
-PATIENCE_SECONDS = 10.0
-ATTEMPTS = 20
+SUCCESSOR = """
+import subprocess, time
+from pathlib import Path
+from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader
+
+proc = Path("/proc")
+with subprocess.Popen(["sleep", "60"]) as child:
+    reader = ProcessReader(proc, child.pid)
+    child.kill()
+time.sleep(2 * TICK_NS / 1e9)  # starts are told apart by the clock's tick
+try:
+    (proc / "sys/kernel/ns_last_pid").write_text(str(child.pid - 1))
+except OSError as error:
+    raise SystemExit(f"unable: {error}")
+with subprocess.Popen(["sleep", "60"]) as successor:
+    assert successor.pid == child.pid
+    other = ProcessReader(proc, successor.pid).started_ticks != reader.started_ticks
+    print(reader.stat(), reader.state(), other)
+    successor.kill()
+"""
 STAT = (
     "77 ({comm}) {state} 5 77 77 0 -1 4194304 900 0 6 0 250 50 0 0 20 0 3 0 {start} 1000 10 "
     "18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
@@ -35,13 +55,6 @@ STAT = (
 
 def stat(comm: str = "python", state: str = "S", start: int = 4242) -> str:
     return STAT.format(comm=comm, state=state, start=start)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -137,7 +150,7 @@ def test_ourselves() -> None:
     after = reader.leader_ns()
     assert after is not None
     assert after[0] > before[0]
-    assert reader.io_bytes() is not None
+    assert reader.io() is not None
     assert reader.command()
     reader.close()
     assert reader.stat() is not None  # closing gives descriptors back, no more
@@ -179,7 +192,7 @@ def test_a_process_that_ended_is_gone_for_ever() -> None:
         assert reader.stat() is None
         assert reader.state() is State.GONE
         assert reader.leader_ns() is None
-        assert reader.io_bytes() is None
+        assert reader.io() is None
 
 
 def test_a_reader_made_too_late_finds_nobody() -> None:
@@ -197,7 +210,7 @@ def record(proc: Path, start: int, *, read: int) -> None:
         "stat": stat(start=start),
         "schedstat": f"{read} 2 3\n",
         "wchan": "0",
-        "io": f"rchar: 1\nread_bytes: {read}\nwrite_bytes: 1\n",
+        "io": f"rchar: 1\nsyscw: 4\nread_bytes: {read}\nwrite_bytes: 1\n",
     }
     for name, text in files.items():
         path = lay(proc, {f"77/{name}.new": text}) / f"77/{name}.new"
@@ -207,7 +220,7 @@ def record(proc: Path, start: int, *, read: int) -> None:
 def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     record(tmp_path, 100, read=5)
     reader = ProcessReader(tmp_path, 77)
-    assert reader.io_bytes() == (5, 1)
+    assert reader.io() == (5, 1, 1, 4)
     record(tmp_path, 200, read=9)
     first = reader.stat()
     assert first is not None
@@ -216,34 +229,16 @@ def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     assert reader.stat() is None
     assert reader.state() is State.GONE
     assert reader.leader_ns() is None
-    assert reader.io_bytes() is None
-
-
-@contextmanager
-def successor_of(pid: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A new process with the pid of one that ended; skips where that cannot be had."""
-    for _ in range(ATTEMPTS):
-        try:
-            (PROC / "sys/kernel/ns_last_pid").write_text(str(pid - 1))
-        except OSError as error:
-            pytest.skip(f"pids cannot be chosen here: {error}")
-        with process("import time; time.sleep(60)") as child:
-            if child.pid == pid:
-                yield child
-                return
-    pytest.skip("others took the pid each time")
+    assert reader.io() is None
 
 
 def test_a_real_successor_of_a_pid_is_never_shown() -> None:
-    with process("import time; time.sleep(60)") as child:
-        reader = ProcessReader(PROC, child.pid)
-        child.kill()
-        child.wait()
-    time.sleep(2 * TICK_NS / 1e9)  # starts are told apart by the clock's tick
-    with successor_of(child.pid) as successor:
-        assert reader.stat() is None
-        assert reader.state() is State.GONE
-        assert ProcessReader(PROC, successor.pid).started_ticks != reader.started_ticks
+    """Where nobody else takes pids, nor gets those that others had."""
+    command = [*with_pids_of_its_own(), sys.executable, "-c", SUCCESSOR]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.stderr.startswith("unable"):
+        pytest.skip(f"pids cannot be chosen here: {done.stderr}")
+    assert done.stdout.split() == ["None", "State.GONE", "True"], done.stderr
 
 
 def test_a_wait_channel_that_is_not_told_is_unknown(tmp_path: Path) -> None:
@@ -256,7 +251,7 @@ def test_bytes_without_permission_are_none(tmp_path: Path) -> None:
     (tmp_path / "77/io").unlink()
     (tmp_path / "77/io").mkdir()
     reader = ProcessReader(tmp_path, 77)
-    assert reader.io_bytes() is None
+    assert reader.io() is None
     assert reader.stat() is not None
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.feed import Feed
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.jobkeys import job_keys
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
-from gpu_bottleneck_exporter.feeders.watch import FeederWatch
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
@@ -23,11 +22,13 @@ from gpu_bottleneck_exporter.host.mounts import mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS, Sockets
 from gpu_bottleneck_exporter.host.tree import trees
+from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.workload.groups import Groups
 from support.memory import SAYS
-from support.programs import program, until
+from support.programs import program
 from support.rights import as_nobody
 from support.trees import lay
+from support.waiting import until
 
 PROC = Path("/proc")
 HUGE = 1_500_000_000
@@ -71,7 +72,7 @@ def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
             assert len(file.read(4 * MANY_BYTES)) == 4 * MANY_BYTES, "the attack works"
         forget_peak()
         before = peak_bytes()
-        watch = FeederWatch(PROC, Path("/sys"), owners=True)
+        watch = HostSampler(PROC, Path("/sys"), owners=True)
         watch.hold("a", frozenset({one.pid}))
         watch.start()
         try:
@@ -160,7 +161,10 @@ def test_a_tree_that_is_cut_says_so(number: int, whole: bool, tmp_path: Path) ->
 
 def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
     lay(tmp_path, {"7/stat": STAT.format(7), "8/stat": STAT.format(8)})
-    feed, reader = Feed(tmp_path, Cgroups(tmp_path)), FeedingReader(tmp_path, Networks(tmp_path))
+    feed, reader = (
+        FeederGroup(tmp_path, Cgroups(tmp_path)),
+        FeedingReader(tmp_path, Networks(tmp_path)),
+    )
     for whole in (True, False, True):
         feed.adopt({7}, {8}, frozenset({7}), whole=whole)
         told = reader.read(feed, 1, queue_known=True)

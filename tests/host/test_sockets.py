@@ -21,8 +21,9 @@ from gpu_bottleneck_exporter.host.sockets import (
     pidfd_open,
     same_pids,
 )
-from support.programs import Program, descriptors, program, until
+from support.programs import Program, descriptors, program
 from support.rights import as_nobody, with_a_network_of_its_own
+from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
 CONNECTED = """
@@ -135,11 +136,11 @@ def test_what_was_sent_and_received(look: Look) -> None:
         (answered,) = sockets.of([number])
         assert answered.received_bytes == 5000
         assert answered.received_segments
-        assert answered.received_ms < 20_000
+        assert answered.received_ms < PATIENCE_SECONDS * 1000
         one.tell()
         one.hear()
         (asked,) = sockets.of([number])
-        assert asked.sent_segments == 1
+        assert asked.sent_segments >= 1, "or more, if it was sent again"
         assert asked.sent_ms <= asked.received_ms
 
 
@@ -211,20 +212,17 @@ def test_a_socket_is_named_anew_once_it_is_connected(look: Look) -> None:
 def test_a_connection_that_is_being_made_names_whom_it_asks(look: Look) -> None:
     code = """
 server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen(0)
-made = []
-for _ in range(6):  # the first of them fill its queue
-    s = socket.socket(); s.setblocking(False)
-    try: s.connect(server.getsockname())
-    except BlockingIOError: pass
-    made.append(s)
-ready(server.getsockname()[1], *[s.fileno() for s in made]); told()
+full = connect(server.getsockname()[1]); select.select([server], [], [])
+s = socket.socket(); s.setblocking(False)
+try: s.connect(server.getsockname())
+except BlockingIOError: pass
+ready(server.getsockname()[1], s.fileno()); told()
 """
     with program(code) as one:
-        port, *made = map(int, one.words)
-        found = by_number(look(one))
-        being_made = [found[number] for number in made if found[number].state == TcpState.SYN_SENT]
-        assert being_made
-        assert {str(each.remote) for each in being_made} == {f"127.0.0.1:{port}"}
+        port, number = map(int, one.words)
+        being_made = by_number(look(one))[number]
+        assert being_made.state == TcpState.SYN_SENT
+        assert str(being_made.remote) == f"127.0.0.1:{port}"
 
 
 def test_of_a_crowd_so_many_are_asked_in_turn(look: Look) -> None:
@@ -280,7 +278,7 @@ def test_a_connection_that_the_job_closes_is_closed_at_once(look: Look) -> None:
             assert len(sockets.all()) == 1
             one.tell()
             one.hear()
-            peer.settimeout(20)
+            peer.settimeout(PATIENCE_SECONDS)
             assert peer.recv(1) == b""
             assert sockets.all() == []
 
@@ -326,7 +324,7 @@ def test_what_is_borrowed_is_given_back() -> None:
             with borrowed(pidfd, int(one.words[0])) as descriptor:
                 assert descriptor is not None
                 assert not os.get_inheritable(descriptor)
-                assert len(descriptors()) == len(before) + 1
+                assert len(descriptors() - before) == 1
             with borrowed(pidfd, 999) as descriptor:
                 assert descriptor is None
             assert descriptors() <= before

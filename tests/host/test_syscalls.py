@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host.syscalls import waits_on
-from support.programs import Program, program, until
+from support.programs import Program, program
+from support.waiting import until
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64"), reason="system calls are told by number"
@@ -20,15 +21,15 @@ PAIR = "a, b = socket.socketpair()\n"
 POLL = "p = select.poll()\n"
 
 
-def asleep(one: Program) -> bool:
-    """Whether it has come to the call that it is to be found in."""
+def asleep_in(one: Program) -> bytes:
+    """The call that it has come to and sleeps in; empty before that."""
     state = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state == "S"
+    call = Path(f"/proc/{one.pid}/syscall").read_bytes()
+    return call if state == "S" and call != b"running\n" else b""
 
 
 def waiting(one: Program) -> tuple[int, ...] | None:
-    until(lambda: asleep(one), "a sleep")
-    return waits_on(one.pid, Path(f"/proc/{one.pid}/syscall").read_bytes())
+    return waits_on(one.pid, until(lambda: asleep_in(one), "a sleep"))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,5 @@ def test_what_does_not_tell_is_unknown(call: bytes | None) -> None:
 
 def test_a_process_that_ended_is_unknown() -> None:
     with program(POLL + "r, w = os.pipe(); p.register(r); ready(); p.poll()") as one:
-        until(lambda: asleep(one), "a sleep")
-        call = Path(f"/proc/{one.pid}/syscall").read_bytes()
+        call = until(lambda: asleep_in(one), "a sleep")
     assert waits_on(one.pid, call) is None

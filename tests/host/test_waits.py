@@ -8,7 +8,8 @@ import pytest
 
 from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
-from support.programs import program, until
+from support.programs import program
+from support.waiting import until
 
 PROC = Path("/proc")
 SERVER = "server = socket.create_server(('127.0.0.1', 0)); port = server.getsockname()[1]\n"
@@ -89,7 +90,7 @@ def test_a_channel_tells_alone_where_nothing_is_in_it_but_sleeps(
 
 def test_each_wait_is_a_state() -> None:
     assert STATE_OF.keys() == set(Wait)
-    assert set(STATE_OF.values()) == set(State) - {State.REQUESTS}
+    assert set(STATE_OF.values()) == set(State) - {State.REQUESTS, State.TIMER}
 
 
 @pytest.mark.parametrize(

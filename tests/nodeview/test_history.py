@@ -4,8 +4,8 @@ import pytest
 
 from gpu_bottleneck_exporter.nodeview.history import History, between
 from gpu_bottleneck_exporter.nodeview.model import (
-    Counters,
     GpuReading,
+    GpuTime,
     GpuView,
     HostReading,
     Key,
@@ -19,7 +19,7 @@ KEY = Key("0", "GPU-0")
 def reading(
     observed: float, busy: float, host: HostReading | None = None, **stalls: float
 ) -> Reading:
-    gpu = GpuReading(KEY, counters=Counters(observed, busy, stalls))
+    gpu = GpuReading(KEY, counters=GpuTime(observed, busy, stalls))
     return Reading(gpus=(gpu,), host=host or HostReading())
 
 
@@ -46,9 +46,7 @@ def test_one_reading_tells_nothing_of_the_time_before_it() -> None:
 
 
 def test_what_it_waited_on_most_comes_first_and_names_the_cause() -> None:
-    shares = between(
-        Counters(0, 0, {}), Counters(10, 4, {"storage": 1, "worker_cpu": 5, "peer": 0})
-    )
+    shares = between(GpuTime(0, 0, {}), GpuTime(10, 4, {"storage": 1, "worker_cpu": 5, "peer": 0}))
     assert shares is not None
     assert list(shares.stalls) == ["worker_cpu", "storage"]
     assert shares.verdict == "worker_cpu"
@@ -56,7 +54,7 @@ def test_what_it_waited_on_most_comes_first_and_names_the_cause() -> None:
 
 @pytest.mark.parametrize(("busy", "verdict"), [(8.9, "storage"), (9, "busy")])
 def test_a_gpu_busy_most_of_the_time_has_no_cause(busy: float, verdict: str) -> None:
-    shares = between(Counters(0, 0, {}), Counters(10, busy, {"storage": 10 - busy}))
+    shares = between(GpuTime(0, 0, {}), GpuTime(10, busy, {"storage": 10 - busy}))
     assert shares is not None
     assert shares.verdict == verdict
 

@@ -5,14 +5,9 @@ import pytest
 from gpu_bottleneck_exporter.nodeview import text
 from gpu_bottleneck_exporter.nodeview.model import DASH, GpuReading, GpuView, Key
 from gpu_bottleneck_exporter.palette import WAITING_ON
-from gpu_bottleneck_exporter.remedies import (
-    OF_SIGNALS,
-    REMEDIES,
-    RUNBOOK_BASE,
-    RUNBOOK_OF_DOWN,
-    RUNBOOKS,
-)
+from gpu_bottleneck_exporter.remedies import OF_SIGNALS, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
 from gpu_bottleneck_exporter.rulepack import files
+from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
 
 
 def test_what_is_not_known_is_a_dash() -> None:

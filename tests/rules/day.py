@@ -1,6 +1,6 @@
-"""A busy day of a small fleet, minute by minute, for engines that evaluate rules over the past.
+"""A short day of a busy fleet, by the minute, for engines that evaluate rules over the past.
 
-Eight GPUs on six nodes: jobs that are starved by one cause after the other, hours without
+Twelve GPUs on ten nodes: jobs that are starved by one cause after the other, hours without
 work, GPUs that are slow or broken, an exporter that is restarted, and a node that is away.
 """
 
@@ -11,11 +11,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
-from rules.fleet import STALE, WAITING_ON, Fleet, Gpu, Signal, add_gpu
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from rules.fleet import Fleet, Gpu, add_gpu
+from rules.series import STALE, Signal
 
 HOUR = 60
-MINUTES = 12 * HOUR
-"""From the first to the last change; to evaluate a minute more costs as much as any other."""
+MINUTES = 6 * HOUR
+"""From the first to the last change; a minute more costs engines more than a GPU more."""
 
 Shares = Mapping[str, float | None]
 State = Mapping[str, float | Shares | None]
@@ -97,35 +99,38 @@ def _in_turn(*states: State, each: int = 60, between: int = 20) -> Plan:
 
 
 NIGHT: Plan = [(100, IDLE), (20, WELL)]
-TRAIN: Plan = [
-    *NIGHT,
-    *_in_turn(STORAGE, FEW_WORKERS, PREPROCESSING, REMOTE, EVICTED, THROTTLED),
-]
-POD: Plan = _in_turn(LOOP, INLINE, QUEUED, CHECKPOINTS, CHURN, SMALL_SHM, IDLE, HUNG)
-ON_THE_GPU: Plan = _in_turn(
-    COPYING, TINY_KERNELS, SMALL_BATCH, FULL_MEMORY, BANDWIDTH, FP32, each=80
-)
-HARDWARE: Plan = _in_turn(HOT_BOARD, HOT_AIR, CAPPED, LOCKED_CLOCKS, NARROW_LINK)
-LOST: Plan = [(2 * HOUR, WELL), (HOUR, SILENT), (HOUR, WELL), (2 * HOUR, UNASKED)]
-AWAY: Plan = [(3 * HOUR, LOOP), (3 * HOUR, STORAGE), (2 * HOUR, IDLE)]
-SHARED: Plan = [(2 * HOUR, {"busy": 0.97, "sm": 0.9}), (4 * HOUR, IDLE)]
+TRAIN: Plan = [*NIGHT, *_in_turn(STORAGE, FEW_WORKERS, PREPROCESSING)]
+LOADERS: Plan = _in_turn(REMOTE, EVICTED, THROTTLED, CHURN)
+POD: Plan = _in_turn(LOOP, INLINE, QUEUED, CHECKPOINTS)
+OTHER_POD: Plan = _in_turn(SMALL_SHM, IDLE, HUNG)
+ON_THE_GPU: Plan = _in_turn(COPYING, TINY_KERNELS, SMALL_BATCH, each=80)
+ALSO_THERE: Plan = _in_turn(FULL_MEMORY, BANDWIDTH, FP32, each=80)
+HARDWARE: Plan = _in_turn(HOT_BOARD, HOT_AIR, CAPPED)
+LINKS: Plan = _in_turn(LOCKED_CLOCKS, NARROW_LINK)
+LOST: Plan = [(HOUR, WELL), (HOUR, SILENT), (HOUR, WELL), (2 * HOUR, UNASKED)]
+AWAY: Plan = [(90, LOOP), (90, STORAGE), (2 * HOUR, IDLE)]
+SHARED: Plan = [(HOUR, {"busy": 0.97, "sm": 0.9}), (4 * HOUR, IDLE)]
 
 SLURM_JOB = {"slurm_job_id": "4711", "user": "ada"}
 IN_POD = {"workload_namespace": "nlp", "workload_pod": "train-0", "pod_uid": "7d1f"}
 RESTARTED_AT = 4 * HOUR + 40
 """The exporter on node `pod`, in the middle of a cause."""
-ABSENCES = ((4 * HOUR, 10), (9 * HOUR, 45))
+ABSENCES = ((2 * HOUR, 10), (4 * HOUR + 30, 45))
 """Of node `away`: when, and for how many minutes."""
 
 
 def day(fleet: Fleet) -> None:
     """Add the day; the fleet lasts for MINUTES."""
     add_gpu(fleet, "train", _gpu(TRAIN, owner=SLURM_JOB))
-    add_gpu(fleet, "train", _gpu([*TRAIN, (90, IDLE_SIBLING)], owner=SLURM_JOB), 1)
+    add_gpu(fleet, "train", _gpu([*TRAIN[:6], (90, IDLE_SIBLING)], owner=SLURM_JOB), 1)
+    add_gpu(fleet, "loaders", _gpu(LOADERS, owner={"user": "cleo"}))
     add_gpu(fleet, "pod", _gpu(POD, owner=IN_POD, reset_at=RESTARTED_AT))
+    add_gpu(fleet, "other-pod", _gpu(OTHER_POD, owner={**IN_POD, "pod_uid": "8e2a"}))
     add_gpu(fleet, "device", _gpu(ON_THE_GPU, owner={"user": "bob"}))
-    add_gpu(fleet, "hardware", _gpu(HARDWARE, owner=IN_POD, xids=_xid("79", 8)))
-    add_gpu(fleet, "hardware", _gpu(LOST, xids=_xid("94", 10)), 1)
+    add_gpu(fleet, "device-too", _gpu(ALSO_THERE, owner={"user": "bob"}))
+    add_gpu(fleet, "hardware", _gpu(HARDWARE, owner={"user": "dan"}, xids=_xid("79", 5)))
+    add_gpu(fleet, "hardware", _gpu(LOST, xids=_xid("94", 5)), 1)
+    add_gpu(fleet, "links", _gpu(LINKS, owner={"user": "dan"}))
     add_gpu(fleet, "away", _gpu(AWAY))
     tenants = [{**IN_POD, "workload_pod": name, "pod_uid": name} for name in ("one", "two")]
     add_gpu(fleet, "shared", _gpu(SHARED, owners=tenants))

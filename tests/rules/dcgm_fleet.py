@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rules.fleet import FILES, GROUPS, RULES, Fleet, Labels, Signal
+from rules.fleet import FILES, GROUPS, RULES, Fleet
+from rules.series import Labels, Signal, mapped
 
 DCGM_FILES = (*FILES, RULES / "dcgm.yml")
 DCGM_GROUPS = tuple(
@@ -141,7 +142,7 @@ def _gauges(gpu: Dcgm) -> dict[str, Signal | None]:
         "SM_ACTIVE": gpu.sm,
         "DRAM_ACTIVE": gpu.dram,
         "PCIE_RX_BYTES": gpu.pcie_bytes,
-        "PCIE_TX_BYTES": _mapped(gpu.pcie_bytes, lambda value: value / 10),
+        "PCIE_TX_BYTES": gpu.pcie_bytes and mapped(gpu.pcie_bytes, lambda value: value / 10),
         "NVLINK_RX_BYTES": gpu.nvlink_bytes,
         "NVLINK_TX_BYTES": gpu.nvlink_bytes,
         **{f"PIPE_{pipe}_ACTIVE": share for pipe, share in gpu.pipes.items()},
@@ -164,9 +165,3 @@ def _counters(gpu: Dcgm) -> dict[str, Signal | None]:
         "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": gpu.replays,
         **gpu.totals,
     }
-
-
-def _mapped(signal: Signal | None, change: Callable[[float], float]) -> Signal | None:
-    if signal is None or isinstance(signal, int | float):
-        return None if signal is None else change(signal)
-    return [(length, None if value is None else change(value)) for length, value in signal]

@@ -1,8 +1,7 @@
 """A made-up fleet for promtool: each GPU has a node of its own, and is one case.
 
-What a GPU does is given as rates and levels; a value that changes is a list of
-`(minutes, value)` phases, None being a time without samples. One run of promtool
-evaluates all cases of a fleet, as a run over hours of rules costs seconds.
+What a GPU does is given as rates and levels. One run of promtool evaluates all cases of a
+fleet, as a run over hours of rules costs seconds.
 """
 
 from __future__ import annotations
@@ -10,14 +9,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
 from rules.parsed import groups
+from rules.series import STALE, Labels, Series, Signal, level, like, mapped, total
 from support.tools import require
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -33,116 +36,11 @@ GROUPS = (
     "gpu-evidence-hardware",
     "gpu-evidence",
     "gpu-primary",
+    "gpu-prescription",
     "gpu-fleet",
     "gpu-coverage",
 )
 JOB = "gpu"
-WAITING_ON = (
-    "unallocated",
-    "host_code",
-    "worker_cpu",
-    "cpu_queue",
-    "cpu_quota",
-    "storage",
-    "memory",
-    "network",
-    "requests",
-    "peer",
-    "asleep",
-    "unknown",
-)
-STALE = math.nan
-"""Where a series ends, as Prometheus marks it; None merely leaves a sample out."""
-Phases = Sequence[tuple[int, float | None]]
-Signal = float | Phases
-Labels = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A series with a value for each minute; None: no sample."""
-
-    name: str
-    labels: Labels
-    values: tuple[float | None, ...]
-    is_counter: bool = False
-
-    def every(self, seconds: int) -> Series:
-        """The same, scraped more often: a counter grows evenly in between."""
-        parts = 60 // seconds
-        after = (*self.values[1:], self.values[-1])
-        between = [
-            value if value is None or not self.is_counter else _between(value, end, part / parts)
-            for value, end in zip(self.values, after, strict=True)
-            for part in range(parts)
-        ]
-        return replace(self, values=tuple(between))
-
-    @property
-    def selector(self) -> str:
-        """As promtool wants it."""
-        pairs = ",".join(f"{name}={json.dumps(text)}" for name, text in self.labels.items())
-        return f"{self.name}{{{pairs}}}"
-
-    @property
-    def notation(self) -> str:
-        """The values as promtool wants them, in short: it copies all series once for each."""
-        return " ".join(_notation(self.values))
-
-
-def _between(start: float, end: float | None, share: float) -> float:
-    return start if end is None or not end > start else start + (end - start) * share
-
-
-def _notation(values: Sequence[float | None]) -> Iterator[str]:
-    """Where each value follows the one before by the same step: the first, the step, how often."""
-    written = [None if value is None else round(float(value), 6) for value in values]
-    steps = [_step(*pair) for pair in pairwise(written)]
-    at = 0
-    while at < len(written):
-        first, more = written[at], _repeats(steps, at)
-        if first is None:
-            yield f"_x{more + 1}"
-        elif math.isnan(first):
-            yield "stale"
-        else:
-            yield f"{first:.6f}" + (f"{steps[at]:+.6f}x{more}" if more else "")
-        at += more + 1
-
-
-def _step(before: float | None, after: float | None) -> float | None:
-    """None: not one to leave to promtool, which adds floats: sums of fractions would drift."""
-    if before is None or after is None:
-        return 0.0 if before is after else None
-    whole = before.is_integer() and after.is_integer()
-    return after - before if whole or before == after else None
-
-
-def _repeats(steps: Sequence[float | None], at: int) -> int:
-    """How often in a row the step is taken that is taken there."""
-    end = at
-    while end < len(steps) and steps[end] is not None and steps[end] == steps[at]:
-        end += 1
-    return end - at
-
-
-def level(minutes: int, signal: Signal) -> tuple[float | None, ...]:
-    """A gauge: the value at each minute."""
-    phases = [(minutes + 1, signal)] if isinstance(signal, int | float) else signal
-    values = [value for length, value in phases for _ in range(length)]
-    return tuple(values[: minutes + 1])
-
-
-def total(minutes: int, rate: Signal, *, reset_at: int | None = None) -> tuple[float | None, ...]:
-    """A counter that grows by `rate` a second; it starts anew at minute `reset_at`."""
-    sums: list[float | None] = []
-    so_far = 0.0
-    for minute, value in enumerate(level(minutes, rate)):
-        so_far = 0.0 if minute == reset_at else so_far
-        ended = value is None or math.isnan(value)
-        sums.append(value if ended else so_far)
-        so_far += 0.0 if ended else 60 * (value or 0.0)
-    return tuple(sums)
 
 
 @dataclass(slots=True)
@@ -156,6 +54,11 @@ class Fleet:
     """As the rules have it."""
     scraped_every: int = 60
     """Seconds, of which a minute has a whole number."""
+    thresholds_evaluated: bool = False
+    """Whether thresholds come from their rules, and the alert that they are missing is evaluated.
+
+    Else they are series from the start, which takes promtool a quarter less time for one GPU.
+    """
     _series: list[Series] = field(default_factory=list)
     _asked: list[tuple[str, float, Mapping[str, float]]] = field(default_factory=list)
 
@@ -230,16 +133,21 @@ class Fleet:
     def run(self, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run promtool."""
         path = folder / "test.yml"
-        bare = [_without_annotations(file, folder) for file in self.files]
-        path.write_text(json.dumps(self._test(bare)))  # JSON is YAML
+        path.write_text(json.dumps(self._test(folder)))  # JSON is YAML
         command = [require("promtool", "prometheus"), "test", "rules", str(path)]
         # Collecting garbage is a quarter of its time otherwise.
         environment = {**os.environ, "GOGC": "800"}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
-    def _test(self, files: Sequence[Path]) -> object:
+    def _lasting(self, constants: Sequence[tuple[str, Labels, float]]) -> list[Series]:
+        return [
+            Series(name, labels, level(self.minutes, value)) for name, labels, value in constants
+        ]
+
+    def _test(self, folder: Path) -> object:
+        constant = [] if self.thresholds_evaluated else _constants(*self.files)
         return {
-            "rule_files": [str(path) for path in files],
+            "rule_files": [str(_lean(file, folder, bool(constant))) for file in self.files],
             "evaluation_interval": self.evaluation_interval,
             "group_eval_order": list(self.groups),
             "tests": [
@@ -247,7 +155,7 @@ class Fleet:
                     "interval": f"{self.scraped_every}s",
                     "input_series": [
                         {"series": one.selector, "values": one.every(self.scraped_every).notation}
-                        for one in self._series
+                        for one in (*self._series, *self._lasting(constant))
                     ],
                     "promql_expr_test": [
                         {
@@ -265,22 +173,47 @@ class Fleet:
         }
 
 
-def _without_annotations(file: Path, folder: Path) -> Path:
-    """A copy: to render them anew at each evaluation takes promtool a quarter of its time.
+CONSTANT = re.compile(r"vector\((\d+(?:\.\d+)?)\)")
+"""The expression of a threshold."""
+MISSING = "GpuThresholdsMissing"
+"""What is told where one is not loaded."""
+
+
+@cache
+def _constants(*files: Path) -> list[tuple[str, Labels, float]]:
+    """The rules that give a number, always the same."""
+    return [
+        (rule["record"], rule.get("labels", {}), float(found[1]))
+        for file in files
+        for group in groups(file.read_text(encoding="utf-8"))
+        for rule in group["rules"]
+        if (found := CONSTANT.fullmatch(rule["expr"]))
+    ]
+
+
+def _lean(file: Path, folder: Path, without_constants: bool) -> Path:  # noqa: FBT001
+    """A copy without annotations: to render them costs promtool a quarter of its time.
 
     Those of the pack are rendered by a real Prometheus in test_annotations.
     """
-    copy = folder / f"bare-{file.name}"
-    copy.write_text(_bare(file))
+    copy = folder / f"lean-{file.name}"
+    copy.write_text(_lean_text(file, without_constants))
     return copy
 
 
 @cache
-def _bare(file: Path) -> str:
+def _lean_text(file: Path, without_constants: bool) -> str:  # noqa: FBT001
     found = groups(file.read_text(encoding="utf-8"))
-    for rule in (rule for group in found for rule in group["rules"]):
-        rule.pop("annotations", None)
+    for group in found:
+        if without_constants:
+            group["rules"] = [rule for rule in group["rules"] if not _of_constants(rule)]
+        for rule in group["rules"]:
+            rule.pop("annotations", None)
     return json.dumps({"groups": found})  # JSON is YAML
+
+
+def _of_constants(rule: Mapping[str, Any]) -> bool:
+    return bool(CONSTANT.fullmatch(rule["expr"])) or rule.get("alert") == MISSING
 
 
 @dataclass(slots=True, kw_only=True)
@@ -354,6 +287,8 @@ class Gpu:
     """Labels of gpu_workload_info."""
     owners: Sequence[Labels] = ()
     """Of several tenants."""
+    outlook: Outlook = NOTHING_KNOWN
+    """What the exporter prescribes, and how good its last prediction was."""
     architecture: str = "hopper"
     reset_at: int | None = None
     """Minute at which the exporter is restarted."""
@@ -377,6 +312,45 @@ def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
         fleet.silence(first, gpu.gap)
 
 
+GAUGES = {
+    "gpu_up": "up",
+    "gpu_power_watts": "power_watts",
+    "gpu_power_default_limit_watts": "power_default_watts",
+    "gpu_processes": "processes",
+    "gpu_pcie_link_width": "link_width",
+    "gpu_pcie_link_generation": "link_generation",
+    "gpu_row_remap_failed": "row_remap_failed",
+    "gpu_row_remap_pending": "row_remap_pending",
+}
+COUNTERS = {
+    "gpu_busy_seconds_total": "busy",
+    "gpu_memory_controller_busy_seconds_total": "memory_controller",
+    "gpu_sm_active_seconds_total": "sm",
+    "gpu_sm_occupancy_seconds_total": "occupancy",
+    "gpu_dram_active_seconds_total": "dram",
+    "gpu_energy_joules_total": "energy_watts",
+    "gpu_pcie_receive_bytes_total": "pcie_bytes",
+    "gpu_nvlink_receive_bytes_total": "nvlink_bytes",
+    "gpu_nvlink_transmit_bytes_total": "nvlink_bytes",
+    "gpu_pcie_replays_total": "replays",
+}
+FEEDER_GAUGES = {
+    "gpu_feeder_interactive": "interactive",
+    "gpu_feeder_cpu_limit_cores": "cpu_limit_cores",
+    "gpu_feeder_cpus_allowed": "cpus_allowed",
+}
+FEEDER_COUNTERS = {
+    "gpu_feeder_worker_starts_total": "worker_starts",
+    "gpu_feeder_throttled_seconds_total": "throttled",
+    "gpu_feeder_network_receive_bytes_total": "network_bytes",
+    "gpu_feeder_network_transmit_bytes_total": "network_bytes",
+}
+"""Fields of `Gpu` that are shown as they are, by family."""
+REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
+NAME = "NVIDIA H100 80GB HBM3"
+MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
+
+
 class _Writer:
     def __init__(self, fleet: Fleet, node: str, gpu: Gpu, index: int) -> None:
         self._fleet = fleet
@@ -387,13 +361,22 @@ class _Writer:
         self._index = index
 
     def write(self) -> None:
-        for part in (self._device, self._links, self._health, self._owners):
+        self._fields(GAUGES, COUNTERS)
+        for part in (self._device, self._limits, self._health, self._owners):
             part()
         if self._gpu.feeders:
+            self._fields(FEEDER_GAUGES, FEEDER_COUNTERS)
             self._stalls()
             self._feeders()
+            self._outlook()
         if self._index == 0:
             self._host()
+
+    def _fields(self, gauges: Mapping[str, str], counters: Mapping[str, str]) -> None:
+        for family, field_name in gauges.items():
+            self._g(family, getattr(self._gpu, field_name))
+        for family, field_name in counters.items():
+            self._c(family, getattr(self._gpu, field_name))
 
     def _g(self, name: str, signal: Signal | None, /, **labels: str) -> None:
         if signal is not None and name not in self._gpu.missing:
@@ -405,60 +388,41 @@ class _Writer:
 
     def _device(self) -> None:
         gpu = self._gpu
-        self._g("gpu_up", gpu.up)
         above = {} if gpu.parent_uuid is None else {"parent_uuid": gpu.parent_uuid}
-        named = {"architecture": gpu.architecture, "name": "NVIDIA H100 80GB HBM3"}
-        self._g("gpu_info", 1, **named, **above)
-        self._c("gpu_observed_seconds_total", _like(gpu.busy, 1.0))
-        self._c("gpu_busy_seconds_total", gpu.busy)
-        self._c("gpu_memory_controller_busy_seconds_total", gpu.memory_controller)
-        self._c("gpu_sm_active_seconds_total", gpu.sm)
-        self._c("gpu_sm_occupancy_seconds_total", gpu.occupancy)
-        self._c("gpu_dram_active_seconds_total", gpu.dram)
+        self._g("gpu_info", 1, architecture=gpu.architecture, name=NAME, **above)
+        self._c("gpu_observed_seconds_total", like(gpu.busy, 1.0))
         for pipe, share in (gpu.pipes or {}).items():
             self._c("gpu_pipe_active_seconds_total", share, pipe=pipe)
-        self._g("gpu_power_watts", gpu.power_watts)
-        self._g("gpu_power_default_limit_watts", gpu.power_default_watts)
-        self._c("gpu_energy_joules_total", gpu.energy_watts)
-        self._g("gpu_power_limit_watts", None if gpu.power_watts is None else gpu.power_limit_watts)
         if gpu.clock is not None:
-            self._g("gpu_clock_hertz", _mapped(gpu.clock, lambda v: v * 1.98e9), clock="sm")
-            self._g("gpu_clock_max_hertz", 1.98e9, clock="sm")
+            self._g("gpu_clock_hertz", mapped(gpu.clock, lambda v: v * CLOCK_HERTZ), clock="sm")
+            self._g("gpu_clock_max_hertz", CLOCK_HERTZ, clock="sm")
         if gpu.throttle is not None:
-            for reason in ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake"):
+            for reason in REASONS:
                 self._c("gpu_throttle_seconds_total", gpu.throttle.get(reason, 0.0), reason=reason)
-        self._g("gpu_memory_total_bytes", 8e10)
-        self._g("gpu_memory_used_bytes", _mapped(gpu.memory, lambda v: v * 8e10))
-        self._g("gpu_processes", gpu.processes)
+        self._g("gpu_memory_total_bytes", MEMORY_BYTES)
+        self._g("gpu_memory_used_bytes", mapped(gpu.memory, lambda v: v * MEMORY_BYTES))
+        sent = None if gpu.pcie_bytes is None else mapped(gpu.pcie_bytes, lambda v: v / 10)
+        self._c("gpu_pcie_transmit_bytes_total", sent)
+
+    def _limits(self) -> None:
+        gpu = self._gpu
+        self._g("gpu_power_limit_watts", None if gpu.power_watts is None else gpu.power_limit_watts)
         self._g("gpu_temperature_celsius", gpu.celsius, sensor="gpu")
         self._g("gpu_temperature_celsius", gpu.memory_celsius, sensor="memory")
         self._g("gpu_temperature_limit_celsius", 90, limit="slowdown")
-
-    def _links(self) -> None:
-        gpu = self._gpu
-        self._c("gpu_pcie_receive_bytes_total", gpu.pcie_bytes)
-        sent = None if gpu.pcie_bytes is None else _mapped(gpu.pcie_bytes, lambda v: v / 10)
-        self._c("gpu_pcie_transmit_bytes_total", sent)
-        self._c("gpu_nvlink_receive_bytes_total", gpu.nvlink_bytes)
-        self._c("gpu_nvlink_transmit_bytes_total", gpu.nvlink_bytes)
-        self._g("gpu_pcie_link_width", gpu.link_width)
         self._g("gpu_pcie_link_width_max", 16)
-        self._g("gpu_pcie_link_generation", gpu.link_generation)
         self._g("gpu_pcie_link_generation_max", 5)
-        self._c("gpu_pcie_replays_total", gpu.replays)
 
     def _health(self) -> None:
         for xid, value in self._gpu.xids.items():
             self._g("gpu_xid_errors_total", value, xid=xid)
-        self._g("gpu_row_remap_failed", self._gpu.row_remap_failed)
-        self._g("gpu_row_remap_pending", self._gpu.row_remap_pending)
 
     def _owners(self) -> None:
         for owner in (*([self._gpu.owner] if self._gpu.owner else []), *self._gpu.owners):
             self._g("gpu_workload_info", 1, **owner)
 
     def _stalls(self) -> None:
-        idle = _mapped(self._gpu.busy, lambda v: 1 - v)
+        idle = mapped(self._gpu.busy, lambda v: 1 - v)
         for waiting_on in WAITING_ON:
             rest = idle if waiting_on == "asleep" and not self._gpu.stalls else 0.0
             rate = self._gpu.stalls.get(waiting_on, rest)
@@ -466,29 +430,37 @@ class _Writer:
 
     def _feeders(self) -> None:
         gpu = self._gpu
-        age = gpu.age_seconds
         grown = [(1, 7200.0 + 60 * minute) for minute in range(self._fleet.minutes + 1)]
-        self._g("gpu_feeder_age_seconds", grown if age is None else age)
-        self._g("gpu_feeder_interactive", gpu.interactive)
-        self._g("gpu_feeder_processes", 1, role="main")
-        self._c("gpu_feeder_cpu_seconds_total", gpu.main_cpu, role="main")
-        self._c("gpu_feeder_read_bytes_total", gpu.main_read_bytes, role="main")
+        self._g("gpu_feeder_age_seconds", grown if gpu.age_seconds is None else gpu.age_seconds)
+        self._role("main", 1, gpu.main_cpu, gpu.main_read_bytes)
         self._c("gpu_feeder_written_bytes_total", gpu.main_written_bytes, role="main")
         if gpu.workers is not None:
-            self._g("gpu_feeder_processes", gpu.workers, role="worker")
-            self._c("gpu_feeder_cpu_seconds_total", gpu.worker_cpu, role="worker")
-            self._c("gpu_feeder_read_bytes_total", gpu.worker_read_bytes, role="worker")
-        self._c("gpu_feeder_worker_starts_total", gpu.worker_starts)
-        self._c("gpu_feeder_throttled_seconds_total", gpu.throttled)
-        self._g("gpu_feeder_cpu_limit_cores", gpu.cpu_limit_cores)
-        self._g("gpu_feeder_cpus_allowed", gpu.cpus_allowed)
-        self._c("gpu_feeder_network_receive_bytes_total", gpu.network_bytes)
-        self._c("gpu_feeder_network_transmit_bytes_total", gpu.network_bytes)
+            self._role("worker", gpu.workers, gpu.worker_cpu, gpu.worker_read_bytes)
         if gpu.shm_size_bytes is not None:
             size = gpu.shm_size_bytes
             assert isinstance(size, int | float), "its use is given as a share of it"
             self._g("gpu_feeder_shm_size_bytes", size)
-            self._g("gpu_feeder_shm_used_bytes", _mapped(gpu.shm_used, lambda v: v * size))
+            self._g("gpu_feeder_shm_used_bytes", mapped(gpu.shm_used, lambda v: v * size))
+
+    def _role(self, role: str, processes: Signal, cpu: Signal, read: Signal) -> None:
+        self._g("gpu_feeder_processes", processes, role=role)
+        self._c("gpu_feeder_cpu_seconds_total", cpu, role=role)
+        self._c("gpu_feeder_read_bytes_total", read, role=role)
+
+    def _outlook(self) -> None:
+        advice, score = self._gpu.outlook
+        if isinstance(advice, Prescription):
+            self._g("gpu_prescription_value", advice.value, knob=advice.knob)
+            self._g("gpu_prescription_current_value", advice.current, knob=advice.knob)
+            self._g("gpu_prescription_busy_ratio", advice.predicted, knob=advice.knob)
+            self._g("gpu_prescription_busy_low_ratio", advice.low, knob=advice.knob)
+            self._g("gpu_prescription_busy_high_ratio", advice.high, knob=advice.knob)
+            self._g("gpu_prescription_upper_bound", int(advice.at_most), knob=advice.knob)
+        if isinstance(advice, Refusal):
+            self._g("gpu_prescription_refused", 1, reason=advice.reason)
+        if score is not None:
+            self._g("gpu_prescription_scored_ratio", score.predicted, knob=score.knob)
+            self._g("gpu_prescription_error_ratio", score.error, knob=score.knob)
 
     def _host(self) -> None:
         gpu = self._gpu
@@ -504,17 +476,6 @@ class _Writer:
     def _host_counter(self, name: str, rate: Signal, /, **labels: str) -> None:
         """The kernel counts: it goes on when the exporter is restarted."""
         self._fleet.counter(name, rate, reset_at=None, **self._target, **labels)
-
-
-def _mapped(signal: Signal, change: Callable[[float], float]) -> Signal:
-    if isinstance(signal, int | float):
-        return change(signal)
-    return [(length, None if value is None else change(value)) for length, value in signal]
-
-
-def _like(signal: Signal, value: float) -> Signal:
-    """`value` wherever `signal` has one."""
-    return _mapped(signal, lambda _: value)
 
 
 def told_of(owner: Labels, node: str = "") -> dict[str, str]:
@@ -535,8 +496,3 @@ def told_of(owner: Labels, node: str = "") -> dict[str, str]:
     if not group and "workload_pod" in owner:
         group = f"{node}/{owner['workload_namespace']}/{owner['workload_pod']}"
     return {**owner, "workload": name, **({"workload_group": group} if group else {})}
-
-
-def nodes(cases: Iterable[str]) -> list[str]:
-    """Names of nodes for the cases: no spaces."""
-    return [case.replace(" ", "-") for case in cases]

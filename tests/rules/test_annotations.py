@@ -14,8 +14,9 @@ import pytest
 
 from rules.fleet import RULES
 from rules.parsed import Rule, rules
-from support.daemon import get, wait_until
+from support.daemon import get
 from support.prometheus import Prometheus, prometheus
+from support.waiting import until
 
 VALUE = "0.6342"
 TARGET = {"job": "gpu", "instance": "[fe80::7]:9", "blind": "host_causes"}
@@ -46,8 +47,8 @@ def fired(tmp_path_factory: pytest.TempPathFactory) -> list[Rendered]:
     made.write_text(json.dumps(_constant(alerts)))  # JSON is YAML
     with prometheus(folder, [], [made]) as server:
         wanted = len(alerts) * len(OWNERS)
-        wait_until(lambda: len(_firing(server)) == wanted, "all alerts", give_up=lambda: False)
-        return [_rendered(alert, alerts) for alert in _firing(server)]
+        until(lambda: len(firing(server)) == wanted, "all alerts")
+        return [_rendered(alert, alerts) for alert in firing(server)]
 
 
 def test_no_template_breaks(fired: list[Rendered]) -> None:
@@ -79,7 +80,7 @@ def test_a_description_names_node_gpu_and_owner(fired: list[Rendered]) -> None:
         if alert.name in PER_NODE:
             assert TARGET["instance"] in text, text
         elif alert.name not in PER_SERVER:
-            assert text.startswith(f"GPU 5 of {TARGET['instance']} ({owner}) "), text
+            assert text.startswith(f"GPU 5 on {TARGET['instance']} ({owner}) "), text
 
 
 def test_a_value_is_written_for_people(fired: list[Rendered]) -> None:
@@ -97,16 +98,19 @@ def test_a_value_is_written_for_people(fired: list[Rendered]) -> None:
 
 def _constant(alerts: Sequence[Rule]) -> object:
     """The same alerts, but they fire at once, once for each kind of owner."""
-    expression = " or ".join(_vector({**TARGET, **GPU, "workload": owner}) for owner in OWNERS)
+    expression = " or ".join(vector({**TARGET, **GPU, "workload": owner}) for owner in OWNERS)
     kept = ("alert", "labels", "annotations")
     made = [{"expr": expression, **{key: one.fields[key] for key in kept}} for one in alerts]
     return {"groups": [{"name": "made", "interval": "1s", "rules": made}]}
 
 
-def _vector(labels: Mapping[str, str]) -> str:
-    expression = f"vector({VALUE})"
-    for name, value in labels.items():
-        expression = f'label_replace({expression}, "{name}", "{value}", "", "")'
+def vector(labels: Mapping[str, str], value: str = VALUE) -> str:
+    """An expression for one series with these labels."""
+    expression = f"vector({value})"
+    for name, text in labels.items():
+        # A `$` would refer to a group.
+        quoted = json.dumps(text, ensure_ascii=False)
+        expression = f'label_replace({expression}, "{name}", {quoted}, "", "")'
     return expression
 
 
@@ -120,7 +124,8 @@ def _rendered(alert: Mapping[str, Any], alerts: Sequence[Rule]) -> Rendered:
     return Rendered(rule.name, labels, alert["annotations"], rule.annotations)
 
 
-def _firing(server: Prometheus) -> list[Mapping[str, Any]]:
+def firing(server: Prometheus) -> list[Mapping[str, Any]]:
+    """The alerts that `server` fires, with labels and annotations."""
     status, body = get(server.port, "/api/v1/alerts")
     assert status == http.client.OK, body
     alerts: list[Mapping[str, Any]] = json.loads(body)["data"]["alerts"]

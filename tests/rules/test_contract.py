@@ -11,12 +11,14 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from gpu_bottleneck_exporter import dashboardoutput
-from gpu_bottleneck_exporter.collectors import reference
-from gpu_bottleneck_exporter.stall import WAITING_ON
+from gpu_bottleneck_exporter import rulepack
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.commands import dashboards
+from rules.fleet import GROUPS
 from rules.parsed import Rule, groups, rules, seconds
+from tables import metrics
 
-LABELS = {family.name: set(family.labels) for family in reference.families()}
+LABELS = {family.name: set(family.labels) for family in metrics.families()}
 EXPORTED = set(LABELS)
 OF_PROMETHEUS = {"up", "ALERTS"}
 RUNBOOKS = (
@@ -28,9 +30,11 @@ OURS = [rule for rule in ALL if rule.file != "dcgm.yml"]
 RECORDS = [rule for rule in ALL if not rule.is_alert]
 ALERTS = [rule for rule in ALL if rule.is_alert]
 RECORDED = {rule.name for rule in RECORDS}
+KINDS = [rule for rule in RECORDS if rule.name == "gpu:cause:kind"]
 THRESHOLD = "gpu:threshold:"
 UNSTABLE = {"irate", "idelta", "deriv", "topk", "bottomk"}
 """Two samples decide, or the label sets change from one evaluation to the next."""
+PRESCRIBED_ENDS = "{{ end }}"
 ENDS_AT_ONCE = {
     "GpuThresholdsMissing": "ends with the reload that loads them",
     "GpuExporterDown": "ends with the next scrape",
@@ -43,8 +47,9 @@ each_alert = pytest.mark.parametrize("rule", ALERTS, ids=str)
 
 
 def test_all_files_were_read() -> None:
-    assert len(ALERTS) > 40
-    assert len(RECORDS) > 150
+    assert {rule.file for rule in ALL} == set(rulepack.files())
+    assert {rule.group for rule in OURS} >= set(GROUPS)
+    assert ALERTS
 
 
 @pytest.mark.parametrize("rule", OURS, ids=str)
@@ -112,18 +117,42 @@ def test_the_cause_of_an_alert_is_a_known_one() -> None:
     known = {r.labels["cause"] for r in RECORDS if r.name == "gpu:cause:evidence"}
     ordered = {r.labels["cause"] for r in RECORDS if r.name == "gpu:cause:order"}
     told = {rule.labels["cause"] for rule in ALERTS if "cause" in rule.labels}
+    never_primary = {rule.labels["cause"] for rule in KINDS if rule.labels.get("alert") == "only"}
     assert told == known
-    assert known - ordered == {"near_oom", "near_thermal_limit", "oversized_gpu"}
+    assert known - ordered == never_primary
     assert ordered <= known
+
+
+def test_the_kinds_of_causes_are_those_that_rules_ask_for() -> None:
+    asked = {
+        (matcher.name, matcher.value)
+        for rule in ALL
+        for selector in rule.nodes(promql.VectorSelector)
+        if selector.name == "gpu:cause:kind"
+        for matcher in selector.matchers.matchers
+    }
+    told = {item for rule in KINDS for item in rule.labels.items() if item[0] != "cause"}
+    any_value = {name for name, value in asked if not value}
+    assert told >= {item for item in asked if item[1]}
+    assert {name for name, _ in told - asked} <= any_value
+    assert len({rule.labels["cause"] for rule in KINDS}) == len(KINDS)
+
+
+def test_no_rule_lists_causes() -> None:
+    """Which are of a kind is said by `gpu:cause:kind`; a rule may name two, as exceptions."""
+    for rule in ALL:
+        for selector in rule.nodes(promql.VectorSelector):
+            listed = [m.value for m in selector.matchers.matchers if m.name == "cause"]
+            assert all(value.count("|") <= 1 for value in listed), f"{rule}"
 
 
 @each_alert
 def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
     assert set(rule.annotations) == {"summary", "description", "runbook_url", "dashboard_url"}
     assert re.fullmatch(r"[A-Z][^{}\n]+\.", rule.annotations["summary"])
-    assert rule.annotations["description"].endswith((".", "?"))
+    assert rule.annotations["description"].endswith((".", "?", f".{PRESCRIBED_ENDS}"))
     assert rule.annotations["runbook_url"] == f"{RUNBOOKS}/{rule.name}.md"
-    uids = {json.loads(board)["uid"] for board in dashboardoutput.files().values()}
+    uids = {json.loads(board)["uid"] for board in dashboards.files().values()}
     (uid,) = re.findall(r"^/d/([a-z-]+)(?:\?|$)", rule.annotations["dashboard_url"])
     assert uid in uids
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_bottleneck_exporter import rulepack
+from rules.cases import expect
 from rules.dcgm_fleet import (
     BUSY_INEFFICIENT,
     DCGM_GROUPS,
@@ -25,7 +26,8 @@ from rules.dcgm_fleet import (
     add_dcgm,
     dcgm_fleet,
 )
-from rules.fleet import STALE, Fleet, Gpu, add_gpu
+from rules.fleet import Fleet, Gpu, add_gpu
+from rules.series import STALE
 
 SECOND = 1e9
 """In nanoseconds."""
@@ -40,108 +42,73 @@ def dcgm(**changes: Any) -> Dcgm:  # noqa: ANN401
     return replace(Dcgm(), **changes)
 
 
-CASES: dict[str, tuple[Dcgm, str | None, tuple[str, ...]]] = {
-    "healthy": (Dcgm(), None, ()),
-    "idle-and-free": (dcgm(gpu_util=0, gr_engine=0, sm=0, **EMPTY), None, ()),
-    "small_batch": (dcgm(**BUSY_INEFFICIENT), "small_batch", ("GpuSmallBatch/info",)),
+CASES: dict[str, tuple[Dcgm, str]] = {
+    "healthy": (Dcgm(), "-"),
+    "idle-and-free": (dcgm(gpu_util=0, gr_engine=0, sm=0, **EMPTY), "-"),
+    "small_batch": (dcgm(**BUSY_INEFFICIENT), "small_batch/info"),
     "memory_bandwidth_bound": (
         dcgm(dram=0.75, pipes={"TENSOR": 0.1, "FP32": 0.1, "FP64": 0.0}),
-        "memory_bandwidth_bound",
-        ("GpuMemoryBandwidthBound/info",),
+        "memory_bandwidth_bound/info",
     ),
     "tensor_cores_idle": (
         dcgm(pipes={"TENSOR": 0.01, "FP32": 0.6, "FP64": 0.0}),
-        "tensor_cores_idle",
-        ("GpuTensorCoresIdle/info",),
+        "tensor_cores_idle/info",
     ),
-    "double-precision": (dcgm(pipes={"TENSOR": 0.01, "FP32": 0.3, "FP64": 0.5}), None, ()),
+    "double-precision": (dcgm(pipes={"TENSOR": 0.01, "FP32": 0.3, "FP64": 0.5}), "-"),
     "low_parallelism": (
         dcgm(sm=0.3, dram=0.5, fb_used=49152, fb_free=32768),
-        "low_parallelism",
-        ("GpuLowParallelism/info",),
+        "low_parallelism/info",
     ),
-    "gpu_memory_capped": (
-        dcgm(sm=0.3, fb_used=75000, fb_free=6920),
-        "gpu_memory_capped",
-        ("GpuMemoryCapped/info",),
-    ),
-    "allocated_idle": (
-        dcgm(gpu_util=0, gr_engine=0, sm=0),
-        "allocated_idle",
-        ("GpuAllocatedIdle/warning",),
-    ),
+    "gpu_memory_capped": (dcgm(sm=0.3, fb_used=75000, fb_free=6920), "gpu_memory_capped/info"),
+    "allocated_idle": (dcgm(gpu_util=0, gr_engine=0, sm=0), "allocated_idle/warning"),
     "thermal_throttle": (
         dcgm(sm_clock=1600, throttle={"CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS": 0.4 * SECOND}),
-        "thermal_throttle",
-        ("GpuThermalThrottle/warning",),
+        "thermal_throttle/warning",
     ),
     "thermal_violation": (
-        dcgm(
-            sm_clock=1600,
-            throttle={"POWER_VIOLATION": 0.0, "THERMAL_VIOLATION": 0.4 * SECOND},
-        ),
-        "thermal_throttle",
-        ("GpuThermalThrottle/warning",),
+        dcgm(sm_clock=1600, throttle={"POWER_VIOLATION": 0.0, "THERMAL_VIOLATION": 0.4 * SECOND}),
+        "thermal_throttle/warning",
     ),
     "power_capped": (
         dcgm(sm_clock=1300, throttle={"CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": 0.8 * SECOND}),
-        "power_capped",
-        ("GpuPowerCapped/info",),
+        "power_capped/info",
     ),
     "power_violation": (
         dcgm(sm_clock=1300, throttle={"POWER_VIOLATION": 0.8 * SECOND, "THERMAL_VIOLATION": 0.0}),
-        "power_capped",
-        ("GpuPowerCapped/info",),
+        "power_capped/info",
     ),
     "capped-at-full-clocks": (
         dcgm(throttle={"CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": 0.8 * SECOND}),
-        None,
-        (),
+        "-",
     ),
-    "clock_limited": (dcgm(sm_clock=1300), "clock_limited", ("GpuClockLimited/warning",)),
-    "low-clocks-heat-unknown": (
-        dcgm(sm_clock=1300, throttle={"POWER_VIOLATION": 0.0}),
-        None,
-        (),
-    ),
+    "clock_limited": (dcgm(sm_clock=1300), "clock_limited/warning"),
+    "low-clocks-heat-unknown": (dcgm(sm_clock=1300, throttle={"POWER_VIOLATION": 0.0}), "-"),
     "hw_slowdown": (
         dcgm(throttle={"CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS": 0.05 * SECOND}),
-        "hw_slowdown",
-        ("GpuHardwareSlowdown/warning",),
+        "hw_slowdown/warning",
     ),
-    "pcie_transfer_bound": (
-        dcgm(pcie_bytes=4e10, sm=0.3),
-        "pcie_transfer_bound",
-        ("GpuPcieTransferBound/warning",),
-    ),
-    "pcie_link_degraded": (
-        dcgm(link_width=8),
-        "pcie_link_degraded",
-        ("GpuPcieLinkDegraded/warning",),
-    ),
+    "pcie_transfer_bound": (dcgm(pcie_bytes=4e10, sm=0.3), "pcie_transfer_bound/warning"),
+    "pcie_link_degraded": (dcgm(link_width=8), "pcie_link_degraded/warning"),
     "near_oom": (
         dcgm(
             fb_used=[(1, 74000.0 + 85 * minute) for minute in range(END + 1)],
             fb_free=[(1, 7920.0 - 85 * minute) for minute in range(END + 1)],
         ),
-        None,
-        ("GpuNearOom/warning",),
+        "- near_oom/warning",
     ),
     "unexplained": (
         dcgm(gpu_util=20, gr_engine=0.2, sm=0.18, dram=0.1, fb_used=49152, fb_free=32768),
-        "unexplained_low_utilization",
-        ("GpuUnexplainedLowUtilization/warning",),
+        "unexplained_low_utilization/warning",
     ),
-    "row-remap-failed": (dcgm(row_remap_failure=1), "gpu_fault", (FIRST,)),
-    "row-remap-pending": (dcgm(row_remap_pending=1), None, ("GpuFault/warning",)),
+    "row-remap-failed": (dcgm(row_remap_failure=1), "gpu_fault/critical"),
+    "row-remap-pending": (dcgm(row_remap_pending=1), "- gpu_fault/warning"),
 }
 
 
 def causes(fleet: Fleet) -> None:
-    for name, (gpu, cause, alerts) in CASES.items():
+    for name, (gpu, told) in CASES.items():
         add_dcgm(fleet, name, gpu)
-        fleet.expect_cause(name, END, cause)
-        fleet.expect_firing(name, END, *alerts)
+        expect(fleet, name, told, END)
 
 
 def default_counters(fleet: Fleet) -> None:
@@ -176,6 +143,19 @@ def input_of(fleet: Fleet, node: str, name: str, value: float, **labels: str) ->
     text = ",".join(f'{key}="{of}"' for key, of in sorted(told.items()))
     query = f'round({name}{{instance="{node}"}}, 0.0001)'
     fleet.expect(fleet.minutes, query, {f"{{{text}}}": value})
+
+
+RECORDED = {
+    "gpu:busy:ratio_rate5m": 0.6,
+    "gpu:memory_controller:ratio_rate5m": 0.4,
+    "gpu:memory:used_ratio": 0.25,
+    "gpu:clock:ratio_avg5m": 0.5,
+    "gpu:power:ratio_avg5m": 0.5,
+    "gpu:sm_active:ratio_rate5m": 0.85,
+    "gpu:pcie:bytes_rate5m": 2.2e8,
+    "gpu:held:bool": 1,
+    "gpu:up:bool": 1,
+}
 
 
 def units(fleet: Fleet) -> None:
@@ -225,15 +205,8 @@ def units(fleet: Fleet) -> None:
     )
     for node in ("old", "new"):
         # Sampled at 30 s: 20 samples of 60 over ten minutes, 10 over five.
-        input_of(fleet, node, "gpu:busy:ratio_rate5m", 0.6)
-        input_of(fleet, node, "gpu:memory_controller:ratio_rate5m", 0.4)
-        input_of(fleet, node, "gpu:memory:used_ratio", 0.25)
-        input_of(fleet, node, "gpu:clock:ratio_avg5m", 0.5)
-        input_of(fleet, node, "gpu:power:ratio_avg5m", 0.5)
-        input_of(fleet, node, "gpu:sm_active:ratio_rate5m", 0.85)
-        input_of(fleet, node, "gpu:pcie:bytes_rate5m", 2.2e8)
-        input_of(fleet, node, "gpu:held:bool", 1)
-        input_of(fleet, node, "gpu:up:bool", 1)
+        for name, value in RECORDED.items():
+            input_of(fleet, node, name, value)
         throttled = f'gpu:throttle:ratio_rate5m{{instance="{node}",reason="power_cap"}}'
         fleet.expect(fleet.minutes, f"round(sum({throttled}), 0.0001)", {"{}": 0.25})
         tensor = f'gpu:pipe_active:ratio_rate5m{{instance="{node}",pipe="tensor"}}'
@@ -241,9 +214,7 @@ def units(fleet: Fleet) -> None:
     fleet.expect(
         24,
         'round(gpu:busy:ratio_rate10m{instance="old"} > 0.2 < 0.6, 10)',
-        {
-            '{gpu="0",instance="old",job="dcgm",uuid="GPU-old-0"}': 0,
-        },
+        {'{gpu="0",instance="old",job="dcgm",uuid="GPU-old-0"}': 0},
     )
     # 0.5 replays a second on 16 lanes of PCIe 5.
     input_of(fleet, "old", "gpu:pcie_replays:per_lane_minute", 0.4688)
@@ -315,9 +286,7 @@ def lost_gpu(fleet: Fleet) -> None:
     fleet.expect(
         25,
         'gpu:up:bool{instance="lost"} == 0',
-        {
-            '{__name__="gpu:up:bool",gpu="1",instance="lost",job="dcgm",uuid="GPU-lost-1"}': 0,
-        },
+        {'{__name__="gpu:up:bool",gpu="1",instance="lost",job="dcgm",uuid="GPU-lost-1"}': 0},
     )
     fleet.expect(85, 'gpu:up:bool{instance="lost"} == 0', {})
     fleet.expect_firing("lost", 100)
@@ -411,9 +380,7 @@ def pod_that_is_followed(fleet: Fleet) -> None:
     fleet.expect(
         35,
         'round(gpu:busy:ratio_rate10m{instance="n"}, 0.1)',
-        {
-            '{gpu="0",instance="n",job="dcgm",uuid="GPU-n-0"}': 0.4,
-        },
+        {'{gpu="0",instance="n",job="dcgm",uuid="GPU-n-0"}': 0.4},
     )
 
 
@@ -543,9 +510,8 @@ def test_alone_with_the_inputs_of_the_exporter_left_out(tmp_path: Path) -> None:
     groups = [name for name in DCGM_GROUPS if name not in rulepack.INPUTS]
     fleet = Fleet(END, files, groups, "2m")
     for name in ("healthy", "small_batch", "allocated_idle", "clock_limited", "unexplained"):
-        gpu, cause, alerts = CASES[name]
+        gpu, told = CASES[name]
         add_dcgm(fleet, name, replace(gpu, labels=POD))
-        fleet.expect_cause(name, END, cause)
-        fleet.expect_firing(name, END, *alerts)
+        expect(fleet, name, told, END)
     fleet.expect(END, "count(gpu:group:size)", {"{}": 5})
     fleet.check(tmp_path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rules.fleet import Fleet, Gpu, Signal, add_gpu
+from rules.fleet import Fleet, Gpu, add_gpu
+from rules.series import Signal
 from rules.test_on_the_gpu import HEALTHY, changed
 
 SYNCHRONOUS = 8
@@ -110,7 +111,7 @@ SLOW = '{alertname="GpuFleetBottleneck",cause="network_storage_bound"}'
 
 
 def test_storage_that_is_slow_for_all_is_one_for_the_platform(tmp_path: Path) -> None:
-    fleet = Fleet(40)
+    fleet = Fleet(38, evaluation_interval="2m")
     for number in range(12):
         gpu = storage(number) if number < 4 else changed(HEALTHY, owner=job(number))
         add_gpu(fleet, f"node-{number}", gpu)
@@ -121,7 +122,7 @@ def test_storage_that_is_slow_for_all_is_one_for_the_platform(tmp_path: Path) ->
 
 def test_one_job_on_slow_storage_is_its_own_affair(tmp_path: Path) -> None:
     """However many GPUs it has; and a few of many jobs are no fleet."""
-    fleet = Fleet(40)
+    fleet = Fleet(38, evaluation_interval="2m")
     for number in range(12):
         add_gpu(fleet, f"node-{number}", storage(1) if number < 8 else HEALTHY)
     fleet.expect(38, FLEET_ALERT, {})
@@ -129,7 +130,7 @@ def test_one_job_on_slow_storage_is_its_own_affair(tmp_path: Path) -> None:
 
 
 def test_a_few_jobs_on_slow_storage_are_no_fleet(tmp_path: Path) -> None:
-    fleet = Fleet(40)
+    fleet = Fleet(38, evaluation_interval="2m")
     for number in range(16):
         gpu = storage(number) if number < 4 else changed(HEALTHY, owner=job(number))
         add_gpu(fleet, f"node-{number}", gpu)
@@ -138,7 +139,7 @@ def test_a_few_jobs_on_slow_storage_are_no_fleet(tmp_path: Path) -> None:
 
 
 def test_heat_on_many_nodes_is_the_cooling(tmp_path: Path) -> None:
-    fleet = Fleet(40)
+    fleet = Fleet(38, evaluation_interval="2m")
     hot = changed(HEALTHY, throttle={"sw_thermal": 0.3}, clock=0.8)
     for number in range(8):
         add_gpu(fleet, f"node-{number}", changed(hot if number < 3 else HEALTHY, owner=job(1)))
@@ -169,7 +170,7 @@ def phases(minutes: int, first: float, second: float) -> Signal:
 
 
 def test_work_in_phases_is_told_once(tmp_path: Path) -> None:
-    fleet = Fleet(HOURS)
+    fleet = Fleet(HOURS, evaluation_interval="2m")
     for minutes in (5, 8, 15, 18):
         gpu = Gpu(
             busy=phases(minutes, 0.05, 0.8),
@@ -187,7 +188,7 @@ def test_work_in_phases_is_told_once(tmp_path: Path) -> None:
 
 
 def test_causes_that_take_turns_end_in_the_name_of_the_largest(tmp_path: Path) -> None:
-    fleet = Fleet(HOURS)
+    fleet = Fleet(HOURS, evaluation_interval="2m")
     turns = Gpu(
         busy=0.3,
         sm=0.25,
@@ -211,7 +212,7 @@ def test_causes_that_take_turns_end_in_the_name_of_the_largest(tmp_path: Path) -
 
 
 def test_who_has_just_begun_is_not_told_of_the_hour_before(tmp_path: Path) -> None:
-    fleet = Fleet(HOURS)
+    fleet = Fleet(HOURS, evaluation_interval="2m")
     before = (90, 0.05)
     gpu = Gpu(busy=[before, (HOURS, 0.95)], stalls={"host_code": [(90, 0.95), (HOURS, 0.05)]})
     add_gpu(fleet, "next", gpu)
@@ -229,7 +230,7 @@ def restarts(every: int, up: int) -> Signal:
 
 def test_a_loop_of_restarts_keeps_one_name_and_one_owner(tmp_path: Path) -> None:
     """Each run is another pod, and there is none in between; for all of the time one alert."""
-    fleet = Fleet(HOURS)
+    fleet = Fleet(HOURS, evaluation_interval="2m")
     every, up = 6, 4
     there = [(1, float(minute % every < up)) for minute in range(HOURS)]
     looping = Gpu(busy=0.02, sm=0.01, age_seconds=restarts(every, up), processes=there)

@@ -6,19 +6,16 @@ Prometheus gives them with `--workload-namespace`.
 
 from __future__ import annotations
 
-import http.client
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
-from gpu_bottleneck_exporter.ruleoutput import Wanted, printed
+from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from rules.parsed import rules
-from support.daemon import HOST, daemon, free_port, get, wait_until
+from support.alertmanager import alertmanager_with, inhibited, post
 from support.prometheus import prometheus
-from support.tools import require
+from support.waiting import until
 
 SAME = ["namespace", "alertname"]
 DEFAULTS = {
@@ -45,6 +42,7 @@ DEFAULTS = {
 """Of kube-prometheus-stack 75."""
 EXPORTERS = {"job": "gpu", "instance": "node-1", "namespace": "monitoring"}
 """What the operator gives to every series of the exporter, but for what the chart drops."""
+LAST = {"alertname": "Last", "namespace": "none"}
 Seen = Mapping[tuple[str, str, str], bool]
 """Name, severity and namespace of an alert: whether it is inhibited."""
 
@@ -68,23 +66,35 @@ POSTED = (
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """What Alertmanager makes of them."""
     folder = tmp_path_factory.mktemp("namespaces")
-    with alertmanager(folder) as port:
+    config = folder / "alertmanager.yml"
+    config.write_text(json.dumps(DEFAULTS))  # JSON is YAML
+    with alertmanager_with(config) as port:
         made = folder / "made.yml"
         made.write_text(
             json.dumps({"groups": [{"name": "made", "interval": "1s", "rules": as_rules()}]})
         )
         with prometheus(folder, [], [made]) as server:
-            wait_until(
+            until(
                 lambda: len(server.query('ALERTS{alertstate="firing"}')) == len(POSTED),
                 "all alerts",
-                give_up=lambda: False,
             )
-            fired = [labels for labels, _ in server.query('ALERTS{alertstate="firing"}')]
-        post(port, fired)
-        return {
-            (one["alertname"], one["severity"], one.get("namespace", "")): inhibited
-            for one, inhibited in shown(port)
-        }
+            fired = [
+                {k: v for k, v in labels.items() if k not in ("__name__", "alertstate")}
+                for labels, _ in server.query('ALERTS{alertstate="firing"}')
+            ]
+        # Alertmanager takes alerts in their order, and mutes by them a moment after it has them:
+        # once the last one is muted, all have been considered.
+        last = [LAST | {"severity": severity} for severity in ("warning", "info")]
+        post(port, [{"labels": labels} for labels in [*fired, *last]])
+        seen: dict[tuple[str, str, str], bool] = {}
+
+        def considered() -> bool:
+            seen.update({of(labels): muted for labels, muted in inhibited(port)})
+            return seen.pop(of(last[1]), False)
+
+        until(considered, "the end of the last alert's way")
+        del seen[of(last[0])]
+        return seen
 
 
 def as_rules() -> list[dict[str, object]]:
@@ -105,44 +115,8 @@ def as_rules() -> list[dict[str, object]]:
     return found
 
 
-@contextmanager
-def alertmanager(folder: Path) -> Iterator[int]:
-    config, port = folder / "alertmanager.yml", free_port()
-    config.write_text(json.dumps(DEFAULTS))  # JSON is YAML
-    program = require("prometheus-alertmanager", "prometheus-alertmanager")
-    command = [program, f"--config.file={config}", f"--storage.path={folder / 'data'}"]
-    command += [f"--web.listen-address={HOST}:{port}", "--cluster.listen-address="]
-    with daemon(command, port, "/-/ready", folder / "log"):
-        yield port
-
-
-def post(port: int, fired: list[dict[str, str]]) -> None:
-    labels = [
-        {k: v for k, v in one.items() if k not in ("__name__", "alertstate")} for one in fired
-    ]
-    connection = http.client.HTTPConnection(HOST, port)
-    try:
-        headers = {"Content-Type": "application/json"}
-        body = json.dumps([{"labels": one} for one in labels])
-        connection.request("POST", "/api/v2/alerts", body, headers)
-        assert connection.getresponse().status == http.client.OK
-    finally:
-        connection.close()
-
-
-def shown(port: int) -> list[tuple[dict[str, str], bool]]:
-    """Each alert, and whether others inhibit it; once all of them have been looked at."""
-    found: list[tuple[dict[str, str], bool]] = []
-
-    def settled() -> bool:
-        status, body = get(port, "/api/v2/alerts")
-        assert status == http.client.OK
-        told = [one for one in json.loads(body) if one["status"]["state"] != "unprocessed"]
-        found[:] = [(one["labels"], bool(one["status"]["inhibitedBy"])) for one in told]
-        return len(found) == len(POSTED)
-
-    wait_until(settled, "all alerts in Alertmanager", give_up=lambda: False)
-    return found
+def of(labels: Mapping[str, str]) -> tuple[str, str, str]:
+    return labels["alertname"], labels["severity"], labels.get("namespace", "")
 
 
 def test_an_alert_of_a_job_is_in_the_namespace_of_its_pod(seen: Seen) -> None:

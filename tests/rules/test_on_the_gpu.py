@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from rules.fleet import GROUPS, RULES, Fleet, Gpu, Phases, Signal, add_gpu, told_of
+from rules.cases import Row, expect, firing, node_of
+from rules.fleet import GROUPS, RULES, Fleet, Gpu, add_gpu, told_of
 from rules.parsed import groups
+from rules.series import Phases, Signal
 
 END = 50
 """Minutes that a fleet runs: enough for the longest `for`, half an hour."""
@@ -17,6 +19,8 @@ DAY = 1440
 HEALTHY = Gpu()
 PIPES = {"tensor": 0.5, "fp32": 0.1, "fp64": 0.0}
 NO_GPM = {"sm": None, "occupancy": None, "dram": None, "pipes": None, "nvlink_bytes": None}
+FEEDERLESS = 10
+"""Minutes after which a GPU counts as warm where the age of its processes cannot be read."""
 SILENT = {"main_cpu": 0.0, "worker_cpu": 0.0, "worker_read_bytes": 0.0, "network_bytes": 0.0}
 
 
@@ -30,37 +34,20 @@ def pipes(**shares: Signal) -> dict[str, Signal]:
     return {**PIPES, **shares}
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A GPU, and what is said of it in the end."""
-
-    gpu: Gpu
-    cause: str | None = None
-    alert: str | None = None
-    """It fires after `minutes` of the cause."""
-    minutes: int = 30
-    begins: int = 0
-    """Minute at which the cause begins: what is asked before counts from it."""
-
-    def of(self, gpu: Gpu) -> Case:
-        """The same of another GPU."""
-        return replace(self, gpu=gpu)
+def after(minutes: int, told: str) -> str:
+    """The cause is there before; its alert fires after so many minutes."""
+    return f"{minutes - 2} {told.partition('/')[0]}; {told}"
 
 
-def check(cases: Mapping[str, Sequence[Case]], folder: Path) -> None:
-    """Evaluate the jobs, each of as many nodes with one GPU as it has cases."""
+def check(cases: Mapping[str, Sequence[Row]], folder: Path) -> None:
+    """Evaluate the jobs, each of as many nodes with one GPU as it has rows."""
     fleet = Fleet(END, evaluation_interval="2m")  # of `for`s of 5 minutes and more
     for name, ranks in cases.items():
-        for rank, case in enumerate(ranks):
-            node = f"{name.replace(' ', '-')}-{rank}"
-            owned = case.gpu.owner or case.gpu.owners or len(ranks) == 1
-            add_gpu(fleet, node, case.gpu if owned else changed(case.gpu, owner=job(name)))
-            fleet.expect_cause(node, END, case.cause)
-            fleet.expect_firing(node, END, *([case.alert] if case.alert else []))
-            if case.alert:
-                waiting = case.begins + case.minutes - 2
-                fleet.expect_cause(node, waiting, case.cause)
-                fleet.expect_firing(node, waiting)
+        for rank, row in enumerate(ranks):
+            node = f"{node_of(name)}-{rank}"
+            owned = row.gpu.owner or row.gpu.owners or len(ranks) == 1
+            add_gpu(fleet, node, row.gpu if owned else changed(row.gpu, owner=job(name)))
+            expect(fleet, node, row.told, END)
     fleet.check(folder)
 
 
@@ -69,17 +56,19 @@ def job(name: str) -> dict[str, str]:
     return {"slurm_job_id": name, "user": "ada"}
 
 
-def ranks(gpu: Gpu, *others: Case, size: int = 4) -> list[Case]:
+def ranks(gpu: Gpu, *others: Row, size: int = 4) -> list[Row]:
     """A job of `size` GPUs: others, and `gpu`s of which nothing is said."""
-    return [Case(gpu) for _ in range(size - len(others))] + list(others)
+    return [Row(gpu) for _ in range(size - len(others))] + list(others)
 
+
+IS_SMALL = after(30, "small_batch/info")
+UNEXPLAINED = after(30, "unexplained_low_utilization/warning")
 
 # --- Several GPUs of one job -----------------------------------------------------------------
 
 IDLE_SIBLING = changed(HEALTHY, busy=0.05, sm=0.03)
-UNEVEN = Case(
-    changed(HEALTHY, busy=0.4, sm=0.3), "gpu_imbalance", "GpuImbalance/warning", minutes=15
-)
+UNEVEN = changed(HEALTHY, busy=0.4, sm=0.3)
+IS_UNEVEN = after(15, "gpu_imbalance/warning")
 STARVED = changed(
     HEALTHY,
     busy=0.4,
@@ -93,132 +82,79 @@ WAITING = changed(HEALTHY, busy=1.0, sm=0.2, dram=0.1, memory=0.3, power_watts=2
 """Spins in a collective most of the time."""
 
 IMBALANCE = {
-    "imbalance idle sibling": ranks(
-        HEALTHY,
-        Case(IDLE_SIBLING, "gpu_imbalance", "GpuImbalance/warning", minutes=15),
-    ),
-    "imbalance uneven": ranks(HEALTHY, UNEVEN, size=2),
+    "imbalance idle sibling": ranks(HEALTHY, Row(IDLE_SIBLING, IS_UNEVEN)),
+    "imbalance uneven": ranks(HEALTHY, Row(UNEVEN, IS_UNEVEN), size=2),
     # Nothing at all from the sibling, for longer than an idle GPU takes: uneven all the same.
     "imbalance sibling at nought": ranks(
-        HEALTHY,
-        Case(
-            changed(HEALTHY, busy=0.0, sm=0.0, **SILENT),
-            "gpu_imbalance",
-            "GpuImbalance/warning",
-            minutes=15,
-        ),
-        size=2,
+        HEALTHY, Row(changed(HEALTHY, busy=0.0, sm=0.0, **SILENT), IS_UNEVEN), size=2
     ),
     # Replicas: one has requests, one has not. A rank that listens and waits for another is none.
     "imbalance of replicas": ranks(
         HEALTHY,
-        Case(
+        Row(
             changed(HEALTHY, busy=0.0, sm=0.0, stalls={"requests": 1.0}, **SILENT),
-            "waits_for_requests",
-            "GpuWaitsForRequests/info",
+            after(30, "waits_for_requests/info"),
         ),
         size=2,
     ),
     "imbalance of ranks that listen": ranks(
         HEALTHY,
-        Case(
-            changed(HEALTHY, busy=0.05, sm=0.03, stalls={"peer": 0.5, "requests": 0.45}),
-            "gpu_imbalance",
-            "GpuImbalance/warning",
-            minutes=15,
+        Row(
+            changed(HEALTHY, busy=0.05, sm=0.03, stalls={"peer": 0.5, "requests": 0.45}), IS_UNEVEN
         ),
         size=2,
     ),
     # .28 apart.
     "imbalance just below": ranks(
-        changed(HEALTHY, busy=0.7),
-        Case(
-            changed(HEALTHY, busy=0.42, sm=0.35),
-            "unexplained_low_utilization",
-            "GpuUnexplainedLowUtilization/warning",
-        ),
-        size=2,
+        changed(HEALTHY, busy=0.7), Row(changed(HEALTHY, busy=0.42, sm=0.35), UNEXPLAINED), size=2
     ),
     # A sibling with a reason of its own: that is the cause.
     "imbalance of a starved rank": ranks(
-        HEALTHY,
-        Case(STARVED, "cpu_preprocessing_bound", "GpuCpuPreprocessingBound/warning", minutes=10),
-        size=2,
+        HEALTHY, Row(STARVED, after(10, "cpu_preprocessing_bound/warning")), size=2
     ),
     # Who feeds it is not known, or whose it is: the other one of the two says it.
     "imbalance without feeders": ranks(
         changed(HEALTHY, feeders=False),
-        Case(changed(UNEVEN.gpu, feeders=False), UNEVEN.cause, UNEVEN.alert, minutes=25),
+        Row(changed(UNEVEN, feeders=False), after(FEEDERLESS + 15, "gpu_imbalance/warning")),
         size=2,
     ),
-    "imbalance without owner": [
-        Case(
-            changed(UNEVEN.gpu, stalls={"peer": 0.6}),
-            "gpu_imbalance",
-            "GpuImbalance/warning",
-            minutes=15,
-        )
-    ],
+    "imbalance without owner": [Row(changed(UNEVEN, stalls={"peer": 0.6}), IS_UNEVEN)],
     "imbalance of two jobs": [
-        Case(changed(HEALTHY, owner=job("one"))),
-        Case(
-            changed(UNEVEN.gpu, owner=job("another")),
-            "unexplained_low_utilization",
-            "GpuUnexplainedLowUtilization/warning",
-        ),
+        Row(changed(HEALTHY, owner=job("one"))),
+        Row(changed(UNEVEN, owner=job("another")), UNEXPLAINED),
     ],
     # Younger than ten minutes it may still be starting.
-    "imbalance at the start": ranks(HEALTHY, Case(changed(UNEVEN.gpu, age_seconds=500.0)), size=2),
+    "imbalance at the start": ranks(HEALTHY, Row(changed(UNEVEN, age_seconds=500.0)), size=2),
 }
 
 PEER = changed(HEALTHY, feeders=False, power_watts=450.0)
-SLOW_CLOCK = Case(changed(PEER, clock=0.85), "straggler", "GpuStraggler/warning", minutes=15)
-MORE_WORK = Case(
-    changed(PEER, power_watts=560.0, pipes=pipes(tensor=0.6)),
-    "straggler",
-    "GpuStraggler/warning",
-    minutes=15,
-)
-FEEDERLESS = 10
-"""Minutes after which a GPU counts as warm where the age of its processes cannot be read."""
-
-
-def later(case: Case) -> Case:
-    """The case where it takes ten minutes for the GPU to be judged at all."""
-    return replace(case, begins=case.begins + FEEDERLESS)
-
+SLOW_CLOCK = changed(PEER, clock=0.85)
+MORE_WORK = changed(PEER, power_watts=560.0, pipes=pipes(tensor=0.6))
+IS_STRAGGLER = after(FEEDERLESS + 15, "straggler/warning")
 
 STRAGGLER = {
-    "straggler clock": ranks(PEER, later(SLOW_CLOCK)),
-    "straggler clock just above": ranks(PEER, Case(changed(PEER, clock=0.91))),
-    "straggler of three": ranks(PEER, Case(SLOW_CLOCK.gpu), size=3),
-    "straggler not busy": ranks(PEER, Case(changed(SLOW_CLOCK.gpu, busy=0.88))),
+    "straggler clock": ranks(PEER, Row(SLOW_CLOCK, IS_STRAGGLER)),
+    "straggler clock just above": ranks(PEER, Row(changed(PEER, clock=0.91))),
+    "straggler of three": ranks(PEER, Row(SLOW_CLOCK), size=3),
+    "straggler not busy": ranks(PEER, Row(changed(SLOW_CLOCK, busy=0.88))),
     "straggler without clocks": ranks(changed(PEER, clock=None)),
-    "straggler all slow": ranks(SLOW_CLOCK.gpu),
-    "straggler work": ranks(PEER, later(MORE_WORK)),
-    "straggler work just below": ranks(PEER, Case(changed(MORE_WORK.gpu, power_watts=513.0))),
+    "straggler all slow": ranks(SLOW_CLOCK),
+    "straggler work": ranks(PEER, Row(MORE_WORK, IS_STRAGGLER)),
+    "straggler work just below": ranks(PEER, Row(changed(MORE_WORK, power_watts=513.0))),
     # It draws more and does not do more: another board, not more work.
-    "straggler power alone": ranks(PEER, Case(changed(PEER, power_watts=560.0))),
+    "straggler power alone": ranks(PEER, Row(changed(PEER, power_watts=560.0))),
     "straggler work without pipes": ranks(
-        changed(PEER, pipes=None), later(replace(MORE_WORK, gpu=changed(MORE_WORK.gpu, pipes=None)))
+        changed(PEER, pipes=None), Row(changed(MORE_WORK, pipes=None), IS_STRAGGLER)
     ),
     "straggler without power": ranks(
-        changed(PEER, power_watts=None), Case(changed(MORE_WORK.gpu, power_watts=None))
+        changed(PEER, power_watts=None), Row(changed(MORE_WORK, power_watts=None))
     ),
     # One rank is starved on its host, the others spin: theirs are no causes of their own.
-    "straggler starved": ranks(
-        WAITING,
-        Case(STARVED, "cpu_preprocessing_bound", "GpuCpuPreprocessingBound/warning", minutes=10),
-    ),
+    "straggler starved": ranks(WAITING, Row(STARVED, after(10, "cpu_preprocessing_bound/warning"))),
     # The hardware's reason comes first.
     "straggler with a brake": ranks(
         PEER,
-        Case(
-            changed(SLOW_CLOCK.gpu, throttle={"hw_power_brake": 0.1}),
-            "hw_slowdown",
-            "GpuHardwareSlowdown/warning",
-            minutes=5,
-        ),
+        Row(changed(SLOW_CLOCK, throttle={"hw_power_brake": 0.1}), after(5, "hw_slowdown/warning")),
     ),
 }
 
@@ -226,15 +162,14 @@ COLLECTIVES = changed(
     HEALTHY, busy=1.0, sm=0.6, pipes=pipes(tensor=0.08), power_watts=350.0, nvlink_bytes=1.8e11
 )
 """40 % of an H100's NVLink in each direction."""
-BOUND = Case(COLLECTIVES, "communication_bound", "GpuCommunicationBound/info", minutes=15)
 
 
-def bound(gpu: Gpu) -> list[Case]:
-    return [BOUND.of(gpu) for _ in range(2)]
+def bound(gpu: Gpu) -> list[Row]:
+    return 2 * [Row(gpu, after(15, "communication_bound/info"))]
 
 
-def quiet(gpu: Gpu) -> list[Case]:
-    return [Case(gpu) for _ in range(2)]
+def quiet(gpu: Gpu) -> list[Row]:
+    return 2 * [Row(gpu)]
 
 
 COMMUNICATION = {
@@ -257,7 +192,7 @@ COMMUNICATION = {
         changed(COLLECTIVES, **{**NO_GPM, "nvlink_bytes": 1.8e11}, power_watts=430.0)
     ),
     "communication on an unknown board": quiet(changed(COLLECTIVES, architecture="unknown")),
-    "communication with itself": [Case(COLLECTIVES)],
+    "communication with itself": [Row(COLLECTIVES)],
 }
 
 
@@ -279,7 +214,7 @@ HANGING = changed(
     **SILENT,
 )
 """After twenty minutes; five more until the averages show it."""
-HANGS = Case(HANGING, "collective_hang", "GpuCollectiveHang/warning", minutes=10, begins=25)
+HANGS = after(25 + 10, "collective_hang/warning")
 TINY = changed(
     HEALTHY,
     busy=1.0,
@@ -291,27 +226,23 @@ TINY = changed(
     nvlink_bytes=0.0,
     memory=0.3,
 )
-SMALL = Case(TINY, "small_batch", "GpuSmallBatch/info")
 SPINNING = changed(TINY, dram=0.01, memory_controller=0.01)
 """In a collective, from the start: it looks at a flag again and again."""
 
 HANG = {
     "hang": [
-        HANGS,
-        HANGS,
+        Row(HANGING, HANGS),
+        Row(HANGING, HANGS),
         # The rank that the others wait for; it sleeps. Not uneven, not idle: it has stalled.
-        Case(
+        Row(
             changed(HANGING, busy=then(0.98, 0.0), power_watts=then(560.0, 80.0)),
-            "job_stalled",
-            "GpuJobStalled/warning",
-            minutes=5,
-            begins=36,
+            after(36 + 5, "job_stalled/warning"),
         ),
     ],
     # That rank still talks to somebody: nothing is said of it, least of all that it is uneven.
     "hang for a rank that talks": [
-        HANGS,
-        Case(
+        Row(HANGING, HANGS),
+        Row(
             changed(
                 HANGING, busy=then(0.98, 0.0), power_watts=then(560.0, 80.0), network_bytes=1e6
             ),
@@ -319,21 +250,17 @@ HANG = {
         ),
     ],
     # Never worked, so that there is nothing to compare with: the group tells it.
-    "hang from the start": [
-        Case(SPINNING, "collective_hang", "GpuCollectiveHang/warning", minutes=10) for _ in range(2)
-    ],
-    "hang of a sweep of small models": [SMALL, SMALL],
-    "hang of an unknown group": [HANGS],
-    "hang of tiny kernels": [SMALL],
+    "hang from the start": [Row(SPINNING, after(10, "collective_hang/warning")) for _ in range(2)],
+    "hang of a sweep of small models": 2 * [Row(TINY, IS_SMALL)],
+    "hang of an unknown group": [Row(HANGING, HANGS)],
+    "hang of tiny kernels": [Row(TINY, IS_SMALL)],
     "hang with traffic": [
-        Case(changed(HANGING, nvlink_bytes=then(1e9, 6e7), dram=0.5), "low_parallelism"),
+        Row(changed(HANGING, nvlink_bytes=then(1e9, 6e7), dram=0.5), "low_parallelism")
     ],
-    "hang with less signals": [replace(HANGS, gpu=changed(HANGING, **NO_GPM, pcie_bytes=None))],
+    "hang with less signals": [Row(changed(HANGING, **NO_GPM, pcie_bytes=None), HANGS)],
     # A little more than .35 of the limit, and not less than half of what it was.
-    "hang with power": [
-        Case(changed(HANGING, power_watts=then(560.0, 250.0), sm=0.6, pipes=PIPES))
-    ],
-    "hang without power": [Case(changed(HANGING, power_watts=None, sm=0.6))],
+    "hang with power": [Row(changed(HANGING, power_watts=then(560.0, 250.0), sm=0.6, pipes=PIPES))],
+    "hang without power": [Row(changed(HANGING, power_watts=None, sm=0.6))],
 }
 
 
@@ -354,122 +281,108 @@ def test_communication_and_hang(tmp_path: Path) -> None:
 TENANTS = ({"workload_pod": "a"}, {"workload_pod": "b"})
 SHARED = changed(HEALTHY, owners=TENANTS)
 SHARING = {
-    "sharing": Case(SHARED, "sharing_contention", "GpuSharingContention/info", minutes=15),
-    "sharing just below": Case(changed(SHARED, busy=0.89)),
-    "sharing with nobody": Case(changed(HEALTHY, owner=TENANTS[0])),
-    "sharing unknown": Case(HEALTHY),
-    "sharing with a sidecar": Case(
+    "sharing": Row(SHARED, after(15, "sharing_contention/info")),
+    "sharing just below": Row(changed(SHARED, busy=0.89)),
+    "sharing with nobody": Row(changed(HEALTHY, owner=TENANTS[0])),
+    "sharing unknown": Row(HEALTHY),
+    "sharing with a sidecar": Row(
         changed(HEALTHY, owners=[{"pod_uid": "1", "container_id": name} for name in ("a", "b")])
     ),
-    "sharing with oneself": Case(
+    "sharing with oneself": Row(
         changed(HEALTHY, owners=[{"slurm_job_id": "1", "user": name} for name in ("ann", "root")])
     ),
-    "sharing with another user": Case(
+    "sharing with another user": Row(
         changed(HEALTHY, owners=[{"user": "ann"}, {"user": "bob"}]),
-        "sharing_contention",
-        "GpuSharingContention/info",
-        minutes=15,
+        after(15, "sharing_contention/info"),
     ),
     # Before what runs on the GPU: it cannot be said of whom.
-    "sharing small batches": Case(
-        changed(SHARED, sm=0.25, dram=0.1, memory=0.2),
-        "sharing_contention",
-        "GpuSharingContention/info",
-        minutes=15,
+    "sharing small batches": Row(
+        changed(SHARED, sm=0.25, dram=0.1, memory=0.2), after(15, "sharing_contention/info")
     ),
-    "sharing at the start": Case(changed(SHARED, age_seconds=500.0)),
+    "sharing at the start": Row(changed(SHARED, age_seconds=500.0)),
 }
 
 CAPPED = changed(HEALTHY, busy=0.4, sm=0.3, memory=0.85)
-IS_CAPPED = Case(CAPPED, "gpu_memory_capped", "GpuMemoryCapped/info")
+IS_CAPPED = after(30, "gpu_memory_capped/info")
 MEMORY_CAPPED = {
-    "capped": IS_CAPPED,
-    "capped while busy": IS_CAPPED.of(changed(CAPPED, busy=0.95)),
-    "capped at its peak": IS_CAPPED.of(changed(CAPPED, memory=[(25, 0.85), (END, 0.3)], dram=0.1)),
-    "capped just below": Case(
-        changed(CAPPED, busy=0.95, memory=0.8), "low_parallelism", "GpuLowParallelism/info"
+    "capped": Row(CAPPED, IS_CAPPED),
+    "capped while busy": Row(changed(CAPPED, busy=0.95), IS_CAPPED),
+    "capped at its peak": Row(
+        changed(CAPPED, memory=[(25, 0.85), (END, 0.3)], dram=0.1), IS_CAPPED
     ),
-    "capped and used": Case(changed(CAPPED, busy=0.95, sm=0.51)),
-    "capped without GPM": IS_CAPPED.of(changed(CAPPED, **NO_GPM, power_watts=350.0)),
-    "capped without power": IS_CAPPED.of(changed(CAPPED, **NO_GPM, power_watts=None)),
-    "capped without memory": Case(
-        changed(CAPPED, missing=frozenset({"gpu_memory_total_bytes"})),
-        "unexplained_low_utilization",
-        "GpuUnexplainedLowUtilization/warning",
+    "capped just below": Row(
+        changed(CAPPED, busy=0.95, memory=0.8), after(30, "low_parallelism/info")
+    ),
+    "capped and used": Row(changed(CAPPED, busy=0.95, sm=0.51)),
+    "capped without GPM": Row(changed(CAPPED, **NO_GPM, power_watts=350.0), IS_CAPPED),
+    "capped without power": Row(changed(CAPPED, **NO_GPM, power_watts=None), IS_CAPPED),
+    "capped without memory": Row(
+        changed(CAPPED, missing=frozenset({"gpu_memory_total_bytes"})), UNEXPLAINED
     ),
 }
 
 BERT = changed(HEALTHY, busy=0.64, sm=0.25, memory=0.19, dram=0.1, power_watts=250.0)
 """The ICSE'24 study's example: 4.9 times the throughput were possible."""
-IS_SMALL = Case(BERT, "small_batch", "GpuSmallBatch/info")
 SMALL_BATCH = {
-    "batch": IS_SMALL,
-    "batch with half the memory": IS_SMALL.of(changed(BERT, memory=0.6)),
-    "batch just below": Case(changed(BERT, sm=0.51)),
-    "batch with bandwidth": Case(changed(BERT, dram=0.41)),
-    "batch that fills the memory": IS_CAPPED.of(changed(BERT, memory=0.82)),
+    "batch": Row(BERT, IS_SMALL),
+    "batch with half the memory": Row(changed(BERT, memory=0.6), IS_SMALL),
+    "batch just below": Row(changed(BERT, sm=0.51)),
+    "batch with bandwidth": Row(changed(BERT, dram=0.41)),
+    "batch that fills the memory": Row(changed(BERT, memory=0.82), IS_CAPPED),
     # The host keeps it waiting; at .64 that is told, and alerted below .50 only.
-    "batch of a slow loop": Case(changed(BERT, stalls={"host_code": 0.36}), "host_loop_bound"),
-    "batch hardly used": Case(
-        changed(BERT, busy=0.29),
-        "unexplained_low_utilization",
-        "GpuUnexplainedLowUtilization/warning",
+    "batch of a slow loop": Row(changed(BERT, stalls={"host_code": 0.36}), "host_loop_bound"),
+    "batch hardly used": Row(changed(BERT, busy=0.29), UNEXPLAINED),
+    "batch without GPM": Row(changed(BERT, **NO_GPM), IS_SMALL),
+    "batch without GPM underused": Row(
+        changed(BERT, **NO_GPM, busy=0.45, power_watts=350.0), IS_SMALL
     ),
-    "batch without GPM": IS_SMALL.of(changed(BERT, **NO_GPM)),
-    "batch without GPM underused": IS_SMALL.of(
-        changed(BERT, **NO_GPM, busy=0.45, power_watts=350.0)
+    "batch without GPM with power": Row(changed(BERT, **NO_GPM, power_watts=285.0)),
+    "batch without power": Row(changed(BERT, **NO_GPM, power_watts=None)),
+    "batch without feeders": Row(
+        changed(BERT, feeders=False), after(FEEDERLESS + 30, "small_batch/info")
     ),
-    "batch without GPM with power": Case(changed(BERT, **NO_GPM, power_watts=285.0)),
-    "batch without power": Case(changed(BERT, **NO_GPM, power_watts=None)),
-    "batch without feeders": later(IS_SMALL.of(changed(BERT, feeders=False))),
 }
 
 STREAMING = changed(
     HEALTHY, busy=1.0, dram=0.75, sm=0.8, pipes=pipes(tensor=0.02, fp32=0.3), memory_controller=0.9
 )
-IS_STREAMING = Case(STREAMING, "memory_bandwidth_bound", "GpuMemoryBandwidthBound/info")
+IS_STREAMING = after(30, "memory_bandwidth_bound/info")
 OLD = changed(STREAMING, **NO_GPM, power_watts=450.0)
 BANDWIDTH = {
-    "bandwidth": IS_STREAMING,
+    "bandwidth": Row(STREAMING, IS_STREAMING),
     # Then it is the other one of the two.
-    "bandwidth just below": Case(
-        changed(STREAMING, dram=0.59), "tensor_cores_idle", "GpuTensorCoresIdle/info"
-    ),
-    "bandwidth for tensor cores": Case(changed(STREAMING, pipes=pipes(tensor=0.31))),
-    "bandwidth without GPM": IS_STREAMING.of(OLD),
-    "bandwidth without GPM just below": Case(changed(OLD, memory_controller=0.79)),
-    "bandwidth without GPM with power": Case(changed(OLD, power_watts=495.0)),
-    "bandwidth without anything": Case(changed(OLD, memory_controller=None)),
+    "bandwidth just below": Row(changed(STREAMING, dram=0.59), after(30, "tensor_cores_idle/info")),
+    "bandwidth for tensor cores": Row(changed(STREAMING, pipes=pipes(tensor=0.31))),
+    "bandwidth without GPM": Row(OLD, IS_STREAMING),
+    "bandwidth without GPM just below": Row(changed(OLD, memory_controller=0.79)),
+    "bandwidth without GPM with power": Row(changed(OLD, power_watts=495.0)),
+    "bandwidth without anything": Row(changed(OLD, memory_controller=None)),
     # Where DRAM can be read, the controller is not asked.
-    "bandwidth of the controller": Case(changed(STREAMING, dram=0.3, pipes=PIPES)),
+    "bandwidth of the controller": Row(changed(STREAMING, dram=0.3, pipes=PIPES)),
 }
 
 FP32 = changed(HEALTHY, sm=0.9, dram=0.2, pipes=pipes(tensor=0.0, fp32=0.6))
-IS_FP32 = Case(FP32, "tensor_cores_idle", "GpuTensorCoresIdle/info")
+IS_FP32 = after(30, "tensor_cores_idle/info")
 TENSOR = {
-    "tensor": IS_FP32,
-    "tensor just above": Case(changed(FP32, pipes=pipes(tensor=0.06, fp32=0.6))),
-    "tensor with little FP32": Case(changed(FP32, pipes=pipes(tensor=0.0, fp32=0.19))),
-    "tensor of FP64": Case(changed(FP32, pipes=pipes(tensor=0.0, fp32=0.3, fp64=0.6))),
-    "tensor without FP64": IS_FP32.of(changed(FP32, pipes={"tensor": 0.0, "fp32": 0.6})),
-    "tensor without FP32": IS_FP32.of(changed(FP32, pipes={"tensor": 0.0})),
-    "tensor without pipes": Case(changed(FP32, pipes=None)),
-    "tensor without GPM": Case(changed(FP32, **NO_GPM)),
+    "tensor": Row(FP32, IS_FP32),
+    "tensor just above": Row(changed(FP32, pipes=pipes(tensor=0.06, fp32=0.6))),
+    "tensor with little FP32": Row(changed(FP32, pipes=pipes(tensor=0.0, fp32=0.19))),
+    "tensor of FP64": Row(changed(FP32, pipes=pipes(tensor=0.0, fp32=0.3, fp64=0.6))),
+    "tensor without FP64": Row(changed(FP32, pipes={"tensor": 0.0, "fp32": 0.6}), IS_FP32),
+    "tensor without FP32": Row(changed(FP32, pipes={"tensor": 0.0}), IS_FP32),
+    "tensor without pipes": Row(changed(FP32, pipes=None)),
+    "tensor without GPM": Row(changed(FP32, **NO_GPM)),
 }
 
 SEQUENTIAL = changed(HEALTHY, busy=1.0, sm=0.1, occupancy=0.05, dram=0.45, main_cpu=0.1)
 PARALLELISM = {
-    "parallelism": Case(SEQUENTIAL, "low_parallelism", "GpuLowParallelism/info"),
-    "parallelism just above": Case(changed(SEQUENTIAL, sm=0.51)),
-    "parallelism while not busy": Case(changed(SEQUENTIAL, busy=0.69)),
+    "parallelism": Row(SEQUENTIAL, after(30, "low_parallelism/info")),
+    "parallelism just above": Row(changed(SEQUENTIAL, sm=0.51)),
+    "parallelism while not busy": Row(changed(SEQUENTIAL, busy=0.69)),
     # With free memory and a quiet DRAM, batches are small.
-    "parallelism of small batches": Case(
-        changed(SEQUENTIAL, dram=0.1, memory=0.3), "small_batch", "GpuSmallBatch/info"
-    ),
-    "parallelism without GPM": Case(
-        changed(SEQUENTIAL, **NO_GPM, power_watts=200.0), "small_batch", "GpuSmallBatch/info"
-    ),
-    "parallelism without anything": Case(changed(SEQUENTIAL, **NO_GPM, power_watts=None)),
+    "parallelism of small batches": Row(changed(SEQUENTIAL, dram=0.1, memory=0.3), IS_SMALL),
+    "parallelism without GPM": Row(changed(SEQUENTIAL, **NO_GPM, power_watts=200.0), IS_SMALL),
+    "parallelism without anything": Row(changed(SEQUENTIAL, **NO_GPM, power_watts=None)),
 }
 
 
@@ -483,39 +396,39 @@ def ramp(*points: tuple[int, float]) -> Phases:
 
 LEAK = ramp((0, 0.80), (30, 0.97), (END, 0.995))
 OOM = {
-    "oom of a cache that comes and goes": Case(
+    "oom of a cache that comes and goes": Row(
         changed(HEALTHY, memory=[(2, 0.994 + 0.00005 * minute) for minute in range(60)])
     ),
-    "oom": Case(changed(HEALTHY, memory=LEAK), None, "GpuNearOom/warning", 10, begins=31),
-    "oom of a job that takes all at once": Case(
+    "oom": Row(changed(HEALTHY, memory=LEAK), "39 -; - near_oom/warning"),
+    "oom of a job that takes all at once": Row(
         changed(HEALTHY, memory=ramp((0, 0.0), (9, 0.0), (10, 0.98), (END, 0.98)))
     ),
-    "oom flat": Case(changed(HEALTHY, memory=0.98)),
-    "oom just below": Case(changed(HEALTHY, memory=ramp((0, 0.80), (END, 0.965)))),
-    "oom falling": Case(changed(HEALTHY, memory=ramp((0, 0.995), (END, 0.975)))),
-    "oom without total": Case(
+    "oom flat": Row(changed(HEALTHY, memory=0.98)),
+    "oom just below": Row(changed(HEALTHY, memory=ramp((0, 0.80), (END, 0.965)))),
+    "oom falling": Row(changed(HEALTHY, memory=ramp((0, 0.995), (END, 0.975)))),
+    "oom without total": Row(
         changed(HEALTHY, memory=LEAK, missing=frozenset({"gpu_memory_total_bytes"}))
     ),
 }
 
 SLEEPING = changed(HEALTHY, busy=0.2, sm=0.15, power_watts=150.0, **SILENT)
-UNEXPLAINED = Case(SLEEPING, "unexplained_low_utilization", "GpuUnexplainedLowUtilization/warning")
 REST = {
-    "unexplained": UNEXPLAINED,
-    "unexplained just above": Case(changed(SLEEPING, busy=0.51, sm=0.5)),
+    "unexplained": Row(SLEEPING, UNEXPLAINED),
+    "unexplained just above": Row(changed(SLEEPING, busy=0.51, sm=0.5)),
     # A little of this and of that: no cause has enough.
-    "unexplained mixture": UNEXPLAINED.of(
-        changed(SLEEPING, stalls={"host_code": 0.25, "network": 0.25, "asleep": 0.3})
+    "unexplained mixture": Row(
+        changed(SLEEPING, stalls={"host_code": 0.25, "network": 0.25, "asleep": 0.3}), UNEXPLAINED
     ),
-    "unexplained loop": Case(
+    "unexplained loop": Row(
         changed(SLEEPING, stalls={"host_code": 0.4, "asleep": 0.4}),
-        "host_loop_bound",
-        "GpuHostLoopBound/warning",
-        minutes=10,
+        after(10, "host_loop_bound/warning"),
     ),
-    "unexplained without feeders": later(UNEXPLAINED.of(changed(SLEEPING, feeders=False))),
-    "unexplained without GPM": UNEXPLAINED.of(changed(SLEEPING, **NO_GPM)),
-    "unexplained at the start": Case(changed(SLEEPING, age_seconds=500.0)),
+    "unexplained without feeders": Row(
+        changed(SLEEPING, feeders=False),
+        after(FEEDERLESS + 30, "unexplained_low_utilization/warning"),
+    ),
+    "unexplained without GPM": Row(changed(SLEEPING, **NO_GPM), UNEXPLAINED),
+    "unexplained at the start": Row(changed(SLEEPING, age_seconds=500.0)),
 }
 
 
@@ -559,14 +472,6 @@ def add_pair(fleet: Fleet, oversized: Gpu) -> None:
     add_gpu(fleet, "pair", changed(guilty, busy=0.98, owner=job("healthy")))
     add_gpu(fleet, "pair", guilty, 1)
     fleet.fail_scrapes("pair", 900, 903)
-    labels = {
-        "cause": "oversized_gpu",
-        "owner": "job",
-        "severity": "info",
-        "job": "gpu",
-        **told_of(pod),
-    }
-    labels |= {"instance": "pair", "gpu": "1", "uuid": "GPU-pair-1", "alertstate": "firing"}
-    pairs = ",".join(f'{name}="{text}"' for name, text in labels.items())
     query = 'ALERTS{alertname="GpuOversized",instance="pair"}'
-    fleet.expect(DAY + 70, query, {f'ALERTS{{alertname="GpuOversized",{pairs}}}': 1.0})
+    second = {**told_of(pod), "gpu": "1", "uuid": "GPU-pair-1"}
+    fleet.expect(DAY + 70, query, {firing("pair", "oversized_gpu/info", **second): 1.0})

@@ -10,17 +10,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from rules.fleet import Fleet, Gpu, add_gpu
+from rules.series import STALE
 
-from rules.fleet import STALE, Fleet, Gpu, add_gpu
-
-MINUTES = 90
-ROLLOUT = 50
-EACH_MINUTE = (ROLLOUT - 2, *range(ROLLOUT, ROLLOUT + 25))
+ROLLOUT = 35
+"""By then every alert here has fired for long."""
+MINUTES = ROLLOUT + 25
+EACH_MINUTE = (ROLLOUT - 2, *range(ROLLOUT, MINUTES))
 OPERATORS = {"container": "exporter", "endpoint": "metrics", "service": "gpu", "namespace": "ops"}
 """What the Prometheus operator tells of the pod that is scraped."""
-JOB = {"slurm_job_id": "7", "user": "ann"}
-STARVED = Gpu(busy=0.2, stalls={"host_code": 0.8}, main_cpu=1.0, owner=JOB)
+OVERLAPS = (0, 3, 10)
+"""Minutes for which both pods answer: each a case, with nodes and jobs of its own."""
+
+
+def job(overlap: int) -> Mapping[str, str]:
+    return {"slurm_job_id": f"7{overlap}", "user": "ann"}
 
 
 def replaced(fleet: Fleet, node: str, gpu: Gpu, index: int = 0, *, overlap: int = 0) -> None:
@@ -47,54 +51,54 @@ def firing(fleet: Fleet, node: str, *alerts: str, minutes: tuple[int, ...] = EAC
         fleet.expect_firing(node, minute, *alerts)
 
 
-@pytest.mark.parametrize("overlap", [0, 3, 10])
-def test_a_stall_goes_on(tmp_path: Path, overlap: int) -> None:
+def test_a_stall_goes_on(tmp_path: Path) -> None:
     fleet = Fleet(MINUTES)
-    replaced(fleet, "stall", STARVED, overlap=overlap)
-    firing(fleet, "stall", "GpuHostLoopBound/warning")
-    for minute in EACH_MINUTE:
-        owner = 'slurm_job_id="7",user="ann",workload_pod=""'
-        fleet.expect(
-            minute,
-            f'count(gpu:bottleneck:lost_ratio{{cause="host_loop_bound",{owner}}})',
-            {"{}": 1.0},
-        )
+    for overlap in OVERLAPS:
+        starved = Gpu(busy=0.2, stalls={"host_code": 0.8}, main_cpu=1.0, owner=job(overlap))
+        node = f"stall-{overlap}"
+        replaced(fleet, node, starved, overlap=overlap)
+        firing(fleet, node, "GpuHostLoopBound/warning")
+        owner = f'instance="{node}",slurm_job_id="7{overlap}",user="ann",workload_pod=""'
+        query = f'count(gpu:bottleneck:lost_ratio{{cause="host_loop_bound",{owner}}})'
+        for minute in EACH_MINUTE:
+            fleet.expect(minute, query, {"{}": 1.0})
     fleet.check(tmp_path)
 
 
-@pytest.mark.parametrize("overlap", [0, 10])
-def test_an_incident_goes_on(tmp_path: Path, overlap: int) -> None:
+def test_an_incident_goes_on(tmp_path: Path) -> None:
     fleet = Fleet(MINUTES)
     hot = Gpu(throttle={"sw_thermal": 0.6}, clock=0.7)
-    replaced(fleet, "hot", hot, overlap=overlap)
-    firing(fleet, "hot", "GpuThermalThrottle/warning")
-    replaced(fleet, "down", Gpu(up=0, busy=[(1, STALE), (MINUTES, None)]), overlap=overlap)
-    firing(fleet, "down", "GpuTelemetryLost/warning")
+    down = Gpu(up=0, busy=[(1, STALE), (MINUTES, None)])
+    for overlap in OVERLAPS:
+        replaced(fleet, f"hot-{overlap}", hot, overlap=overlap)
+        firing(fleet, f"hot-{overlap}", "GpuThermalThrottle/warning")
+        replaced(fleet, f"down-{overlap}", down, overlap=overlap)
+        firing(fleet, f"down-{overlap}", "GpuTelemetryLost/warning")
     fleet.check(tmp_path)
 
 
-@pytest.mark.parametrize("overlap", [0, 10])
-def test_the_gpus_of_a_job_are_compared_all_the_time(tmp_path: Path, overlap: int) -> None:
+def test_the_gpus_of_a_job_are_compared_all_the_time(tmp_path: Path) -> None:
     fleet = Fleet(MINUTES)
-    replaced(fleet, "one", Gpu(owner=JOB), overlap=overlap)
-    add_gpu(fleet, "two", Gpu(busy=0.3, owner=JOB, target={**OPERATORS, "pod": "other"}))
-    replaced(fleet, "one", Gpu(owner=JOB), 1, overlap=overlap)
-    firing(fleet, "one")
-    for minute in EACH_MINUTE:
-        fleet.expect(minute, 'max(gpu:group:size{instance="two"})', {"{}": 3.0})
-        fleet.expect(minute, "count(gpu:group_busy:max)", {"{}": 3.0})
-        fleet.expect(minute, 'sum by (cause) (gpu:bottleneck:primary{instance="two"})', IMBALANCE)
+    for overlap in OVERLAPS:
+        one, two, owner = f"one-{overlap}", f"two-{overlap}", job(overlap)
+        replaced(fleet, one, Gpu(owner=owner), overlap=overlap)
+        add_gpu(fleet, two, Gpu(busy=0.3, owner=owner, target={**OPERATORS, "pod": "other"}))
+        replaced(fleet, one, Gpu(owner=owner), 1, overlap=overlap)
+        firing(fleet, one)
+        group = f'workload_group="slurm-7{overlap}"'
+        for minute in EACH_MINUTE:
+            fleet.expect(minute, f'max(gpu:group:size{{instance="{two}"}})', {"{}": 3.0})
+            fleet.expect(minute, f"count(gpu:group_busy:max{{{group}}})", {"{}": 3.0})
+            fleet.expect_cause(two, minute, "gpu_imbalance")
     fleet.check(tmp_path)
 
 
-IMBALANCE: Mapping[str, float] = {'{cause="gpu_imbalance"}': 1.0}
-
-
-@pytest.mark.parametrize("overlap", [0, 10])
-def test_healthy_gpus_stay_quiet(tmp_path: Path, overlap: int) -> None:
+def test_healthy_gpus_stay_quiet(tmp_path: Path) -> None:
     fleet = Fleet(MINUTES)
-    replaced(fleet, "fine", Gpu(owner=JOB), overlap=overlap)
-    replaced(fleet, "fine", Gpu(owner=JOB), 1, overlap=overlap)
-    firing(fleet, "fine")
-    fleet.expect(ROLLOUT + 5, "sum(gpu:tenants:count)", {"{}": 2.0})
+    for overlap in OVERLAPS:
+        node = f"fine-{overlap}"
+        replaced(fleet, node, Gpu(owner=job(overlap)), overlap=overlap)
+        replaced(fleet, node, Gpu(owner=job(overlap)), 1, overlap=overlap)
+        firing(fleet, node)
+        fleet.expect(ROLLOUT + 5, f'sum(gpu:tenants:count{{instance="{node}"}})', {"{}": 2.0})
     fleet.check(tmp_path)

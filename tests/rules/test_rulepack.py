@@ -19,7 +19,6 @@ from rules.parsed import Rule, check, durations, groups, rules, seconds
 SOURCE = Path(__file__).parents[2] / "rules"
 PACK = rulepack.files()
 FACTORS = (20, 100)
-DIALECTS = rulepack.DIALECTS if "dcgm.yml" in PACK else ("exporter",)
 KEYS = ("for", "keep_firing_for")
 DCGM_PACK = {
     **PACK,
@@ -192,6 +191,20 @@ def test_without_keep_firing_nothing_else_is_missing() -> None:
     assert PACK["alerts.yml"] != without["alerts.yml"]
 
 
+def test_without_prescriptions_nothing_else_is_missing() -> None:
+    without = {name: rulepack.without_prescriptions(text) for name, text in PACK.items()}
+    shorter = 0
+    for before, after in zip(rules(PACK), rules(without), strict=True):
+        told, bare = (dict(rule.annotations) for rule in (before, after))
+        assert {**before.fields, "annotations": bare} == {"annotations": {}, **after.fields}
+        if told != bare:
+            shorter += 1
+            assert told.pop("description").startswith(bare.pop("description"))
+            assert told == bare
+    assert shorter == PACK["alerts.yml"].count("{{- $of := ")
+    assert "| query }}" not in without["alerts.yml"]
+
+
 def test_runbooks_elsewhere() -> None:
     text = rulepack.with_runbooks_at(PACK["alerts.yml"], "https://wiki.example.org/gpu/")
     for rule in rules({"alerts.yml": text}):
@@ -207,7 +220,7 @@ def test_runbooks_at_no_address(base: str) -> None:
         rulepack.with_runbooks_at("", base)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rulepack.DIALECTS)
 def test_merged_has_all_groups(tmp_path: Path, dialect: str) -> None:
     pack = rulepack.for_dialect(PACK, dialect)
     text = rulepack.merged(pack)
@@ -252,9 +265,3 @@ def test_the_inputs_of_dcgm_replace_those_of_the_exporter(tmp_path: Path) -> Non
 
 def test_the_inputs_of_dcgm_stay_out_otherwise() -> None:
     assert list(rulepack.for_dialect(DCGM_PACK, "exporter")) == list(rulepack.NAMES)
-
-
-def test_a_pack_without_dcgm() -> None:
-    without = {name: text for name, text in PACK.items() if name != "dcgm.yml"}
-    with pytest.raises(ExporterError, match="--dialect: there are no rules for dcgm"):
-        rulepack.for_dialect(without, "dcgm")

@@ -1,4 +1,4 @@
-"""A real Prometheus with the real rules beside the scenarios: which alerts fire, for which cause.
+"""A real Prometheus with the real rules on the scenarios: which alerts fire, with which cause.
 
 The rules are those of `support.quickrules`: an alert that takes twenty minutes fires within a case.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.exposition import TEXT, Exposition
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.exposition.render import TEXT, Exposition
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
 from scenarios.cases import Diagnosis, Expected
@@ -24,10 +24,10 @@ from support.prometheus import Labels, Prometheus, prometheus
 from support.quickrules import MODEST, await_rules, quick_rules
 
 SILENT_SECONDS = 12.0
-"""A job is judged when 5 s old, and alerts fire 5 s later; the rest is the layers of the rules."""
+"""A job is judged from 5 s on, and alerts fire 5 s later; the layers of rules take the rest."""
 _SCRAPED_EVERY_SECONDS = 0.5
 _UNCOUNTED = "GpuCausesBlind"
-"""No cause: it says which signals the virtual board or this machine lacks."""
+"""Not a cause: it reports which signals the virtual board or this machine lacks."""
 _POLL_SECONDS = 0.5
 
 
@@ -46,7 +46,7 @@ class Heard:
 
     @property
     def wrong(self) -> str | None:
-        """What does not meet the expectation; None when all does."""
+        """What does not meet the expectation; None if all does."""
         accepted = self.expected.alerts
         others = self.fired - accepted - self.expected.before
         excess = [f"{diagnosis.alert} fired" for diagnosis in sorted(others)]
@@ -62,7 +62,7 @@ class Heard:
 
 
 class Listener:
-    """Prometheus, and the endpoint it scrapes."""
+    """Prometheus and the endpoint that it scrapes."""
 
     def __init__(self, server: Prometheus, stage: _Stage) -> None:
         self.server = server
@@ -78,9 +78,9 @@ class Listener:
             self._stage.shown = None
 
     def await_answer(self, gpu: str, expected: Expected, began: float) -> Heard:
-        """What is said of the GPU with UUID `gpu` since monotonic time `began`.
+        """What Prometheus has reported about the GPU with UUID `gpu` since monotonic time `began`.
 
-        Waits until it is as expected, for as long as that may take.
+        Waits until it is as expected, up to the time allowed.
         """
         while True:
             elapsed = time.monotonic() - began
@@ -110,7 +110,7 @@ class Listener:
 
 @contextmanager
 def listening(folder: Path) -> Iterator[Listener]:
-    """Prometheus with the rules, scaled, ready; its files lie below `folder` until the end."""
+    """A ready Prometheus with the scaled rules; its files lie below `folder` until the end."""
     stage = _Stage()
     with _served(stage) as target, quick_rules(folder) as rules:
         jobs = [("gpu", target, _SCRAPED_EVERY_SECONDS)]
@@ -120,10 +120,10 @@ def listening(folder: Path) -> Iterator[Listener]:
 
 
 class _Stage:
-    """What the endpoint shows: one case's exposition after the other, nothing between them.
+    """What the endpoint shows: the exposition of one case after the other, nothing in between.
 
-    It is always there, as Prometheus takes seconds to find a new target. Cases do not see each
-    other: each has GPUs of its own, whose series end with it.
+    The endpoint is always up, as Prometheus takes seconds to find a new target. Cases do not
+    affect each other: each has its own GPUs, whose series end with it.
     """
 
     shown: Exposition | None = None

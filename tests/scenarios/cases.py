@@ -1,7 +1,6 @@
-"""What is staged, what the idle GPU must be found to have waited for, and which alert must fire.
+"""What is staged, what the idle GPU must be found to wait for, and which alert must fire.
 
-The alerts are those that the rules give on 2 cores, where one saturated worker may or may not
-leave a core for another.
+The alerts are those on 2 cores, where one saturated worker may or may not leave a core for another.
 """
 
 from __future__ import annotations
@@ -10,19 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpu_bottleneck_exporter import stall
+from gpu_bottleneck_exporter.accounting import stall
 from scenarios.cgroups import Limits
 from scenarios.loops import CORES, MEBIBYTE
 
 BESIDE = None
-"""In place of GPUs: a process beside the job."""
+"""In place of GPUs: a process that runs next to the job."""
+ALERT_SECONDS = 40.0
+"""Alerts mostly fire within 20 s of the start of the processes."""
 SILENT: frozenset[str] = frozenset()
-"""The GPU is hardly ever idle; whatever else goes on is nobody's business."""
+"""The GPU is hardly ever idle; nothing else matters."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Diagnosis:
-    """An alert, and the cause that it carries: the primary one while it fires."""
+    """An alert and its cause, which is the primary one while the alert fires."""
 
     alert: str
     cause: str
@@ -63,14 +64,14 @@ class Process:
 class Expected:
     """What is accepted on GPU `gpu`; `second_half`: after the loop was told to change.
 
-    Without `alerts` none may fire. Those of `before` may, but they do not suffice.
+    Without `alerts`, none may fire. Those in `before` may fire, but do not suffice.
     """
 
     waiting_on: frozenset[str]
     alerts: frozenset[Diagnosis] = NO_ALERT
     before: frozenset[Diagnosis] = NO_ALERT
-    alert_seconds: float = 20.0
-    """How long one of `alerts` may take from the start of the processes on."""
+    alert_seconds: float = ALERT_SECONDS
+    """How long after the start of the processes one of `alerts` may take to fire."""
     gpu: int = 0
     second_half: bool = False
     title: str = ""
@@ -85,10 +86,10 @@ class Case:
     expected: tuple[Expected, ...]
     limits: Limits | None = None
     data_bytes: int = 0
-    """Size of the data set to be made; 0: it reads none."""
+    """Size of the data set; 0: it reads none."""
     note: str = ""
     stage: str = ""
-    """It has no limits, and leaves others of this stage what they need: CPU time, or the disk."""
+    """Cases with the same stage run together: no limits, and enough CPU or disk left for others."""
 
     @property
     def gpus(self) -> int:
@@ -97,7 +98,7 @@ class Case:
 
     @property
     def needs_disk(self) -> bool:
-        """Whether it must be on a disk, not in memory."""
+        """Whether its files must be on a disk, not in memory."""
         return self.data_bytes > 0 or any(p.loop == "checkpointing" for p in self.processes)
 
 
@@ -107,7 +108,7 @@ def _case(  # noqa: PLR0913 - a table
     *causes: str,
     alerts: tuple[Diagnosis, ...] = (),
     before: tuple[Diagnosis, ...] = (),
-    alert_seconds: float = 20.0,
+    alert_seconds: float = ALERT_SECONDS,
     beside: tuple[str, ...] = (),
     limits: Limits | None = None,
     data: int = 0,
@@ -131,7 +132,7 @@ def _case(  # noqa: PLR0913 - a table
 
 
 def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
-    """Cases to be staged at the same time: those of one stage, and each other one alone."""
+    """Cases that run at the same time: those with the same stage; all others run alone."""
     found: dict[str, list[Case]] = {}
     for case in cases:
         found.setdefault(case.stage or case.name, []).append(case)
@@ -139,7 +140,7 @@ def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
 
 
 def side_by_side(cases: Sequence[Case]) -> Case:
-    """One case made of `cases`, which have no limits, each with GPUs of its own."""
+    """One case that combines `cases` without limits, each with its own GPUs."""
     if len(cases) == 1:
         return cases[0]
     processes: list[Process] = []
@@ -151,7 +152,7 @@ def side_by_side(cases: Sequence[Case]) -> Case:
         first += case.gpus
     return Case(
         name="side by side",
-        processes=tuple(dict.fromkeys(processes)),  # what runs beside two jobs runs once
+        processes=tuple(dict.fromkeys(processes)),  # what two jobs have next to them runs once
         expected=tuple(expected),
         data_bytes=max(case.data_bytes for case in cases),
     )
@@ -173,7 +174,7 @@ WAITING, A_CORE_EACH, READING = "waiting", "a core each", "reading"
 _DATA = 256
 _BUSY_HOST = ("hog", "disk_hog")
 _HOGS = ("hog",) * (CORES + 1)
-"""More, and the GPU is used so little that its job counts as still starting."""
+"""With more, the GPU is used so little that its job counts as still starting."""
 
 CASES = (
     _case("healthy, 2 workers", "healthy", stage=WAITING),
@@ -237,13 +238,13 @@ CASES = (
         limits=Limits(cpu_cores=0.6),
     ),
     _case(
-        "quota 1.7 cores, 2 workers",
+        "quota 1.6 cores, 2 workers",
         "prep_2",
         stall.WORKER_CPU,
         stall.CPU_QUOTA,
         alerts=(CPU_THROTTLED, CPU_PREPROCESSING),
-        limits=Limits(cpu_cores=1.7),
-        note="the quota costs 15 % of the throughput, decoding the rest: either answer is right",
+        limits=Limits(cpu_cores=1.6),
+        note="the quota costs 20 % of the throughput, decoding the rest: either answer is right",
     ),
     _case(
         "data larger than the memory limit",
@@ -300,7 +301,6 @@ CASES = (
         "locked_up",
         stall.ASLEEP,
         alerts=(JOB_STALLED,),
-        alert_seconds=30.0,
         note="they worked before",
         stage=WAITING,
     ),
@@ -319,7 +319,7 @@ CASES = (
         stall.ASLEEP,
         alerts=(ALLOCATED_IDLE,),
         before=(STARTUP,),
-        alert_seconds=50.0,
+        alert_seconds=70.0,
         note="for an hour, 30 s here, it may be starting",
         stage=WAITING,
     ),
@@ -338,10 +338,7 @@ CASES = (
                 title="socket fetch",
             ),
             Expected(
-                frozenset({stall.HOST_CODE}),
-                frozenset({HOST_LOOP}),
-                gpu=1,
-                title="slow main loop",
+                frozenset({stall.HOST_CODE}), frozenset({HOST_LOOP}), gpu=1, title="slow main loop"
             ),
         ),
     ),
@@ -350,9 +347,7 @@ CASES = (
         (Process("server", BESIDE), Process("changing")),
         (
             Expected(
-                frozenset({stall.NETWORK}),
-                frozenset({NETWORK_STORAGE}),
-                title="socket fetch",
+                frozenset({stall.NETWORK}), frozenset({NETWORK_STORAGE}), title="socket fetch"
             ),
             Expected(
                 frozenset({stall.HOST_CODE}),
@@ -369,10 +364,7 @@ CASES = (
         (
             Expected(SILENT, gpu=0, title="fed"),
             Expected(
-                frozenset({stall.PEER, stall.ASLEEP}),
-                frozenset({IMBALANCE}),
-                gpu=1,
-                title="idle",
+                frozenset({stall.PEER, stall.ASLEEP}), frozenset({IMBALANCE}), gpu=1, title="idle"
             ),
         ),
         stage=WAITING,

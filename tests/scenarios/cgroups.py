@@ -1,4 +1,4 @@
-"""Control groups of one's own: made, limited, entered, removed. v1, v2 and both at once."""
+"""Control groups for tests: created, limited, entered, removed. v1, v2 and both at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _V1_NAMES = {"cpu": ("cpu", "cpu,cpuacct"), "memory": ("memory",), "io": ("blkio
 
 
 class Unavailable(Exception):  # noqa: N818 - no error: a fact about the machine
-    """This machine cannot stage it; `kernel`: it never could, whoever asks."""
+    """This machine cannot stage it; `kernel`: it could not with any rights."""
 
     def __init__(self, reason: str, *, kernel: bool = False) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class Unavailable(Exception):  # noqa: N818 - no error: a fact about the machine
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a control group may use; None: as much as there is."""
+    """What a control group may use; None: unlimited."""
 
     cpu_cores: float | None = None
     memory_bytes: int | None = None
@@ -37,10 +37,10 @@ class Limits:
 
 @contextmanager
 def limited(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Control groups with `limits`, reads being those of the disk that `folder` is on.
+    """Control groups with `limits`; read limits apply to the disk that `folder` is on.
 
-    Yields the folders whose cgroup.procs is to be written. Whatever still runs in
-    them afterwards is killed. Raises Unavailable where the machine has no such limits.
+    Yields the folders whose cgroup.procs the caller writes. Whatever still runs in them at the
+    end is killed. Raises Unavailable if the machine has no such limits.
     """
     with ExitStack() as cleanup:
         groups: dict[Path, Path] = {}
@@ -57,7 +57,7 @@ def limited(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
 def disk_of(folder: Path) -> str:
     """`major:minor` of the whole disk that `folder` is on.
 
-    Raises Unavailable where that is no disk (tmpfs, overlay).
+    Raises Unavailable if that is not a disk (tmpfs, overlay).
     """
     device = folder.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
@@ -69,7 +69,7 @@ def disk_of(folder: Path) -> str:
 
 
 def _settings(limits: Limits, folder: Path) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-    """By controller: the files to write under v1 and under v2."""
+    """By controller, the files to write under v1 and under v2."""
     found: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
     if limits.cpu_cores is not None:
         quota = str(round(limits.cpu_cores * _PERIOD_US))
@@ -129,7 +129,7 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def _enabled(root: Path, controller: str) -> Iterator[None]:
-    """`controller` in the children of v2's `root`; off again afterwards if it was."""
+    """Enable `controller` in the children of v2's `root`; restores its state afterwards."""
     control = root / "cgroup.subtree_control"
     if controller in _words(control):
         yield
@@ -138,7 +138,7 @@ def _enabled(root: Path, controller: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # somebody else has come to rely on it
+        with contextlib.suppress(OSError):  # another program uses it by now
             control.write_text(f"-{controller}")
 
 

@@ -1,10 +1,10 @@
-"""Small training loops as processes of their own, and what runs beside them.
+"""Small training loops as separate processes, and what runs next to them.
 
     python tests/scenarios/loops.py BOARD GPUS LOOP FOLDER PARENT [CGROUP ...]
 
-drives the virtual GPUs whose indices GPUS lists (`-`: none) until it is killed or
-PARENT ends. Everything but the GPU is real: workers, queues, disks, sockets. CGROUP
-are folders of control groups to enter before anything else.
+drives the virtual GPUs with the indices in GPUS (`-`: none) until it is killed or PARENT ends.
+Everything except the GPU is real: workers, queues, disks, sockets. CGROUP are folders of control
+groups that it enters first.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.jobs import burn
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
 
 DATA = "data"
 """The file that direct and buffered readers read, below FOLDER."""
 SECOND_HALF = "second-half"
-"""Its appearance below FOLDER makes the loop `changing` change."""
+"""Once this file appears below FOLDER, the loop `changing` changes."""
 MEBIBYTE = 2**20
 STEP_SECONDS = 0.025
 CORES = len(os.sched_getaffinity(0))
@@ -49,23 +49,23 @@ _REQUEST_BYTES, _REPLY_BYTES = 16, 65536
 _REPLY_SECONDS = 0.02
 _LOCKED_AFTER_SECONDS = 2.5
 _BROKEN_AFTER_SECONDS = 8
-"""A target that is new to Prometheus may have had its XIDs for long: it must know it first."""
+"""Late enough for Prometheus to know the target: the XIDs of a new one could be old."""
 _BROKEN_AGAIN_SECONDS = 1
-"""So that it lasts, however late it is asked for."""
+"""Repeated, so that it is still current when it is checked."""
 _DOUBLE_BIT_ERROR = 48
 _SHM, _SHM_MEBIBYTES = "/dev/shm", 32  # noqa: S108 - the mount, no file in it
 _NEW_MOUNTS = 0x00020000
-"""CLONE_NEWNS of sched.h; what is mounted goes with the processes."""
+"""CLONE_NEWNS of sched.h; the mounts end with the processes."""
 _HOST = "127.0.0.1"
 
 Prepare = Callable[[], None]
 Worker = Callable[[], Prepare]
-"""Called in the worker's process; what it returns is called for every batch."""
+"""Called once in the worker; returns what is called for every batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a loop has to do with."""
+    """What a loop works with."""
 
     board: Board
     gpus: tuple[VirtualGpu, ...]
@@ -78,12 +78,12 @@ class Scene:
 
 
 def burning(seconds: float, _: Scene) -> Worker:
-    """A batch costs so much CPU time."""
+    """A batch costs this much CPU time."""
     return lambda: partial(burn, seconds)
 
 
 def reading(seconds: float, scene: Scene, *, cpu_seconds: float = 0.0) -> Worker:
-    """A batch is what the disk gives in `seconds`, past the page cache, and so much CPU time."""
+    """A batch is what the disk reads in `seconds`, bypassing the page cache, plus CPU time."""
 
     def start() -> Prepare:
         descriptor = os.open(scene.data, os.O_RDONLY | os.O_DIRECT)
@@ -103,7 +103,7 @@ def reading(seconds: float, scene: Scene, *, cpu_seconds: float = 0.0) -> Worker
 
 
 def reading_cached(mebibytes: int, scene: Scene) -> Worker:
-    """A batch is so much data, through the page cache."""
+    """A batch is this much data, read through the page cache."""
 
     def start() -> Prepare:
         descriptor = os.open(scene.data, os.O_RDONLY)
@@ -121,7 +121,7 @@ def reading_cached(mebibytes: int, scene: Scene) -> Worker:
 
 
 def fetching(requests: int, scene: Scene) -> Worker:
-    """A batch is so many requests to `server`, which answers late."""
+    """A batch is this many requests to `server`, which answers late."""
 
     def start() -> Prepare:
         connection = _connect(scene.folder / "port")
@@ -139,7 +139,7 @@ def fetching(requests: int, scene: Scene) -> Worker:
 
 
 def fed(workers: int, worker: Callable[[Scene], Worker], scene: Scene) -> None:
-    """Train on what the workers prepare."""
+    """Train on batches that workers prepare."""
     batches = _start(workers, worker(scene))
     train = _Training(scene.gpus[0])
     while True:
@@ -153,7 +153,7 @@ def healthy(scene: Scene) -> None:
 
 
 def slow_main(scene: Scene) -> None:
-    """The main loop itself takes the time; its two workers are done long before."""
+    """The main loop itself takes the time; its two workers finish long before it."""
     batches = _start(2, burning(0.001, scene))
     while True:
         batches.get()
@@ -170,7 +170,7 @@ def inline(worker: Callable[[Scene], Worker], scene: Scene) -> None:
 
 
 def crowded(scene: Scene) -> None:
-    """What its workers hand over nearly fills the shared memory, which is its own mount."""
+    """The batches of its workers nearly fill its shared memory, which is a separate mount."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_MOUNTS):
         raise OSError(ctypes.get_errno(), "unshare")
@@ -182,7 +182,7 @@ def crowded(scene: Scene) -> None:
 
 
 def broken(scene: Scene) -> None:
-    """Works well while uncorrectable memory errors are reported, after a while."""
+    """Works well; after a while, uncorrectable memory errors are reported."""
 
     def report() -> None:
         time.sleep(_BROKEN_AFTER_SECONDS)
@@ -226,21 +226,24 @@ def respawning(scene: Scene) -> None:
 
 
 def checkpointing(scene: Scene) -> None:
-    """Every few steps the model is written and forced to disk, by the main thread."""
+    """Every few steps, the main thread writes the model and forces it to disk.
+
+    Each phase takes most of a tick: with several per tick, chance decides how samples split.
+    """
     batches = _start(2, burning(0.001, scene))
     model = memoryview(os.urandom(16 * MEBIBYTE))
     while True:
-        for _ in range(10):
+        for _ in range(25):
             batches.get()
             scene.gpus[0].run(STEP_SECONDS)
         with open(scene.folder / "checkpoint", "wb", buffering=0) as file:
-            for _ in range(12):
+            for _ in range(30):
                 file.write(model)
             os.fsync(file.fileno())
 
 
 def locked_up(scene: Scene) -> None:
-    """The workers come to wait for a lock that nobody will release, the main loop for them."""
+    """The workers end up waiting for a lock that is never released, the main loop for them."""
     lock = multiprocessing.get_context("fork").Lock()
     lock.acquire()
     locked_at = time.monotonic() + _LOCKED_AFTER_SECONDS
@@ -259,7 +262,7 @@ def held(scene: Scene) -> None:
 
 
 def changing(scene: Scene) -> None:
-    """Waits for the network first; later, for its own main loop."""
+    """Waits for the network at first, later for its own main loop."""
     batches = _start(2, fetching(16, scene))
     train = _Training(scene.gpus[0])
     while not (scene.folder / SECOND_HALF).exists():
@@ -368,7 +371,7 @@ async def _serve(port: Path) -> None:
 
 
 def main(board: str, gpus: str, loop: str, folder: str, parent: str, *cgroups: str) -> None:
-    """Enter the control groups, hold the GPUs, and loop for ever."""
+    """Enter the control groups, hold the GPUs, and loop forever."""
     die_with_parent(int(parent))
     for cgroup in cgroups:
         (Path(cgroup) / "cgroup.procs").write_text("0")

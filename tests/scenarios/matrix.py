@@ -1,9 +1,9 @@
-"""Run all scenarios and print what was found as two confusion matrices in Markdown.
+"""Run all scenarios and print the results as two confusion matrices in Markdown.
 
     PYTHONPATH=tests python -m scenarios.matrix [--only PATTERN] [--verbose] [FILE ...]
 
-The one says what the idle time was put down to, the other which alerts fired. Each is written
-between its markers where a FILE has them.
+One shows what idle time was charged to, the other which alerts fired. Each is written between its
+markers in every FILE that has them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.stall import WAITING_ON
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from scenarios.alerts import Heard, listening
-from scenarios.cases import CASES, Case, Diagnosis, Expected, apart, side_by_side, stages
+from scenarios.cases import CASES, Case, Diagnosis, Expected, stages
 from scenarios.cgroups import Unavailable
-from scenarios.measure import Measured, repeated
+from scenarios.measure import Measured, judged
+from tables.splice import put
 
 CAUSES, ALERTS = "scenarios", "alerts"
 """Names of the markers: `<!-- NAME: begin -->` and `<!-- NAME: end -->`."""
@@ -39,7 +40,7 @@ def row(case: Case, measured: Measured) -> str:
 
 
 def alert_row(case: Case, heard: Heard) -> str:
-    """One line of the matrix of alerts; one that was expected is bold, a failure marked."""
+    """One line of the matrix of alerts; an expected alert is bold, a failure marked."""
     expected = heard.expected
     mark = _WRONG if heard.wrong else ""
     fired = ", ".join(_fired(diagnosis, expected) for diagnosis in sorted(heard.fired))
@@ -57,22 +58,6 @@ def table(rows: Iterable[str]) -> str:
 def alert_table(rows: Iterable[str]) -> str:
     """The matrix of alerts."""
     return _table(["case", "expected", "fired", "primary cause"], "---", rows)
-
-
-def put(path: Path, tables: dict[str, str]) -> None:
-    """Replace what stands between the markers of `path`, of each table that it has markers of."""
-    text = path.read_text()
-    found = False
-    for name, content in tables.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, begun, rest = text.partition(begin)
-        _, ended, after = rest.partition(end)
-        if begun and ended:
-            text = f"{before}{begin}\n{content}\n{end}{after}"
-            found = True
-    if not found:
-        raise SystemExit(f"{path} has none of the markers of {', '.join(tables)}")
-    path.write_text(text)
 
 
 def main() -> None:
@@ -99,11 +84,11 @@ def _measured(cases: Sequence[Case], *, verbose: bool) -> dict[str, str]:
         for stage in stages(cases):
             try:
                 with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-                    results = repeated(side_by_side(stage), Path(folder), listener, _tell)
+                    results = judged(stage, Path(folder), listener, _tell)
             except Unavailable as reason:
                 _tell(f"{', '.join(case.name for case in stage)}: not measured: {reason}")
                 continue
-            for case, of_case in zip(stage, apart(stage, results), strict=True):
+            for case, of_case in zip(stage, results, strict=True):
                 for found in of_case:
                     rows.append(row(case, found))
                     if verbose or found.wrong:

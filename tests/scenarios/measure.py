@@ -1,6 +1,6 @@
-"""Staging one case, and watching it through the sampler that the exporter serves from.
+"""Stages one case and watches it through the sampler that the exporter serves from.
 
-A Prometheus, if there is one, watches the same processes at the same time.
+A Prometheus, if given, watches the same processes at the same time.
 """
 
 from __future__ import annotations
@@ -12,43 +12,45 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
-from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
-from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.accounting.stall import Feeders
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stall import Feeders
 from scenarios import loops
 from scenarios.alerts import Heard, Listener
-from scenarios.cases import Case, Expected, Process
+from scenarios.cases import Case, Expected, Process, apart, side_by_side
 from scenarios.cgroups import disk_of, limited
+from support.samplers import sampling
+from support.waiting import until
 
 MEASURED_SECONDS = 7.0
 ENOUGH = 0.8
-"""Of the idle time, on an accepted cause."""
+"""Least share of idle time on accepted causes."""
 TOO_MUCH = 0.1
-"""Of the idle time, on a wrong cause; also of the observed time, idle where none should be."""
+"""Largest share of idle time on a wrong cause, and of idle time where none is expected."""
 _WARM_SECONDS = 3.0
 _POLL_SECONDS = 0.5
-_PATIENCE_SECONDS = 20.0
+_QUIET_WITHIN_SECONDS = 20.0
 _QUIET_SECONDS = 0.5
 _QUIET = 0.85
-"""Idle share of all CPUs at which nothing but the scenario disturbs it."""
+"""Idle share of all CPUs above which nothing disturbs the scenario."""
 _IDLE_FIELDS = slice(3, 5)
 """`idle` and `iowait` in /proc/stat's first line, after its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one expectation of a case met with."""
+    """What was measured for one expectation of a case."""
 
     expected: Expected
     observed_ns: int
@@ -57,7 +59,7 @@ class Measured:
     feeders: Feeders | None
     """What the feeders did, as the accounting saw it."""
     heard: Heard | None = None
-    """What Prometheus said, if there was one."""
+    """What Prometheus reported, if there was one."""
 
     @property
     def busy(self) -> float:
@@ -72,13 +74,13 @@ class Measured:
 
     @property
     def wrong(self) -> str | None:
-        """What does not meet the expectation, of the idle time or of the alerts; None: all does."""
+        """Which idle time or alerts do not meet the expectation; None if all do."""
         alerts = self.heard.wrong if self.heard else None
         return "; ".join(found for found in (self.wrong_causes, alerts) if found) or None
 
     @property
     def wrong_causes(self) -> str | None:
-        """What does not meet the expectation of the idle time; None when all does."""
+        """Which idle time does not meet the expectation; None if all does."""
         accepted = self.expected.waiting_on
         if not accepted:
             idle = 1 - self.busy
@@ -101,9 +103,9 @@ class Measured:
 def measure(case: Case, folder: Path, listener: Listener | None) -> list[Measured]:
     """Stage `case` with its files below `folder`; one result for each expectation.
 
-    Raises Unavailable where the machine cannot stage it.
+    Raises Unavailable if the machine cannot stage it.
     """
-    _await_quiet()
+    await_quiet()
     with (
         _staged(case, folder) as (board, files),
         _sampling(board) as sampler,
@@ -122,16 +124,26 @@ def measure(case: Case, folder: Path, listener: Listener | None) -> list[Measure
         return results
 
 
-def repeated(
-    case: Case, folder: Path, listener: Listener | None, tell: Callable[[str], None]
-) -> list[Measured]:
-    """`measure`, once more when the first result is wrong: two cores are easily disturbed."""
-    results = measure(case, folder, listener)
-    wrong = [f"{case.name}, repeated: {found.wrong}\n{found}" for found in results if found.wrong]
+def judged(
+    cases: Sequence[Case], folder: Path, listener: Listener | None, tell: Callable[[str], None]
+) -> list[list[Measured]]:
+    """Results of each of `cases`, which run side by side.
+
+    Those that are wrong are measured once more, as two cores are easily disturbed.
+    """
+    results = apart(cases, measure(side_by_side(cases), folder, listener))
+    wrong = {case: found for case, found in zip(cases, results, strict=True) if _reason(found)}
     if not wrong:
         return results
-    tell("\n".join(wrong))
-    return measure(case, folder, listener)
+    for case, found in wrong.items():
+        tell("\n".join([f"{case.name}: {_reason(found)}", *map(str, found)]))
+    again = measure(side_by_side([*wrong]), folder, listener)
+    better = dict(zip(wrong, apart([*wrong], again), strict=True))
+    return [better.get(case, found) for case, found in zip(cases, results, strict=True)]
+
+
+def _reason(results: list[Measured]) -> str:
+    return "; ".join(found.wrong for found in results if found.wrong)
 
 
 def _shown(listener: Listener | None, sampler: Sampler) -> AbstractContextManager[None]:
@@ -141,7 +153,7 @@ def _shown(listener: Listener | None, sampler: Sampler) -> AbstractContextManage
 def _heard(
     results: list[Measured], listener: Listener | None, board: Board, began: float
 ) -> list[Measured]:
-    """`results` with the alerts; those expected come first, as others have to wait for them."""
+    """`results` with the alerts, expected alerts first, as the others have to wait for them."""
     if listener is None:
         return results
     heard: dict[int, Heard] = {}
@@ -152,9 +164,9 @@ def _heard(
     return [replace(found, heard=heard[found.expected.gpu]) for found in results]
 
 
-def _await_quiet() -> None:
-    """Let others finish what they do, up to a point."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+def await_quiet() -> None:
+    """Wait until other programs are quiet, up to a limit."""
+    deadline = time.monotonic() + _QUIET_WITHIN_SECONDS
     while time.monotonic() < deadline:
         idle, total = _cpu_ticks()
         time.sleep(_QUIET_SECONDS)
@@ -182,7 +194,7 @@ def _watch(sampler: Sampler, expectations: list[Expected]) -> list[Measured]:
 
 
 def _exact(sampler: Sampler) -> tuple[GpuSnapshot, ...]:
-    """The GPUs now, every nanosecond of theirs accounted for."""
+    """The GPUs now, with every nanosecond accounted for."""
     gpus = sampler.state().gpus
     for gpu in gpus:
         totals = gpu.totals
@@ -210,15 +222,9 @@ def _difference(
 
 @contextmanager
 def _sampling(board: Board) -> Iterator[Sampler]:
-    fatal: list[str] = []
-    sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), fatal.append)
-    sampler.start()
-    try:
-        _until(lambda: _accounted(sampler, len(board.gpus)), "the sampler accounts for all GPUs")
+    with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
+        until(lambda: _accounted(sampler, len(board.gpus)), "the sampler accounts for all GPUs")
         yield sampler
-    finally:
-        sampler.stop()
-    assert fatal == []
 
 
 def _accounted(sampler: Sampler, gpus: int) -> bool:
@@ -228,13 +234,13 @@ def _accounted(sampler: Sampler, gpus: int) -> bool:
 
 @contextmanager
 def _staged(case: Case, folder: Path) -> Iterator[tuple[Board, Path]]:
-    """The case's processes at work; they, their control groups and files go afterwards."""
+    """The case's processes, running; they, their cgroups and files are removed afterwards."""
     if case.needs_disk:
         disk_of(folder)
     with ExitStack() as cleanup:
         files = Path(cleanup.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         if case.data_bytes:
-            _make_data(files / loops.DATA, case.data_bytes)
+            make_data(files / loops.DATA, case.data_bytes)
         board = create(files / "board", gpus=[H100] * case.gpus)
         cleanup.callback(board.close)
         cages: tuple[Path, ...] = ()
@@ -246,8 +252,8 @@ def _staged(case: Case, folder: Path) -> Iterator[tuple[Board, Path]]:
         yield board, files
 
 
-def _make_data(path: Path, size: int) -> None:
-    """A file that is on the disk and nowhere in memory."""
+def make_data(path: Path, size: int) -> None:
+    """A file that is on disk and not in the page cache."""
     block = os.urandom(loops.MEBIBYTE)
     with open(path, "wb") as file:
         file.writelines(block for _ in range(size // len(block)))
@@ -266,7 +272,7 @@ def _running(
     command += [f"{os.getpid()}", *map(str, cages)]
     started = subprocess.Popen(command, start_new_session=True)
     try:
-        _until(
+        until(
             lambda: started.poll() is not None or all(_holds(board, gpu, started) for gpu in gpus),
             f"{process.loop} holds its GPUs",
         )
@@ -274,33 +280,26 @@ def _running(
         yield
         assert started.poll() is None, f"{process.loop} ended early"
     finally:
-        _end(started)
+        end_group(started)
 
 
 def _holds(board: Board, gpu: int, process: subprocess.Popen[bytes]) -> bool:
     return any(entry.pid == process.pid for entry in board.gpus[gpu].record.processes)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its workers, which are of its group, and see them gone."""
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its workers, which share its group, and wait until they are gone."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    _until(lambda: not _lives(process.pid), "the end of killed processes")
+    until(lambda: not _lives(process.pid), "the end of killed processes")
 
 
 def _lives(group: int) -> bool:
-    """Whether a process of `group` does; in a container nobody may bury the dead."""
+    """Whether a process of `group` lives; zombies do not count, as nobody may reap them."""
     for process in psutil.process_iter(["status"]):
         with contextlib.suppress(ProcessLookupError):
             dead = process.info["status"] == psutil.STATUS_ZOMBIE
             if not dead and os.getpgid(process.pid) == group:
                 return True
     return False
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.05)

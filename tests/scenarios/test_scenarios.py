@@ -1,6 +1,6 @@
-"""Real processes starve a virtual GPU in known ways; accounting and alerts must name the way.
+"""Real processes starve a virtual GPU in known ways; accounting and alerts must name them.
 
-Each case runs once and is judged twice; those that hardly take a CPU run at the same time.
+Each case runs once and is checked twice; those that take little CPU run at the same time.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from scenarios.alerts import Listener, listening
-from scenarios.cases import CASES, Case, apart, side_by_side, stages
+from scenarios.cases import CASES, Case, stages
 from scenarios.cgroups import Unavailable
 from scenarios.matrix import alert_row, row
-from scenarios.measure import Measured, repeated
+from scenarios.measure import Measured, judged
 from support.tools import require
+from support.waiting import note_repeated
 
 pytestmark = [
     pytest.mark.scenarios,
     pytest.mark.xdist_group("scenarios"),
-    pytest.mark.timeout(240),  # a case may be measured twice, after others have become quiet
 ]
 Measure = Callable[[Case], list[Measured]]
 _each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -28,7 +28,7 @@ _each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @pytest.fixture(scope="module")
 def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener | None]:
-    """None where there is no Prometheus: the accounting is judged all the same."""
+    """None without a Prometheus: the accounting is checked all the same."""
     if shutil.which("prometheus") is None:
         yield None
         return
@@ -48,8 +48,8 @@ def measured_fixture(
             stage = stage_of[case.name]
             try:
                 folder = tmp_path_factory.mktemp("case")
-                results = repeated(side_by_side(stage), folder, listener, print)
-                known.update(zip(names(stage), apart(stage, results), strict=True))
+                results = judged(stage, folder, listener, note_repeated)
+                known.update(zip(names(stage), results, strict=True))
             except Unavailable as reason:
                 known.update(dict.fromkeys(names(stage), reason))
         found = known[case.name]

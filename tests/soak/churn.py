@@ -1,9 +1,9 @@
-"""What happens on a node in weeks: processes come and go, GPUs fail and come back.
+"""What happens on a node over weeks: processes come and go, GPUs fail and recover.
 
     python tests/soak/churn.py PARENT BOARD SEED
 
-A process of its own, that forks and has one thread. Ends with its parent, and all that it started
-with it.
+A separate process, as it forks and so must have one thread. It ends with its parent, and so does
+everything that it started.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import (
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.layout import (
     CALLS,
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
-    Board,
-    VirtualGpu,
 )
 
 STEP_SECONDS = 0.03
@@ -38,7 +37,7 @@ _CALLS = [call for call in CALLS if call.startswith(("DeviceGet", "Gpm"))]
 
 
 class Churn:
-    """On the whole GPUs of `board`."""
+    """Churn on the whole GPUs of `board`."""
 
     def __init__(self, board: Board, seed: int) -> None:
         self._board = board
@@ -48,7 +47,7 @@ class Churn:
         self._gpus = [*board.gpus]
 
     def step(self, now: float) -> None:
-        """One thing or the other."""
+        """Do one thing at random."""
         for pid, (gpu, until) in list(self._mains.items()):
             if now > until:
                 self._end(pid, gpu)
@@ -71,7 +70,7 @@ class Churn:
         pid = os.fork()
         if pid == 0:
             _main(parent, self._chance.randrange(4))
-        os.setpgid(pid, pid)  # by its parent, as it may be killed before it gets to run
+        os.setpgid(pid, pid)  # by its parent, as it may be killed before it runs
         gpu.hold(pid, _GIGABYTE)
         self._mains[pid] = gpu, now + self._chance.uniform(0.1, 2.0)
 
@@ -108,7 +107,7 @@ class Churn:
 
 
 def _main(parent: int, workers: int) -> None:
-    """Hold a GPU: listen, be asked, have workers that burn a little."""
+    """Hold a GPU: listen, answer requests, have workers that burn a little CPU."""
     die_with_parent(parent)
     pid = os.getpid()
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,9 +1,9 @@
-"""The exporter with all its waits divided: what takes hours happens in minutes.
+"""The exporter with all its waits divided: hours pass in minutes.
 
     python tests/soak/hurried.py HURRY PORT WEB_CONFIG
 
-Only time is shorter: what is read, how, and what is kept of it is as always. Prints how many ticks
-the GPUs have had so far, ten times a second.
+Only time is shorter: what is read and kept, and how, is unchanged. Prints the GPUs' total number of
+ticks ten times a second.
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from types import ModuleType
 from typing import Any
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter import serve, worker
+from gpu_bottleneck_exporter import collectors
 from gpu_bottleneck_exporter import settings as bounds
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.nvml import NvmlDriver
+from gpu_bottleneck_exporter.commands import serve
+from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
+from gpu_bottleneck_exporter.sampling import worker
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.daemon import HOST
 
 TELL_SECONDS = 0.1
 DEADLINE_SECONDS = 0.5
-_PARTS = re.compile(r"gpu_bottleneck_exporter\.(feeders|host|workload|nodeview|news|worker)\b.*")
+_PARTS = re.compile(
+    r"gpu_bottleneck_exporter\.(feeders|host|workload|nodeview|news|sampling\.(host|worker))\b.*"
+)
 _TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
 _NO_WAITS = frozenset({"TICK_NS", "_HARDLY_MOVED_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
 
 
 def hurry(by: float) -> list[str]:
-    """Divide all waits; their names."""
+    """Divide all waits; returns their names."""
     found = pkgutil.walk_packages(gpu_bottleneck_exporter.__path__, "gpu_bottleneck_exporter.")
     modules = [importlib.import_module(one.name) for one in found if _PARTS.fullmatch(one.name)]
     return [name for module in modules for name in _hurry(module, by)]
@@ -76,7 +80,7 @@ def main(by: float, port: int, web_config: str) -> None:
 
     worker.GpuWorker._tick = counted  # type: ignore[method-assign]
     quick = tuple(replace(one, every_seconds=one.every_seconds / by) for one in ALL)
-    serve.enabled_collectors = lambda settings: quick  # noqa: ARG005 - called by its name
+    collectors.enabled = lambda settings: quick  # noqa: ARG005 - called by its name
     bounds.MINIMUM_INTERVAL_SECONDS = 0.0
     chosen = bounds.Settings(
         interval_seconds=1 / by, deadline_seconds=DEADLINE_SECONDS, web_config_file=web_config

@@ -1,13 +1,13 @@
-"""Runs the exporter for many ticks in a hurry and looks whether it grows.
+"""Runs the exporter for many accelerated ticks and checks whether it grows.
 
     PYTHONPATH=tests python -m soak.soak [TICKS]
 
 The real server on pynvml and the stand-in for the driver's library, all waits divided by 100
-(`hurried.py`), while processes come and go and GPUs fail (`churn.py`), it is scraped without pause,
-its page is looked at, clients hang up, and its web configuration changes. Memory, descriptors
-and threads must be the same over the second half as over the first, but for the warm-up; and when
-all is over, descriptors and threads must be as many as at the start. Prints the figures; the exit
-status is 1 where one grew.
+(`hurried.py`). Meanwhile processes come and go and GPUs fail (`churn.py`), it is scraped without
+pause, its page is loaded, clients hang up, and its web configuration changes. After the warm-up,
+memory, descriptors and threads must be the same over the second half as over the first; at the end,
+descriptors and threads must be as many as at the start. Prints the figures; the exit status is 1 if
+one grew.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ from typing import NamedTuple
 import psutil
 
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
-from support.daemon import HOST, free_port, get, wait_until
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from support.beside import repeated
+from support.daemon import HOST, free_port, get
+from support.waiting import PATIENCE_SECONDS, until
 
 TICKS = 100_000
 GPUS = 4
 HURRY = 100.0
 SAMPLES = 60
-SETTLED_TRIES = 100
 _SCRAPES = ("text/plain", "application/openmetrics-text;version=1.0.0")
 _POLICIES = ("no-referrer", "same-origin")
 
 
 class Figures(NamedTuple):
-    """Of the process, at one moment."""
+    """Figures of the process at one moment."""
 
     ticks: int
     mebibytes: float
@@ -51,29 +53,33 @@ class Figures(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """How much more over the second half is no growth."""
+    """How much more in the second half does not count as growth."""
 
     mebibytes: float = 3.0
-    """The allocator keeps what a peak took, in steps; of a long run, 100 bytes a tick are more."""
+    """The allocator keeps the memory of a peak; in a long run, 100 bytes a tick exceed this."""
     descriptors: float = 32
-    """Processes come and go, by chance more of them in one half."""
+    """Processes come and go, by chance more in one half."""
     threads: float = 0
 
 
+CHURNED = 10
+"""Descriptors that it has open of the processes, at least."""
+SCRAPED = 10
+"""At least as many scrapes, and changes of the configuration."""
 LEFT = 2
-"""So many more descriptors may be open when all is over."""
+"""How many more descriptors may be open at the end."""
 BEGUN = 1
-"""The thread that reads the memory of processes begins with the first of them."""
+"""The thread that reads the memory of processes starts with the first process."""
 
 
 class Result(NamedTuple):
-    """Of one run."""
+    """The figures of one run."""
 
     quiet: Figures
     """Before the churn."""
     run: list[Figures]
     settled: Figures
-    """When it was over."""
+    """After the churn."""
     scrapes: int
     reloads: int
 
@@ -94,13 +100,13 @@ def grown(result: Result, allowed: Allowed) -> list[str]:
 
 
 def _halves(run: Sequence[Figures]) -> tuple[Sequence[Figures], Sequence[Figures]]:
-    """Without the first third, in which it warms up."""
+    """The two halves after the first third, which is the warm-up."""
     warm = run[len(run) // 3 :]
     return warm[: len(warm) // 2], warm[len(warm) // 2 :]
 
 
 def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> Result:
-    """Run it for so many ticks, summed over GPUs."""
+    """Run it for this many ticks, summed over GPUs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         library, config = build(folder / "lib"), folder / "web.yml"
@@ -113,12 +119,14 @@ def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> Resu
                 get(server.port, path)
             quiet = server.settled(None)
             with _churn(board), _clients(server.port, config) as done:
-                run = list(_watched(server, ticks, tell))
+                # It takes its time to start, in which the ticks would be over.
+                until(lambda: server.figures().descriptors > quiet.descriptors + CHURNED, "churn")
+                run = list(_watched(server, ticks, tell, lambda: min(done()) > SCRAPED))
             return Result(quiet, run, server.settled(quiet), *done())
 
 
 class Server:
-    """The exporter in a hurry."""
+    """The accelerated exporter."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.port = port
@@ -128,7 +136,7 @@ class Server:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def figures(self) -> Figures:
-        """Now. Raises RuntimeError when it has ended."""
+        """The figures now. Raises RuntimeError if it has ended."""
         if self._process.poll() is not None:
             raise RuntimeError(f"the exporter ended with status {self._process.returncode}")
         with self._watched.oneshot():
@@ -140,9 +148,9 @@ class Server:
             )
 
     def settled(self, before: Figures | None) -> Figures:
-        """When nothing happens any more: as it was `before`, or the last of many tries."""
-        found = self.figures()
-        for _ in range(SETTLED_TRIES):
+        """The figures once idle: as `before`, or the last when patience ends."""
+        found, deadline = self.figures(), time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
             time.sleep(0.1)
             found, last = self.figures(), found
             if before and found.descriptors <= before.descriptors + 1:
@@ -176,14 +184,12 @@ def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
         ) as process,
     ):
         try:
-            wait_until(
+            until(
                 lambda: get(port, "/-/ready")[0] == http.client.OK,
-                "the exporter",
-                give_up=lambda: process.poll() is not None,
+                lambda: f"the exporter: {log.read_text()[-2000:]}",
+                unless=lambda: process.poll() is not None,
             )
             yield Server(process, port)
-        except RuntimeError as error:
-            raise RuntimeError(f"{error}: {log.read_text()[-2000:]}") from error
         finally:
             process.kill()
 
@@ -200,46 +206,40 @@ def _churn(board: Board) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _clients(port: int, config: Path) -> Iterator[Callable[[], tuple[int, int]]]:
-    """Scrape, look at the page, hang up, change the configuration; how often the first and last."""
-    stop, counts = threading.Event(), [0, 0]
+    """Scrape, load the page, hang up, change the configuration; counts scrapes and changes."""
+    counts = [0, 0]
 
     def scrape() -> None:
-        while not stop.wait(0.02):
-            for accept in _SCRAPES:
-                headers = {"Accept": accept, "Accept-Encoding": "gzip"}
-                counts[0] += get(port, "/metrics", headers)[0] == http.client.OK
-            get(port, "/")
-            with contextlib.suppress(OSError), socket.create_connection((HOST, port)) as one:
-                one.send(b"GET /metrics HTTP/1.1\r\n")
+        for accept in _SCRAPES:
+            headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+            counts[0] += get(port, "/metrics", headers)[0] == http.client.OK
+        get(port, "/")
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port)) as one:
+            one.send(b"GET /metrics HTTP/1.1\r\n")
 
     def reload() -> None:
-        while not stop.wait(0.2):
-            counts[1] += 1
-            _configure(config, counts[1])
+        counts[1] += 1
+        _configure(config, counts[1])
 
-    threads = [threading.Thread(target=scrape), threading.Thread(target=reload)]
-    for thread in threads:
-        thread.start()
-    try:
+    with repeated(scrape, 0.02), repeated(reload, 0.2):
         yield lambda: (counts[0], counts[1])
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def _configure(path: Path, turn: int) -> None:
-    """Replaced at once, as Kubernetes does it."""
+    """Replace it atomically, as Kubernetes does."""
     new = path.with_suffix(".new")
     policy = _POLICIES[turn % len(_POLICIES)]
     new.write_text(f"http_server_config:\n  headers:\n    X-Frame-Options: deny\n# {policy}\n")
     new.rename(path)
 
 
-def _watched(server: Server, ticks: int, tell: Callable[[Figures], object]) -> Iterator[Figures]:
+def _watched(
+    server: Server, ticks: int, tell: Callable[[Figures], object], enough: Callable[[], bool]
+) -> Iterator[Figures]:
+    """Figures for `ticks`, and on until `enough`."""
     step = max(ticks // SAMPLES, 1)
     start = server.figures().ticks
-    while (now := server.figures()).ticks < start + ticks:
+    while (now := server.figures()).ticks < start + ticks or not enough():
         tell(now)
         yield now
         while server.figures().ticks < now.ticks + step:
@@ -247,7 +247,7 @@ def _watched(server: Server, ticks: int, tell: Callable[[Figures], object]) -> I
 
 
 def main(ticks: int) -> int:
-    """Print the figures; the exit status."""
+    """Print the figures; returns the exit status."""
     print("| ticks | RSS, MiB | descriptors | threads |\n|---:|---:|---:|---:|", flush=True)
 
     def tell(now: Figures) -> None:

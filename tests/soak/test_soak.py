@@ -1,27 +1,27 @@
-"""A short soak, and that a long one would tell."""
+"""A short soak, and proof that a long one would find growth."""
 
 from __future__ import annotations
 
 import pytest
 
 from soak.hurried import hurry
-from soak.soak import GPUS, Allowed, Figures, Result, grown, soak
+from soak.soak import CHURNED, GPUS, SCRAPED, Allowed, Figures, Result, grown, soak
 
 SHORT_TICKS = 1_500
 WARMING_UP = Allowed(mebibytes=12)
-"""Memory takes longer than this to come to rest; descriptors and threads do not."""
+"""Memory takes longer than this to settle; descriptors and threads do not."""
 
 
 def test_nothing_is_left_of_processes_that_went_and_gpus_that_failed() -> None:
     result = soak(SHORT_TICKS)
     assert result.run[-1].ticks > SHORT_TICKS // 2
-    assert min(result.scrapes, result.reloads) > 10
-    assert max(one.descriptors for one in result.run) > result.quiet.descriptors + 10
+    assert min(result.scrapes, result.reloads) > SCRAPED
+    assert max(one.descriptors for one in result.run) > result.quiet.descriptors + CHURNED
     assert grown(result, WARMING_UP) == []
 
 
 def made(**growth: float) -> Result:
-    """A run of which each figure grows by so much over its second half."""
+    """A run whose figures each grow by this much over the second half."""
     first = Figures(0, 40.0, 100, 12)
     run = [first._replace(ticks=1000 * turn) for turn in range(100)]
     more = {name: getattr(first, name) + by for name, by in growth.items()}
@@ -51,6 +51,10 @@ def test_what_is_left_over_is_told(left: dict[str, int]) -> None:
 
 def test_all_waits_are_hurried() -> None:
     names = hurry(1.0)
-    for one in ("feeders.watch.DISCOVERY_SECONDS", "worker.SLOWLY", "nodeview.local.KEPT_SECONDS"):
+    for one in (
+        "sampling.host.DISCOVERY_SECONDS",
+        "sampling.worker.SLOWLY",
+        "nodeview.local.KEPT_SECONDS",
+    ):
         assert f"gpu_bottleneck_exporter.{one}" in names
     assert GPUS > 1

@@ -1,11 +1,11 @@
-"""What is staged, and what the idle GPU waits for in it: by construction, not as found."""
+"""What is staged, and what the idle GPU waits for: by construction, not by measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpu_bottleneck_exporter.stall import (
+from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
     HOST_CODE,
@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.stall import (
 from scenarios.cgroups import Limits
 
 Labels = frozenset[str]
-"""Those accepted for a GPU; none: it is kept busy."""
+"""The labels accepted for a GPU; none: it is kept busy."""
 HEALTHY: Labels = frozenset()
 MEBIBYTE = 2**20
 SLOW_DISK = Limits(read_bytes_per_second=16 * MEBIBYTE)
@@ -35,14 +35,14 @@ class Case:
     command: tuple[str, ...]
     """Arguments to the Python of `venv`."""
     expected: tuple[Labels, ...]
-    """By GPU."""
+    """The accepted labels of each GPU."""
     venv: str = "light"
     servers: tuple[str, ...] = ()
-    """Of servers/table.py: machines far away, or clients that ask the loop."""
+    """From servers/table.py: remote machines, or clients of the loop."""
     single_process: bool = True
-    """One tree of processes with one that holds a GPU; not several ranks or holders."""
+    """One process tree with one holder, not several ranks or holders."""
     quick: bool = False
-    """Fit for CI: cheap to install and to run."""
+    """For CI: cheap to install and to run."""
     limits: Limits | None = None
     programs: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """What tells it apart."""
+        """A unique name."""
         return f"{self.family}: {self.name}"
 
     @property
@@ -60,12 +60,12 @@ class Case:
 
     @property
     def needs_disk(self) -> bool:
-        """Whether it must be on a disk, not in memory."""
+        """Whether its files must be on a disk, not in memory."""
         return self.limits is not None
 
 
 def labels(text: str) -> tuple[Labels, ...]:
-    """`peer|asleep; worker_cpu`: what is accepted by GPU; `busy` for none."""
+    """`peer|asleep; worker_cpu`: the labels accepted for each GPU; `busy` for none."""
     return tuple(
         frozenset(label.strip() for label in gpu.split("|") if label.strip() != "busy")
         for gpu in text.split(";")
@@ -468,7 +468,7 @@ BESIDE = (
     _beside("slow thread, a child that sleeps", "child thread", WORKER_CPU),
     _beside("fetching main, a child that sleeps", "child fetch", NETWORK, servers="lines"),
     _beside("slow main, a thread that writes", "writer main", HOST_CODE),
-    # One that asks its thread now and then whether it is done sleeps the same way.
+    # One that polls its thread sleeps the same way.
     _beside("sleeping main, a thread that writes", "writer sleep", f"{ASLEEP}|{STORAGE}"),
     _beside("healthy: an open connection", "connection quick", "busy", servers="lines"),
     _beside("healthy: a thread that writes", "writer quick", "busy"),

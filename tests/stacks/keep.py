@@ -1,9 +1,9 @@
-"""Run a command that ends with the process that asked for it, inside control groups.
+"""Run a command inside control groups that ends when its parent does.
 
     python -m stacks.keep PARENT CGROUPS COMMAND ...
 
-The command replaces this process: it is its own session's leader, as its caller sees to.
-CGROUPS are folders of control groups, separated by colons.
+The command replaces this process, which the caller starts as leader of a new session. CGROUPS are
+folders of control groups, separated by colons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
 
 def main(parent: str, cgroups: str, *command: str) -> None:
-    """Enter, and become the command; the kernel keeps the wish to end with PARENT."""
+    """Enter, and become the command; PR_SET_PDEATHSIG survives the exec."""
     die_with_parent(int(parent))
     for cgroup in filter(None, cgroups.split(":")):
         (Path(cgroup) / "cgroup.procs").write_text("0")

@@ -1,9 +1,9 @@
-"""Measure real loading libraries and print what was found as a table in Markdown.
+"""Measure real loading libraries and print the results as a table in Markdown.
 
     PYTHONPATH=tests python -m stacks.matrix [--only REGEX] [--quick] [FILE ...]
 
-It is written between the markers `<!-- stacks: begin -->` and `<!-- stacks: end -->` of each
-FILE. With --log results are kept as they come, and --resume goes on where one was interrupted.
+The table is written between the markers `<!-- stacks: begin -->` and `<!-- stacks: end -->` of each
+FILE. With --log, results are logged as they arrive, and --resume continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from scenarios.cgroups import Unavailable
 from stacks.cases import CASES, Case
 from stacks.measure import Failed, Found, measured
 from stacks.venvs import VenvError
+from tables.splice import put
 
-BEGIN, END = "<!-- stacks: begin -->", "<!-- stacks: end -->"
 _TELLING = 0.005
 """Smaller shares are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of one case, as it is kept in the log."""
+    """The result of one case, as logged."""
 
     case: str
     family: str
@@ -41,16 +41,16 @@ class Row:
     verdict: str
     """right, wrong, or why it was not measured."""
     at_first: str = ""
-    """What was found before it was measured again, as that was wrong."""
+    """The first result, if it was wrong and measured again."""
 
     @property
     def right(self) -> bool:
-        """Whether every GPU waited for what was expected."""
+        """Whether every GPU waited for what is expected."""
         return self.verdict == "right"
 
     @property
     def staged(self) -> bool:
-        """Whether the machine could do it at all."""
+        """Whether the machine could run it at all."""
         return not self.verdict.startswith("not had")
 
     def __str__(self) -> str:
@@ -77,13 +77,13 @@ def row(case: Case, *, hog: bool = False, once: bool = False, verbose: bool = Fa
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The cases, then how many of each family came out right."""
+    """The cases, then how many of each family were right."""
     head = "| family | case | waits for | busy | found |\n| --- | --- | --- | ---: | --- |"
     return "\n".join([head, *map(str, rows), "", summary(rows)])
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Right and wrong by family and over all."""
+    """Right and wrong, by family and in total."""
     families: dict[str, list[Row]] = defaultdict(list)
     for one in rows:
         if one.staged:
@@ -96,15 +96,6 @@ def summary(rows: Sequence[Row]) -> str:
     )
     lines.append(_count("**all**", staged))
     return "\n".join(lines)
-
-
-def put(path: Path, content: str) -> None:
-    """Replace what stands between the markers of `path`."""
-    before, begun, rest = path.read_text().partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (begun and ended):
-        raise SystemExit(f"{path} has not both {BEGIN} and {END}")
-    path.write_text(f"{before}{BEGIN}\n{content}\n{END}{after}")
 
 
 def main() -> None:
@@ -133,7 +124,7 @@ def main() -> None:
     text = table(rows)
     sys.stdout.write(f"{text}\n")
     for path in options.files:
-        put(path, text)
+        put(path, {"stacks": text})
 
 
 def _options() -> argparse.Namespace:

@@ -1,7 +1,7 @@
-"""Staging one case: its servers, its loop, the sampler that the exporter serves from.
+"""Stages one case: its servers, its loop, and the sampler that the exporter serves from.
 
-Every process is of a session of its own, and carries a mark in its environment by which
-it and all that it started are found and killed afterwards.
+Every process has its own session, and a mark in its environment by which it and all that it
+started are found and killed afterwards.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
-from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampler import Sampler
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from scenarios.cgroups import Unavailable, disk_of, limited
 from stacks import venvs
 from stacks.cases import Case, Labels
 from stacks.servers.table import SERVERS, Server
+from support.samplers import sampling
 
 ENOUGH = 0.8
-"""Of the idle time, on accepted labels."""
+"""Least share of idle time on accepted labels."""
 BUSY = 0.9
-"""At least, where the loop is fed well; and where it is not:"""
+"""Least busy share if the loop is well fed."""
 TOO_BUSY = 0.75
-"""Nothing is told by a case whose GPU is hardly idle."""
+"""Above this busy share, a starved case has too little idle time to judge."""
 WARM_SECONDS = 3.0
 MEASURED_SECONDS = 6.0
 _FIRST_WORK_NS = 100_000_000
@@ -48,7 +49,7 @@ _LOG_CHARACTERS = 1500
 _KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH")
 
 
-class Failed(Exception):  # noqa: N818 - it is told like a result
+class Failed(Exception):  # noqa: N818 - reported like a result
     """The case did not run as it should."""
 
 
@@ -65,7 +66,7 @@ class Found:
 
     @property
     def wrong(self) -> str | None:
-        """What does not meet the expectation; None: all does."""
+        """What does not meet the expectation; None if all does."""
         if not self.expected:
             return None if self.busy >= BUSY else f"busy {self.busy:.0%} only"
         if self.busy > TOO_BUSY:
@@ -75,15 +76,18 @@ class Found:
 
 
 def measure(case: Case, *, hog: bool = False) -> list[Found]:
-    """Stage `case` alone on the machine, or beside a process that burns a core.
+    """Stage `case` alone on the machine, or next to a process that burns a core.
 
-    Raises Failed where it did not run, Unavailable where the machine has not what it takes.
+    Raises Failed if it did not run, Unavailable if the machine lacks what it takes.
     """
     for program in case.programs:
         if shutil.which(program) is None:
             raise Unavailable(f"no {program} on this machine")
     _await_quiet()
-    with _staged(case, hog=hog) as (board, stage), _sampling(board) as sampler:
+    with (
+        _staged(case, hog=hog) as (board, stage),
+        sampling(lambda: VirtualDriver(board), Settings()) as sampler,
+    ):
         time.sleep(WARM_SECONDS)
         before = sampler.state().gpus
         time.sleep(MEASURED_SECONDS)
@@ -98,7 +102,7 @@ def measure(case: Case, *, hog: bool = False) -> list[Found]:
 def measured(
     case: Case, *, hog: bool = False, once: bool = False
 ) -> tuple[list[Found], list[Found] | None]:
-    """What is found; and what was at first, if that was wrong: two cores are easily disturbed."""
+    """The result, and the first one if that was wrong: two cores are easily disturbed."""
     first = measure(case, hog=hog)
     if once or not any(found.wrong for found in first):
         return first, None
@@ -113,7 +117,7 @@ class Stage:
         self._folder = folder
         self._mark = uuid.uuid4().hex
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._port = _free_port()
+        self._port = free_port()
         _make_library(folder / "lib")
         (folder / "home").mkdir()
 
@@ -130,7 +134,7 @@ class Stage:
         self._until(announced.exists, f"{name} listens")
 
     def start_loop(self, cgroups: tuple[Path, ...], board: Board) -> None:
-        """Start the case's command, and wait for its first work or for its word."""
+        """Start the case's command, and wait for its first work or its message."""
         interpreter = f"{venvs.python(self._case.venv)}"
         words = [word.format(port=self._port) for word in self._case.command]
         self._start("loop", [interpreter, *words], cgroups)
@@ -142,13 +146,13 @@ class Stage:
         self._start("hog", [sys.executable, "-c", burn])
 
     def check(self) -> None:
-        """Raise Failed when something has ended."""
+        """Raise Failed if a process has ended."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise Failed(f"{name} ended with {process.returncode}: {self._log(name)}")
 
     def end(self) -> None:
-        """Kill them all and what they started, and see them gone."""
+        """Kill all processes and their descendants, and wait until they are gone."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while left := _started(self._mark, self._folder):
             for pid in left:
@@ -220,7 +224,7 @@ def _staged(case: Case, *, hog: bool) -> Iterator[tuple[Board, Stage]]:
         if case.limits:
             cgroups = cleanup.enter_context(limited(case.limits, folder))
         stage = Stage(case, folder)
-        cleanup.callback(_unmount, folder / "mount")
+        cleanup.callback(unmount, folder / "mount")
         cleanup.callback(stage.end)
         for name in case.servers:
             stage.start_server(name, SERVERS[name])
@@ -228,18 +232,6 @@ def _staged(case: Case, *, hog: bool) -> Iterator[tuple[Board, Stage]]:
         if hog:
             stage.start_hog()
         yield board, stage
-
-
-@contextmanager
-def _sampling(board: Board) -> Iterator[Sampler]:
-    fatal: list[str] = []
-    sampler = Sampler(lambda: VirtualDriver(board), ALL, Settings(), fatal.append)
-    sampler.start()
-    try:
-        yield sampler
-    finally:
-        sampler.stop()
-    assert fatal == []
 
 
 def _difference(
@@ -263,13 +255,13 @@ def _difference(
 
 
 def _make_library(folder: Path) -> None:
-    """What loops may import beside their library: the package and this suite, nothing more."""
+    """What loops may import apart from their library: only the package and this suite."""
     folder.mkdir()
     (folder / "gpu_bottleneck_exporter").symlink_to(Path(gpu_bottleneck_exporter.__file__).parent)
     (folder / "stacks").symlink_to(Path(__file__).parent)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
@@ -277,9 +269,9 @@ def _free_port() -> int:
 
 
 def _started(mark: str, home: Path) -> list[int]:
-    """The living processes whose environment has the mark, or that are at home in the folder.
+    """The living processes that have the mark in their environment, or work in the folder.
 
-    A process that gives itself a title, as redis-server and Ray's do, overwrites its environment.
+    Processes that set their title, such as redis-server and Ray's, overwrite their environment.
     """
     wanted = f"STACKS_MARK={mark}".encode()
     found = []
@@ -291,14 +283,14 @@ def _started(mark: str, home: Path) -> list[int]:
     return found
 
 
-def _unmount(folder: Path) -> None:
-    """What a killed FUSE server leaves behind."""
+def unmount(folder: Path) -> None:
+    """Unmount what a killed FUSE server leaves behind."""
     if any(f" {folder} " in line for line in Path("/proc/mounts").read_text().splitlines()):
         subprocess.run(["umount", "-l", f"{folder}"], check=False)
 
 
 def _await_quiet() -> None:
-    """Let others finish what they do, up to a point."""
+    """Wait until other programs are quiet, up to a limit."""
     deadline = time.monotonic() + _QUIET_SECONDS
     while time.monotonic() < deadline:
         before = os.times()

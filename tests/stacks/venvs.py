@@ -1,6 +1,6 @@
-"""The suite's own virtual environments: built when first asked for, and kept.
+"""The suite's virtual environments: built on first use, and kept.
 
-They lie in `.stacks/` at the top of the project, or where the variable STACKS_HOME says.
+They lie in `.stacks/` at the top of the project, or in $STACKS_HOME.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 HOME = Path(os.environ.get("STACKS_HOME") or Path(__file__).parents[2] / ".stacks")
 TORCH = "torch==2.13.0"
-"""The CPU build; whatever needs torch is installed after it, or pip brings the CUDA build."""
+"""The CPU build. Install it before whatever needs torch, or pip brings the CUDA build."""
 
 VENVS: dict[str, Sequence[Sequence[str]]] = {
     "light": [
@@ -33,7 +33,7 @@ VENVS: dict[str, Sequence[Sequence[str]]] = {
         [TORCH, "numpy>=1.26"],
         [TORCH, "webdataset>=1", "datasets>=4", "litdata>=0.2.50", "boto3>=1.35"],
         [TORCH, "aiohttp>=3.10", "requests>=2.32", "transformers>=4.50"],
-        # It is content with newer versions of what it pins.
+        # It works with newer versions of what it pins.
         ["--no-deps", "mosaicml-streaming>=0.11"],
         [TORCH, "Brotli", "catalogue", "python-snappy", "xxhash", "zstd", "fsspec", "tqdm"],
     ],
@@ -45,11 +45,11 @@ VENVS: dict[str, Sequence[Sequence[str]]] = {
 
 
 class VenvError(Exception):
-    """It could not be built; the message is the command to try by hand."""
+    """The build failed; the message is the command to try by hand."""
 
 
 def python(name: str) -> Path:
-    """The interpreter of venv `name`, which is built if it is not there or out of date.
+    """The interpreter of venv `name`, which is built if missing or out of date.
 
     Raises VenvError.
     """

@@ -32,7 +32,7 @@ def services(osv_url: str | None) -> list[list[str]]:
 def answer(service: Sequence[str]) -> list[Mapping[str, Any]]:
     """What the service says of each package; nothing where it cannot be asked."""
     command = [sys.executable, "-m", "pip_audit", "-r", f"{LOCK}", "--require-hashes"]
-    command += ["--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "5"]
+    command += ["--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "20"]
     try:
         done = subprocess.run(
             [*command, *service], capture_output=True, check=False, timeout=_TIMEOUT_SECONDS

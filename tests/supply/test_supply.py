@@ -6,16 +6,14 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from supply.audit import LOCK, locked
+from support.beside import Reply, Request, answering
 from support.daemon import HOST, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -38,28 +36,12 @@ ADVISORY = {
 def advisories(broken: str | None) -> Iterator[str]:
     """An OSV service that knows of one vulnerability, or none; its address."""
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            asked: dict[str, Any] = json.loads(self.rfile.read(length))
-            found = [ADVISORY] if asked["package"]["name"] == broken else []
-            body = json.dumps({"vulns": found} if found else {}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", f"{len(body)}")
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: Request) -> Reply:
+        known = json.loads(request.body)["package"]["name"] == broken
+        return Reply(json.dumps({"vulns": [ADVISORY]} if known else {}).encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer((HOST, 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{HOST}:{server.server_port}/v1/query"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(answer) as port:
+        yield f"http://{HOST}:{port}/v1/query"
 
 
 def audit(address: str) -> tuple[int, str]:

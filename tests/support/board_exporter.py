@@ -1,9 +1,7 @@
-"""The exporter as a process of its own, on a virtual board that somebody else made and feeds.
+"""The exporter as a separate process, on a virtual board that something else made and feeds.
 
-    python tests/support/board_exporter.py BOARD PORT
-
-serves the board through the driver in Python; `over_nvml` starts the normal command
-line on the C stand-in for the driver's library. Port 0 lets the kernel choose.
+`over_board` starts it over the driver in Python, `over_nvml` the normal command line on the C
+stand-in for the driver's library. Port 0 lets the kernel choose.
 """
 
 from __future__ import annotations
@@ -13,15 +11,16 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from support import board_server
+from support.waiting import until
+
 HOST = "127.0.0.1"
-_PATIENCE_SECONDS = 60
 _LOG_BYTES = 100_000
 _SERVING = re.compile(r"serving on http://[^:]+:(\d+)/")
 
@@ -35,14 +34,14 @@ class Exporter:
 
     @property
     def target(self) -> str:
-        """What Prometheus is to scrape."""
+        """The address for Prometheus to scrape."""
         return f"{HOST}:{self.port}"
 
 
 @contextmanager
 def over_board(board: Path, port: int = 0) -> Iterator[Exporter]:
     """The exporter over the driver in Python."""
-    with started([sys.executable, __file__, f"{board}", f"{port}"], {}) as exporter:
+    with started([sys.executable, board_server.__file__, f"{board}", f"{port}"], {}) as exporter:
         yield exporter
 
 
@@ -71,34 +70,15 @@ def started(command: list[str], places: dict[str, str]) -> Iterator[Exporter]:
 
 
 def _port(process: subprocess.Popen[bytes], log: IO[bytes]) -> int:
-    """The port the exporter says it serves on; raises when it ended instead."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        if found := _SERVING.search(_text(log)):
-            return int(found[1])
-        time.sleep(0.02)
-    raise RuntimeError(f"the exporter has not started:\n{_text(log)}")
+    """The port that the exporter reports; raises if it has ended instead."""
+    found = until(
+        lambda: _SERVING.search(_text(log)),
+        lambda: f"the exporter: {_text(log)}",
+        unless=lambda: process.poll() is not None,
+    )
+    return int(found[1])
 
 
 def _text(log: IO[bytes]) -> str:
-    # The exporter writes at the file's position, which reading must not move.
+    # The exporter writes at the file's position, so reading must not move it.
     return os.pread(log.fileno(), _LOG_BYTES, 0).decode()
-
-
-def main(board: str, port: str) -> None:
-    """Serve the board file `board` until SIGTERM."""
-    # Imported by the exporter's process only.
-    from gpu_bottleneck_exporter.driver.board import Board  # noqa: PLC0415
-    from gpu_bottleneck_exporter.driver.virtual import VirtualDriver  # noqa: PLC0415
-    from gpu_bottleneck_exporter.serve import serve  # noqa: PLC0415
-    from gpu_bottleneck_exporter.settings import Settings  # noqa: PLC0415
-    from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415
-
-    sockets = bind(f"{HOST}:{port}")
-    sys.stderr.write(f"serving on http://{HOST}:{sockets[0].getsockname()[1]}/metrics\n")
-    sys.stderr.flush()
-    serve(Settings(), lambda: VirtualDriver(Board(Path(board))), sockets)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""A real browser, with what it complained of."""
+"""A real browser, and what it complained about."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from support.tools import require
+from support.waiting import PATIENCE_SECONDS
 
 FLAGS = (
     "--no-sandbox",
@@ -19,14 +20,16 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MILLISECONDS = 60_000
+PATIENCE_MILLISECONDS = 1000 * PATIENCE_SECONDS
 PHONE: ViewportSize = {"width": 360, "height": 740}
 DESK: ViewportSize = {"width": 1280, "height": 900}
+
+expect.set_options(timeout=PATIENCE_MILLISECONDS)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, headless, with a profile of its own."""
+    """Debian's Chromium, headless, with a fresh profile."""
     program = require("chromium", "chromium")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
@@ -42,7 +45,7 @@ def opened(
     url: str,
     **context: Any,  # noqa: ANN401 - what new_context takes
 ) -> Iterator[tuple[Page, list[str]]]:
-    """A page of a fresh context, and what its console says."""
+    """A page in a fresh context, and its console messages."""
     said: list[str] = []
     with browser.new_context(**context) as fresh:
         fresh.set_default_timeout(PATIENCE_MILLISECONDS)

@@ -1,4 +1,4 @@
-"""Certificates of authorities that each test makes for itself."""
+"""Certificates and their authorities, made by each test for itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 
 import trustme
 
-PATIENCE_SECONDS = 60
-"""How long to wait for what must come; never a measure of speed."""
+from support.waiting import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def client(
     pair: Pair | None = None,
     versions: tuple[ssl.TLSVersion, ssl.TLSVersion] | None = None,
 ) -> ssl.SSLContext:
-    """A client that trusts `authority` (None: everybody) and shows `pair`."""
+    """A client that trusts `authority` (None: any) and presents `pair`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if authority is None:
         context.check_hostname = False
@@ -75,9 +74,9 @@ def ask(
     path: str = "/metrics",
     headers: dict[str, str] | None = None,
 ) -> int:
-    """The status of one request, on a connection of its own.
+    """The status of one request on a new connection.
 
-    Raises OSError, of which ssl.SSLError is one, where the connection is refused.
+    Raises OSError, or its subclass ssl.SSLError, if the connection is refused.
     """
     connection = http.client.HTTPSConnection(
         "localhost", port, context=context, timeout=PATIENCE_SECONDS

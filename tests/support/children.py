@@ -1,4 +1,4 @@
-"""A process that forks, burns CPU and ends its children on command."""
+"""A process that forks, burns CPU and kills its children on command."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ def burn(seconds):
     while time.process_time() < end:
         pass
 
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # children wait for it
 for line in sys.stdin:
     word, argument = line.split()
     if word == "fork":
         pid = os.fork()
         if pid == 0:
+            if float(argument):
+                signal.sigwait([signal.SIGUSR1])
             burn(float(argument))
             time.sleep(600)
             os._exit(0)
@@ -37,7 +40,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Parent:
-    """The process, to be talked to through its pipes."""
+    """The process, controlled through its pipes."""
 
     process: subprocess.Popen[bytes]
 
@@ -46,15 +49,19 @@ class Parent:
         return self.process.pid
 
     def fork(self, burn_seconds: float = 0.0) -> int:
-        """Start a child, which first burns CPU; its pid."""
+        """Start a child that burns CPU once it is let; returns its pid."""
         return int(self._tell(f"fork {burn_seconds}"))
 
+    def let_burn(self, pid: int) -> None:
+        """Let a child begin, whose CPU time counts from when it was discovered."""
+        os.kill(pid, signal.SIGUSR1)
+
     def end_child(self, pid: int) -> None:
-        """Kill a child and wait for it: nothing is left of it afterwards."""
+        """Kill a child and wait for it, so that nothing is left of it."""
         self._tell(f"end {pid}")
 
     def burn(self, seconds: float) -> None:
-        """Use so much CPU itself."""
+        """Use this much CPU time in the process itself."""
         self._tell(f"burn {seconds}")
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The command as a user runs it: a process of its own."""
+"""The command as a user runs it: as a separate process."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.waiting import PATIENCE_SECONDS, until
+
 COMMAND = (sys.executable, "-m", "gpu_bottleneck_exporter")
-PATIENCE_SECONDS = 60
-"""How long a test waits for what must come; never a measure of speed."""
 ANY_PORT = ("--web.listen-address", "127.0.0.1:0")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """The environment without settings, and without a driver that can be used.
+    """The environment without settings and without a usable driver.
 
     An empty libnvidia-ml.so.1 in `folder` is found first, and cannot be loaded.
     """
@@ -34,7 +34,7 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 def run(
     folder: Path, *arguments: str, way: Sequence[str] = (), **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command run to its end, `way` put before it."""
+    """Run the command to its end, prefixed with `way`."""
     return subprocess.run(
         [*way, *COMMAND, *arguments],
         cwd=folder,
@@ -47,17 +47,9 @@ def run(
     )
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what must come."""
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < give_up, f"{what} did not come"
-        time.sleep(0.02)
-
-
 @dataclass(frozen=True)
 class Server:
-    """A running `serve` or `demo`, leader of a session of its own."""
+    """A running `serve` or `demo`, leader of its own session."""
 
     process: subprocess.Popen[bytes]
     errors: Path
@@ -72,10 +64,17 @@ class Server:
     def url(self) -> str:
         """Where its metrics are."""
         pattern = re.compile(r"^serving on (https?://\S+)$", re.MULTILINE)
-        wait_for(lambda: bool(pattern.search(self.said)) or self.ended, "the address")
-        found = pattern.search(self.said)
-        assert found is not None, self.said
+        found = until(
+            lambda: pattern.search(self.said),
+            lambda: f"the address: {self.said}",
+            unless=lambda: self.ended and not pattern.search(self.said),
+        )
         return found[1]
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.split(":")[2].split("/")[0])
 
     @property
     def ended(self) -> bool:
@@ -104,7 +103,7 @@ class Server:
         return dict(_session(self.process.pid))
 
     def boards(self) -> set[Path]:
-        """The boards that its processes work on."""
+        """The boards that its processes use."""
         words = {word for command in self.session().values() for word in command}
         found = {Path(word) for word in words if "/gpu-board-" in word}
         self.known_boards.update(found)
@@ -115,9 +114,8 @@ class Server:
 def serving(
     folder: Path, *arguments: str, way: Sequence[str] = (), **variables: str
 ) -> Iterator[Server]:
-    """The command in the background, `way` put before it; afterwards nothing of it is left."""
-    errors = folder / "stderr"
-    with errors.open("wb") as file:
+    """Run the command in the background, prefixed with `way`; nothing of it is left afterwards."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="stderr-", delete=False) as file:
         process = subprocess.Popen(
             [*way, *COMMAND, *arguments],
             cwd=folder,
@@ -127,7 +125,7 @@ def serving(
             stderr=file,
             start_new_session=True,
         )
-    server = Server(process, errors)
+    server = Server(process, Path(file.name))
     try:
         yield server
     finally:
@@ -144,10 +142,12 @@ def serving(
 def _session(leader: int) -> Iterator[tuple[int, list[str]]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            command = (folder / "cmdline").read_bytes().decode().split("\0")
+            # Any process on the machine is looked at: names may be any bytes.
+            stat = os.fsdecode((folder / "stat").read_bytes())
+            command = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
+        state, _, _, session = stat.rpartition(")")[2].split()[:4]
         if int(session) == leader and state != "Z":
             yield int(folder.name), command
 

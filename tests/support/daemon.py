@@ -1,4 +1,4 @@
-"""A server that a test starts, waits for and ends."""
+"""A server that a test starts, waits for and stops."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ import http.client
 import os
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.waiting import PATIENCE_SECONDS, until
+
 HOST = "127.0.0.1"
-PATIENCE_SECONDS = 60
-"""How long to wait for what must come; never a measure of speed."""
-
-
-def wait_until(condition: Callable[[], bool], what: str, give_up: Callable[[], bool]) -> None:
-    """Wait until `condition` holds; raises when it does not come, or `give_up` says so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if give_up() or time.monotonic() > deadline:
-            raise RuntimeError(f"{what} has not come")
-        time.sleep(0.05)
+_kept: list[socket.socket] = []
 
 
 def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """Status and body of one request, by no proxy; status 0 where nobody listens."""
+    """Status and body of one request, without a proxy; status 0 if nobody listens."""
     connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("GET", path, headers=headers or {})
@@ -39,10 +30,15 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[in
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on, kept for servers that set SO_REUSEADDR, as they all do.
+
+    It stays bound until this process ends: the kernel gives it to nobody who asks for any port.
+    """
+    probe = socket.socket()
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind((HOST, 0))
+    _kept.append(probe)
+    return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -53,7 +49,7 @@ def daemon(
     log: Path,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[int]:
-    """Runs `command` until the end of the block; its pid, once path `ready` of `port` answers.
+    """Run `command` until the end of the block; yields its pid once `ready` on `port` answers.
 
     `variables` are added to its environment.
     """
@@ -63,14 +59,11 @@ def daemon(
         subprocess.Popen(command, env=environment, stdout=output, stderr=output) as child,
     ):
         try:
-            try:
-                wait_until(
-                    lambda: get(port, ready)[0] == http.client.OK,
-                    command[0],
-                    give_up=lambda: child.poll() is not None,
-                )
-            except RuntimeError as error:
-                raise RuntimeError(f"{error}: {log.read_text()}") from error
+            until(
+                lambda: get(port, ready)[0] == http.client.OK,
+                lambda: f"{command[0]}: {log.read_text()}",
+                unless=lambda: child.poll() is not None,
+            )
             yield child.pid
         finally:
             child.kill()

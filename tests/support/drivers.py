@@ -10,10 +10,10 @@ from pathlib import Path
 import pynvml
 
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.driver.board import Board
-from gpu_bottleneck_exporter.driver.nvml import NvmlDriver
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
-from gpu_bottleneck_exporter.driver.virtual import VirtualDriver
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
 
 KINDS = ("virtual", "nvml")
 
@@ -31,7 +31,7 @@ class Libraries:
         return library if library.exists() else build(library.parent, branch)
 
     def load(self, branch: int) -> None:
-        """Make pynvml use a fresh instance of the library, as a new process would."""
+        """Make pynvml load a fresh instance of the library, as in a new process."""
         self._copies += 1
         copy = self._folder / f"copy{self._copies}.so"
         shutil.copy(self.path(branch), copy)

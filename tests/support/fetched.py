@@ -1,4 +1,4 @@
-"""What tests fetch from package registries: once, kept in the virtual environment."""
+"""What tests fetch from package registries: once, then kept in the virtual environment."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from support.tools import _missing, require
 _CACHE = Path(sys.prefix) / "fetched"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 ALL_BRANCHES = "sid"
-"""The suite of Debian that has drivers of many branches, from 390 on, and what is newest."""
+"""The Debian suite with drivers of many branches, from 390 on, and the newest packages."""
 
 
 def header(package: str, version: str | None) -> Path:
-    """NVIDIA's nvml.h as wheel `package` of `version` has it, or the newest one."""
+    """NVIDIA's nvml.h from wheel `package`, of `version` or the newest."""
     wanted = f"{package}=={version}" if version else package
 
     def fetch(folder: Path) -> None:
@@ -35,7 +35,7 @@ def header(package: str, version: str | None) -> Path:
 
 
 def package(requirement: str) -> Path:
-    """A folder into which pip has installed `requirement` alone."""
+    """A folder into which pip has installed only `requirement`."""
     return _once(
         requirement,
         lambda folder: _pip("install", "--no-deps", "--target", f"{folder}", requirement),
@@ -43,22 +43,22 @@ def package(requirement: str) -> Path:
 
 
 def nvidia_library(debian_package: str, suite: str | None = None) -> Path:
-    """The libnvidia-ml.so.1 of a package in Debian's non-free, of `suite` or of this machine's."""
+    """The libnvidia-ml.so.1 of a Debian non-free package, from `suite` or this machine's suite."""
     return next(_unpacked(debian_package, suite, "non-free").rglob("libnvidia-ml.so.1"))
 
 
 def go_source(debian_package: str, path: str, suite: str = ALL_BRANCHES) -> Path:
-    """A file of a Go library, by its import path, as a package of Debian has it."""
+    """A file of a Go library, by its import path, from a Debian package."""
     return _unpacked(debian_package, suite, "main") / "usr/share/gocode/src" / path
 
 
 def kernel(debian_package: str) -> Path:
-    """The newest kernel's image, by the package that depends on it; this machine's release."""
+    """The newest kernel image of this machine's release, by the package that depends on it."""
     return next(_unpacked(debian_package, None, "main", depended=True).glob("boot/vmlinuz-*"))
 
 
 def _unpacked(name: str, suite: str | None, component: str, *, depended: bool = False) -> Path:
-    """A package of Debian, or the first that it depends on: unpacked, not installed."""
+    """A Debian package, or its first dependency: unpacked, not installed."""
     wanted = suite or _codename()
 
     def fetch(folder: Path) -> None:
@@ -87,7 +87,7 @@ def _codename() -> str:
 
 
 def _index(folder: Path, suite: str, component: str) -> None:
-    """A package index of its own, from the mirror that this machine uses."""
+    """A separate package index, from the mirror that this machine uses."""
     known = _run(
         ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) ", "Created-By: Packages"]
     )
@@ -100,7 +100,7 @@ def _index(folder: Path, suite: str, component: str) -> None:
 
 
 def _apt(index: Path, *command: str) -> None:
-    """apt-get on `index` alone, from within it."""
+    """Run apt-get on `index` only, from within it."""
     options = {
         "Dir::Etc::SourceList": index / "sources.list",
         "Dir::Etc::SourceParts": "/dev/null",
@@ -128,7 +128,7 @@ def _run(command: list[str], cwd: Path | None = None) -> str:
 
 
 def _once(name: str, fetch: Callable[[Path], None]) -> Path:
-    """The folder that `fetch` has filled, now or in an earlier run; one process fetches."""
+    """The folder that `fetch` has filled, now or in an earlier run; only one process fetches."""
     folder = _CACHE / name.replace(" ", "-").replace("/", "-")
     _CACHE.mkdir(exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:

@@ -1,4 +1,4 @@
-"""A file system that never answers, as of a network whose server is gone."""
+"""A file system that never answers, like a network one whose server is down."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MNT_DETACH = 2
 
 @contextmanager
 def hanging(folder: Path) -> Iterator[Callable[[], None]]:
-    """`folder` hangs whoever looks into it, until what is yielded is called, and at the end.
+    """Make access to `folder` hang until the yielded function is called, or until the end.
 
-    FUSE without the program behind it: the kernel waits for its first word. Those who wait
-    get ENOTCONN when it ends.
+    This is FUSE without the program behind it: the kernel waits for its first message. Waiting
+    processes get ENOTCONN at the end.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:

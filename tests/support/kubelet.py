@@ -1,13 +1,13 @@
 """A kubelet's pod-resources API: a real gRPC server on a Unix socket.
 
-Its messages are protobuf's own, made from field numbers of the API, so that what reads
-them in the exporter is checked against another implementation. `workload/test_kubelet_api.py`
-holds the numbers to Kubernetes' own definition, which takes packages from Debian.
+The protobuf library builds its messages from the API's field numbers, which checks the exporter's
+own reader against another implementation. `workload/test_kubelet_api.py` compares the numbers with
+Kubernetes' definition, which takes Debian packages.
 """
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,10 +18,12 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
+from support.waiting import PATIENCE_SECONDS
+
 SERVICE = "v1.PodResourcesLister"
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _TYPES = {"string": _FIELD.TYPE_STRING, "int64": _FIELD.TYPE_INT64, "uint64": _FIELD.TYPE_UINT64}
-# Number and name of each field, with * if repeated; of one of these types, or a message.
+# Number and name of each field, * if repeated; its type is one of these or a message.
 _MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
     "ListPodResourcesRequest": {},
     "ListPodResourcesResponse": {1: ("pod_resources*", "PodResources")},
@@ -91,7 +93,7 @@ def message(kind: str, /, **fields: Any) -> Message:  # noqa: ANN401 - what prot
 
 @dataclass(frozen=True)
 class Claim:
-    """A device of a ResourceClaim; kubelets before 1.34 tell CDI's names only."""
+    """A device of a ResourceClaim; kubelets before 1.34 give CDI names only."""
 
     device: str = ""
     driver: str = "gpu.nvidia.com"
@@ -100,7 +102,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Container:
-    """What a container was given."""
+    """The devices of a container."""
 
     name: str = "main"
     devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -118,12 +120,12 @@ class Pod:
 
 
 def with_gpus(name: str, *devices: str, resource: str = "nvidia.com/gpu") -> Pod:
-    """A pod of one container that was given `devices`."""
+    """A pod with one container that got `devices`."""
     return Pod(name, containers=(Container(devices={resource: devices}),))
 
 
 def link_log(folder: Path, pod: str, container_id: str) -> None:
-    """Make the link that /var/log/containers has for the container of `with_gpus(pod)`."""
+    """Create the link in /var/log/containers for the container of `with_gpus(pod)`."""
     (folder / f"{pod}_research_main-{container_id}.log").symlink_to("/var/log/pods/gone/0.log")
 
 
@@ -170,12 +172,16 @@ def _container(container: Container) -> Message:
 
 
 class Kubelet:
-    """Serves `pods` from `start` on; every answer may be slow or a refusal."""
+    """Serves `pods` after `start`; any answer may be slow or a refusal."""
 
     def __init__(self, path: Path, *pods: Pod, service: str = SERVICE) -> None:
         self.path = path
         self.pods: Sequence[Pod] = pods
-        self.delay_seconds = 0.0
+        self.answers = threading.Event()
+        """Cleared while it keeps callers waiting."""
+        self.answers.set()
+        self.early: Sequence[Pod] | None = None
+        """Answered once in place of `pods`, as by one that has just started."""
         self.refusal: grpc.StatusCode | None = None
         self.raw: bytes | None = None
         """Sent instead of a message."""
@@ -191,7 +197,7 @@ class Kubelet:
         self.stop()
 
     def start(self) -> None:
-        """Make a new socket, as a kubelet does."""
+        """Create a new socket, as a kubelet does."""
         self.path.unlink(missing_ok=True)
         server = grpc.server(ThreadPoolExecutor(4))
         handler: grpc.RpcMethodHandler[bytes, bytes]
@@ -204,7 +210,8 @@ class Kubelet:
         self._server = server
 
     def stop(self) -> None:
-        """End; the socket is gone."""
+        """Stop, and remove the socket; whoever waits gets an answer."""
+        self.answers.set()
         if self._server is not None:
             self._server.stop(None).wait()
             self._server = None
@@ -212,8 +219,9 @@ class Kubelet:
 
     def _list(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         assert request == b""
+        pods, self.early = (self.pods if self.early is None else self.early), None
         self.asked += 1
-        time.sleep(self.delay_seconds)
+        self.answers.wait(PATIENCE_SECONDS)
         if self.refusal is not None:
             context.abort(self.refusal, "not\nnow")
-        return reply(self.pods) if self.raw is None else self.raw
+        return reply(pods) if self.raw is None else self.raw

@@ -1,8 +1,9 @@
-"""What a process may have, all of it in use."""
+"""Resource limits of a process, used up."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from gpu_bottleneck_exporter.host.room import room
 
 @contextlib.contextmanager
 def all_in_use() -> Iterator[None]:
-    """All descriptors that we may have are open."""
+    """Keep all descriptors open that this process may have."""
+    gc.collect()  # or what it closes meanwhile makes room
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
@@ -27,4 +29,4 @@ def all_in_use() -> Iterator[None]:
         for descriptor in taken:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        room.measure()  # it has kept fewer open since there was none
+        room.measure()  # while none were left, it kept fewer files open

@@ -1,4 +1,4 @@
-"""Code of a program that has the kernel take other memory for its command line and environment."""
+"""Code of a program that moves its command line and environment, as the kernel sees them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The modes that chart, unit and documents run the exporter in, and how to stage one.
+"""The modes in which chart, unit and docs run the exporter, and how to stage one.
 
-Staged are namespaces, mounts, user and capabilities: what decides on what can be read.
+Stages namespaces, mounts, user and capabilities: these decide what the exporter can read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Mode:
-    """What the exporter gets; user and group have one number."""
+    """What the exporter gets; user and group have the same number."""
 
     user: int
     capabilities: frozenset[str] = frozenset()
@@ -30,11 +30,11 @@ class Mode:
     host_pids: bool = False
     read_only: bool = True
     lent: frozenset[Path] = frozenset()
-    """Folders of the host that a container sees, read-only."""
+    """Host folders that a container sees, read-only."""
     sealed: frozenset[Path] = frozenset()
-    """Those of them in which all that is mounted below is read-only, too."""
+    """Those of them whose submounts are read-only, too."""
     hidepid: str = ""
-    """How /proc is mounted; empty: as it is."""
+    """The option of this name with which /proc is mounted; empty: /proc as it is."""
     arguments: tuple[str, ...] = ("serve",)
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,9 +53,9 @@ class Mode:
 
 
 def way(mode: Mode, folder: Path, hosts: Mapping[Path, Path], groups: tuple[Path, ...]) -> Way:
-    """Words that stage `mode`; everything may be written to `folder`, if anything.
+    """Words that stage `mode`; under a read-only root, only `folder` stays writable.
 
-    `hosts`: what stands in for the host's folders. `groups`: the container's control groups.
+    `hosts`: stand-ins for the host's folders. `groups`: the container's control groups.
     """
     pids = () if mode.host_pids else ("--pid", "--fork", "--kill-child", "--mount-proc")
     cgroups = _cgroups(mode, groups) if mode.container else ()
@@ -76,7 +76,7 @@ def inside(server: Server, mode: Mode) -> Way:
 
 
 def pid_of(server: Server, mode: Mode) -> int:
-    """The exporter's own pid: in a PID namespace of its own it is a child of unshare."""
+    """The exporter's pid: in its own PID namespace, it is a child of unshare."""
     pid = server.process.pid
     if mode.host_pids:
         return pid
@@ -85,7 +85,7 @@ def pid_of(server: Server, mode: Mode) -> int:
 
 
 def _cgroups(mode: Mode, groups: tuple[Path, ...]) -> Way:
-    """Runtimes show a container its own control groups; the host's under cgroup v1 if lent."""
+    """Runtimes show a container its own control groups; under cgroup v1 the host's if shared."""
     lent = CGROUPS in mode.lent
     if lent and not (CGROUPS / "cgroup.controllers").exists():
         return ()
@@ -93,7 +93,7 @@ def _cgroups(mode: Mode, groups: tuple[Path, ...]) -> Way:
 
 
 def _lent(source: Path, target: Path) -> Iterator[str]:
-    """`source` at `target`, for which a folder that does not exist is made in memory."""
+    """`source` at `target`; a missing target folder is created in memory."""
     if not target.exists():
         parent = next(parent for parent in target.parents if parent.exists())
         yield f"mount -t tmpfs -o mode=755 tmpfs {parent}"
@@ -101,16 +101,16 @@ def _lent(source: Path, target: Path) -> Iterator[str]:
 
 
 def _read_only(path: Path, *, recursive: bool) -> str:
-    """As Kubernetes does with readOnly, and with recursiveReadOnly besides."""
+    """As Kubernetes does with readOnly, or also with recursiveReadOnly."""
     listed = f"findmnt --list --noheadings --output=TARGET --submounts '{path}'"
     found = listed if recursive else f"echo '{path}'"
     return f'{found} | while read -r at; do mount -o remount,bind,ro "$at"; done'
 
 
 def _opened(folder: Path) -> Iterator[str]:
-    """Interpreter and packages for everybody, where they lie in a folder that is closed.
+    """Make interpreter and packages readable for everybody if they lie in a closed folder.
 
-    A home, for one: only they are left in it.
+    In a home folder, for example, nothing but these remains visible.
     """
     ours = Path(gpu_bottleneck_exporter.__file__).parents[1]
     paths = (Path(sys.base_prefix), Path(sys.prefix), ours)
@@ -123,7 +123,7 @@ def _opened(folder: Path) -> Iterator[str]:
 
 
 def _closed(path: Path) -> Path | None:
-    """The outermost folder on the way to `path` that others cannot enter."""
+    """The outermost parent of `path` that other users cannot enter."""
     folders = [path, *path.parents]
     return next((at for at in reversed(folders) if not at.stat().st_mode & 0o001), None)
 

@@ -1,4 +1,4 @@
-"""Programs that block, burn and talk as a test wants, and that are gone when it is over."""
+"""Programs that block, burn CPU and talk on command, and are gone at the end of a test."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from support.rights import AS_WE_ARE, Way
 
-PATIENCE_SECONDS = 20.0
 PRELUDE = """
 import ctypes, os, select, signal, socket, struct, subprocess, sys, threading, time
 
 def named(name, do):
-    "Start a thread that calls itself `name` and calls `do`."
+    "Start a thread that calls `do`; returns once it has its `name`."
+    called = threading.Event()
     def run():
         ctypes.CDLL(None).prctl(15, name if isinstance(name, bytes) else name.encode(), 0, 0, 0)
+        called.set()
         do()
     threading.Thread(target=run, daemon=True).start()
+    called.wait()
 
 def burn():
     while True:
@@ -50,12 +51,12 @@ def connect(port, timeout=None, host="127.0.0.1"):
 
 
 class Program:
-    """A process that was told what to do, in a session of its own."""
+    """A process that runs given code, in its own session."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.words: list[str] = []
-        """What it said when it was ready."""
+        """What it printed when it was ready."""
 
     @property
     def pid(self) -> int:
@@ -73,7 +74,7 @@ class Program:
         return self.process.stdout.readline().decode().split()
 
     def end(self) -> None:
-        """Kill it with all of its session that is still of its process group."""
+        """Kill it and whatever of its session is still in its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with self.process:
@@ -82,7 +83,7 @@ class Program:
 
 @contextmanager
 def program(code: str, *arguments: object, way: Way = AS_WE_ARE) -> Iterator[Program]:
-    """One that runs `code`, after it has called `ready`."""
+    """A process that runs `code`, once it has called `ready`."""
     command = (*way, sys.executable, "-c", PRELUDE + code, *map(str, arguments))
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
@@ -94,21 +95,8 @@ def program(code: str, *arguments: object, way: Way = AS_WE_ARE) -> Iterator[Pro
         found.end()
 
 
-def until(
-    condition: Callable[[], object],
-    what: str | Callable[[], object],
-    patience_seconds: float = PATIENCE_SECONDS,
-) -> None:
-    """Wait for `condition`; `what` it is, or how to find out what is missing."""
-    deadline = time.monotonic() + patience_seconds
-    while not condition():
-        late = time.monotonic() >= deadline
-        assert not late, f"never came: {what() if callable(what) else what}"
-        time.sleep(0.02)
-
-
 def descriptors() -> set[tuple[str, str]]:
-    """Our own open ones, by number and what they lead to."""
+    """Our own open descriptors: number and target."""
     found = set()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

@@ -3,8 +3,8 @@
     with prometheus(folder, [("gpu", "127.0.0.1:10170", 5.0)]) as server:
         server.query('up{job="gpu"}')
 
-With rule files it evaluates these too. Its configuration, its database and its log lie in
-the folder and are gone afterwards.
+With rule files, it evaluates these too. Its configuration, database and log lie in the folder and
+are removed afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from support.tools import require
 
 Labels = dict[str, str]
 Job = tuple[str, str, float]
-"""Name, target, seconds between two scrapes."""
+"""Name, target, seconds between scrapes."""
 
 
 class QueryError(Exception):
@@ -38,7 +38,7 @@ class Prometheus:
         self.pid = pid
 
     def query(self, promql: str, at: float | None = None) -> list[tuple[Labels, float]]:
-        """The instant vector `promql` at Unix time `at`, by default now."""
+        """The instant vector of `promql` at Unix time `at`, by default now."""
         found = self._ask("query", query=promql, **_time(at))
         return [(entry["metric"], float(entry["value"][1])) for entry in found]
 
@@ -50,7 +50,7 @@ class Prometheus:
         return found[0][1]
 
     def samples(self, selector: str) -> list[tuple[float, float]]:
-        """(Unix time, value) of each scrape in the last hour, of the only series found."""
+        """(Unix time, value) of each scrape in the last hour, of the only matching series."""
         found = self._ask("query", query=f"{selector}[1h]")
         if len(found) != 1:
             raise QueryError(f"{selector} has {len(found)} series")
@@ -89,10 +89,10 @@ def prometheus(
     variables: Mapping[str, str] | None = None,
     access: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Iterator[Prometheus]:
-    """Prometheus, ready, scraping `jobs`, evaluating `rules`, with environment `variables` too.
+    """A ready Prometheus that scrapes `jobs` and evaluates `rules`.
 
-    `access` has more settings of a job by its name: scheme, certificates, user. Needs
-    nothing but `folder`, and leaves nothing there.
+    `variables` are added to its environment. `access` has further settings of a job, by its name:
+    scheme, certificates, user. Needs only `folder`, and leaves nothing there.
     """
     program = require("prometheus", "prometheus")
     home = folder / "prometheus"
@@ -116,12 +116,7 @@ def _running(
     config, log = home / "prometheus.yml", home / "log"
     # JSON is YAML.
     config.write_text(
-        json.dumps(
-            {
-                "rule_files": [f"{path}" for path in rules],
-                "scrape_configs": scrapes,
-            }
-        )
+        json.dumps({"rule_files": [f"{path}" for path in rules], "scrape_configs": scrapes})
     )
     port = free_port()
     command = [program, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}"]

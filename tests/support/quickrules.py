@@ -1,35 +1,33 @@
-"""The rule pack as shipped with all durations divided, for a Prometheus that has no hours."""
+"""The shipped rule pack with all durations divided, so that tests need no hours."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
 from support.prometheus import Prometheus
+from support.waiting import until
 
 FACTOR = 120
-"""Ten minutes become five seconds; the window of most rates still holds two ticks of 1 s."""
+"""Ten minutes become five seconds; most rate windows still contain two ticks of 1 s."""
 MODEST = {"GOMAXPROCS": "1", "GOGC": "400"}
-"""For Prometheus: little CPU time; memory does not matter."""
+"""Environment of Prometheus: saves CPU time; memory does not matter."""
 _CONSTANTS = "thresholds.yml"
 _EVALUATED_EVERY = "1s"
 _CONSTANTS_EVALUATED_EVERY = "5s"
 _INTERVAL = re.compile(r"^( *interval: ).*$", re.MULTILINE)
 _A_DAY = re.compile(r"(?<=\[)1d(?=\])|(?<=offset )1d\b")
 _WANTED = ("gpu:threshold:evidence", "gpu:cause:order", "cluster:gpus_held:count")
-_PATIENCE_SECONDS = 60.0
-_POLL_SECONDS = 0.5
 
 
 @contextmanager
 def quick_rules(folder: Path, day: str = "1d") -> Iterator[list[Path]]:
-    """Rule files in `folder`; `day`, of the time before it is divided, stands for a day.
+    """Write the rule files to `folder`; `day`, before division, stands for a day.
 
-    Groups are evaluated every second whatever the factor: Prometheus takes its CPU time from
+    Groups are evaluated every second whatever the factor: Prometheus takes CPU time away from
     what it watches.
     """
     paths: list[Path] = []
@@ -46,9 +44,6 @@ def quick_rules(folder: Path, day: str = "1d") -> Iterator[list[Path]]:
 
 
 def await_rules(server: Prometheus, targets: int = 1) -> None:
-    """Prometheus needs some seconds to find its targets and to begin with its groups."""
+    """Wait: Prometheus takes some seconds to find its targets and to start its groups."""
     wanted = (f"count(up == 1) == {targets}", *_WANTED)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not all(server.query(query) for query in wanted):
-        assert time.monotonic() < deadline, "Prometheus does not evaluate the rules"
-        time.sleep(_POLL_SECONDS)
+    until(lambda: all(server.query(query) for query in wanted), "the rules' first values")

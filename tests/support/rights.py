@@ -1,7 +1,7 @@
 """Ways to run a program with fewer rights than the tests have.
 
-A way is words to put before a command. What this machine does not allow is skipped, and
-fails where CI=true: there nothing may be missing.
+A way is the words to put before a command. Tests skip what this machine does not allow, and fail
+under CI=true, where nothing may be missing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Way = tuple[str, ...]
 
 AS_WE_ARE: Way = ()
 NOBODY = 65534
-"""A user, and a group, to whom nothing belongs."""
+"""A user and a group that own nothing."""
 _PROGRAMS = (sys.executable, os.__file__, pynvml.__file__, gpu_bottleneck_exporter.__file__)
 _READABLE = 'for file; do test -r "$file" || exit 1; done'
 
 
 def as_nobody(*capabilities: str, files: Iterable[Path]) -> Way:
-    """As a user of its own that has `capabilities` and can read the interpreter and `files`.
+    """As another user that has `capabilities` and can read the interpreter and `files`.
 
-    Where the interpreter lies in a home folder, that takes the right to read all files, but
-    not what /proc tells of other users' processes: that takes the right to ptrace them.
+    If the interpreter lies in a home folder, that takes the right to read all files, but still
+    not /proc of other users' processes: that takes the right to ptrace them.
     """
     plain = _usable(_nobody(capabilities))
     files = [*map(Path, _PROGRAMS), *files]
@@ -41,37 +41,37 @@ def as_nobody(*capabilities: str, files: Iterable[Path]) -> Way:
 
 
 def as_user(user: int, *capabilities: str) -> Way:
-    """As `user`, and the group of that number, with `capabilities` and never more."""
+    """As `user`, and the group of the same number, with `capabilities` and never more."""
     return _usable((*_user(user, capabilities), "--no-new-privs"))
 
 
 def with_pids_of_its_own() -> Way:
-    """In a PID namespace of its own with a /proc of its own, like a container's first process."""
+    """In its own PID namespace with its own /proc, like a container's first process."""
     return _unshared("--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def with_a_network_of_its_own() -> Way:
-    """In a network namespace of its own, where not even loopback is up."""
+    """In its own network namespace, where not even loopback is up."""
     return _unshared("--net")
 
 
 def with_mounts_of_its_own() -> Way:
-    """In a mount namespace of its own."""
+    """In its own mount namespace."""
     return _unshared("--mount")
 
 
 def with_proc_hiding_others(hidepid: int | str) -> Way:
-    """With a /proc that is mounted with `hidepid`; 1: nothing of other users, 2: not even pids.
+    """With /proc mounted with `hidepid`; 1 hides other users' data, 2 their pids, too.
 
-    ptraceable: nothing of those that may not be traced.
+    ptraceable: hides processes that may not be traced.
     """
     return (*_unshared("--mount"), *_after(f"mount -t proc -o hidepid={hidepid} proc /proc"))
 
 
 def with_cgroups_of_its_own(groups: Sequence[Path], *, mounted: bool) -> Way:
-    """In `groups` and a cgroup namespace with these as its roots.
+    """In `groups`, and in a cgroup namespace with these as its roots.
 
-    `mounted`: these also are all that it sees of /sys/fs/cgroup, as in a container.
+    `mounted`: these are also all it sees of /sys/fs/cgroup, as in a container.
     """
     enter = [f"echo $$ > '{group}/cgroup.procs'" for group in groups]
     mount = [f"mount --bind '{group}' '{group.parent}'" for group in groups if mounted]

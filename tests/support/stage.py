@@ -1,4 +1,4 @@
-"""Commands over a virtual board that any user may drive, run with the rights of a `Way`."""
+"""Commands on a virtual board that any user may drive, run with the rights of a `Way`."""
 
 from __future__ import annotations
 
@@ -7,63 +7,66 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
 from scenarios import loops
 from scenarios.cgroups import Limits, Unavailable, limited
-from support.command import (
-    ANY_PORT,
-    COMMAND,
-    PATIENCE_SECONDS,
-    Server,
-    _kill,
-    environment,
-    wait_for,
-)
+from support import command
+from support.command import ANY_PORT, COMMAND, Server, environment
 from support.drivers import Libraries
 from support.rights import Way
 from support.tools import _missing
+from support.waiting import PATIENCE_SECONDS, until
 
 CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
 PRIVATE = {
     "process_io": ("read and wrote", "memory shows as storage", *CAPABILITIES),
     "wait_channel": ("network, queue, requests and asleep become unknown", *CAPABILITIES),
-    "connections": ("what connections were asked is not told", *CAPABILITIES[:2]),
+    "connections": ("requests pending on connections cannot be seen", *CAPABILITIES[:2]),
 }
-"""What the kernel keeps from other users, and what `check` is to say of it."""
+"""What the kernel hides from other users, and what `check` must say about it."""
 NO_FEEDERS = ("feeders", "unknown", "hostPID: true", "--pid=host", "hidepid")
-"""What `check` is to say where processes cannot be seen."""
+"""What `check` must say if processes are not visible."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A board that any user may drive, and the driver's library, where any user can go."""
+    """A board that any user may drive and the driver's library, in an accessible folder."""
 
     folder: Path
     board: Board
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def all_variables(self) -> dict[str, str]:
+        return {
+            "FAKE_NVML_BOARD": f"{self.board.path}",
+            # They come after 20 s of idling: of two exporters, one would have them first.
+            "GPU_EXPORTER_COLLECTOR_PRESCRIPTION": "false",
+            **self.variables,
+        }
+
+    @property
     def environment(self) -> dict[str, str]:
-        board = {"FAKE_NVML_BOARD": f"{self.board.path}"}
-        return environment(self.folder, **{**board, **self.variables})
+        return environment(self.folder, **self.all_variables)
 
     @property
     def files(self) -> list[Path]:
-        """What the programs on it read."""
+        """The environment of programs on it."""
         return [self.board.path, Path(loops.__file__)]
 
 
 @contextmanager
 def staged(libraries: Libraries, gpus: int) -> Iterator[Stage]:
-    """A stage with so many GPUs."""
-    # Not below pytest's folder, where other users cannot go.
+    """A stage with this many GPUs."""
+    # Not below pytest's folder, which other users cannot enter.
     with tempfile.TemporaryDirectory(prefix="gpu-rights-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -85,7 +88,7 @@ class Metrics:
 
     @property
     def feeders(self) -> set[str]:
-        """Families that tell of the processes that feed GPUs, and whose they are."""
+        """Families about the processes that feed GPUs, and their owners."""
         told = ("gpu_feeder_", "gpu_workload_")
         return {name for name in self.names if name.startswith(told)}
 
@@ -113,31 +116,15 @@ class Metrics:
         return {signal for signal, given in self.signals.items() if not given}
 
 
-@contextmanager
-def serving(stage: Stage, way: Way, *arguments: str) -> Iterator[Server]:
-    """`serve`, by default without `arguments`; nothing of it is left afterwards."""
-    with tempfile.NamedTemporaryFile(dir=stage.folder, delete=False) as log:
-        process = subprocess.Popen(
-            [*way, *COMMAND, *(arguments or ("serve",)), *ANY_PORT],
-            env=stage.environment,
-            cwd=stage.folder,
-            stderr=log,
-            start_new_session=True,
-        )
-    server = Server(process, Path(log.name))
-    try:
-        yield server
-    finally:
-        while left := server.session():
-            for pid in left:
-                _kill(pid)
-            process.poll()
-        process.wait()
+def serving(stage: Stage, way: Way, *arguments: str) -> AbstractContextManager[Server]:
+    """Run `serve`, by default without `arguments`; nothing of it is left afterwards."""
+    words = (*(arguments or ("serve",)), *ANY_PORT)
+    return command.serving(stage.folder, *words, way=way, **stage.all_variables)
 
 
 @contextmanager
 def started(stage: Stage, way: Way, *arguments: str) -> Iterator[Callable[[], tuple[int, str]]]:
-    """A command that ends by itself, in the background; a call waits for its status and text."""
+    """Run a command in the background; calling the result waits for its status and output."""
     with subprocess.Popen(
         [*way, *COMMAND, *arguments],
         env=stage.environment,
@@ -164,7 +151,9 @@ def scraped(server: Server) -> Metrics:
     return Metrics(text)
 
 
-def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str) -> Metrics:
+def scraped_when(
+    server: Server, condition: Callable[[Metrics], bool], what: str | Callable[[], object]
+) -> Metrics:
     found: list[Metrics] = []
 
     def holds() -> bool:
@@ -172,12 +161,12 @@ def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str
         found.append(scraped(server))
         return condition(found[-1])
 
-    wait_for(holds, what)
+    until(holds, what)
     return found[-1]
 
 
 def assert_told(report: tuple[int, str], missing: Mapping[str, tuple[str, ...]]) -> None:
-    """`check` says that it `works, with gaps`, and each gap in words: its cost and remedy."""
+    """`check` reports `works, with gaps`, and the cost and remedy of each gap."""
     status, said = report
     assert status == (1 if missing else 0), said
     gaps = dict(re.findall(r"^gap +(\w+): .*\n  remedy +(.*)$", said, re.MULTILINE))
@@ -188,7 +177,7 @@ def assert_told(report: tuple[int, str], missing: Mapping[str, tuple[str, ...]])
 
 @contextmanager
 def caged(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Control groups with `limits`; without rights or controllers there is nothing to test."""
+    """Control groups with `limits`; skips if rights or controllers are missing."""
     with ExitStack() as cleanup:
         try:
             yield cleanup.enter_context(limited(limits, folder))
@@ -199,5 +188,5 @@ def caged(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
 
 
 def machines_own(metrics: Metrics) -> dict[str, tuple[str, ...]]:
-    """Signals that this machine has for nobody, whose remedies do not matter here."""
+    """Signals that this machine gives nobody, and whose remedies do not matter here."""
     return dict.fromkeys(metrics.missing, ())

@@ -1,12 +1,21 @@
-"""States as the sampler would hand them out, made up so that every figure is known."""
+"""States as the sampler would return them, with known values for every figure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_bottleneck_exporter.accounting import WINDOW_BUCKETS
+from gpu_bottleneck_exporter.accounting.stall import (
+    HOST_CODE,
+    REQUESTS,
+    UNALLOCATED,
+    WAITING_ON,
+    WORKER_CPU,
+)
+from gpu_bottleneck_exporter.accounting.windows import WINDOW_BUCKETS
 from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.about import UNKNOWN
+from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.driver.readings import (
     EMPTY_RING,
@@ -25,16 +34,22 @@ from gpu_bottleneck_exporter.driver.readings import (
     Throttle,
     Utilization,
 )
-from gpu_bottleneck_exporter.feeders.job import Job, Limits
-from gpu_bottleneck_exporter.feeders.member import Counters
+from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
+from gpu_bottleneck_exporter.feeders.member import ProcessCounters
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.machine import Machine, SharedMemory
 from gpu_bottleneck_exporter.host.watch import HostSnapshot
-from gpu_bottleneck_exporter.ledger import GpuSnapshot, Totals
-from gpu_bottleneck_exporter.sampler import NO_SYSTEM, Sampler, State
+from gpu_bottleneck_exporter.prescription.model import (
+    NUM_WORKERS,
+    Outlook,
+    Prescription,
+    Refusal,
+    Score,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
+from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.worker import Outcome
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stall import REQUESTS, UNALLOCATED, WAITING_ON
-from gpu_bottleneck_exporter.worker import Outcome
 from gpu_bottleneck_exporter.workload.identity import Owner
 
 SYSTEM = System("580.95.05", "13.0")
@@ -52,7 +67,7 @@ REASONS = (
     "app_clocks",
 )
 ACTIVE_REASONS = tuple(r for r in REASONS if r not in ("board_limit", "reliability"))
-"""Before driver 615 the other two have no event-reason bit."""
+"""Before driver 615, the other two have no event-reason bit."""
 
 HOPPER = Identity(
     index=0,
@@ -61,19 +76,13 @@ HOPPER = Identity(
     architecture="hopper",
     pci_bus_id="00000000:10:00.0",
 )
-MIG_PARENT = Identity(
-    index=1,
-    uuid="GPU-11111111-1111-1111-1111-111111111111",
-    name="NVIDIA H100 80GB HBM3",
-    architecture="hopper",
-    pci_bus_id="00000000:11:00.0",
+MIG_PARENT = replace(
+    HOPPER, index=1, uuid="GPU-11111111-1111-1111-1111-111111111111", pci_bus_id="00000000:11:00.0"
 )
-MIG_INSTANCE = Identity(
-    index=1,
+MIG_INSTANCE = replace(
+    MIG_PARENT,
     uuid="MIG-11111111-aaaa-1111-1111-111111111111",
     name="NVIDIA H100 80GB HBM3 MIG 3g.40gb",
-    architecture="hopper",
-    pci_bus_id="00000000:11:00.0",
     mig_profile="3g.40gb",
     parent_uuid=MIG_PARENT.uuid,
 )
@@ -84,23 +93,19 @@ AMPERE = Identity(
     architecture="ampere",
     pci_bus_id="00000000:12:00.0",
 )
-LOST = Identity(
-    index=3,
-    uuid="GPU-33333333-3333-3333-3333-333333333333",
-    name="NVIDIA A100-SXM4-80GB",
-    architecture="ampere",
-    pci_bus_id="00000000:13:00.0",
+LOST = replace(
+    AMPERE, index=3, uuid="GPU-33333333-3333-3333-3333-333333333333", pci_bus_id="00000000:13:00.0"
 )
 
 
 class FixedSampler(Sampler):
-    """A sampler that was never started and knows what a test tells it."""
+    """A sampler that is never started and returns what a test gave it."""
 
-    def __init__(self, now: State) -> None:
+    def __init__(self, now: SamplerState) -> None:
         super().__init__(_no_driver, ALL, Settings(), _ignore)
         self.now = now
 
-    def state(self) -> State:
+    def state(self) -> SamplerState:
         return self.now
 
 
@@ -113,7 +118,7 @@ def _ignore(_reason: str) -> None:
 
 
 def whole_gpu_readings() -> dict[type[object], object]:
-    """What a GPU of any generation answers."""
+    """The readings of a GPU of any generation."""
     return by_type(
         Utilization(gpu=EMPTY_RING, memory=EMPTY_RING, gpu_percent=62, memory_percent=21),
         Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
@@ -146,10 +151,10 @@ def by_type(*readings: Reading) -> dict[type[object], object]:
     return {type(reading): reading for reading in readings}
 
 
-def sampled_totals() -> Totals:
-    """Sums of a GPU with utilization samples, without GPM."""
+def sampled_totals() -> GpuTotals:
+    """Totals of a GPU with utilization samples, without GPM."""
     counts = (10, 20, 35, 60, 100, 120)
-    return Totals(
+    return GpuTotals(
         observed_ns=119_000_000_000,
         unobserved_ns=1_000_000_000,
         lost_ns=250_000_000,
@@ -164,14 +169,14 @@ def sampled_totals() -> Totals:
 
 
 def stall_ns() -> dict[str, int]:
-    """What is observed and not busy above, of a job that serves nobody."""
+    """The idle time above, for a job that serves nobody."""
     of_a_job = [cause for cause in WAITING_ON if cause != REQUESTS]
     parts = {cause: 800_000_000 * at for at, cause in enumerate(of_a_job)}
     return parts | {UNALLOCATED: 1_220_000_000, REQUESTS: 0}
 
 
-def with_gpm(totals: Totals) -> Totals:
-    """The same with what GPM adds."""
+def with_gpm(totals: GpuTotals) -> GpuTotals:
+    """The same totals with those that GPM adds."""
     return replace(
         totals,
         active_ns={"sm": 60_000_000_000, "occupancy": 18_000_000_000, "dram": 30_000_000_000},
@@ -190,17 +195,17 @@ OWNER = Owner(
     user="alice",
     rendezvous="5f3c9ab01d2e",
 )
-"""An owner of whom everything is known, by all systems at once."""
+"""An owner with every field known, from all systems at once."""
 
 
 def feeding() -> Feeding:
-    """A main process with eight workers, in a container with limits, all of it told."""
+    """A main process with eight workers, in a container with limits; every field known."""
     return Feeding(
         at_ns=AT_NS,
         processes={"main": 1, "worker": 8},
         counters={
-            "main": Counters(90_000_000_000, 0, 0, 1_250_000_000, 3, 2**20, 3 * 2**30),
-            "worker": Counters(700_000_000_000, 0, 0, 44_000_000_000, 12, 40 * 2**30, 4096),
+            "main": ProcessCounters(90_000_000_000, 0, 0, 1_250_000_000, 3, 2**20, 3 * 2**30),
+            "worker": ProcessCounters(700_000_000_000, 0, 0, 44_000_000_000, 12, 40 * 2**30, 4096),
         },
         wait_ns={
             ("main", "queue"): 40_000_000_000,
@@ -215,7 +220,7 @@ def feeding() -> Feeding:
         throttled_ns=5_500_000_000,
         refault_bytes=123 * 4096,
         job=Job(
-            limits=Limits(
+            limits=JobLimits(
                 cpus_allowed=32,
                 cpu_cores=7.5,
                 memory_used_bytes=60 * 2**30,
@@ -231,17 +236,36 @@ def feeding() -> Feeding:
             pressure_ns=pressure_ns(),
         ),
         owners=(OWNER,),
+        outlook=Outlook(PRESCRIBED, SCORED),
     )
 
 
+PRESCRIBED = Prescription(
+    cause=WORKER_CPU,
+    knob=NUM_WORKERS,
+    current=2,
+    value=6,
+    busy=0.44,
+    predicted=0.93,
+    low=0.88,
+    high=0.95,
+    cores=4.0,
+    free_cores=7.0,
+    memory_bytes=2.1 * 2**30,
+    free_bytes=40 * 2**30,
+    then=HOST_CODE,
+)
+SCORED = Score(NUM_WORKERS, before=1, after=2, predicted=0.46, low=0.42, high=0.5, outcome=0.44)
+
+
 def pressure_ns() -> dict[tuple[str, str], int]:
-    """As a kernel of today tells it."""
+    """As a current kernel reports it."""
     kinds = [(r, k) for r in ("cpu", "io", "memory") for k in ("some", "full")]
     return {labels: 250_000_000 * at for at, labels in enumerate(kinds, start=1)}
 
 
 def machine() -> Machine:
-    """A host that tells everything."""
+    """A host with every field known."""
     return Machine(
         cpus=64,
         cpu_busy_seconds=1_234_567.89,
@@ -269,11 +293,11 @@ SIGNALS = {
 WATCHED = {"whole": 9, "sampled": 0, "counted": 0}
 HOST = HostSnapshot(AT_NS, machine(), SIGNALS, WATCHED)
 NAMES = frozenset(collector.name for collector in ALL)
-"""Of collectors, all of which are on."""
+"""Names of the collectors; all are enabled."""
 
 
 def hopper(identity: Identity = HOPPER) -> GpuSnapshot:
-    """A GPU that gives everything."""
+    """A GPU with every signal."""
     readings = whole_gpu_readings() | by_type(Activity(interval_ns=1_000_000_000))
     gpu = snapshot(identity, with_gpm(sampled_totals()), readings)
     return replace(gpu, feeding=feeding())
@@ -289,7 +313,8 @@ def mig_parent() -> GpuSnapshot:
     gpu = hopper(MIG_PARENT)
     readings = {kind: reading for kind, reading in gpu.readings.items() if kind is not Utilization}
     totals = replace(gpu.totals, memory_busy_ns=None, last_memory_ratio=None)
-    return replace(gpu, readings=readings, totals=totals)
+    refused = replace(feeding(), outlook=Outlook(Refusal("mixed")))
+    return replace(gpu, readings=readings, totals=totals, feeding=refused)
 
 
 def mig_instance() -> GpuSnapshot:
@@ -304,32 +329,32 @@ def mig_instance() -> GpuSnapshot:
 
 
 def lost(identity: Identity = LOST) -> GpuSnapshot:
-    """A GPU that does not answer any more, with XIDs that say why."""
-    gone = snapshot(identity, Totals(), {})
-    return replace(gone, up=False, xids={79: 1, 48: 2})
+    """A GPU that no longer answers, with XIDs that say why."""
+    gone = snapshot(identity, GpuTotals(), {})
+    return replace(gone, up=False, errors={79: 1, 48: 2})
 
 
 def snapshot(
-    identity: Identity, totals: Totals, readings: Mapping[type[object], object]
+    identity: Identity, totals: GpuTotals, readings: Mapping[type[object], object]
 ) -> GpuSnapshot:
     """A GPU that is up."""
     return GpuSnapshot(identity, AT_NS, totals, readings, {}, SYSTEM)
 
 
-def state(*gpus: GpuSnapshot, simulated: bool = False) -> State:
-    """These GPUs, and collectors that have all succeeded but one."""
+def state(*gpus: GpuSnapshot, simulated: bool = False) -> SamplerState:
+    """These GPUs, and collectors that have all succeeded except one."""
     fine = Outcome(success=True, seconds=0.002, last_success=1_800_000_000.0)
     bad = Outcome(seconds=0.5, last_success=1_799_999_000.0, error="nvmlDeviceGetPowerUsage: 999")
     readers = [collector.name for collector in ALL if collector.read]
-    return State(
+    return SamplerState(
         system=SYSTEM,
-        simulated=simulated,
+        about=replace(NVIDIA, simulated=simulated),
         collectors=NAMES,
         gpus=gpus,
         outcomes=tuple((name, bad if name == "power" else fine) for name in readers),
         driver_calls=123_456,
         driver_seconds=7.25,
-        xid_events=True,
+        error_events=True,
         implausible={"utilization": 2, "power": 0},
         host=HOST,
         waited_for_cpu_seconds=12.5,
@@ -337,19 +362,19 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> State:
     )
 
 
-def mixed_state() -> State:
+def mixed_state() -> SamplerState:
     """A Hopper, a Hopper in MIG mode with one instance, an Ampere, and a lost GPU."""
     return state(hopper(), mig_parent(), mig_instance(), ampere(), lost())
 
 
-NO_DRIVER = State(
+NO_DRIVER = SamplerState(
     NO_SYSTEM,
-    simulated=False,
+    about=UNKNOWN,
     collectors=NAMES,
     gpus=(),
     outcomes=(),
     driver_calls=0,
     driver_seconds=0.0,
-    xid_events=None,
+    error_events=None,
 )
-"""What there is to show on a machine without a driver."""
+"""The state of a machine without a driver."""

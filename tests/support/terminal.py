@@ -1,9 +1,8 @@
-"""A real pseudo-terminal: what a program has drawn on it, and keys for it."""
+"""A real pseudo-terminal: shows what a program has drawn, and sends it keys."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,19 +10,18 @@ from dataclasses import dataclass
 import pexpect
 import pyte
 
-PATIENCE_SECONDS = 60
-"""How long to wait for what must come; never a measure of speed."""
+from support.waiting import PATIENCE_SECONDS, until
 
 
 class Screen(pyte.Screen):
-    """pyte's, and scrolling by so many lines, which curses does where it can."""
+    """pyte's screen, with scrolling by several lines, which curses uses if it can."""
 
     def scroll_up(self, count: int = 1) -> None:
-        """CSI S: lines leave at the top of the scrolling region."""
+        """CSI S: lines disappear at the top of the scrolling region."""
         self._at_its_top(self.delete_lines, count)
 
     def scroll_down(self, count: int = 1) -> None:
-        """CSI T: empty lines come in at its top."""
+        """CSI T: empty lines appear at its top."""
         self._at_its_top(self.insert_lines, count)
 
     def _at_its_top(self, change: Callable[[int], None], count: int) -> None:
@@ -34,7 +32,7 @@ class Screen(pyte.Screen):
 
 
 class Stream(pyte.ByteStream):
-    """pyte's, which knows of them."""
+    """pyte's stream, with these sequences."""
 
     csi = {  # noqa: RUF012 - pyte's is one too
         **pyte.ByteStream.csi,
@@ -55,13 +53,13 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """What stands on the screen now."""
+        """The lines on the screen now."""
         self._take_in()
         return [line.rstrip() for line in self.screen.display]
 
     @property
     def text(self) -> str:
-        """The same in one piece."""
+        """The screen as one text."""
         return "\n".join(self.lines)
 
     def press(self, keys: str) -> None:
@@ -69,28 +67,29 @@ class Terminal:
         self.child.send(keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Make it another size, and tell the program."""
+        """Resize it, and notify the program."""
         self._take_in()
         self.screen.resize(rows, columns)
         self.child.setwinsize(rows, columns)
 
     def wait_for(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
-        """The screen once `condition` holds of it."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while not condition(lines := self.lines):
-            assert time.monotonic() < give_up, f"{what} did not come:\n{self.text}"
-        return lines
+        """The screen once `condition` is true of it."""
+        return until(
+            lambda: lines if condition(lines := self.lines) else None,
+            lambda: f"{what}:\n{self.text}",
+        )
 
     def colours(self, row: int) -> set[str]:
-        """Of the text in a row."""
+        """The colours of the text in a row."""
         cells = self.screen.buffer[row]
         return {
             cells[column].fg for column in range(self.screen.columns) if cells[column].data != " "
         }
 
     def end(self) -> int:
-        """Wait until the program has ended; its exit status."""
+        """Wait until the program ends; returns its exit status."""
         self.wait_for(lambda _: not self.child.isalive(), "the end")
+        self._take_in()  # what it wrote last
         assert self.child.exitstatus is not None
         return int(self.child.exitstatus)
 
@@ -108,7 +107,7 @@ class Terminal:
 def terminal(
     command: Sequence[str], columns: int = 80, rows: int = 24, **variables: str
 ) -> Iterator[Terminal]:
-    """Runs `command` in a terminal of its own; afterwards it has ended."""
+    """Run `command` in its own terminal; it has ended afterwards."""
     environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "LC_ALL")}
     environment |= {"TERM": "screen-256color", "LANG": "C.UTF-8", **variables}
     child: pexpect.spawn[bytes] = pexpect.spawn(
@@ -122,4 +121,7 @@ def terminal(
     try:
         yield Terminal(child, screen, Stream(screen))
     finally:
-        child.close(force=True)
+        # `close` gives a killed program a tenth of a second to be gone.
+        child.terminate(force=True)
+        until(lambda: not child.isalive(), "the end of the program")
+        child.close()

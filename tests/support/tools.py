@@ -10,9 +10,9 @@ import pytest
 
 
 def require(command: str, package: str) -> str:
-    """The path of program `command`, of Debian's `package`.
+    """The path of program `command`, from Debian's `package`.
 
-    Without it the test is skipped, and fails where CI=true: there nothing may be missing.
+    Without it, the test is skipped, or fails under CI=true, where nothing may be missing.
     """
     return shutil.which(command) or _missing(f"{command} is missing: apt-get install {package}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def lay(root: Path, files: Mapping[str, str]) -> Path:
-    """Write `files` by path below `root`."""
+    """Write `files`, given by path, below `root`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

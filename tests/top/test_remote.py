@@ -4,63 +4,39 @@ from __future__ import annotations
 
 import base64
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.errors import ExporterError
-from gpu_bottleneck_exporter.top.feed import Feed
+from gpu_bottleneck_exporter.top.refresh import Refresher
 from gpu_bottleneck_exporter.top.source import Remote
+from support.beside import Reply, Request, answering
 from support.certificates import Authority
 from support.daemon import free_port
 
 GOOD = b'gpu_exporter_build_info{version="9"} 1\n'
 
 
-class Answers(BaseHTTPRequestHandler):
-    """What each path answers."""
-
-    def do_GET(self) -> None:
-        pages = {
-            "/metrics": (200, GOOD),
-            "/html": (200, b"<!DOCTYPE html><title>x</title>{"),
-            "/other": (200, b"node_load1 1\n"),
-            "/away": (302, b""),
-            "/secret": (200 if self._knows() else 401, GOOD),
-        }
-        status, body = pages.get(self.path, (404, b""))
-        self.send_response(status)
-        self.send_header("Location", "/metrics")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _knows(self) -> bool:
-        pair = base64.b64encode(b"alice:p:w@d").decode()
-        return self.headers["Authorization"] == f"Basic {pair}"
-
-    def log_message(self, *_: object) -> None:
-        pass
+PAIR = base64.b64encode(b"alice:p:w@d").decode()
+PAGES = {
+    "/metrics": Reply(GOOD),
+    "/html": Reply(b"<!DOCTYPE html><title>x</title>{"),
+    "/other": Reply(b"node_load1 1\n"),
+    "/away": Reply(status=302, headers={"Location": "/metrics"}),
+}
 
 
-@contextmanager
-def running(server: ThreadingHTTPServer) -> Iterator[int]:
-    """Its port, while it serves."""
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
+def answers(request: Request) -> Reply:
+    if request.path == "/secret":
+        return Reply(GOOD, 200 if request.headers["Authorization"] == f"Basic {PAIR}" else 401)
+    return PAGES.get(request.path, Reply(status=404))
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server, running(server) as found:
+    with answering(answers) as found:
         yield found
 
 
@@ -81,8 +57,8 @@ def test_a_password_in_the_address_is_sent_and_not_shown(port: int) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/html", "answers something else than metrics"),
-        ("/other", "has no metrics of this exporter"),
+        ("/html", "does not serve metrics"),
+        ("/other", "serves no metrics of this exporter"),
         ("/away", "answers 302"),
         ("/missing", "answers 404"),
     ],
@@ -108,12 +84,10 @@ def test_tls_by_an_authority_of_ones_own(tmp_path: Path) -> None:
     pair = authority.issue("node")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.cert, pair.key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        with running(server) as port:
-            assert Remote(f"https://127.0.0.1:{port}", authority.cert).read().version == "9"
-            with pytest.raises(ExporterError, match=r"certificate .*\(see --ca-file\)"):
-                Remote(f"https://127.0.0.1:{port}").read()
+    with answering(answers, context) as port:
+        assert Remote(f"https://127.0.0.1:{port}", authority.cert).read().version == "9"
+        with pytest.raises(ExporterError, match=r"certificate .*\(see --ca-file\)"):
+            Remote(f"https://127.0.0.1:{port}").read()
 
 
 def test_a_file_without_certificates(tmp_path: Path) -> None:
@@ -133,7 +107,7 @@ def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -
             return super()._text()
 
     source = Gone(f"http://127.0.0.1:{port}")
-    feed = Feed(source, 1)
+    feed = Refresher(source, 1)
     assert feed.read().error is None
     source.broken = True
     latest = feed.read()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.nodeview.model import Key, NodeView, Reading
+from gpu_bottleneck_exporter.nodeview.outlook import Change, LastChange
 from gpu_bottleneck_exporter.remedies import REMEDIES
-from gpu_bottleneck_exporter.top.feed import Latest
 from gpu_bottleneck_exporter.top.keys import (
     DOWN,
     END,
@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.top.keys import (
     ordered,
     pressed,
 )
+from gpu_bottleneck_exporter.top.refresh import Latest
 from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.spans import (
     IN_ASCII,
@@ -91,10 +92,10 @@ def test_every_screen_fits(shown: NodeView | None, choice: Choice, size: tuple[i
 def test_without_a_gpu_the_remedy_is_that_of_the_reason() -> None:
     none = Reading(status="nvmlInit: DRIVER_NOT_LOADED (9)", remedy="load the kernel module")
     text = " ".join(" ".join(screen(latest(view(none)))).split())
-    assert "No GPU to show: nvmlInit: DRIVER_NOT_LOADED (9). To have one: load the" in text
+    assert "No GPU to show: nvmlInit: DRIVER_NOT_LOADED (9). To fix it: load the" in text
     assert "install NVIDIA's driver" not in text
     elsewhere = " ".join(" ".join(screen(latest(view(Reading())))).split())
-    assert "Run gpu-bottleneck-exporter check there: it says why." in elsewhere
+    assert "Run gpu-bottleneck-exporter check there to see why." in elsewhere
 
 
 def test_a_row_for_each_gpu_at_80_columns() -> None:
@@ -109,8 +110,9 @@ def test_a_row_for_each_gpu_at_80_columns() -> None:
 
 
 def test_wide_terminals_show_more() -> None:
-    lines = screen(latest(view(reading(mixed_state()))), size=(200, 50))
-    assert lines[3].split()[-2:] == ["OWNER", "MODEL"]
+    lines = screen(latest(view(reading(mixed_state()))), size=(230, 50))
+    assert lines[3].split()[-3:] == ["PRESCRIPTION", "OWNER", "MODEL"]
+    assert "num_workers 2 → 6: 93 %  " in lines[4]
     assert "research/train-7f9c/trainer" in lines[4]
     assert HOPPER.name is not None
     assert lines[4].rstrip().endswith(HOPPER.name)
@@ -121,11 +123,49 @@ def test_the_selected_gpu_is_told_in_full() -> None:
     text = "\n".join(screen(latest(shown), after([DOWN, DOWN, DOWN, DOWN], shown), (100, 40)))
     assert "GPU 3  NVIDIA A100-SXM4-80GB" in text
     assert "XID 79 (1)" not in text  # what is said of a GPU that is down is that it is
-    assert "try first  look for XIDs" in text
+    assert "try first    look for the driver's errors" in text
+    gone = replace(shown.gpus[4], now=replace(shown.gpus[4].now, down_remedy="look at its fan"))
+    text = "\n".join(screen(latest(replace(shown, gpus=(gone,))), size=(100, 40)))
+    assert "try first    look at its fan" in text
     text = "\n".join(screen(latest(shown), size=(100, 40)))
-    assert "waits for  unknown" in text
-    assert "runbook    GpuUnexplainedLowUtilization.md" in text
+    assert "waits for    unknown" in text
+    assert "runbook      GpuUnexplainedLowUtilization.md" in text
     assert "clocks held down: power_cap" in text
+
+
+def test_the_table_has_prescriptions_from_110_columns_on_while_there_are_any() -> None:
+    def heading(shown: NodeView, width: int) -> str:
+        return screen(latest(shown), size=(width, 24))[3]
+
+    prescribed, healthy = crowded(2), view(reading(state(ampere())))
+    assert "PRESCRIPTION" not in heading(prescribed, 109)
+    assert "PRESCRIPTION" in heading(prescribed, 110)
+    assert "PRESCRIPTION" not in heading(healthy, 230)
+
+
+def test_the_details_have_prescription_and_last_change() -> None:
+    shown = view(reading(mixed_state()))
+    told = "\n".join(screen(latest(shown), size=(140, 40)))
+    assert "  prescription num_workers 2 → 6: busy 44 % → 93 % (88–95); uses 4 of 7" in told  # noqa: RUF001
+    assert "  last change  num_workers 1 → 2: predicted 46 % (42–50), now 44 %" in told  # noqa: RUF001
+    told = "\n".join(screen(latest(shown), after([DOWN], shown), (140, 40)))
+    assert "  prescription none: several causes share the idle time, and none of them leads" in told
+    told = "\n".join(screen(latest(shown), after([DOWN] * 3, shown), (140, 40)))
+    assert "waits for" in told
+    assert "prescription" not in told
+    assert "last change" not in told
+
+
+def test_a_gpu_that_is_kept_busy_has_the_last_change_only() -> None:
+    now = reading(state(hopper()))
+    counters = now.gpus[0].counters
+    assert counters is not None
+    busy = replace(counters, busy=counters.observed, stalls={})
+    shown = view(replace(now, gpus=(replace(now.gpus[0], counters=busy),)))
+    told = "\n".join(screen(latest(shown), size=(140, 40)))
+    assert "verdict      kept busy" in told
+    assert "prescription" not in told
+    assert "last change  num_workers 1 → 2" in told
 
 
 def test_keys_sort_turn_round_and_select() -> None:
@@ -247,6 +287,8 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
             owners=({"user": evil},),
             key=gpu.key._replace(uuid=evil),
             trouble=(evil,),
+            prescription=Change(evil, 1, 2, 0.9, then=evil),
+            last_change=LastChange(evil, 0.9, 0.8),
         )
         for gpu in now.gpus
     )

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.web import watch
 from gpu_bottleneck_exporter.web.listen import bind
-from gpu_bottleneck_exporter.web.protocol import Limits
+from gpu_bottleneck_exporter.web.protocol import ClientLimits
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import WebServer
-
-PATIENCE_S = 60
-"""How long a test waits for what must come; never a measure of speed."""
+from support.waiting import PATIENCE_SECONDS, until
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -42,7 +41,7 @@ class Page:
     def metrics(self, accept: str) -> tuple[bytes, str]:
         self.accepted.append(accept)
         self.entered.release()
-        assert self.gate.wait(PATIENCE_S)
+        assert self.gate.wait(PATIENCE_SECONDS)
         if self.failure is not None:
             raise self.failure
         return self.body, OPENMETRICS if "openmetrics" in accept else TEXT
@@ -72,24 +71,48 @@ class Reply:
 
 @dataclass
 class Running:
-    """A server in a thread of its own."""
+    """A server in a thread of its own, whose clock can be put forward."""
 
     server: WebServer
     sockets: list[socket.socket]
     port: int
-    thread: threading.Thread
     clients: list[socket.socket] = field(default_factory=list)
+    ahead_seconds: float = 0.0
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self.thread.start()
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        setattr(loop, "time", lambda: time.monotonic() + self.ahead_seconds)  # noqa: B010 - a method
+        self._loop = loop
+        await self.server.serve()
+
+    def later(self, seconds: float) -> None:
+        """Have this time pass for the server; what it limits then ends, however slow we are."""
+        loop = until(lambda: self._loop, "the server's loop")
+        loop.call_soon_threadsafe(self._put_forward, seconds)
+
+    def _put_forward(self, seconds: float) -> None:
+        self.ahead_seconds += seconds
+
+    @property
+    def owed(self) -> int:
+        """How many requests have come whose answers are being made."""
+        return sum(arrival.owed for arrival in list(self.server._arrivals.open))
 
     def connect(self, first: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
         """A raw connection that has sent `first`; the fixture closes it."""
-        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S, (source, 0))
+        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS, (source, 0))
         self.clients.append(client)
         client.sendall(first)
         return client
 
     def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> Reply:
         """One request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         try:
             connection.request(method, path, headers=headers or {})
             response = connection.getresponse()
@@ -101,24 +124,16 @@ class Running:
     def end(self) -> None:
         """Stops the server and waits until it has ended."""
         self.server.stop()
-        self.thread.join(PATIENCE_S)
+        self.thread.join(PATIENCE_SECONDS)
         assert not self.thread.is_alive()
 
 
 Serve = Callable[..., Running]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition that must come true."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 @pytest.fixture(name="eventually")
-def eventually_fixture() -> Callable[[Callable[[], bool]], None]:
-    return wait_until
+def eventually_fixture() -> Callable[[Callable[[], bool]], object]:
+    return lambda condition: until(condition, "what comes in the end")
 
 
 def read_all(client: socket.socket) -> bytes:
@@ -137,6 +152,12 @@ def drain_fixture() -> Callable[[socket.socket], bytes]:
     return read_all
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For files that do not hang; a busy machine may take longer than an exporter waits."""
+    monkeypatch.setattr(watch, "PATIENCE_SECONDS", PATIENCE_SECONDS)
+
+
 @pytest.fixture
 def page() -> Page:
     return Page()
@@ -153,13 +174,10 @@ def serve(page: Page) -> Iterator[Serve]:
     ) -> Running:
         file = WebConfigFile(web_config) if web_config else None
         sockets = bind("127.0.0.1:0")
-        within = Limits(**limits)  # type: ignore[arg-type]
+        within = ClientLimits(**limits)  # type: ignore[arg-type]
         server = WebServer(page, sockets, telemetry_path, limits=within, web_config=file)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-        running = Running(server, sockets, sockets[0].getsockname()[1], thread)
-        thread.start()
-        started.append(running)
-        return running
+        started.append(Running(server, sockets, sockets[0].getsockname()[1]))
+        return started[-1]
 
     try:
         yield start
@@ -172,4 +190,4 @@ def serve(page: Page) -> Iterator[Serve]:
     for running in started:
         assert running.server.connections == 0
         assert [sock.fileno() for sock in running.sockets] == [-1] * len(running.sockets)
-    wait_until(lambda: set(threading.enumerate()) <= threads_before)
+    until(lambda: set(threading.enumerate()) <= threads_before, "the end of its threads")

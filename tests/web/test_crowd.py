@@ -7,7 +7,6 @@ import http.client
 import socket
 import ssl
 import struct
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,9 @@ import pytest
 
 from gpu_bottleneck_exporter.web.protocol import LimitedProtocol
 from support.certificates import Authority, client
-from support.command import ANY_PORT, COMMAND, environment, serving, wait_for
+from support.command import ANY_PORT, serving
+from support.daemon import get
+from support.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from .conftest import Page, Running, Serve
@@ -62,7 +63,7 @@ def tiny(running: Running, source: str = "127.0.0.1") -> socket.socket:
     one = socket.socket()
     running.clients.append(one)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    one.settimeout(60)
+    one.settimeout(PATIENCE_SECONDS)
     one.bind((source, 0))
     one.connect(("127.0.0.1", running.port))
     return one
@@ -112,8 +113,10 @@ def scrape_beside(
 
     def connection() -> http.client.HTTPConnection:
         if context is None:
-            return http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
-        return http.client.HTTPSConnection("localhost", running.port, timeout=60, context=context)
+            return http.client.HTTPConnection("127.0.0.1", running.port, timeout=PATIENCE_SECONDS)
+        return http.client.HTTPSConnection(
+            "localhost", running.port, timeout=PATIENCE_SECONDS, context=context
+        )
 
     kept = connection()
     ports = set()
@@ -135,21 +138,21 @@ def scrape_beside(
 
 @pytest.mark.parametrize("come", PLAIN)
 def test_scrapes_among_more_clients_than_places(
-    serve: Serve, page: Page, come: Callable[..., None]
+    serve: Serve, page: Page, come: Callable[..., None], eventually: Eventually
 ) -> None:
     page.body = b"x" * 8_000_000 if come is unread else page.body
     running = serve(**FULL)
     scrape_beside(running, None, come)
-    assert running.server.connections <= PLACES + 2  # and those that are just being closed
+    eventually(lambda: running.server.connections <= PLACES)
 
 
 @pytest.mark.parametrize("come", TLS)
 def test_scrapes_among_more_tls_clients_than_places(
-    serve: Serve, secured: Path, come: Callable[..., None]
+    serve: Serve, secured: Path, come: Callable[..., None], eventually: Eventually
 ) -> None:
     running = serve(web_config=secured, **FULL)
     scrape_beside(running, client(secured.parent / "ca.pem"), come)
-    assert running.server.connections <= PLACES + 2
+    eventually(lambda: running.server.connections <= PLACES)
 
 
 def test_a_crowd_from_one_address_does_not_disturb_another(
@@ -168,11 +171,13 @@ def test_a_crowd_from_one_address_does_not_disturb_another(
 def test_who_got_nothing_rests_for_a_short_time_only(
     serve: Serve, drain: Callable[[socket.socket], bytes], eventually: Eventually
 ) -> None:
-    running = serve(header=1, keep_alive=600)
+    running = serve(header=60, keep_alive=600)
     scraper = running.connect(GET)
     assert scraper.recv(12) == b"HTTP/1.1 200"
     lost = running.connect(GET.replace(b"metrics", b"nothing"))
-    assert drain(lost).startswith(b"HTTP/1.1 404")
+    assert lost.recv(12) == b"HTTP/1.1 404"
+    running.later(60)
+    drain(lost)
     eventually(lambda: running.server.connections == 1)
     scraper.sendall(GET)
     assert scraper.recv(12)
@@ -236,47 +241,31 @@ def test_nothing_is_left_of_a_connection_that_was_reset(
 def test_memory_comes_back_after_a_crowd(tmp_path: Path, secured: Path) -> None:
     first, handshakes = hello(), 300
     with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", str(secured)) as server:
-        port = int(server.url.split(":")[2].split("/")[0])
+        port = server.port
         process = psutil.Process(server.process.pid)
-        crowd = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(handshakes)]
-        for one in crowd:
-            one.sendall(first)
+        crowd = []
+        for _ in range(handshakes):
+            crowd.append(socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS))
+            crowd[-1].sendall(first)
+        most = 0  # the first have ten seconds: on a busy machine they may go before the last come
         for one in crowd:
             assert one.recv(1)
-        most = process.memory_info().rss
+            most = max(most, process.memory_info().rss)
         for one in crowd:
             one.close()
         enough = handshakes * 20 * 1024  # each took about 70 KiB
-        wait_for(lambda: most - process.memory_info().rss > enough, "memory")
+        until(lambda: most - process.memory_info().rss > enough, "memory")
 
 
 def test_a_crowd_does_not_take_all_files(tmp_path: Path) -> None:
-    with (
-        (tmp_path / "stderr").open("wb") as errors,
-        subprocess.Popen(
-            ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *COMMAND, "serve", *ANY_PORT],
-            env=environment(tmp_path),
-            stderr=errors,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            said = (tmp_path / "stderr").read_text
-            wait_for(lambda: "serving on" in said(), "the address")
-            port = int(said().partition("serving on http://127.0.0.1:")[2].split("/")[0])
-            crowd = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(120)]
-            statuses = [scrape(port) for _ in range(10)]
-            for one in crowd:
-                one.close()
-            assert statuses == [200] * 10
-            assert "Traceback" not in said()
-        finally:
-            process.kill()
-
-
-def scrape(port: int) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", "/metrics")
-    status = connection.getresponse().status
-    connection.close()
-    return status
+    limited = ("sh", "-c", 'ulimit -n 128; exec "$@"', "sh")
+    with serving(tmp_path, "serve", *ANY_PORT, way=limited) as server:
+        port = server.port
+        crowd = [
+            socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) for _ in range(120)
+        ]
+        statuses = [get(port, "/metrics")[0] for _ in range(10)]
+        for one in crowd:
+            one.close()
+        assert statuses == [200] * 10
+        assert "Traceback" not in server.said

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.web.encoding import LastGzip, allows_gzip
+from gpu_bottleneck_exporter.web.encoding import allows_gzip, gzipped
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,14 @@ def test_any_header_gets_a_verdict(header: str) -> None:
 
 
 def test_the_same_body_is_compressed_once() -> None:
-    last = LastGzip()
     body = b"up 1\n" * 1000
-    packed = last.pack(body)
+    packed = gzipped(body)
     assert gzip.decompress(packed) == body
-    assert last.pack(body) is packed
+    assert gzipped(body) is packed
 
 
 def test_an_equal_but_other_body_and_a_changed_one_are_right_too() -> None:
-    last = LastGzip()
-    first = last.pack(b"up 1\n" * 1000)
-    assert last.pack(bytes(bytearray(b"up 1\n" * 1000))) == first
-    assert gzip.decompress(last.pack(b"up 0\n")) == b"up 0\n"
-    assert gzip.decompress(last.pack(b"")) == b""
+    first = gzipped(b"up 1\n" * 1000)
+    assert gzipped(bytes(bytearray(b"up 1\n" * 1000))) == first
+    assert gzip.decompress(gzipped(b"up 0\n")) == b"up 0\n"
+    assert gzip.decompress(gzipped(b"")) == b""

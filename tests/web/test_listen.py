@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.web import listen
 from gpu_bottleneck_exporter.web.listen import bind, parse_address
+from support.daemon import free_port
+from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +40,7 @@ def bound(address: str) -> Iterator[list[socket.socket]]:
 
 def reachable(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host, port), 60).close()
+        socket.create_connection((host, port), PATIENCE_SECONDS).close()
     except OSError:
         return False
     return True
@@ -80,12 +82,12 @@ def test_addresses(text: str, parsed: tuple[str, int]) -> None:
         (":\u0668\u0660", "not a number from 0 to 65535"),
         (":65536", "not a number from 0 to 65535"),
         (":" + "9" * 5000, "not a number from 0 to 65535"),
-        ("::1:10170", "must stand in brackets"),
+        ("::1:10170", "must be in brackets"),
         ("[]:80", "not an IPv6 address"),
         ("[127.0.0.1]:80", "not an IPv6 address"),
-        ("[::1:80", "must stand in brackets"),
+        ("[::1:80", "must be in brackets"),
         ("[::g]:80", "not an IPv6 address"),
-        ("http://localhost:80", "must stand in brackets"),
+        ("http://localhost:80", "must be in brackets"),
         ("user@localhost:80", "not a name or an address"),
         ("local host:80", "not a name or an address"),
         ("local\0host:80", "not a name or an address"),
@@ -126,7 +128,7 @@ def test_connections_send_at_once() -> None:
             writer.close()
 
         server = await asyncio.start_server(client_connected, sock=sock)
-        with socket.create_connection(("127.0.0.1", sock.getsockname()[1]), 60):
+        with socket.create_connection(("127.0.0.1", sock.getsockname()[1]), PATIENCE_SECONDS):
             found = await accepted
         server.close()
         await server.wait_closed()
@@ -155,9 +157,7 @@ def test_an_ipv6_address() -> None:
 def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     real = listen._open
 
-    def open_ipv4_only(
-        family: socket.AddressFamily, place: tuple[str, int] | tuple[str, int, int, int]
-    ) -> socket.socket:
+    def open_ipv4_only(family: socket.AddressFamily, place: tuple[Any, ...]) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
         return real(family, place)
@@ -198,11 +198,28 @@ def test_a_name_goes_without_the_addresses_that_are_missing(
 
 
 @needs_ipv6
-def test_a_failure_at_the_second_address_closes_the_first(
+def test_a_port_that_another_has_at_the_second_address_is_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with bound("127.0.0.1:0") as taken:
-        port = taken[0].getsockname()[1]
+    real, tried = listen._open, list[int]()
+
+    def open_what_is_taken(family: socket.AddressFamily, place: tuple[Any, ...]) -> socket.socket:
+        tried.append(place[1])
+        return real(family, (place[0], place[1] or (port if len(tried) == 1 else 0), *place[2:]))
+
+    port = free_port()
+    with bound(f"127.0.0.1:{port}"):
+        two_addresses(monkeypatch)
+        monkeypatch.setattr(listen, "_open", open_what_is_taken)
+        with bound("localhost:0") as sockets:
+            assert len({port, *(sock.getsockname()[1] for sock in sockets)}) == 2
+    assert tried[:3] == [0, port, 0]
+
+
+@needs_ipv6
+def test_a_failure_at_the_second_address_closes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with bound(f"127.0.0.1:{port}"):
         two_addresses(monkeypatch)
         with pytest.raises(ExporterError, match="another program"):
             bind(f"localhost:{port}")
@@ -219,9 +236,9 @@ def test_port_in_use(second: str) -> None:
 
 
 def test_a_port_is_free_again_at_once() -> None:
-    with bound("127.0.0.1:0") as sockets:
-        port = sockets[0].getsockname()[1]
-        client = socket.create_connection(("127.0.0.1", port), 60)
+    port = free_port()
+    with bound(f"127.0.0.1:{port}") as sockets:
+        client = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
         sockets[0].accept()[0].close()  # this side closes first: TIME_WAIT is ours
         client.close()
     with bound(f"127.0.0.1:{port}"):

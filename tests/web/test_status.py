@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from gpu_bottleneck_exporter.nodeview.model import GpuReading, Key, NodeView, Reading
-from gpu_bottleneck_exporter.sampler import State
+from gpu_bottleneck_exporter.nodeview.outlook import Change, LastChange
+from gpu_bottleneck_exporter.prescription.model import REFUSALS
+from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.web.status import status_page
 from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY
 from support.nodes import reading, view
@@ -66,13 +68,13 @@ class Outline(HTMLParser):
         return [attributes["aria-label"] or "" for tag, attributes in self.elements if tag == "svg"]
 
 
-def page(shown: NodeView | State) -> str:
-    if isinstance(shown, State):
+def page(shown: NodeView | SamplerState) -> str:
+    if isinstance(shown, SamplerState):
         shown = view(reading(shown))
     return status_page(shown, telemetry_path="/metrics", runbooks="https://example.org/books/")
 
 
-def outline(shown: NodeView | State) -> Outline:
+def outline(shown: NodeView | SamplerState) -> Outline:
     return Outline(page(shown))
 
 
@@ -96,7 +98,7 @@ def test_the_figures_of_a_gpu() -> None:
         "Memory": "52 of 80 GiB",
         "SMs active": "50 %",
         "SM clock": "1755 of 1980 MHz",
-        "Feeders": "on it: 2, workers: 8",
+        "Feeders": "processes: 2, workers: 8",
     }.items() <= facts.items()
     assert "Held by research/train-7f9c/trainer, Slurm job 123456, user alice" in found.text
     assert "clocks held down: power_cap" in found.of["li"]
@@ -105,7 +107,7 @@ def test_the_figures_of_a_gpu() -> None:
 def test_bars_have_text_that_says_the_same() -> None:
     bar, trend = outline(state(hopper())).labels()
     assert bar.startswith("The last 24 s: busy 62 %, unknown 7 %, asleep 6 %")
-    assert trend == "Course of the last 1 min: 62 % busy on average"
+    assert trend == "Trend of the last 1 min: 62 % busy on average"
 
 
 def test_the_cause_its_remedy_and_its_runbook() -> None:
@@ -129,10 +131,24 @@ def test_a_gpu_that_is_kept_busy_needs_no_remedy() -> None:
     found = outline(view(replace(now, gpus=(gpu,))))
     assert "Kept busy for 4 min" in found.text
     assert "Try first" not in found.text
+    assert "Prescription" not in found.of["dt"]
+    assert "Last change" in found.of["dt"]
+
+
+def test_the_prescription_and_the_last_change_or_why_there_is_none() -> None:
+    found = outline(mixed_state())
+    pairs = list(zip(found.of["dt"], found.of["dd"], strict=True))
+    uses = "uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
+    assert [pair for pair in pairs if pair[0] in ("Prescription", "Last change")] == [
+        ("Prescription", f"num_workers 2 → 6: busy 44 % → 93 % (88–95); {uses}"),  # noqa: RUF001
+        ("Last change", "num_workers 1 → 2: predicted 46 % (42–50), now 44 %"),  # noqa: RUF001
+        ("Prescription", f"none: {REFUSALS['mixed']}"),
+    ]
+    assert found.elements.count(("dl", {"class": "advice"})) == 2, "the others have neither"
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"), [("GPU is lost", "GPU is lost"), (None, "the log says why")]
+    ("reason", "said"), [("GPU is lost", "GPU is lost"), (None, "see the log")]
 )
 def test_a_gpu_that_is_down_says_why_and_shows_no_figures(reason: str | None, said: str) -> None:
     now = reading(state(lost()))
@@ -147,13 +163,13 @@ def test_a_gpu_that_is_down_says_why_and_shows_no_figures(reason: str | None, sa
 def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
     found = outline(NodeView(Reading(), view(Reading(gpus=(GpuReading(Key("0", "")),))).gpus))
     assert set(found.of["dd"]) == {"–"}  # noqa: RUF001 - the dash
-    assert "Nothing was observed" in found.text
+    assert "Nothing observed" in found.text
 
 
 def test_without_gpus_it_says_why_and_what_to_do() -> None:
     found = outline(view(replace(reading(NO_DRIVER), status="opening the driver")))
     assert "No GPU to show: opening the driver." in found.text
-    assert "To have one here" not in found.text, "it is being found out"
+    assert "To fix it" not in found.text, "it is being found out"
     assert found.of.get("article") is None
 
 
@@ -170,7 +186,8 @@ def test_what_is_known_of_the_cause_has_its_own_remedy() -> None:
 def test_missing_signals_tell_what_they_cost() -> None:
     found = outline(mixed_state())
     assert "psi_cgroup" in found.of["th"]
-    assert any("jobs have pressure under cgroup v2 only" in cell for cell in found.of["td"])
+    assert any("jobs have pressure only under cgroup v2" in cell for cell in found.of["td"])
+    assert any("GPM needs Hopper" in cell for cell in found.of["td"]), "as its driver has it"
     assert "schedstat" not in found.of["th"]
 
 
@@ -199,7 +216,15 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
             )
             for gpu in now.gpus[3:]
         ]
-        gpus[0] = replace(gpus[0], held_down_by=(name,), xids={name: 1}, trouble=(name,))
+        gpus[0] = replace(
+            gpus[0],
+            held_down_by=(name,),
+            xids={name: 1},
+            trouble=(name,),
+            evidence=(name,),
+            prescription=Change(name, 1, 2, 0.9, then=name),
+            last_change=LastChange(name, 0.9, 0.8),
+        )
         found = replace(now, gpus=tuple(gpus), status=name, version=name, signals={name: False})
         return outline(view(found))
 
@@ -211,6 +236,9 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
     assert f"Held by {text}/{text}, user {text}" in hostile.text
     assert hostile.of["h3"][0] == f"GPU {text} · MIG {text} {text}"
     assert f"Down: {text}" in hostile.text
+    assert f"{text} 1 → 2: busy → 90 %; then {text} limits" in hostile.of["dd"]
+    assert f"{text}: predicted 90 %, now 80 %" in hostile.of["dd"]
+    assert text in hostile.of["li"]
 
 
 def test_simulated_gpus_are_announced() -> None:

@@ -17,6 +17,7 @@ import pytest
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.users import Check, Queue, credentials
 from support.command import run
+from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from .conftest import Page, Reply, Serve
@@ -65,7 +66,7 @@ class Checks:
         self.costs.append(int(hashed_password[4:6]))
         self.passwords.append(password)
         self.entered.release()
-        assert self.gate.wait(60)
+        assert self.gate.wait(PATIENCE_SECONDS)
         return self._real(password, hashed_password)
 
 
@@ -113,11 +114,7 @@ def test_pages_that_do_not_exist_are_not_told_of(serve: Serve, file: Path) -> No
     ],
 )
 def test_all_else_is_refused(
-    serve: Serve,
-    file: Path,
-    page: Page,
-    headers: dict[str, str],
-    caplog: pytest.LogCaptureFixture,
+    serve: Serve, file: Path, page: Page, headers: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert_challenged(serve(web_config=file).get("/metrics", headers=headers))
     assert page.accepted == []
@@ -223,14 +220,14 @@ def test_known_users_are_answered_while_a_password_is_checked(
     with concurrent.futures.ThreadPoolExecutor() as pool:
         stranger = pool.submit(running.get, "/metrics", headers=basic("alice", "wrong"))
         try:
-            assert checks.entered.acquire(timeout=60)
+            assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
             for path in ("/metrics", "/-/healthy", "/"):
                 assert running.get(path, headers=basic("alice", "right")).status == 200
             assert running.get("/metrics").status == 401
             assert not stranger.done()
         finally:
             checks.gate.set()
-        assert stranger.result(60).status == 401
+        assert stranger.result(PATIENCE_SECONDS).status == 401
 
 
 def request(user: str, password: str) -> bytes:
@@ -265,7 +262,7 @@ def test_new_clients_come_in_beside_many_wrong_passwords(
             asked = [running.get("/metrics", headers=basic(name, "right")).status for name in names]
         finally:
             guessing.clear()
-        assert [guess.result(60) for guess in guesses] == [None] * GUESSERS
+        assert [guess.result(PATIENCE_SECONDS) for guess in guesses] == [None] * GUESSERS
     assert asked == [200] * len(names)
 
 
@@ -277,7 +274,7 @@ def test_a_newcomer_is_next_whoever_waits(
     checks.gate.clear()
     waiting = [running.connect(request("alice", f"wrong {n}"), source) for n in range(40)]
     eventually(lambda: running.server.connections == 40)
-    assert checks.entered.acquire(timeout=60)
+    assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
     for _ in range(3):  # round trips, in which the others come to wait
         assert running.get("/metrics").status == 401
     newcomer = running.connect(request("alice", "right"))
@@ -295,7 +292,7 @@ def test_the_same_password_is_checked_once_for_all_who_wait(
     running = serve(web_config=file)
     checks.gate.clear()
     first = running.connect(request("alice", "first"))
-    assert checks.entered.acquire(timeout=60)
+    assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
     same = [running.connect(request("alice", "wrong")) for _ in range(30)]
     eventually(lambda: running.server.connections == 31)
     for _ in range(3):
@@ -320,15 +317,16 @@ def test_who_went_away_no_longer_waits(
     running = serve(web_config=file)
     checks.gate.clear()
     first = running.connect(request("alice", "wrong"))
-    assert checks.entered.acquire(timeout=60)
+    assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
     leaving = [running.connect(request("alice", f"wrong {n}")) for n in range(10)]
-    eventually(lambda: running.server.connections == 11)
+    guard = running.server._guard
+    assert guard is not None
+    queued = guard._logins._queue._checks
+    eventually(lambda: sum(map(len, list(queued.values()))) == 10)
     for client in leaving:
         client.close()
     eventually(lambda: running.server.connections == 1)
-    guard = running.server._guard
-    assert guard is not None
-    eventually(lambda: not guard._logins._queue._checks)
+    eventually(lambda: not queued)
     checks.gate.set()
     assert first.recv(12) == b"HTTP/1.1 401"
     assert running.get("/metrics", headers=basic("alice", "right")).status == 200

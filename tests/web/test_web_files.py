@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.web import watch
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Authority, ask, client
-from support.command import ANY_PORT, run, serving, wait_for
+from support.command import ANY_PORT, run, serving
 from support.hangs import hanging
+from support.waiting import PATIENCE_SECONDS, until
 
 from .test_users import basic, hashed
 
@@ -105,8 +107,13 @@ def test_a_fifo_in_place_of_a_file_leaves_the_last_good_one_in_force(
 
 @pytest.mark.parametrize("part", ["web.yml", "cert_file"])
 def test_a_mount_that_hangs_stops_nobody(
-    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+    serve: Serve,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
 ) -> None:
+    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 1.0)
     mount = tmp_path / "mount"
     mount.mkdir()
     running = serve(web_config=configure(tmp_path))
@@ -120,13 +127,19 @@ def test_a_mount_that_hangs_stops_nobody(
         assert said.startswith("The last good web configuration stays in force: ")
         assert "file system hang" in said
         end()
-        wait_for(lambda: ask(running.port, trusting) == 200 and len(errors(caplog)) > 1, "an error")
-    assert "cannot be read" in errors(caplog)[1]
+        until(
+            lambda: (
+                ask(running.port, trusting) == 200
+                and any("cannot be read" in error for error in errors(caplog)[1:])
+            ),
+            "an error",
+        )
 
 
 def test_users_are_known_while_a_mount_hangs_and_the_server_can_stop(
-    serve: Serve, tmp_path: Path
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 1.0)
     mount, file = tmp_path / "mount", tmp_path / "web.yml"
     mount.mkdir()
     file.write_text(json.dumps({"basic_auth_users": {"alice": hashed("right")}}))
@@ -144,12 +157,16 @@ def test_sighup_rereads_the_web_configuration(tmp_path: Path) -> None:
     (tmp_path / "web.yml").write_text("")
     with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", "web.yml") as server:
         assert server.get()[0] == 200
-        for times, text in enumerate(("", "basic_auth_users: {a: x}"), 1):
+        for text, said in (
+            ("", 'msg="Reloaded the web configuration: no TLS, no users."'),
+            (
+                "basic_auth_users: {a: x}",
+                "The last good web configuration stays in force: --web.config.file web.yml: ",
+            ),
+        ):
             (tmp_path / "web.yml").write_text(text)
             server.process.send_signal(signal.SIGHUP)
-            wait_for(lambda: server.said.count("web configuration") == times, "a line")  # noqa: B023
-        assert 'msg="The web configuration was read again: no TLS, no users."' in server.said
-        assert "The last good web configuration stays in force: " in server.said
+            until(lambda: said in server.said, said)  # noqa: B023
         assert server.get()[0] == 200
         assert server.terminate() == 0
 
@@ -158,7 +175,7 @@ def test_sighup_without_a_web_configuration_changes_nothing(tmp_path: Path) -> N
     with serving(tmp_path, "serve", *ANY_PORT) as server:
         assert server.get()[0] == 200
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "there is no --web.config.file" in server.said, "a line")
+        until(lambda: "there is no --web.config.file" in server.said, "a line")
         assert server.get()[0] == 200
         assert server.terminate() == 0
 
@@ -167,5 +184,5 @@ def test_the_demo_ends_with_its_terminal(tmp_path: Path) -> None:
     with serving(tmp_path, "demo", *ANY_PORT) as server:
         assert server.get()[0] == 200
         server.process.send_signal(signal.SIGHUP)
-        assert server.process.wait(60) == 0
-        wait_for(lambda: not server.session(), "the end of its processes")
+        assert server.process.wait(PATIENCE_SECONDS) == 0
+        until(lambda: not server.session(), "the end of its processes")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import named
 from gpu_bottleneck_exporter.driver.readings import Identity
-from gpu_bottleneck_exporter.workload.devices import MOST_HOLDERS, holders, read_minors
+from gpu_bottleneck_exporter.workload.join import MOST_HOLDERS, holders
 from gpu_bottleneck_exporter.workload.podresources import Given, Holder
 from support.drivers import KINDS, Libraries, open_driver
-from support.trees import lay
 
 A = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 B = "GPU-5f3a9c11-1111-2222-3333-444444444444"
@@ -26,14 +27,13 @@ LEGACY = "MIG-GPU-7b000000-1111-2222-3333-444444444444/1/0"
 LONE = "MIG-dddddddd-0d5e-5a5f-8c0f-000000000004"
 
 
-def gpu(index: int, uuid: str) -> Identity:
-    return Identity(index, uuid, pci_bus_id=f"00000000:{16 + index:02X}:00.0")
+def gpu(index: int, uuid: str, minor: int | None = None) -> Identity:
+    return Identity(index, uuid, minor=index if minor is None else minor)
 
 
 def part(index: int, uuid: str, profile: str, instance: int) -> Identity:
-    whole = gpu(index, uuid)
     parent = f"parent of {uuid}"
-    return Identity(index, uuid, None, None, whole.pci_bus_id, profile, parent, instance)
+    return Identity(index, uuid, None, None, None, profile, parent, instance, minor=index)
 
 
 GPUS = (
@@ -46,7 +46,7 @@ GPUS = (
     part(3, LEGACY, "3g.20gb", 1),
     part(4, LONE, "7g.80gb", 0),
 )
-MINORS = {f"00000000:{16 + index:02X}:00.0": index for index in range(5)}
+PLUGIN, DRIVER = "nvidia.com/gpu", "gpu.nvidia.com"
 HOLDER = Holder("research", "train-0", "main")
 
 PLAIN: dict[str, str | None] = {
@@ -111,56 +111,61 @@ CLAIMED: dict[str, str | None] = {
 
 
 def found(*devices: Given, gpus: Sequence[Identity] = GPUS) -> dict[str, tuple[Holder, ...]]:
-    return holders(devices, gpus, MINORS)
+    return holders(devices, gpus, named)
 
 
 @pytest.mark.parametrize(("device", "uuid"), PLAIN.items())
 def test_devices_of_plugins(device: str, uuid: str | None) -> None:
     expected = {uuid: (HOLDER,)} if uuid else {}
-    assert found(Given(HOLDER, device, claimed=False)) == expected
+    assert found(Given(HOLDER, PLUGIN, device)) == expected
 
 
 @pytest.mark.parametrize(("device", "uuid"), CLAIMED.items())
 def test_claimed_devices(device: str, uuid: str | None) -> None:
     expected = {uuid: (HOLDER,)} if uuid else {}
-    assert found(Given(HOLDER, device, claimed=True)) == expected
+    assert found(Given(HOLDER, DRIVER, device)) == expected
+    assert found(Given(HOLDER, "", device)) == expected, "an older kubelet"
+
+
+@pytest.mark.parametrize("source", ["rdma/hca", "intel.com/gpu", "compute-domain.nvidia.com"])
+def test_devices_of_others_are_no_gpu(source: str) -> None:
+    assert not any(found(Given(HOLDER, source, device)) for device in (*PLAIN, *CLAIMED))
 
 
 def test_numbers_that_are_not_known_name_no_gpu() -> None:
-    by_number = [Given(HOLDER, "nvidia0", claimed=False), Given(HOLDER, "gpu-0", claimed=True)]
-    assert holders(by_number, GPUS, {}) == {}
+    by_number = [Given(HOLDER, PLUGIN, "nvidia0"), Given(HOLDER, DRIVER, "gpu-0")]
+    assert found(*by_number, gpus=[replace(one, minor=None) for one in GPUS]) == {}
 
 
 def test_a_claim_is_nobodys_where_the_driver_counts_otherwise_than_the_device_nodes() -> None:
-    swapped = {bus_id: 1 - minor for bus_id, minor in MINORS.items() if minor < 2}
-    assert holders([Given(HOLDER, "gpu-0", claimed=True)], GPUS[:2], swapped) == {}
-    node = Given(HOLDER, "nvidia0", claimed=False)
-    assert holders([node], GPUS[:2], swapped) == {B: (HOLDER,)}
+    swapped = [gpu(0, A, 1), gpu(1, B, 0)]
+    assert found(Given(HOLDER, DRIVER, "gpu-0"), gpus=swapped) == {}
+    assert found(Given(HOLDER, PLUGIN, "nvidia0"), gpus=swapped) == {B: (HOLDER,)}
 
 
 def test_all_who_share_a_gpu_are_told_each_once() -> None:
     second = Holder("research", "train-1", "main")
     replicas = [
-        Given(second, f"{A}::2", claimed=False),
-        Given(HOLDER, f"{A}::0", claimed=False),
-        Given(HOLDER, f"{A}::1", claimed=False),
+        Given(second, PLUGIN, f"{A}::2"),
+        Given(HOLDER, PLUGIN, f"{A}::0"),
+        Given(HOLDER, PLUGIN, f"{A}::1"),
     ]
     assert found(*replicas) == {A: (HOLDER, second)}
 
 
 def test_holders_are_not_without_end() -> None:
-    many = [Given(Holder("n", f"{at:04}", "c"), A, claimed=False) for at in range(500)]
+    many = [Given(Holder("n", f"{at:04}", "c"), PLUGIN, A) for at in range(500)]
     assert len(found(*many)[A]) == MOST_HOLDERS
 
 
 def test_a_gpu_without_a_uuid_is_nobodys() -> None:
     unknown = Identity(index=0, uuid="")
-    assert found(Given(HOLDER, "", claimed=False), gpus=[unknown]) == {}
+    assert found(Given(HOLDER, PLUGIN, ""), gpus=[unknown]) == {}
 
 
-@example(st.text(), st.booleans())
-def test_no_device_is_too_strange(device: str, claimed: bool) -> None:  # noqa: FBT001
-    assert len(found(Given(HOLDER, device, claimed=claimed))) <= 1
+@example(st.text(), st.sampled_from([PLUGIN, DRIVER, ""]))
+def test_no_device_is_too_strange(device: str, source: str) -> None:
+    assert len(found(Given(HOLDER, source, device))) <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,14 +180,11 @@ def test_drivers_tell_the_number_of_an_instance(
     assert whole.identity.gpu_instance is None
 
 
-def test_numbers_of_device_nodes(tmp_path: Path) -> None:
-    text = "Model: \t\t NVIDIA H100\nIRQ:   \t\t 0\nDevice Minor: \t {}\nGPU Excluded:\t No\n"
-    told = {"0000:10:00.0": 3, "0001:11:00.0": 12, "10000:e1:00.0": 4}
-    files = {f"driver/nvidia/gpus/{name}/information": text.format(n) for name, n in told.items()}
-    files["driver/nvidia/gpus/0000:12:00.0/information"] = "Device Minor: \t unknown\n"
-    lay(tmp_path, files)
-    ids = ["00000000:10:00.0", "00000001:11:00.0", "00010000:E1:00.0"]
-    others = ["00000000:12:00.0", "00000000:13:00.0", "", None]
-    identities = [Identity(0, "GPU-0", pci_bus_id=name) for name in (*ids, *others)]
-    assert read_minors(tmp_path, identities) == dict(zip(ids, (3, 12, 4), strict=True))
-    assert read_minors(tmp_path / "nowhere", identities) == {}
+@pytest.mark.parametrize("kind", KINDS)
+def test_drivers_tell_the_number_of_the_device_node(
+    kind: str, make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(gpus=[H100, H100], mig=[(1, 3)])
+    driver = open_driver(kind, board, libraries)
+    told = [one.identity.minor for index in range(2) for one in driver.open(index)]
+    assert told == [0, 1, 1]

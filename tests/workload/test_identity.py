@@ -52,10 +52,7 @@ def v1(path: str, systemd: str | None = None) -> str:
 
 PLACES: dict[str, tuple[str, Place]] = {
     "containerd, burstable": (f"{BURSTABLE}/{SCOPE}", (UID, ID)),
-    "containerd, guaranteed": (
-        f"/kubepods.slice/kubepods-pod{UID_}.slice/{SCOPE}",
-        (UID, ID),
-    ),
+    "containerd, guaranteed": (f"/kubepods.slice/kubepods-pod{UID_}.slice/{SCOPE}", (UID, ID)),
     "containerd, uid with dashes": (
         f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UID}.slice/{SCOPE}",
         (UID, ID),
@@ -64,10 +61,7 @@ PLACES: dict[str, tuple[str, Place]] = {
         f"/system.slice/containerd.service/kubepods-besteffort-pod{UID_}.slice:cri-containerd:{ID}",
         (UID, ID),
     ),
-    "a cgroup made inside the container": (
-        f"{BURSTABLE}/{SCOPE}/init",
-        (UID, ID),
-    ),
+    "a cgroup made inside the container": (f"{BURSTABLE}/{SCOPE}/init", (UID, ID)),
     "CRI-O": (f"{BURSTABLE}/crio-{ID}.scope", (UID, ID)),
     "CRI-O with crun": (f"{BURSTABLE}/crio-{ID}.scope/container", (UID, ID)),
     "CRI-O, cgroupfs": (f"/kubepods/burstable/pod{UID}/crio-{ID}", (UID, ID)),
@@ -110,10 +104,7 @@ PLACES: dict[str, tuple[str, Place]] = {
         f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
         (None, NODE),
     ),
-    "kind, seen from inside the node": (
-        f"{KIND_POD}/{INNER_SCOPE}",
-        (OTHER_UID, INNER),
-    ),
+    "kind, seen from inside the node": (f"{KIND_POD}/{INNER_SCOPE}", (OTHER_UID, INNER)),
     "kind, seen from a pod of it": (
         f"/../../kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice/{INNER_SCOPE}",
         (OTHER_UID, INNER),
@@ -125,10 +116,7 @@ PLACES: dict[str, tuple[str, Place]] = {
         f"/system.slice/docker-{NODE}.scope/docker/{INNER}",
         (None, NODE),
     ),
-    "docker in a pod: the kubelet's container": (
-        f"{BURSTABLE}/{SCOPE}/docker/{INNER}",
-        (UID, ID),
-    ),
+    "docker in a pod: the kubelet's container": (f"{BURSTABLE}/{SCOPE}/docker/{INNER}", (UID, ID)),
     "podman in a pod: the kubelet's container": (
         f"/kubepods/burstable/pod{UID}/{ID}/libpod_parent/libpod-{INNER}",
         (UID, ID),
@@ -145,10 +133,7 @@ PLACES: dict[str, tuple[str, Place]] = {
     ),
     "a pod that a user names, cgroupfs": (f"{USERS}/kubepods/pod{UID}/{ID}", (None, None)),
     "a container that a user names": (f"{USERS}/app.slice/docker-{ID}.scope", (None, None)),
-    "a container in a session": (
-        f"/user.slice/user-1000.slice/session-3.scope/{ID}",
-        (None, None),
-    ),
+    "a container in a session": (f"/user.slice/user-1000.slice/session-3.scope/{ID}", (None, None)),
     "a pod that a user names, elsewhere": (
         f"/../../user.slice/user-7.slice/user@7.service/kubepods/pod{UID}/{ID}",
         (None, None),
@@ -158,10 +143,7 @@ PLACES: dict[str, tuple[str, Place]] = {
         f"/tenants.slice/tenants-kubepods.slice/tenants-kubepods-pod{UID_}.slice/{SCOPE}",
         (UID, ID),
     ),
-    "k3s in a unit": (
-        f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}",
-        (UID, ID),
-    ),
+    "k3s in a unit": (f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}", (UID, ID)),
     "the root": ("/", (None, None)),
     "a login": ("/user.slice/user-1000.slice/session-3.scope", (None, None)),
     "a program of a desktop": (

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import named
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload import containers
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
-from gpu_bottleneck_exporter.workload.kubelet import KubeletWatch, Pace, Places, Seen
+from gpu_bottleneck_exporter.workload.kubelet import KubeletPaths, KubeletWatch, Occupancy, Pace
 from gpu_bottleneck_exporter.workload.podresources import Holder
-from support.command import wait_for
+from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
-from support.trees import lay
+from support.waiting import PATIENCE_SECONDS, until
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 MIG = "MIG-aaaaaaaa-0d5e-5a5f-8c0f-000000000001"
-WHOLE = Identity(0, GPU, pci_bus_id="00000000:10:00.0")
-PART = Identity(1, MIG, None, None, "00000000:11:00.0", "1g.10gb", "GPU-1", 9)
+WHOLE = Identity(0, GPU, minor=0)
+PART = Identity(1, MIG, None, None, None, "1g.10gb", "GPU-1", 9, minor=1)
 UID, OTHER = "2c48913c-b29f-11e7-9350-020968147796", "96dd7de3-0783-4613-a707-e0effc077ef5"
 ID, OTHER_ID = "a1" * 32, "b2" * 32
 TRAIN = Holder("research", "train-0", "main")
@@ -37,9 +36,9 @@ QUICK = Pace(
     search=0.02,
     idle=0.02,
     ask=0.1,
-    deadline=5.0,
+    deadline=PATIENCE_SECONDS,
     first_retry=0.02,
-    keep=60.0,
+    keep=PATIENCE_SECONDS,
 )
 SLOW = replace(QUICK, ask=3600.0)
 """Asks again for a reason only."""
@@ -52,22 +51,20 @@ class Node:
         self.socket = root / "kubelet.sock"
         self.logs = root / "containers"
         self.logs.mkdir()
-        minor = "driver/nvidia/gpus/0000:1{0}:00.0/information"
-        told = {minor.format(at): f"Device Minor: \t {at}\n" for at in range(2)}
-        self.proc = lay(root / "proc", told)
         self.kubelet = Kubelet(self.socket)
-        self.seen = Seen((WHOLE, PART))
+        self.gpus: tuple[Identity, ...] = (WHOLE, PART)
+        self.seen = Occupancy()
         self.looks = 0
         self.watch: KubeletWatch | None = None
 
     def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
-        places = Places(self.socket, self.logs, self.proc, expected)
+        places = KubeletPaths(self.socket, self.logs, expected)
         self.watch = KubeletWatch(places, self._look_at_gpus, pace)
         self.watch.start()
         return self.watch
 
-    def _look_at_gpus(self) -> Seen:
+    def _look_at_gpus(self) -> Occupancy:
         self.looks += 1
         return self.seen
 
@@ -76,7 +73,7 @@ class Node:
 
     def assigned(self, uuid: str = GPU) -> Assigned:
         assert self.watch is not None
-        return self.watch.assigned(self.seen.identities)[uuid]
+        return self.watch.assigned(self.gpus, named)[uuid]
 
     def holders(self, uuid: str = GPU) -> tuple[Holder, ...]:
         return self.assigned(uuid).holders
@@ -85,20 +82,20 @@ class Node:
         return set(joined(self.seen.owners, self.assigned()))
 
     def shows(self, *holders: Holder, uuid: str = GPU) -> None:
-        wait_for(lambda: self.holders(uuid) == holders, f"{holders}, not {self.holders(uuid)}")
+        until(lambda: self.holders(uuid) == holders, f"{holders}, not {self.holders(uuid)}")
 
     def tells(self, *owners: Owner) -> None:
-        wait_for(lambda: self.told() == {*owners}, f"{owners}, not {self.told()}")
+        until(lambda: self.told() == {*owners}, f"{owners}, not {self.told()}")
 
     def works(self) -> None:
         assert self.watch is not None
         watch = self.watch
-        wait_for(lambda: watch.condition.given is True, "the kubelet's answer")
+        until(lambda: watch.condition.given is True, "the kubelet's answer")
 
     def fails(self, said: str) -> None:
         assert self.watch is not None
         watch = self.watch
-        wait_for(
+        until(
             lambda: watch.condition.given is False and said in f"{watch.condition.trouble}",
             f"{said!r}, not {watch.condition}",
         )
@@ -112,7 +109,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         yield found
     finally:
         if found.watch is not None:
-            found.watch.stop(30.0)
+            found.kubelet.answers.set()
+            found.watch.stop(PATIENCE_SECONDS)
         found.kubelet.stop()
 
 
@@ -122,27 +120,6 @@ def running(node: Node) -> Node:
     node.kubelet.pods = [with_gpus("train-0", GPU)]
     node.kubelet.start()
     return node
-
-
-@contextmanager
-def always(holds: Callable[[], bool]) -> Iterator[None]:
-    """Look again and again meanwhile."""
-    ending = threading.Event()
-    failures: list[None] = []
-
-    def look() -> None:
-        while not ending.wait(0.001):
-            if not holds():
-                failures.append(None)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
-    assert not failures
 
 
 def test_who_was_given_a_gpu_and_has_not_opened_it(running: Node) -> None:
@@ -204,7 +181,7 @@ def test_a_pod_has_no_name_until_there_is_a_link(running: Node) -> None:
     running.look()
     running.shows(TRAIN)
     asked = running.kubelet.asked
-    wait_for(lambda: running.kubelet.asked > asked + 1, "answers that name it no better")
+    until(lambda: running.kubelet.asked > asked + 1, "answers that name it no better")
     assert running.told() == {owner}
     link_log(running.logs, "intruder", ID)
     running.tells(Owner("research", "intruder", "main", UID, ID), Owner(*TRAIN))
@@ -217,7 +194,7 @@ def test_a_pod_that_opens_its_gpu_later_is_asked_about_at_once(running: Node) ->
     link_log(running.logs, "train-0", ID)
     running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
     running.tells(Owner(*TRAIN, UID, ID))
-    wait_for(lambda: running.kubelet.asked == asked + 1, "the question")
+    until(lambda: running.kubelet.asked == asked + 1, "the question")
 
 
 def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node) -> None:
@@ -265,10 +242,11 @@ def test_a_folder_of_links_that_is_not_mounted(
     watch = running.look()
     running.works()
     assert f"{running.logs}: No such file or directory" in f"{watch.condition.trouble}"
-    assert "signal kubelet is available, but pods have uids only" in caplog.text
+    said = "signal kubelet is available, but pods have uids only"
+    until(lambda: said in caplog.text, "that it is logged")
     assert running.holders() == (TRAIN,)
     running.logs.mkdir()
-    wait_for(lambda: watch.condition.trouble is None, "the folder")
+    until(lambda: watch.condition.trouble is None, "the folder")
     assert watch.condition.given is True
 
 
@@ -323,6 +301,7 @@ def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
     running.kubelet.start()
     running.shows(SERVE)
     running.works()
+    until(lambda: len(caplog.records) > 2, "that it is logged")
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
 
 
@@ -338,20 +317,22 @@ EARLY = {
 def test_what_a_kubelet_says_as_it_starts_is_not_believed(running: Node, early: list[Pod]) -> None:
     both = [with_gpus("train-0", GPU), with_gpus("serve-0", MIG)]
     running.kubelet.pods = both
-    running.look(replace(SLOW, first_retry=1.0))
+    running.look(SLOW)
     running.shows(TRAIN)
     running.kubelet.stop()
     running.fails("there is no socket")
-    running.kubelet.pods = early
+    running.kubelet.early = early
     asked = running.kubelet.asked
-    running.kubelet.start()
-    wait_for(lambda: running.kubelet.asked > asked, "the question")
-    running.works()
-    running.kubelet.pods = both
-    with always(lambda: running.holders() == (TRAIN,) and running.holders(MIG) == (SERVE,)):
-        wait_for(lambda: running.kubelet.asked > asked + 1, "the second question")
+
+    def both_hold() -> None:
+        assert (running.holders(), running.holders(MIG)) == ((TRAIN,), (SERVE,))
+
+    with repeated(both_hold, 0.001):
+        running.kubelet.start()
+        until(lambda: running.kubelet.asked > asked + 1, "the second question")
+        running.works()
         running.on_the_gpu(Owner(pod_uid=UID))
-        wait_for(lambda: running.kubelet.asked > asked + 2, "what comes after it")
+        until(lambda: running.kubelet.asked > asked + 2, "what comes after it")
 
 
 def test_the_second_answer_of_a_kubelet_that_started_counts(running: Node) -> None:
@@ -373,7 +354,7 @@ def test_a_node_that_is_emptied_is_empty_at_the_second_answer(running: Node) -> 
     running.shows()
     watch = running.watch
     assert watch is not None
-    wait_for(lambda: watch._retry == QUICK.ask, "the usual pause")
+    until(lambda: watch._retry == QUICK.ask, "the usual pause")
 
 
 def test_nobody_asks_an_early_answer_about_new_pods(running: Node) -> None:
@@ -383,7 +364,7 @@ def test_nobody_asks_an_early_answer_about_new_pods(running: Node) -> None:
     running.kubelet.pods = []
     watch = running.watch
     assert watch is not None
-    wait_for(lambda: watch._doubted, "the empty answer")
+    until(lambda: watch._doubted, "the empty answer")
     asked = running.kubelet.asked
     running.on_the_gpu(Owner(pod_uid=UID))
     time.sleep(10 * QUICK.look)
@@ -413,8 +394,8 @@ def test_a_socket_that_was_left_behind(running: Node) -> None:
     ("misbehave", "said"),
     [
         (lambda kubelet: setattr(kubelet, "refusal", grpc.StatusCode.RESOURCE_EXHAUSTED), "8"),
-        (lambda kubelet: setattr(kubelet, "raw", b"<html>"), "nonsense"),
-        (lambda kubelet: setattr(kubelet, "raw", bytes(17 * 2**20)), "more than 16777216 bytes"),
+        (lambda kubelet: setattr(kubelet, "raw", b"<html>"), "an invalid answer"),
+        (lambda kubelet: setattr(kubelet, "raw", bytes(17 * 2**20)), "exceeds 16777216 bytes"),
     ],
     ids=["refuses", "garbage", "huge"],
 )
@@ -430,11 +411,18 @@ def test_a_kubelet_that_misbehaves_and_recovers(
     running.works()
 
 
-def test_a_kubelet_that_is_too_slow(running: Node) -> None:
-    running.kubelet.delay_seconds = 0.5
-    watch = running.look(replace(QUICK, deadline=0.1))
-    wait_for(lambda: watch.condition.pending, "the call")
+def test_a_kubelet_that_takes_its_time(running: Node) -> None:
+    running.kubelet.answers.clear()
+    watch = running.look()
+    until(lambda: watch.condition.pending, "the call")
     assert "has not answered yet" in f"{watch.condition.trouble}"
+    running.kubelet.answers.set()
+    running.works()
+
+
+def test_a_kubelet_that_is_too_slow(running: Node) -> None:
+    running.kubelet.answers.clear()
+    running.look(replace(QUICK, deadline=0.1))
     running.fails("has not answered within 0.1 s")
     assert running.holders() == ()
 
@@ -442,7 +430,7 @@ def test_a_kubelet_that_is_too_slow(running: Node) -> None:
 def test_a_kubelet_that_fails_is_asked_ever_less_often(running: Node) -> None:
     running.kubelet.refusal = grpc.StatusCode.INTERNAL
     watch = running.look(replace(QUICK, first_retry=0.01, ask=0.08))
-    wait_for(lambda: watch._retry == 0.08, "the longest pause")
+    until(lambda: watch._retry == 0.08, "the longest pause")
     assert running.kubelet.asked >= 3
 
 
@@ -458,6 +446,7 @@ def test_a_kubelet_that_has_just_failed_is_not_asked_about_new_pods(running: Nod
 def test_without_a_socket_it_is_seldom_asked_who_is_on_the_gpus(running: Node) -> None:
     running.kubelet.stop()
     running.look(replace(QUICK, idle=3600.0))
+    until(lambda: running.looks, "the first look")
     time.sleep(10 * QUICK.search)
     assert running.looks == 1
 
@@ -472,22 +461,23 @@ def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
 def test_what_is_no_socket(node: Node) -> None:
     node.socket.touch()
     node.look()
-    node.fails(f"{node.socket} is no socket")
+    node.fails(f"{node.socket} is not a socket")
 
 
-def test_numbers_are_known_of_gpus_that_come_later(running: Node) -> None:
+def test_gpus_may_come_later(running: Node) -> None:
     running.kubelet.pods = [with_gpus("train-0", "nvidia0")]
-    running.seen = Seen()
+    running.gpus = ()
     running.look(SLOW)
     running.works()
-    running.seen = Seen((WHOLE, PART))
+    running.gpus = (WHOLE, PART)
     running.shows(TRAIN)
 
 
 def test_the_watch_ends_while_the_kubelet_keeps_it_waiting(running: Node) -> None:
-    running.kubelet.delay_seconds = 1.0
+    running.kubelet.answers.clear()
     watch = running.look()
-    wait_for(lambda: running.kubelet.asked == 1, "the call")
+    until(lambda: running.kubelet.asked == 1, "the call")
     watch.stop(0.0)
-    watch.stop(30.0)
+    running.kubelet.answers.set()
+    watch.stop(PATIENCE_SECONDS)
     assert not watch._thread.is_alive()

@@ -18,13 +18,7 @@ from google.protobuf.message import Message
 from hypothesis import given as example
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.workload.podresources import (
-    DRA_DRIVER,
-    METHOD,
-    Given,
-    Holder,
-    given,
-)
+from gpu_bottleneck_exporter.workload.podresources import METHOD, Given, Holder, given
 from support import fetched, kubelet
 
 pytest.importorskip("grpc_tools", reason="pip install grpcio-tools")
@@ -32,10 +26,7 @@ pytest.importorskip("grpc_tools", reason="pip install grpcio-tools")
 API = "k8s.io/kubelet/pkg/apis/podresources/v1/api.proto"
 OPTIONS = "github.com/gogo/protobuf/gogoproto/gogo.proto"
 """Imported by it."""
-PACKAGES = {
-    API: "golang-github-kubernetes-kubelet-dev",
-    OPTIONS: "golang-github-gogo-protobuf-dev",
-}
+PACKAGES = {API: "golang-github-kubernetes-kubelet-dev", OPTIONS: "golang-github-gogo-protobuf-dev"}
 
 NEWER = {"PodResources": (4,)}
 """Numbers of fields that Debian's version may not have yet: CPUs of a whole pod."""
@@ -94,9 +85,7 @@ def test_the_tests_kubelet_speaks_it(api: descriptor_pool.DescriptorPool, name: 
     assert ours == {**theirs, **newer}
 
 
-def test_no_message_that_is_answered_with_is_left_out(
-    api: descriptor_pool.DescriptorPool,
-) -> None:
+def test_no_message_that_is_answered_with_is_left_out(api: descriptor_pool.DescriptorPool) -> None:
     seen: set[str] = set()
     waiting = [api.FindMessageTypeByName("v1.ListPodResourcesResponse")]
     while waiting:
@@ -109,7 +98,7 @@ def test_no_message_that_is_answered_with_is_left_out(
 
 NAMES = st.sampled_from(["", "main", "train-0", "größer", "x" * 200])
 RESOURCES = st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "rdma/hca", ""])
-DRIVERS = st.sampled_from([DRA_DRIVER, "", "tpu.google.com"])
+DRIVERS = st.sampled_from(["gpu.nvidia.com", "", "tpu.google.com"])
 TOPOLOGY: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {}, optional={"nodes": st.lists(st.builds(dict, ID=st.integers(-1, 7)), max_size=2)}
 )
@@ -168,22 +157,22 @@ def told(reply: Any) -> Iterator[Given]:  # noqa: ANN401 - a message of the API
         for container in pod.containers:
             holder = Holder(pod.namespace, pod.name, container.name)
             if all(holder):
-                yield from (Given(holder, name, claimed=False) for name in plugged(container))
-                yield from (Given(holder, name, claimed=True) for name in claimed(container))
+                yield from (Given(holder, *names) for names in plugged(container))
+                yield from (Given(holder, *names) for names in claimed(container))
 
 
-def plugged(container: Any) -> Iterator[str]:  # noqa: ANN401 - likewise
+def plugged(container: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - likewise
     for device in container.devices:
-        if device.resource_name.startswith("nvidia.com/"):
-            yield from device.device_ids
+        if device.resource_name:
+            yield from ((device.resource_name, name) for name in device.device_ids)
 
 
-def claimed(container: Any) -> Iterator[str]:  # noqa: ANN401 - likewise
+def claimed(container: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - likewise
     for resource in (r for d in container.dynamic_resources for r in d.claim_resources):
-        if resource.driver_name == DRA_DRIVER and resource.device_name:
-            yield resource.device_name
+        if resource.driver_name and resource.device_name:
+            yield resource.driver_name, resource.device_name
         elif not resource.driver_name:
-            yield from (cdi.name for cdi in resource.cdi_devices)
+            yield from (("", cdi.name) for cdi in resource.cdi_devices)
 
 
 def test_a_message_of_another_kind_is_told_apart(api: descriptor_pool.DescriptorPool) -> None:

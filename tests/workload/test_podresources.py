@@ -12,7 +12,7 @@ from support.kubelet import Claim, Container, Pod, reply
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 NAME = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-gpu-0"
 HOLDER = Holder("research", "train-0", "main")
-REFUSED = "wire type|cut short|no number|decode"
+REFUSED = "wire type|truncated|a number is missing|decode"
 
 
 def told(*containers: Container) -> list[Given]:
@@ -31,25 +31,22 @@ def test_devices_of_plugins() -> None:
         "rdma/hca": [GPU],
         "intel.com/gpu": ["card0"],
     }
-    expected = [GPU, "nvidia0", "MIG-1", f"{GPU}::3"]
     found = told(Container(devices=devices))
-    assert found == [Given(HOLDER, device, claimed=False) for device in expected]
+    assert found == [Given(HOLDER, name, one) for name, those in devices.items() for one in those]
 
 
 @pytest.mark.parametrize(
-    ("claim", "device"),
+    ("claim", "expected"),
     [
-        (Claim("gpu-0"), "gpu-0"),
-        (Claim("gpu-0", cdi=(NAME,)), "gpu-0"),
-        (Claim(driver="", cdi=(NAME,)), NAME),
-        (Claim("tpu-0", driver="tpu.google.com"), None),
-        (Claim("channel-0", driver="compute-domain.nvidia.com"), None),
-        (Claim(), None),
+        (Claim("gpu-0"), [("gpu.nvidia.com", "gpu-0")]),
+        (Claim("gpu-0", cdi=(NAME,)), [("gpu.nvidia.com", "gpu-0")]),
+        (Claim(driver="", cdi=(NAME,)), [("", NAME)]),
+        (Claim("tpu-0", driver="tpu.google.com"), [("tpu.google.com", "tpu-0")]),
+        (Claim(), []),
     ],
 )
-def test_claimed_devices(claim: Claim, device: str | None) -> None:
-    found = told(Container(claims=[claim]))
-    assert found == ([Given(HOLDER, device, claimed=True)] if device else [])
+def test_claimed_devices(claim: Claim, expected: list[tuple[str, str]]) -> None:
+    assert told(Container(claims=[claim])) == [Given(HOLDER, *names) for names in expected]
 
 
 def test_every_container_counts() -> None:
@@ -98,7 +95,7 @@ def test_what_is_no_such_message_is_refused(bad: bytes) -> None:
 def test_fields_of_later_versions_are_passed_over() -> None:
     later = b"\x9a\x06\x02hi" + b"\x18\x07" + b"\x21" + bytes(8) + b"\x2d" + bytes(4)
     pod = reply([Pod("train-0", containers=[Container(devices={"nvidia.com/gpu": [GPU]})])])
-    assert list(given(later + pod + later)) == [Given(HOLDER, GPU, claimed=False)]
+    assert list(given(later + pod + later)) == [Given(HOLDER, "nvidia.com/gpu", GPU)]
 
 
 @example(st.binary() | st.binary(max_size=40).map(lambda tail: WHOLE[:60] + tail))
@@ -117,4 +114,4 @@ TEXT = st.text(min_size=1, max_size=20)
 def test_what_was_told_is_what_is_read(pod: str, place: str, name: str, ids: list[str]) -> None:
     container = Container(name, {"nvidia.com/gpu": ids})
     found = list(given(reply([Pod(pod, place, [container])])))
-    assert found == [Given(Holder(place, pod, name), device, claimed=False) for device in ids]
+    assert found == [Given(Holder(place, pod, name), "nvidia.com/gpu", device) for device in ids]

@@ -67,12 +67,16 @@ def test_a_name_that_is_no_text_has_a_hash_all_the_same() -> None:
 
 @contextmanager
 def rank(variables: Mapping[str, str]) -> Iterator[int]:
-    process = subprocess.Popen(["sleep", "60"], env={**os.environ, **variables})
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+    # It answers once it has its own environment: an exec may be under way when Popen returns.
+    command, pipe = ["/bin/sh", "-c", "echo; read line"], subprocess.PIPE
+    env = {**os.environ, **variables}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_real_ranks_of_one_machine() -> None:

@@ -11,11 +11,12 @@ import pytest
 from gpu_bottleneck_exporter.workload import users
 from gpu_bottleneck_exporter.workload.users import UserNames, known_name
 from support.trees import lay
+from support.waiting import PATIENCE_SECONDS, until
 
 ROOT = "27 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
 OVERLAY = "812 700 0:52 / / rw,relatime - overlay overlay rw\n"
 REST = "28 27 0:21 / /proc rw,relatime - proc proc rw\n"
-FIRST_PID_NAMESPACE = 0xEFFFFFFC
+USUAL_PATIENCE_SECONDS = users._PATIENCE_SECONDS
 
 
 def names_where(
@@ -27,6 +28,7 @@ def names_where(
         lay(proc, {"1/mountinfo": first})
     # Recorded files cannot have the inode that tells.
     monkeypatch.setattr(users, "in_hosts_pid_namespace", lambda _: hosts)
+    monkeypatch.setattr(users, "_PATIENCE_SECONDS", PATIENCE_SECONDS)
     return UserNames(proc, lambda uid: f"user{uid}")
 
 
@@ -74,7 +76,7 @@ class Directory:
 
     def look_up(self, uid: int) -> str | None:
         self.asked.append(uid)
-        assert self.answers.wait(20)
+        assert self.answers.wait(PATIENCE_SECONDS)
         return self.names.get(uid)
 
 
@@ -104,14 +106,17 @@ def test_who_has_no_name_is_asked_for_again_later(names: UserNames, directory: D
 
 
 def test_a_directory_that_does_not_answer_holds_nobody_up(
-    names: UserNames, directory: Directory
+    names: UserNames, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.answers.clear()
+    monkeypatch.setattr(users, "_PATIENCE_SECONDS", USUAL_PATIENCE_SECONDS)
     assert [names.of(uid) for uid in (1000, 1001, 1000)] == ["1000", "1001", "1000"]
+    until(lambda: directory.asked, "the question")
     assert directory.asked == [1000], "one question at a time"
     directory.answers.set()
     assert names._asking is not None
-    names._asking.join(20)
+    names._asking.join(PATIENCE_SECONDS)
+    monkeypatch.setattr(users, "_PATIENCE_SECONDS", PATIENCE_SECONDS)
     assert [names.of(uid) for uid in (1000, 1001)] == ["alice", "bob"]
 
 

@@ -1,8 +1,8 @@
 """Collectors: one module per subject.
 
-Each declares what it reads from a device, how often, its metric families, and how
-readings become samples. To add a metric, add it to one of them; to add a
-collector, write its module and name it in `ALL`.
+Each declares what it reads from a device, how often, its metric families, and how readings become
+samples. To add a metric, add it to one of them; to add a collector, write its module and add it to
+`ALL`.
 """
 
 from gpu_bottleneck_exporter.collectors import (
@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.collectors import (
     link,
     memory,
     power,
+    prescription,
     processes,
     stall,
     thermal,
@@ -23,7 +24,8 @@ from gpu_bottleneck_exporter.collectors import (
     workload,
     xid,
 )
-from gpu_bottleneck_exporter.collectors.base import Collector
+from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.settings import Settings
 
 ALL: tuple[Collector, ...] = (
     info.COLLECTOR,
@@ -31,6 +33,7 @@ ALL: tuple[Collector, ...] = (
     workload.COLLECTOR,
     utilization.COLLECTOR,
     stall.COLLECTOR,
+    prescription.COLLECTOR,
     feeders.COLLECTOR,
     activity.COLLECTOR,
     power.COLLECTOR,
@@ -43,5 +46,10 @@ ALL: tuple[Collector, ...] = (
     link.COLLECTOR,
     host.COLLECTOR,
 )
-"""In the order in which they read and are shown: `processes` first, for the stalls to know who
-holds the GPU, and `utilization` before `activity`, which stands in for it under MIG."""
+"""In the order in which they read and are shown. `processes` comes before `utilization`, as stalls
+need the holders of the GPU; `utilization` before `activity`, which replaces it under MIG."""
+
+
+def enabled(settings: Settings) -> tuple[Collector, ...]:
+    """The collectors that are not disabled."""
+    return tuple(c for c in ALL if c.name not in settings.disabled_collectors)

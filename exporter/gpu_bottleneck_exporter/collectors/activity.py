@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector, Sample, counter
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 _ACTIVE = {
     "gpu_sm_active_seconds_total": "sm",
@@ -18,48 +18,40 @@ _TRAFFIC = {
 }
 
 FAMILIES = (
-    Family(
+    counter(
         "gpu_sm_active_seconds_total",
-        "counter",
         "Seconds x share of SMs with at least one warp (integral of GPM metric 2): its rate is the "
         "mean share of SMs at work, 0-1.",
     ),
-    Family(
+    counter(
         "gpu_sm_occupancy_seconds_total",
-        "counter",
         "Seconds x share of warp slots in use (integral of GPM metric 3): its rate is the mean "
         "occupancy, 0-1.",
     ),
-    Family(
+    counter(
         "gpu_dram_active_seconds_total",
-        "counter",
         "Seconds x share of the device memory's bandwidth in use (integral of GPM metric 10).",
     ),
-    Family(
+    counter(
         "gpu_pipe_active_seconds_total",
-        "counter",
         "Seconds x share of cycles in which the pipe worked (integral of GPM metrics 5 tensor, 11 "
         "fp64, 12 fp32, 13 fp16, 4 int).",
         ("pipe",),
     ),
-    Family(
+    counter(
         "gpu_pcie_receive_bytes_total",
-        "counter",
         "Bytes that the GPU received over PCIe, that is host to device (GPM metric 21 x time).",
     ),
-    Family(
+    counter(
         "gpu_pcie_transmit_bytes_total",
-        "counter",
         "Bytes that the GPU sent over PCIe, that is device to host (GPM metric 20 x time).",
     ),
-    Family(
+    counter(
         "gpu_nvlink_receive_bytes_total",
-        "counter",
         "Bytes that the GPU received over all NVLinks (GPM metric 60 x time).",
     ),
-    Family(
+    counter(
         "gpu_nvlink_transmit_bytes_total",
-        "counter",
         "Bytes that the GPU sent over all NVLinks (GPM metric 61 x time).",
     ),
 )

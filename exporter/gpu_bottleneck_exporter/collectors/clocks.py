@@ -2,20 +2,18 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample
 from gpu_bottleneck_exporter.driver.readings import Clocks
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector, Sample, each, gauge
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    gauge(
         "gpu_clock_hertz",
-        "gauge",
-        "Clock at the moment, in hertz (nvmlDeviceGetClockInfo). Falls when idle.",
+        "Current clock, in hertz (nvmlDeviceGetClockInfo). Falls when idle.",
         ("clock",),
     ),
-    Family(
+    gauge(
         "gpu_clock_max_hertz",
-        "gauge",
         "Highest clock of the model, in hertz (nvmlDeviceGetMaxClockInfo).",
         ("clock",),
     ),
@@ -23,13 +21,9 @@ FAMILIES = (
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    clocks = gpu.reading(Clocks)
-    if clocks is None:
-        return
-    for clock, hertz in clocks.now.items():
-        yield Sample("gpu_clock_hertz", hertz, (clock,))
-    for clock, hertz in clocks.maximum.items():
-        yield Sample("gpu_clock_max_hertz", hertz, (clock,))
+    clocks = gpu.reading(Clocks) or Clocks()
+    yield from each("gpu_clock_hertz", clocks.now)
+    yield from each("gpu_clock_max_hertz", clocks.maximum)
 
 
 COLLECTOR = Collector("clocks", FAMILIES, _samples, lambda device: device.clocks(), UNHURRIEDLY)

@@ -1,168 +1,144 @@
-"""The processes that feed each GPU: what they use, what they wait for, what they may use."""
+"""The feeders of each GPU: what they use, what they wait for, and their limits."""
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample, optional
 from gpu_bottleneck_exporter.feeders.job import Job
-from gpu_bottleneck_exporter.feeders.member import Counters
+from gpu_bottleneck_exporter.feeders.member import ProcessCounters
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import (
+    Collector,
+    Sample,
+    counter,
+    each,
+    gauge,
+    optional,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 _BY_PROCESS = (
-    "Last second of a process's life not included; a process on several GPUs counts for each."
+    "The last second of a process's life is missed; a process on several GPUs counts for each."
 )
 _NAMESPACE = (
     "in the network namespaces of the main processes (/proc/PID/net/dev without loopback and "
-    "container bridges): with hostNetwork, those of the whole host."
+    "container bridges). With hostNetwork that is the whole host's traffic."
 )
 
 FAMILIES = (
-    Family(
+    gauge(
         "gpu_feeder_processes",
-        "gauge",
-        "Processes that feed the GPU: main (hold a context on it) and worker (their descendants "
-        "that hold none). Workers are absent until there are some, here and below.",
+        "Processes that feed the GPU: main (holds a context on it) and worker (a descendant that "
+        "holds none). Workers are absent until there is one, also in the other families.",
         ("role",),
     ),
-    Family(
+    counter(
         "gpu_feeder_cpu_seconds_total",
-        "counter",
         f"Seconds of CPU that the processes used, all threads (/proc/PID/stat). {_BY_PROCESS}",
         ("role",),
     ),
-    Family(
+    counter(
         "gpu_feeder_run_queue_seconds_total",
-        "counter",
         "Seconds in which the processes' first threads were runnable without a CPU "
         "(/proc/PID/schedstat): contention, or the CPU limit.",
         ("role",),
     ),
-    Family(
+    counter(
         "gpu_feeder_wait_seconds_total",
-        "counter",
-        "Seconds in which the processes waited, by what on: disk (file I/O), network (asleep in a "
-        "socket; while the GPU idles, owed an answer), queue (pipe, futex, semaphore), sleep "
-        "(timer, poll), unknown (no permission to know): of first threads, and while the GPU "
-        "idles of what is behind them. Sampled five to ten times a second (twice "
-        "where nothing changes), workers in turn; each "
-        "kind is absent until it was seen.",
+        "Seconds in which the processes waited, by what for: disk (file I/O), network (asleep in a "
+        "socket; while the GPU idles, waiting for an answer), queue (pipe, futex, semaphore), "
+        "sleep (timer, poll), unknown (no permission to find out). Covers first threads and, while "
+        "the GPU idles, what those wait for. Sampled five to ten times a second (twice if nothing "
+        "changes), workers in turn; each kind is absent until it is first seen.",
         ("role", "on"),
     ),
-    Family(
+    counter(
         "gpu_feeder_read_bytes_total",
-        "counter",
-        "Bytes that the processes had read from storage, not from the page cache (/proc/PID/io). "
-        "Absent while one of them may not be looked at.",
+        "Bytes that the processes read from storage, not from the page cache (/proc/PID/io). "
+        "Absent while one of them cannot be read.",
         ("role",),
     ),
-    Family(
+    counter(
         "gpu_feeder_written_bytes_total",
-        "counter",
-        "Bytes that the processes caused to be written to storage (/proc/PID/io). Workers' are "
-        "absent until they have written.",
+        "Bytes that the processes wrote to storage (/proc/PID/io). Absent for workers until one "
+        "has written.",
         ("role",),
     ),
-    Family(
+    counter(
         "gpu_feeder_major_faults_total",
-        "counter",
-        "Page faults of the processes that had to read from storage (/proc/PID/stat).",
+        "Page faults of the processes that needed a read from storage (/proc/PID/stat).",
         ("role",),
     ),
-    Family(
+    counter(
         "gpu_feeder_refault_bytes_total",
-        "counter",
-        "Bytes that were evicted from memory and read again, in the main processes' cgroups "
+        "Bytes evicted from memory and read again, in the main processes' cgroups "
         "(workingset_refault of memory.stat).",
     ),
-    Family(
+    counter(
         "gpu_feeder_worker_starts_total",
-        "counter",
-        "Worker processes that were started while a main process held the GPU; those that live "
-        "for less than a second may be missed.",
+        "Worker processes started while a main process held the GPU; those that live for less than "
+        "a second may be missed.",
     ),
-    Family(
-        "gpu_feeder_age_seconds",
-        "gauge",
-        "Seconds since the oldest main process started (/proc/PID/stat).",
+    gauge(
+        "gpu_feeder_age_seconds", "Seconds since the oldest main process started (/proc/PID/stat)."
     ),
-    Family(
+    gauge(
         "gpu_feeder_interactive",
-        "gauge",
-        "Whether somebody sits in front of a main process, 0 or 1: it is the kernel of a notebook "
-        "(/proc/PID/cmdline) or has a controlling terminal (/proc/PID/stat), as under ssh, tmux or "
-        "docker run -t. Absent while nobody feeds the GPU.",
+        "Whether a main process is interactive, 0 or 1: a notebook kernel (/proc/PID/cmdline) or a "
+        "process with a controlling terminal (/proc/PID/stat), as under ssh, tmux or docker run "
+        "-t. Absent while no process feeds the GPU.",
     ),
-    Family(
+    counter(
         "gpu_feeder_throttled_seconds_total",
-        "counter",
         "Seconds in which the CPU limit held back the main processes' cgroups, summed over CPUs "
         "(cpu.stat).",
     ),
-    Family(
+    gauge(
         "gpu_feeder_cpu_limit_cores",
-        "gauge",
         "CPU cores that the limit of the main processes' cgroups allows (cpu.max or "
         "cpu.cfs_quota_us, the tightest level). Absent without a limit.",
     ),
-    Family(
+    gauge(
         "gpu_feeder_cpus_allowed",
-        "gauge",
         "CPUs on which the main processes may run (Cpus_allowed_list of /proc/PID/status).",
     ),
-    Family(
+    gauge(
         "gpu_feeder_memory_used_bytes",
-        "gauge",
-        "Memory that the main processes' cgroups use, page cache included, in bytes: of the level "
+        "Memory that the main processes' cgroups use, page cache included, in bytes, at the level "
         "with the tightest limit (memory.current or memory.usage_in_bytes).",
     ),
-    Family(
+    gauge(
         "gpu_feeder_memory_limit_bytes",
-        "gauge",
         "Memory limit of the main processes' cgroups, in bytes (memory.max or "
         "memory.limit_in_bytes, the tightest level). Absent without a limit.",
     ),
-    Family(
+    gauge(
         "gpu_feeder_shm_size_bytes",
-        "gauge",
-        "Size of the main processes' own /dev/shm, in bytes (statvfs through /proc/PID/root; "
-        "absent without permission).",
+        "Size of the main processes' own /dev/shm, in bytes (statvfs through /proc/PID/root). "
+        "Absent without permission.",
     ),
-    Family(
+    gauge(
         "gpu_feeder_shm_used_bytes",
-        "gauge",
-        "Used part of the main processes' own /dev/shm, in bytes: when it is full, workers die of "
+        "Used part of the main processes' own /dev/shm, in bytes. When it is full, workers die of "
         "a bus error.",
     ),
-    Family(
-        "gpu_feeder_network_receive_bytes_total",
-        "counter",
-        f"Bytes received {_NAMESPACE}",
-    ),
-    Family(
-        "gpu_feeder_network_transmit_bytes_total",
-        "counter",
-        f"Bytes sent {_NAMESPACE}",
-    ),
-    Family(
+    counter("gpu_feeder_network_receive_bytes_total", f"Bytes received {_NAMESPACE}"),
+    counter("gpu_feeder_network_transmit_bytes_total", f"Bytes sent {_NAMESPACE}"),
+    counter(
         "gpu_feeder_pressure_seconds_total",
-        "counter",
-        "Seconds in which some, or all (full, of io only), of the runnable tasks in the main "
-        "processes' cgroups were held up for lack of the resource: cpu, io or memory (cgroup v2 "
-        "*.pressure).",
+        "Seconds in which some, or all (full, of io only), runnable tasks in the main processes' "
+        "cgroups were stalled for lack of the resource: cpu, io or memory (cgroup v2 *.pressure).",
         ("resource", "kind"),
     ),
 )
 _LEAST_USEFUL = (("cpu", "full"), ("memory", "full"))
-"""For the budget of series. Little but the CPU limit, which has a counter of its own, stops all
-tasks of a cgroup for want of CPU; and where memory lacks, some and full go together."""
+"""Left out to save series. Hardly anything but the CPU limit, which has its own counter, makes all
+tasks of a cgroup wait for a CPU; and under memory pressure, `some` and `full` rise together."""
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     feeding = gpu.feeding
     if feeding is None:
         return
-    for role, count in feeding.processes.items():
-        yield Sample("gpu_feeder_processes", float(count), (role,))
+    yield from each("gpu_feeder_processes", feeding.processes)
     for role, counters in feeding.counters.items():
         yield from _of_processes(role, counters, queue_known=feeding.queue_known)
     for labels, nanoseconds in sorted(feeding.wait_ns.items()):
@@ -176,12 +152,12 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     yield from _of_limits(feeding)
 
 
-def _of_processes(role: str, counters: Counters, *, queue_known: bool) -> Iterator[Sample]:
+def _of_processes(role: str, counters: ProcessCounters, *, queue_known: bool) -> Iterator[Sample]:
     yield Sample("gpu_feeder_cpu_seconds_total", counters.cpu_ns / 1e9, (role,))
     if queue_known:
         yield Sample("gpu_feeder_run_queue_seconds_total", counters.queue_ns / 1e9, (role,))
     yield from optional("gpu_feeder_read_bytes_total", counters.read_bytes, role)
-    if role == "main" or counters.written_bytes:
+    if role == "main" or counters.written_bytes:  # few workers ever write: saves a series
         yield from optional("gpu_feeder_written_bytes_total", counters.written_bytes, role)
     yield Sample("gpu_feeder_major_faults_total", float(counters.major_faults), (role,))
 

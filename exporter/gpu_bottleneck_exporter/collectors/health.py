@@ -2,46 +2,43 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector, Family, Sample, optional
 from gpu_bottleneck_exporter.driver.readings import Health
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import (
+    SLOWLY,
+    Collector,
+    Sample,
+    counter,
+    each,
+    gauge,
+    optional,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    counter(
         "gpu_ecc_errors_total",
-        "counter",
         "ECC errors since the driver was loaded (nvmlDeviceGetTotalEccErrors, volatile). Absent "
         "with ECC off.",
         ("kind",),
     ),
-    Family(
+    gauge(
         "gpu_remapped_rows",
-        "gauge",
-        "Memory rows remapped in the life of the GPU, by the kind of error that caused it "
+        "Memory rows remapped since the GPU was made, by the kind of error "
         "(nvmlDeviceGetRemappedRows, Ampere and later).",
         ("kind",),
     ),
-    Family(
+    gauge(
         "gpu_row_remap_pending",
-        "gauge",
-        "Whether a row remapping waits for the next GPU reset, 0 or 1.",
+        "Whether a row remapping is pending until the next GPU reset, 0 or 1.",
     ),
-    Family(
-        "gpu_row_remap_failed",
-        "gauge",
-        "Whether a row remapping failed, 0 or 1: the GPU wants replacing.",
-    ),
+    gauge("gpu_row_remap_failed", "Whether a row remapping failed, 0 or 1: replace the GPU."),
 )
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    health = gpu.reading(Health)
-    if health is None:
-        return
-    for kind, count in health.ecc_errors.items():
-        yield Sample("gpu_ecc_errors_total", float(count), (kind,))
-    for kind, rows in health.remapped_rows.items():
-        yield Sample("gpu_remapped_rows", float(rows), (kind,))
+    health = gpu.reading(Health) or Health()
+    yield from each("gpu_ecc_errors_total", health.ecc_errors)
+    yield from each("gpu_remapped_rows", health.remapped_rows)
     yield from optional("gpu_row_remap_pending", health.remap_pending)
     yield from optional("gpu_row_remap_failed", health.remap_failed)
 

@@ -1,9 +1,16 @@
-"""The host: what is there, and how busy it is. Without GPU labels, also without any GPU."""
+"""The host: its resources and how busy they are. Needs no GPU, and has no GPU labels."""
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample, optional
 from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, VIRTUAL_INTERFACES, Machine
+from gpu_bottleneck_exporter.sampling.collector import (
+    Collector,
+    Sample,
+    counter,
+    each,
+    gauge,
+    optional,
+)
 
 _INTERFACES = (
     f"Without the loopback and {', '.join(f'{name}*' for name in VIRTUAL_INTERFACES)}; "
@@ -11,65 +18,50 @@ _INTERFACES = (
 )
 
 FAMILIES = (
-    Family(
+    counter(
         "gpu_host_pressure_seconds_total",
-        "counter",
-        "Seconds in which some, or all (full), of the host's runnable tasks were held up for lack "
+        "Seconds in which some, or all (full), of the host's runnable tasks were stalled for lack "
         "of the resource: cpu, io or memory (/proc/pressure). CPU has no full.",
         ("resource", "kind"),
     ),
-    Family("gpu_host_cpus", "gauge", "Logical CPUs that the host has online."),
-    Family(
+    gauge("gpu_host_cpus", "Logical CPUs that the host has online."),
+    counter(
         "gpu_host_cpu_busy_seconds_total",
-        "counter",
         "Seconds since boot in which CPUs worked, summed over all CPUs: everything but idle and "
         "iowait (/proc/stat).",
     ),
-    Family(
+    counter(
         "gpu_host_iowait_seconds_total",
-        "counter",
         "Seconds since boot in which CPUs idled while a task waited for a disk, summed over all "
-        "CPUs (/proc/stat). Blames whoever waits, not who feeds a GPU; blind to network storage.",
+        "CPUs (/proc/stat). Counts any task, not only feeders, and misses network storage.",
     ),
-    Family("gpu_host_memory_total_bytes", "gauge", "Memory of the host, in bytes (/proc/meminfo)."),
-    Family(
+    gauge("gpu_host_memory_total_bytes", "Memory of the host, in bytes (/proc/meminfo)."),
+    gauge(
         "gpu_host_memory_available_bytes",
-        "gauge",
-        "Memory that can be had without swapping, in bytes (MemAvailable of /proc/meminfo).",
+        "Memory available without swapping, in bytes (MemAvailable of /proc/meminfo).",
     ),
-    Family(
-        "gpu_host_shm_size_bytes",
-        "gauge",
-        "Size of the host's /dev/shm, in bytes (statvfs).",
-    ),
-    Family(
-        "gpu_host_shm_used_bytes",
-        "gauge",
-        "Used part of the host's /dev/shm, in bytes (statvfs).",
-    ),
-    Family(
+    gauge("gpu_host_shm_size_bytes", "Size of the host's /dev/shm, in bytes (statvfs)."),
+    gauge("gpu_host_shm_used_bytes", "Used part of the host's /dev/shm, in bytes (statvfs)."),
+    counter(
         "gpu_host_disk_io_seconds_total",
-        "counter",
-        "Seconds since boot in which the disk had requests in work (/proc/diskstats); says little "
-        "of how loaded an SSD is. Whole disks, no partitions, loop or memory devices; "
+        "Seconds since boot in which the disk had requests in flight (/proc/diskstats); a poor "
+        "measure of load on SSDs. Whole disks, no partitions, loop or memory devices; "
         f"{MOST_DEVICES} at most.",
         ("device",),
     ),
-    Family(
+    counter(
         "gpu_host_network_receive_bytes_total",
-        "counter",
-        f"Bytes that the interface received (/proc/1/net/dev). {_INTERFACES}",
+        f"Bytes received by the interface (/proc/1/net/dev). {_INTERFACES}",
         ("device",),
     ),
-    Family(
+    counter(
         "gpu_host_network_transmit_bytes_total",
-        "counter",
-        f"Bytes that the interface sent (/proc/1/net/dev). {_INTERFACES}",
+        f"Bytes sent by the interface (/proc/1/net/dev). {_INTERFACES}",
         ("device",),
     ),
 )
 _ALWAYS_ZERO = ("cpu", "full")
-"""The whole host always has a task that runs while another waits for a CPU."""
+"""On the whole host, some task always runs while another waits for a CPU."""
 
 
 def _samples(machine: Machine) -> Iterator[Sample]:
@@ -84,12 +76,9 @@ def _samples(machine: Machine) -> Iterator[Sample]:
     if machine.shared_memory is not None:
         yield Sample("gpu_host_shm_size_bytes", float(machine.shared_memory.size_bytes))
         yield Sample("gpu_host_shm_used_bytes", float(machine.shared_memory.used_bytes))
-    for device, seconds in machine.disk_io_seconds.items():
-        yield Sample("gpu_host_disk_io_seconds_total", seconds, (device,))
-    for device, received in machine.network_receive_bytes.items():
-        yield Sample("gpu_host_network_receive_bytes_total", float(received), (device,))
-    for device, sent in machine.network_transmit_bytes.items():
-        yield Sample("gpu_host_network_transmit_bytes_total", float(sent), (device,))
+    yield from each("gpu_host_disk_io_seconds_total", machine.disk_io_seconds)
+    yield from each("gpu_host_network_receive_bytes_total", machine.network_receive_bytes)
+    yield from each("gpu_host_network_transmit_bytes_total", machine.network_transmit_bytes)
 
 
 COLLECTOR = Collector("host", FAMILIES, lambda _: (), of_machine=_samples)

@@ -1,17 +1,16 @@
-"""Identity of each GPU."""
+"""The identity of each GPU."""
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import Collector, Sample, gauge
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    gauge(
         "gpu_info",
-        "gauge",
-        "Constant 1; who the GPU or MIG instance is (NVML name, architecture, PCI bus id, MIG "
-        "profile and parent; driver and highest CUDA version of the driver). Unknown labels are "
-        "left out.",
+        "Constant 1; identifies the GPU or MIG instance (NVML name, architecture, PCI bus id, MIG "
+        "profile and parent; driver version and the highest CUDA version that it supports). "
+        "Unknown labels are omitted.",
         (
             "name",
             "architecture",

@@ -2,36 +2,36 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector, Family, Sample, optional
 from gpu_bottleneck_exporter.driver.readings import Link
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import (
+    SLOWLY,
+    Collector,
+    Sample,
+    counter,
+    gauge,
+    optional,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    counter(
         "gpu_pcie_replays_total",
-        "counter",
-        "PCIe packets that had to be sent again, since the driver was loaded "
-        "(nvmlDeviceGetPcieReplayCounter).",
+        "PCIe packets sent again since the driver was loaded (nvmlDeviceGetPcieReplayCounter).",
     ),
-    Family(
+    gauge(
         "gpu_pcie_link_generation",
-        "gauge",
         "PCIe generation at which the link runs. Falls when the GPU is idle.",
     ),
-    Family(
-        "gpu_pcie_link_generation_max",
-        "gauge",
-        "PCIe generation that GPU and slot can both do.",
+    gauge(
+        "gpu_pcie_link_generation_max", "Highest PCIe generation that GPU and slot both support."
     ),
-    Family("gpu_pcie_link_width", "gauge", "PCIe lanes in use."),
-    Family("gpu_pcie_link_width_max", "gauge", "PCIe lanes that GPU and slot both have."),
+    gauge("gpu_pcie_link_width", "PCIe lanes in use."),
+    gauge("gpu_pcie_link_width_max", "Most PCIe lanes that GPU and slot both have."),
 )
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    link = gpu.reading(Link)
-    if link is None:
-        return
+    link = gpu.reading(Link) or Link()
     yield from optional("gpu_pcie_replays_total", link.replays)
     yield from optional("gpu_pcie_link_generation", link.generation)
     yield from optional("gpu_pcie_link_generation_max", link.generation_max)

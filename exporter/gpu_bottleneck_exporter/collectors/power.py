@@ -2,31 +2,33 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample, optional
 from gpu_bottleneck_exporter.driver.readings import Power
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import (
+    UNHURRIEDLY,
+    Collector,
+    Sample,
+    counter,
+    gauge,
+    optional,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    gauge(
         "gpu_power_watts",
-        "gauge",
-        "Power drawn, in watts: mean of the last second where the driver has it (field 185), else "
-        "nvmlDeviceGetPowerUsage, which on GA100 and older is the moment's.",
+        "Power drawn, in watts: mean of the last second if the driver has it (field 185), else "
+        "nvmlDeviceGetPowerUsage, which is instantaneous on GA100 and older.",
     ),
-    Family(
-        "gpu_power_limit_watts",
-        "gauge",
-        "Power limit in force, in watts (nvmlDeviceGetEnforcedPowerLimit).",
+    gauge(
+        "gpu_power_limit_watts", "Power limit in force, in watts (nvmlDeviceGetEnforcedPowerLimit)."
     ),
-    Family(
+    gauge(
         "gpu_power_default_limit_watts",
-        "gauge",
-        "Power limit that the board was made for, in watts "
-        "(nvmlDeviceGetPowerManagementDefaultLimit): one in force below it was lowered.",
+        "Default power limit of the board, in watts (nvmlDeviceGetPowerManagementDefaultLimit). A "
+        "limit in force below it has been lowered.",
     ),
-    Family(
+    counter(
         "gpu_energy_joules_total",
-        "counter",
         "Energy since the driver was loaded, in joules (nvmlDeviceGetTotalEnergyConsumption, Volta "
         "and later).",
     ),
@@ -34,9 +36,7 @@ FAMILIES = (
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    power = gpu.reading(Power)
-    if power is None:
-        return
+    power = gpu.reading(Power) or Power()
     yield from optional("gpu_power_watts", power.watts)
     yield from optional("gpu_power_limit_watts", power.limit_watts)
     yield from optional("gpu_power_default_limit_watts", power.default_limit_watts)

@@ -1,19 +1,18 @@
-"""Processes that hold the GPU."""
+"""The processes that hold each GPU."""
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import SLOWLY, Collector, Family, Sample
 from gpu_bottleneck_exporter.driver.readings import Processes
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector, Sample, gauge
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    gauge(
         "gpu_processes",
-        "gauge",
-        "Processes that hold a context on the GPU, compute, graphics and MPS, each once (NVML "
-        "running-process lists), but for a desktop's: graphics alone, in no container and no job. "
-        "Absent where there may be some in other PID namespaces, which are "
-        "not seen. Read every 10 s: the call takes the driver's global lock.",
+        "Processes that hold a context on the GPU: compute, graphics and MPS, each once (NVML "
+        "running-process lists), except a desktop's (graphics only, in no container and no job). "
+        "Absent if there may be some in other PID namespaces, which are not seen. Read every 10 s: "
+        "the call takes the driver's global lock.",
     ),
 )
 

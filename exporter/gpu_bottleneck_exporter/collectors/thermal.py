@@ -2,22 +2,20 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import UNHURRIEDLY, Collector, Family, Sample
 from gpu_bottleneck_exporter.driver.readings import Thermal
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector, Sample, each, gauge
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    gauge(
         "gpu_temperature_celsius",
-        "gauge",
         "Temperature in degrees Celsius (nvmlDeviceGetTemperatureV; memory: field 82).",
         ("sensor",),
     ),
-    Family(
+    gauge(
         "gpu_temperature_limit_celsius",
-        "gauge",
         "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
-        "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on worked out once from the "
+        "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on derived once from the "
         "temperature and the driver's T.Limit margins, so it may be a degree off).",
         ("limit",),
     ),
@@ -25,13 +23,9 @@ FAMILIES = (
 
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    thermal = gpu.reading(Thermal)
-    if thermal is None:
-        return
-    for sensor, celsius in thermal.sensors.items():
-        yield Sample("gpu_temperature_celsius", celsius, (sensor,))
-    for limit, celsius in thermal.limits.items():
-        yield Sample("gpu_temperature_limit_celsius", celsius, (limit,))
+    thermal = gpu.reading(Thermal) or Thermal()
+    yield from each("gpu_temperature_celsius", thermal.sensors)
+    yield from each("gpu_temperature_limit_celsius", thermal.limits)
 
 
 COLLECTOR = Collector("thermal", FAMILIES, _samples, lambda device: device.thermal(), UNHURRIEDLY)

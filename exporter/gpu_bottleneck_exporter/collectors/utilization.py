@@ -2,52 +2,52 @@
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.collectors.base import Collector, Family, Histogram, Sample, optional
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import (
+    Collector,
+    Histogram,
+    Sample,
+    counter,
+    gauge,
+    histogram,
+    optional,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
-    Family(
+    counter(
         "gpu_observed_seconds_total",
-        "counter",
-        "Seconds for which it is known whether the GPU was busy: the time that the driver's "
-        "utilization samples cover (nvmlDeviceGetSamples; under MIG the GPM interval).",
+        "Seconds for which it is known whether the GPU was busy: the time covered by the driver's "
+        "utilization samples (nvmlDeviceGetSamples; under MIG the GPM interval).",
     ),
-    Family(
+    counter(
         "gpu_unobserved_seconds_total",
-        "counter",
-        "Seconds since the exporter first read the GPU that no utilization sample covers; neither "
-        "busy nor idle.",
+        "Seconds since the exporter first read the GPU that no utilization sample covers. They "
+        "count as neither busy nor idle.",
     ),
-    Family(
+    counter(
         "gpu_busy_seconds_total",
-        "counter",
         "Seconds in which at least one kernel ran (integral of the driver's utilization samples "
-        "over their windows; under MIG of the GPM graphics activity). Busy says nothing of how "
-        "much of the GPU worked: see gpu_sm_active_seconds_total.",
+        "over their windows; under MIG of the GPM graphics activity). Busy does not say how much "
+        "of the GPU worked: see gpu_sm_active_seconds_total.",
     ),
-    Family(
+    counter(
         "gpu_memory_controller_busy_seconds_total",
-        "counter",
         "Seconds in which device memory was read or written (integral of the driver's memory "
-        "utilization samples). Absent where the driver reports 0 whatever runs, as on unified "
-        "memory.",
+        "utilization samples). Absent where the driver always reports 0, as on unified memory.",
     ),
-    Family(
+    gauge(
         "gpu_utilization_ratio",
-        "gauge",
-        "Share of the last tick in which a kernel ran, 0-1; for people to look at. Alert on "
+        "Share of the last tick in which a kernel ran, 0-1. For viewing only: alert on "
         "rate(gpu_busy_seconds_total).",
     ),
-    Family(
+    gauge(
         "gpu_memory_controller_utilization_ratio",
-        "gauge",
         "Share of the last tick in which device memory was read or written, 0-1.",
     ),
-    Family(
+    histogram(
         "gpu_window_utilization_ratio",
-        "histogram",
-        "Busy share of each of the driver's sample windows (1/6 to 1 s long), 0-1: tells steady "
-        "half load from full load half of the time.",
+        "Busy share of each of the driver's sample windows (1/6 to 1 s long), 0-1. Distinguishes a "
+        "steady half load from full load half of the time.",
     ),
 )
 

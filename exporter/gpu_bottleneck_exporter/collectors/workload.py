@@ -1,25 +1,25 @@
-"""Whose each GPU is: pod, container, job and user."""
+"""The owners of each GPU: pod, container, job and user."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple, replace
 
-from gpu_bottleneck_exporter.collectors.base import Collector, Family, Sample
-from gpu_bottleneck_exporter.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import Collector, Sample, gauge
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import joined
 
 FAMILIES = (
-    Family(
+    gauge(
         "gpu_workload_info",
-        "gauge",
-        "Constant 1; whose the GPU is: one series for each owner of the main processes, 8 at most, "
-        "and for each container, 32 at most, that the kubelet (asked every 30 s, and at once about "
-        "a new pod) gave it to and that has no process on it. Uid and id by the processes' cgroups "
-        "(read every 10 s, later every 30 s), their names by the links to containers' logs, Slurm "
-        "job by the cgroup or SLURM_JOB_ID of the environment, user by the real user id, which is "
-        "told as a number where the host's names are not at hand, rendezvous a hash of "
-        "MASTER_ADDR and MASTER_PORT of its environment, the same on all GPUs of a distributed "
-        "job. What does not apply or is unknown is left out: while a pod on the GPU has no names, "
-        "so are all containers without a process, any of which may be this pod's.",
+        "Constant 1; the owners of the GPU: one series for each owner of the main processes, 8 at "
+        "most, and for each container to which the kubelet gave the GPU and that has no process on "
+        "it, 32 at most (polled every 30 s, and at once for a new pod). Pod uid and container id "
+        "come from the processes' cgroups (read every 10 s, later every 30 s), names from the "
+        "links to container logs, the Slurm job from the cgroup or SLURM_JOB_ID, the user from the "
+        "real user id (a number if the host's names are not available). rendezvous is a hash of "
+        "MASTER_ADDR and MASTER_PORT, the same on all GPUs of a distributed job. Labels that do "
+        "not apply or are unknown are omitted. While a pod on the GPU has no names, containers "
+        "without a process are omitted too: any of them may be this pod's.",
         (
             "workload_namespace",
             "workload_pod",
@@ -38,29 +38,19 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     of_processes = gpu.feeding.owners if gpu.feeding is not None else ()
     owners = joined(of_processes, gpu.assigned)
     job = _job(owners)
-    for labels in dict.fromkeys((*_labels(owner), job) for owner in owners):
+    # The fields of an owner are in the order of the labels.
+    known = (astuple(replace(owner, rendezvous=job)) for owner in owners)
+    for labels in dict.fromkeys(tuple(text or "" for text in texts) for texts in known):
         yield Sample("gpu_workload_info", 1.0, labels)
 
 
 def _job(owners: Iterable[Owner]) -> str:
-    """Where the ranks meet that are on the GPU: a place, or empty for none and for several.
+    """The rendezvous of the ranks on the GPU; empty if there is none, or more than one.
 
-    It is told of all owners, as a helper of a rank, in its pod, has no such environment.
+    All owners get it, as a rank's helper in the same pod may not have it in its environment.
     """
     places = {owner.rendezvous for owner in owners if owner.rendezvous}
     return places.pop() if len(places) == 1 else ""
-
-
-def _labels(owner: Owner) -> tuple[str, ...]:
-    return (
-        owner.namespace or "",
-        owner.pod or "",
-        owner.container or "",
-        owner.pod_uid or "",
-        owner.container_id or "",
-        owner.slurm_job_id or "",
-        owner.user or "",
-    )
 
 
 COLLECTOR = Collector("workload", FAMILIES, _samples)

@@ -1,1 +1,1 @@
-"""A machine with simulated GPUs and real processes that feed them."""
+"""Simulated GPUs, fed by real processes."""

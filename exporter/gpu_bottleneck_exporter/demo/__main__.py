@@ -1,4 +1,4 @@
-"""One training loop on one virtual GPU: what `demo` starts, once for each of its GPUs."""
+"""One training loop on one virtual GPU; `demo` starts one per GPU."""
 
 import fcntl
 import signal
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.jobs import JOBS, run
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import Board
+from gpu_bottleneck_exporter.driver.board.board import Board
 
 
 def leave_terminal() -> None:
-    """Give up the controlling terminal, if there is one: who has one counts as interactive."""
+    """Give up the controlling terminal: a process that has one counts as interactive."""
     with suppress(OSError), open("/dev/tty", "rb") as terminal:
         fcntl.ioctl(terminal, termios.TIOCNOTTY)
 
@@ -22,6 +22,6 @@ if __name__ == "__main__":
     path, index, name, parent = sys.argv[1:]
     die_with_parent(int(parent))
     leave_terminal()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the exporter, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the exporter, which stops us
     job = next(job for job in JOBS if job.name == name)
     run(job, Board(Path(path)).gpus[int(index)])

@@ -1,4 +1,4 @@
-"""The rule pack at work beside the demo: Prometheus, Alertmanager, and alerts in the terminal."""
+"""The rule pack at work in the demo: Prometheus, Alertmanager, and alerts in the terminal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pathlib import Path
 from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
 
 SCALE = 20
-"""Ten minutes become half a minute."""
+"""Rules run so many times as fast: ten minutes become half a minute."""
 PACKAGES = "apt-get install prometheus prometheus-alertmanager"
 _LOCAL = "127.0.0.1"
 _POLL_SECONDS = 1.0
 _ALERTMANAGERS = ("alertmanager", "prometheus-alertmanager")
-"""Debian's has the longer name."""
+"""Debian's package has the longer name."""
 Tell = Callable[[str], None]
 Alert = tuple[str, str, str]
 """Name, GPU, severity."""
@@ -32,14 +32,14 @@ Alert = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where they are; Alertmanager may be missing."""
+    """Paths of the programs; Alertmanager may be missing."""
 
     prometheus: str
     alertmanager: str | None
 
 
 def programs() -> Programs | None:
-    """What is installed; None without Prometheus."""
+    """The installed programs; None without Prometheus."""
     prometheus = shutil.which("prometheus")
     alertmanagers = (path for name in _ALERTMANAGERS if (path := shutil.which(name)))
     return Programs(prometheus, next(alertmanagers, None)) if prometheus else None
@@ -47,7 +47,7 @@ def programs() -> Programs | None:
 
 @contextmanager
 def alerting(exporter: str, tell: Tell) -> Iterator[None]:
-    """Scrape `exporter` (host:port), and `tell` of alerts as they come and go."""
+    """Scrape `exporter` (host:port), and report alerts through `tell` as they come and go."""
     found = programs()
     if found is None:
         tell(f"no alerts: prometheus is not installed ({PACKAGES})")
@@ -79,7 +79,7 @@ def _free_port() -> int:
 
 
 def _configure(folder: Path, exporter: str, alertmanager: str | None) -> None:
-    """Write Prometheus' configuration and the rules. JSON is YAML."""
+    """Write Prometheus' configuration and the rules. JSON will do, as it is YAML too."""
     for name, text in for_dialect(files(), "exporter").items():
         (folder / name).write_text(scaled(text, SCALE))
     config: dict[str, object] = {
@@ -103,7 +103,7 @@ def _prometheus(program: str, folder: Path, address: str) -> list[str]:
 
 
 def _alertmanager(program: str, folder: Path, address: str) -> list[str]:
-    """One that groups by alert and job, and sends to nobody."""
+    """The command of an Alertmanager that groups by alert and instance, and sends nothing."""
     route = {"receiver": "nobody", "group_by": ["alertname", "instance"], "group_wait": "5s"}
     config = {"route": route, "receivers": [{"name": "nobody"}]}
     (folder / "alertmanager.json").write_text(json.dumps(config))
@@ -112,13 +112,13 @@ def _alertmanager(program: str, folder: Path, address: str) -> list[str]:
         f"--config.file={folder}/alertmanager.json",
         f"--storage.path={folder}/alertmanager",
         f"--web.listen-address={address}",
-        "--cluster.listen-address=",
+        "--cluster.listen-address=",  # no cluster, hence no port for its peers
     ]
 
 
 @contextmanager
 def _running(command: list[str], log: Path) -> Iterator[None]:
-    # However we end, they end too.
+    # However this process ends, the kernel kills the child too.
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     with log.open("wb") as output:
         process = subprocess.Popen([*guard, *command], stdout=output, stderr=output)  # noqa: S603
@@ -158,7 +158,7 @@ def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
 
 
 def changes(before: Mapping[Alert, str], now: Mapping[Alert, str]) -> list[str]:
-    """A line for each alert whose state is another one, or that is over."""
+    """A line for each alert that changed its state or is over."""
     lines = [
         f"{state:8} {_named(alert)}"
         for alert, state in sorted(now.items())

@@ -1,11 +1,11 @@
-"""Little training loops, one for each way in which a GPU is (not) kept busy.
+"""Small training loops, one for each way in which a GPU is, or is not, kept busy.
 
-Real processes all the way: a main process that drives a virtual GPU and, where a
-data loader would have them, workers that feed it through a multiprocessing queue.
+All of them are real processes: a main process that drives a virtual GPU and, where a data loader
+would have them, workers that feed it through a multiprocessing queue.
 
-Two cores carry all of them, Prometheus, and some work of yours beside: none is
-starved by the others. So the two that burn CPU let their GPU work for just less
-than half of the time, and burn only while it waits.
+They are light enough for two cores along with Prometheus and other work, so that none starves
+another. The two that burn CPU keep their GPU busy for just less than half of the time, and burn
+CPU only while it waits.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Semaphore
 
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board import VirtualGpu, Work
+from gpu_bottleneck_exporter.driver.board.board import VirtualGpu
+from gpu_bottleneck_exporter.driver.board.work import Work
 
 GIB = 2**30
 TRAINING = Work()
 INPUT = replace(TRAINING, pcie_receive_bytes_per_second=6e9)
 SMALL_KERNELS = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, watts=90)
 _BURN_SECONDS, _STEP_SECONDS = 0.05, 0.042
-"""46 % busy; underused is what is below 50 % (gpu:threshold:underused)."""
+"""46 % busy: a GPU below 50 % counts as underused (gpu:threshold:underused)."""
 _FIRST_WORK_SECONDS = 12.0
-"""Long enough for a Prometheus that starts beside it to see them."""
+"""Long enough for a Prometheus that starts at the same time to see it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One loop: what it shows, the memory it holds, and what it does for ever."""
+class DemoJob:
+    """One loop: what it demonstrates, the memory it holds, and its code, which never returns."""
 
     name: str
     shows: str
@@ -42,7 +43,7 @@ class Job:
 
 
 def healthy(gpu: VirtualGpu) -> None:
-    """Batches are ready before the GPU wants them."""
+    """Batches are ready before the GPU needs them."""
     loader = _loader(seconds_per_batch=0.004, ahead=4)
     end = 0
     while True:
@@ -52,7 +53,7 @@ def healthy(gpu: VirtualGpu) -> None:
 
 
 def cpu_preprocessing(gpu: VirtualGpu) -> None:
-    """The worker decodes a batch when it is asked for, and the GPU waits for it."""
+    """The worker decodes a batch only on request, and the GPU waits for it."""
     loader = _loader(seconds_per_batch=_BURN_SECONDS, ahead=0)
     while True:
         loader.next_batch()
@@ -67,10 +68,9 @@ def python_loop(gpu: VirtualGpu) -> None:
 
 
 def held_idle(gpu: VirtualGpu) -> None:
-    """It tried a few things out and was left alone.
+    """It worked a little and was then left idle.
 
-    What it did is little: more would make it a job that has stalled, and less one that
-    has never started.
+    More work would make it a stalled job, and less a job that never started.
     """
     end = time.monotonic() + _FIRST_WORK_SECONDS
     while time.monotonic() < end:
@@ -81,21 +81,21 @@ def held_idle(gpu: VirtualGpu) -> None:
 
 
 JOBS = (
-    Job("healthy", "kept busy by its data loader", 52 * GIB, healthy),
-    Job("cpu-preprocessing", "waits for a worker that burns CPU", 24 * GIB, cpu_preprocessing),
-    Job("python-loop", "waits for Python code in the main loop", 9 * GIB, python_loop),
-    Job("held-idle", "held by a process that does nothing", 30 * GIB, held_idle),
+    DemoJob("healthy", "kept busy by its data loader", 52 * GIB, healthy),
+    DemoJob("cpu-preprocessing", "waits for a worker that burns CPU", 24 * GIB, cpu_preprocessing),
+    DemoJob("python-loop", "waits for Python code in the main loop", 9 * GIB, python_loop),
+    DemoJob("held-idle", "held by a process that does nothing", 30 * GIB, held_idle),
 )
 
 
-def run(job: Job, gpu: VirtualGpu) -> None:
+def run(job: DemoJob, gpu: VirtualGpu) -> None:
     """Hold the GPU and loop until killed."""
     gpu.hold(os.getpid(), job.memory_bytes)
     job.loop(gpu)
 
 
 def burn(seconds: float) -> None:
-    """Use so much CPU time of this thread."""
+    """Use `seconds` of CPU time in this thread."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         sum(range(500))
@@ -103,19 +103,19 @@ def burn(seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Loader:
-    """One worker that prepares what it is asked for."""
+    """A data loader with one worker, which prepares batches on request."""
 
     wanted: Semaphore
     batches: SimpleQueue[bytes]
 
     def next_batch(self) -> bytes:
-        """The next one; the worker may begin another."""
+        """Wait for the next batch; the worker may begin another."""
         self.wanted.release()
         return self.batches.get()
 
 
 def _loader(seconds_per_batch: float, ahead: int) -> _Loader:
-    """Prepares `ahead` batches before they are asked for, each for so much CPU time."""
+    """Start a loader that works `ahead` batches ahead; each costs `seconds_per_batch` of CPU."""
     context = multiprocessing.get_context("fork")
     loader = _Loader(context.Semaphore(ahead), context.SimpleQueue())
     arguments = (loader, seconds_per_batch, os.getpid())

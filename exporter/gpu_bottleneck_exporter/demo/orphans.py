@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that ends."""
+"""Processes that end with the process that started them, however it ends."""
 
 import ctypes
 import os
@@ -9,10 +9,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when the thread that started it ends.
+    """Have the kernel kill this process when the thread that started it ends (PR_SET_PDEATHSIG).
 
-    `parent` is that thread's process, which may have ended already (prctl PR_SET_PDEATHSIG).
+    `parent` is the pid of that thread's process, which may have ended already.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it ended before the call
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Starting the demo: a board, and one process tree for each of its GPUs."""
+"""Starting the demo: a board, and one process tree per GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from gpu_bottleneck_exporter.demo.jobs import JOBS
-from gpu_bottleneck_exporter.driver.board import H100, Board, create
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100, create
 
 _PATIENCE_SECONDS = 10.0
 
@@ -26,7 +27,7 @@ class Demo:
 
 @contextmanager
 def running() -> Iterator[Demo]:
-    """The demo; its processes and its board are gone afterwards."""
+    """Run the demo; ends its processes and removes its board afterwards."""
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as cleanup:
         board = create(gpus=[H100] * len(JOBS))

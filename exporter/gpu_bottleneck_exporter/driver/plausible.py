@@ -1,8 +1,8 @@
-"""What cannot be true is dropped, whatever driver said it: no value is better than a wrong one.
+"""Dropping impossible values from any driver: no value is better than a wrong one.
 
-Drivers answer with success and garbage: utilizations of 808334905 %, 4.29 MW (-1 as an unsigned
+Drivers return success along with garbage: utilizations of 808334905 %, 4.29 MW (-1 as an unsigned
 number), -2147483648 degrees, counters that run backwards for one reading. The bounds are far
-beyond any GPU that is sold.
+beyond any GPU on the market.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gpu_bottleneck_exporter.driver.readings import (
 )
 
 Drop = Callable[[str, object], None]
-"""Told what a value that is none is called, and the value."""
+"""Called with the name of an impossible value, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Both ends are possible; what is not a number is not in it."""
+    """Possible values, both ends included; NaN is never in it."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Range:
 
 
 class Growth(NamedTuple):
-    """How fast a counter can grow, per second, and by how much more at once."""
+    """The most by which a counter can grow: per second, and once on top of that."""
 
     per_second: float
     at_once: float = 0.0
@@ -51,25 +51,19 @@ class Growth(NamedTuple):
 
 _PERCENT = Range(0, 100)
 _RATIO = Range(-0.01, 1.05)
-"""Means of two samples overshoot by a little."""
+"""Means between two GPM samples overshoot slightly."""
 _WATTS = Range(0, 20_000)
 _CELSIUS = Range(-50, 150)
 _BYTES = Range(0, 2**50)
 _COUNT = Range(0, 2**48)
+_SHARES = ("graphics", "sm_active", "sm_occupancy", "dram_active")
 
 RANGES: Mapping[type[object], Mapping[str, Range]] = {
     Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
-    Activity: {
-        "graphics": _RATIO,
-        "sm_active": _RATIO,
-        "sm_occupancy": _RATIO,
-        "dram_active": _RATIO,
-        "pipes": _RATIO,
-    },
+    Activity: dict.fromkeys((*_SHARES, "pipes"), _RATIO),
     Power: {
         "watts": _WATTS,
-        "limit_watts": Range(1, 20_000),
-        "default_limit_watts": Range(1, 20_000),
+        **dict.fromkeys(("limit_watts", "default_limit_watts"), Range(1, 20_000)),
         "energy_joules": Range(0, 1e15),
     },
     Thermal: {"sensors": _CELSIUS, "limits": _CELSIUS},
@@ -78,11 +72,9 @@ RANGES: Mapping[type[object], Mapping[str, Range]] = {
     Memory: {"total_bytes": Range(1, 2**50)},
     Health: {"ecc_errors": _COUNT, "remapped_rows": _COUNT},
     Link: {
-        "replays": Range(0, 2**32 - 2),
-        "generation": Range(1, 15),
-        "generation_max": Range(1, 15),
-        "width": Range(1, 64),
-        "width_max": Range(1, 64),
+        "replays": Range(0, 2**32 - 2),  # 2^32 - 1 is -1 as an unsigned number
+        **dict.fromkeys(("generation", "generation_max"), Range(1, 15)),
+        **dict.fromkeys(("width", "width_max"), Range(1, 64)),
     },
     Processes: {},
 }
@@ -98,7 +90,7 @@ _MOST_PID = 2**22
 
 
 class _Counter:
-    """Believes a counter that grows as it can; a new start once a second reading confirms it."""
+    """Accepts a counter that grows plausibly, and a reset once a second reading confirms it."""
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
@@ -106,12 +98,12 @@ class _Counter:
         self._believed = 0
 
     def believes(self, now_ns: int, value: float, growth: Growth) -> bool:
-        """Whether `value` can be what it stands at."""
+        """Whether `value` is possible at `now_ns`."""
         confirmed = self._other is not None and _grows(self._other, now_ns, value, growth)
         if self._last is None or _grows(self._last, now_ns, value, growth):
             pass
         elif confirmed and (value < self._last[1] or self._believed == 1):
-            self._believed = 0  # it was reset, or the very first reading was the wrong one
+            self._believed = 0  # it was reset, or the very first reading was wrong
         else:
             self._other = now_ns, value
             return False
@@ -130,19 +122,15 @@ def _is_in(bounds: Range, _: str, value: float) -> bool:
     return value in bounds
 
 
-def _nobody(name: str, value: object) -> None:
-    """Told before there is anybody to tell."""
-
-
 class Screen:
-    """What one device says passes through it."""
+    """Filters the readings of one device."""
 
     def __init__(self) -> None:
-        self._drop: Drop = _nobody
+        self._drop: Drop = lambda *_: None  # until `clean` is first called
         self._counters: dict[tuple[type[object], str], _Counter] = {}
 
     def clean(self, now_ns: int, reading: Reading, drop: Drop) -> Reading:
-        """`reading` of monotonic `now_ns` without what cannot be; `drop` is told of each."""
+        """`reading` of monotonic `now_ns` without impossible values; `drop` is called for each."""
         self._drop = drop
         kind = type(reading)
         for name, bounds in RANGES[kind].items():
@@ -159,7 +147,7 @@ class Screen:
         return counter.believes(now_ns, value, growth)
 
     def _keep(self, reading: Any, name: str, possible: Callable[[str, float], bool]) -> Any:  # noqa: ANN401 - any reading, the same comes back
-        """`reading` with what is possible of its part `name`; itself where all is."""
+        """`reading` without impossible values of part `name`; the same object if there are none."""
         value = getattr(reading, name)
         if isinstance(value, Mapping):
             kept = {key: one for key, one in value.items() if possible(f"{name} {key}", one)}
@@ -176,20 +164,15 @@ class Screen:
             for _ in range(sum(sample.percent is None for sample in ring.samples)):
                 self._drop("samples", "not 0 to 100 %")
             for _ in range(ring.impossible):
-                self._drop("timestamps", "a time to come")
+                self._drop("timestamps", "a time in the future")
         return reading
 
     def _activity(self, reading: Activity) -> Activity:
         moved = Range(0, _BYTES_PER_SECOND * reading.interval_ns / 1e9)
         reading = self._keep(reading, "traffic_bytes", partial(_is_in, moved))
-        return replace(
-            reading,
-            graphics=_share(reading.graphics),
-            sm_active=_share(reading.sm_active),
-            sm_occupancy=_share(reading.sm_occupancy),
-            dram_active=_share(reading.dram_active),
-            pipes={name: min(max(ratio, 0.0), 1.0) for name, ratio in reading.pipes.items()},
-        )
+        shares: dict[str, Any] = {n: _share(getattr(reading, n)) for n in _SHARES}
+        pipes = {name: min(max(ratio, 0.0), 1.0) for name, ratio in reading.pipes.items()}
+        return replace(reading, pipes=pipes, **shares)
 
     def _memory(self, reading: Memory) -> Memory:
         most = Range(0, reading.total_bytes or _BYTES.high)
@@ -201,7 +184,7 @@ class Screen:
         known = tuple(one for one in reading.processes if 0 < one.pid <= _MOST_PID)
         if len(known) < len(reading.processes):
             self._drop("pid", len(reading.processes) - len(known))
-            # Somebody holds the GPU, whoever that is.
+            # Somebody holds the GPU, even if the pid is wrong.
             reading = replace(reading, processes=known, others_hidden=True)
         kept = tuple(self._process(one) for one in reading.processes)
         return reading if kept == reading.processes else replace(reading, processes=kept)
@@ -218,11 +201,11 @@ class Screen:
         Memory: _memory,
         Processes: _processes,
     }
-    """What is not a matter of one value."""
+    """Checks that need more than one value of a reading."""
 
 
 def is_void(reading: Reading) -> bool:
-    """Whether nothing is left of it."""
+    """Whether no value is left in it."""
     if isinstance(reading, Utilization):
         told = [sample.percent for sample in reading.gpu.samples]
         return all(percent is None for percent in (reading.gpu_percent, *told))

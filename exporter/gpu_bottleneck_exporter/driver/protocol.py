@@ -1,18 +1,21 @@
-"""The protocol between the sampler and whatever drives the GPUs.
+"""The protocol between the sampler and a GPU driver.
 
-A `Driver` is opened once. Each GPU is then opened by the one thread that will read
-it, because any call may hang with its GPU. Methods named after a reading return it
-whole; a part that the GPU does not have is None in it, and a reading of which the
-GPU has nothing raises `Unsupported`.
+A `Driver` is opened once. Each GPU is then opened by the one thread that will read it, because
+any call may hang with its GPU. Methods named after a reading return the whole reading. Parts that
+the GPU does not have are None; if it has no part of a reading, the method raises `Unsupported`.
+A driver that derives from these classes inherits that for everything it does not have.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from gpu_bottleneck_exporter.driver.about import NOT_GIVEN, About
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
+    ErrorEvent,
     Health,
     Identity,
     Link,
@@ -23,48 +26,51 @@ from gpu_bottleneck_exporter.driver.readings import (
     Thermal,
     Throttle,
     Utilization,
-    Xid,
 )
-
-NO_PERMISSION = "no_permission"
-"""A cause of errors: asked by another user, or with more rights, the driver would answer."""
 
 
 class DriverError(Exception):
     """A reading failed this time; the next one may succeed."""
 
-    def __init__(self, sentence: str = "", cause: str | None = None) -> None:
-        """`cause` is a key of `remedies.OF_DRIVER`, if there is a remedy of its own."""
+    def __init__(self, sentence: str = "", remedy: str | None = None) -> None:
+        """`remedy`: what to do about it; None: what `About` says for all errors."""
         super().__init__(sentence)
-        self.cause = cause
+        self.remedy = remedy
 
 
 class Unsupported(DriverError):  # noqa: N818 - an answer, not a failure
-    """This GPU, driver or permission does not give this reading."""
+    """The GPU or driver does not have this reading, or we lack the permission."""
+
+
+class Forbidden(Unsupported):
+    """The driver would answer another user, or one with more permissions."""
 
 
 class NothingFound(DriverError):  # noqa: N818 - an answer, not a failure
-    """There is nothing to tell at the moment."""
+    """There is nothing to report at the moment."""
 
 
 class DeviceLost(DriverError):  # noqa: N818 - the driver's own word
-    """The GPU does not answer any more (fell off the bus, needs a reset)."""
+    """The GPU no longer answers (it fell off the bus, or needs a reset)."""
 
 
 class DriverMissing(DriverError):  # noqa: N818 - a state, not a failure
-    """No driver, no library or no device: may appear later."""
+    """No driver, no library or no device; it may appear later."""
 
 
 class AccessLost(DriverError):  # noqa: N818 - a state, not a failure
-    """The driver refuses everything, as after a lost device cgroup; lasting, only exit helps."""
+    """The driver refuses every call, as when a container loses its devices.
+
+    If it lasts, only a new process or container helps.
+    """
 
 
 class DriverUnusable(DriverError):  # noqa: N818 - a state, not a failure
-    """Only a new process can talk to the driver again (the library was replaced)."""
+    """Only a new process can use the driver again (the library was replaced)."""
 
 
 CONCERNS_ALL = (DeviceLost, AccessLost, DriverUnusable)
-"""Errors that, once `Device.check` has confirmed them, concern every reading."""
+"""Errors that concern every reading once `Device.check` has confirmed them."""
 
 
 class Device(Protocol):
@@ -72,50 +78,60 @@ class Device(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Who it is."""
+        """Identity of the GPU or MIG instance."""
 
     @property
     def trouble(self) -> DriverError | None:
-        """Why the last reading is incomplete though the GPU should have given all of it."""
+        """Why the last reading is incomplete, if the GPU should have returned all of it."""
 
     def check(self) -> None:
-        """Ask the simplest things; raises one of `CONCERNS_ALL` when none of them is answered.
+        """Try the simplest calls; raises one of `CONCERNS_ALL` if none of them is answered.
 
-        Single calls fail with the same codes while all else works.
+        Needed because single calls may fail with these codes while all others work.
         """
 
     def close(self) -> None:
-        """Give back what reading it took; the driver is not asked for anything."""
+        """Free what the readings allocated; reads nothing from the GPU."""
 
     def utilization(self) -> Utilization:
         """Drain the utilization rings."""
+        raise Unsupported(NOT_GIVEN)
 
     def activity(self) -> Activity | None:
         """Activity since the last call; None while there is no earlier one to compare with."""
+        raise Unsupported(NOT_GIVEN)
 
     def power(self) -> Power:
         """Power and energy."""
+        raise Unsupported(NOT_GIVEN)
 
     def thermal(self) -> Thermal:
         """Temperatures and their limits."""
+        raise Unsupported(NOT_GIVEN)
 
     def clocks(self) -> Clocks:
         """Clocks."""
+        raise Unsupported(NOT_GIVEN)
 
     def throttle(self) -> Throttle:
         """Throttle counters and reasons."""
+        raise Unsupported(NOT_GIVEN)
 
     def memory(self) -> Memory:
-        """Device memory."""
+        """Device memory in bytes."""
+        raise Unsupported(NOT_GIVEN)
 
     def health(self) -> Health:
         """ECC and row remapping."""
+        raise Unsupported(NOT_GIVEN)
 
     def link(self) -> Link:
         """PCIe link."""
+        raise Unsupported(NOT_GIVEN)
 
     def processes(self) -> Processes:
-        """Processes with a context. Costly: takes the driver's global lock for milliseconds."""
+        """Processes with a context. Costly: holds the driver's global lock for milliseconds."""
+        raise Unsupported(NOT_GIVEN)
 
 
 class Driver(Protocol):
@@ -123,11 +139,15 @@ class Driver(Protocol):
 
     @property
     def name(self) -> str:
-        """`nvml` or `virtual`."""
+        """Short name for the log: `nvml` or `virtual`."""
+
+    @property
+    def about(self) -> About:
+        """Vendor, limits and remedies, the same for all GPUs."""
 
     @property
     def system(self) -> System:
-        """Versions."""
+        """Versions of driver and CUDA."""
 
     @property
     def calls(self) -> int:
@@ -146,17 +166,28 @@ class Driver(Protocol):
         Raises DeviceLost, DriverUnusable or another DriverError.
         """
 
-    def watch_xids(self, index: int) -> None:
-        """Have GPU `index` report its XIDs, if it does not; costs nothing where it does.
+    def watch_errors(self, index: int) -> None:
+        """Register GPU `index` for its error events; costs nothing if it is registered.
 
-        Raises DriverError where it should and cannot.
+        Raises DriverError if a GPU that has these events cannot be registered.
         """
+        return
 
     def instances(self, index: int) -> tuple[str, ...]:
-        """UUIDs of the MIG instances that GPU `index` has now; they change while we run."""
+        """UUIDs of the MIG instances that GPU `index` has now; they may change at any time."""
+        return ()
 
-    def wait_xid(self, timeout_seconds: float) -> Xid | None:
-        """Wait for the next XID of any GPU opened so far; None when none came in time.
+    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> Sequence[Identity]:
+        """Those of `gpus` that the kubelet may mean by `device`; none if it is not a GPU.
 
-        Raises Unsupported where the driver has no events.
+        `source`: the resource of the device plugin that named it (`example.com/gpu`), the DRA
+        driver of the claim, or "" for a claim without a driver's name.
         """
+        return ()
+
+    def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
+        """Wait for the next error event of any registered GPU; None after `timeout_seconds`.
+
+        Raises Unsupported if the driver has no events.
+        """
+        raise Unsupported(NOT_GIVEN)

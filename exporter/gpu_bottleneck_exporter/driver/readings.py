@@ -1,8 +1,7 @@
-"""What a driver answers, in the project's units; whatever could not be read is None.
+"""Readings of a driver in the project's units; None stands for what could not be read.
 
-Units follow the metric contract: seconds, bytes, joules, watts, hertz, degrees
-Celsius, ratios 0-1. Integer nanoseconds are kept where time is added up, so that
-nothing is lost to rounding before it is rendered.
+Units follow the metric contract: seconds, bytes, joules, watts, hertz, degrees Celsius, ratios
+0-1. Times that are summed up stay integer nanoseconds, so that nothing is lost to rounding.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a GPU or a MIG instance is.
+    """Identity of a GPU or MIG instance.
 
-    `index` is the driver's index of the physical GPU, for a MIG instance its parent's.
+    `index` is the driver's index of the physical GPU; for a MIG instance, its parent's.
     """
 
     index: int
@@ -36,16 +35,18 @@ class Identity:
     mig_profile: str | None = None
     parent_uuid: str | None = None
     gpu_instance: int | None = None
-    """NVML's id of the MIG instance on its parent."""
+    """The driver's id of the GPU instance on its parent."""
+    minor: int | None = None
+    """The number of the device node; for a MIG instance, its parent's."""
 
 
 class RingSample(NamedTuple):
     """One entry of the driver's utilization ring.
 
-    `timestamp_us` is the end of the sample's window on the driver's own clock
-    (since the epoch on most GPUs, since boot on some): only differences mean
-    anything. `percent` is the share of the window in which a kernel ran, or in
-    which device memory was read or written; None where the driver's figure cannot be one.
+    `timestamp_us` is the end of the sample's window on the driver's own clock (since the epoch on
+    most GPUs, since boot on some): only differences are meaningful. `percent` is the share of the
+    window in which a kernel ran, or in which device memory was read or written; None if the
+    driver's figure is impossible.
     """
 
     timestamp_us: int
@@ -53,7 +54,7 @@ class RingSample(NamedTuple):
 
 
 class RingState(Enum):
-    """What the driver said when its ring was drained."""
+    """How the driver answered when its ring was drained."""
 
     SAMPLES = "samples"
     NOTHING_NEWER = "nothing newer"
@@ -67,7 +68,7 @@ class Ring:
     state: RingState
     samples: tuple[RingSample, ...] = ()
     impossible: int = 0
-    """Entries of a time that has not come; they are not among `samples`."""
+    """Number of entries with a time in the future; they are not in `samples`."""
 
 
 UNSUPPORTED_RING = Ring(RingState.UNSUPPORTED)
@@ -78,8 +79,8 @@ EMPTY_RING = Ring(RingState.NOTHING_NEWER)
 class Utilization:
     """Busy time of the GPU and of its memory controller since the last reading.
 
-    `gpu_percent` and `memory_percent` are the driver's single reading (one window of
-    1/6 to 1 s), asked for only where the rings have nothing to say.
+    `gpu_percent` and `memory_percent` are the driver's single reading (one window of 1/6 to 1 s),
+    read only if the rings return nothing.
     """
 
     gpu: Ring = UNSUPPORTED_RING
@@ -92,7 +93,7 @@ class Utilization:
 class Activity:
     """Means over the `interval_ns` since the last reading (GPM, Hopper and later).
 
-    Ratios are 0-1 of the interval, traffic is in bytes within the interval.
+    Ratios are 0-1 of the interval; traffic is in bytes within the interval.
     """
 
     interval_ns: int
@@ -112,7 +113,7 @@ class Power:
     limit_watts: float | None = None
     energy_joules: float | None = None
     default_limit_watts: float | None = None
-    """What the board was made for."""
+    """The limit with which the board ships."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Thermal:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Hertz now and at most, by clock (sm, memory, graphics, video)."""
+    """Hertz now and maximum, by clock (sm, memory, graphics, video)."""
 
     now: Mapping[str, float] = field(default_factory=dict)
     maximum: Mapping[str, float] = field(default_factory=dict)
@@ -143,7 +144,7 @@ class Throttle:
 class Memory:
     """Device memory in bytes.
 
-    Where the driver cannot tell `reserved_bytes` apart it is None and `used_bytes` includes it.
+    If the driver does not report reserved memory, it is None and `used_bytes` includes it.
     """
 
     total_bytes: int | None = None
@@ -153,7 +154,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Memory errors: counts since the driver was loaded, and the state of row remapping."""
+    """Memory errors: counters since the driver was loaded, and the state of row remapping."""
 
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
@@ -163,7 +164,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The PCIe link now and at best, and how often it had to replay a packet."""
+    """The PCIe link now and at its maximum, and its count of replayed packets."""
 
     replays: int | None = None
     generation: int | None = None
@@ -176,13 +177,13 @@ class Link:
 class Process:
     """A process that holds a context on the GPU.
 
-    `pid` is as the driver translates it: of the reader's own PID namespace.
+    The driver translates `pid` into the reader's PID namespace.
     """
 
     pid: int
     used_bytes: int | None = None
     draws_only: bool = False
-    """Whether it has a graphics context alone."""
+    """Whether it has a graphics context only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +192,12 @@ class Processes:
 
     processes: tuple[Process, ...] = ()
     others_hidden: bool = False
-    """Whether there may be others, in PID namespaces that we do not see: then none may be some."""
+    """Whether PID namespaces may hide others from us: then an empty list proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Xid:
-    """One XID event of the physical GPU with driver index `index`."""
+class ErrorEvent:
+    """An error of the physical GPU with driver index `index` (NVIDIA: an XID)."""
 
     index: int
     code: int

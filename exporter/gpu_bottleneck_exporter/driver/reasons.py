@@ -1,7 +1,7 @@
-"""Why clocks are held down, as bits: NVML's clocks event reasons.
+"""Why clocks are reduced: the bits of NVML's clocks event reasons.
 
-Named after the throttle counters. GPU idle (1) and display clocks (0x100) hold nothing down, and
-hardware slowdown (8) is the umbrella of the two hardware causes.
+Named after the throttle counters. GPU idle (1) and display clocks (0x100) are left out, as they do
+not throttle. Hardware slowdown (8) covers both hardware causes.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ EVENT_REASONS: Mapping[str, int] = {
 }
 HW_SLOWDOWN = 0x8
 LATER = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
-"""Bits that came with driver 615: in the answer of an older one 0 does not mean no."""
+"""Bits since driver 615: from an older driver, 0 does not mean no."""

@@ -1,8 +1,8 @@
-"""What was refused, and when it is worth asking for again.
+"""Which requests the driver refused, and when to try them again.
 
-Drivers refuse in passing what they give a second later (a GPU that wakes, a permission that is
-changed, a MIG mode being set), so a refusal is believed once it has lasted. What was given
-before and is refused now is missing, not unsupported.
+Drivers refuse some requests only for a moment (while a GPU wakes, a permission changes, MIG mode
+is being set), so a refusal is accepted once it has lasted. A request that was answered before and
+is refused now has failed; it is not unsupported.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Hashable
 
 SETTLE_NS = 10_000_000_000
-"""What is refused for so long is refused for good, that is, until it is asked for again."""
+"""After so long a refusal stands: the request is skipped until the next recheck."""
 RECHECK_NS = 30_000_000_000
-"""Between two requests for what is refused for good."""
+"""Between two tries of a request whose refusal stands."""
 
 
 class Refusals:
-    """Of one device; `key` is whatever names a request."""
+    """Refusals of one device; `key` identifies a request."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class Refusals:
         self._again: dict[Hashable, int] = {}
 
     def stands(self, key: Hashable) -> bool:
-        """Whether `key` is refused for good and not yet to be asked for again."""
+        """Whether the refusal of `key` stands and no recheck is due."""
         return key in self._again and self._clock() < self._again[key]
 
     def gave(self, key: Hashable) -> bool:
@@ -34,13 +34,13 @@ class Refusals:
         return key in self._given
 
     def given(self, key: Hashable) -> None:
-        """`key` was answered."""
+        """Note that `key` was answered."""
         self._given.add(key)
         self._since.pop(key, None)
         self._again.pop(key, None)
 
     def refused(self, key: Hashable) -> bool:
-        """`key` was refused; whether that is a failure, as it was given before."""
+        """Note that `key` was refused; True if that is a failure because it was answered before."""
         now = self._clock()
         if now - self._since.setdefault(key, now) >= SETTLE_NS and key not in self._given:
             self._again[key] = now + RECHECK_NS

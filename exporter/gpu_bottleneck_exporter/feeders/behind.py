@@ -7,42 +7,43 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.closer import LAUNCHES, Seen, Surroundings
-from gpu_bottleneck_exporter.feeders.member import Counters, Member
+from gpu_bottleneck_exporter.accounting.stall import Usage
+from gpu_bottleneck_exporter.feeders.closer import ACTIVE, LAUNCHES, Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
 from gpu_bottleneck_exporter.host.process import STATE_OF, State
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.stall import Usage
 
 IDLE = 0.05
-"""Share of a tick from which on a GPU's idle time is worth a closer look."""
+"""Idle share of a tick from which closer looks are worth their cost."""
 _STAYS_NS = 10_000_000_000
-"""So long closer looks go on after the GPU last idled: a loop that stalls now and then is seen."""
+"""Closer looks go on so long after the GPU last idled, to see loops that stall now and then."""
 _HARDLY_MOVED_NS = 500_000
-"""CPU time in a tick; a first thread that drives a GPU uses more."""
+"""Share of a tick; a first thread that drives a GPU uses more CPU time than this."""
 _WORKS = 0.5
-"""Share of a tick from which on a GPU works, for somebody or on its own."""
+"""Busy share of a tick from which it is worth asking for whom the GPU works."""
 _FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
-"""So often it is asked for whom a GPU works: at first, and later."""
+"""Between two such questions: at first, and later."""
 _WEIGHT, _MOSTLY = 0.2, 0.75
 _SLEEPS = frozenset(Wait) - {Wait.RUN, Wait.DISK, Wait.GONE}
+_AWAY = frozenset({Wait.TIMER, Wait.SOCKET})
+"""Where a worker does not wait for its next task, even if nobody owes it an answer."""
 _RESTS = frozenset({State.QUEUE, State.SLEEP, State.UNKNOWN})
-_ACTIVE = frozenset({State.RUN, State.DISK, State.NETWORK})
 
 
 class Looked(NamedTuple):
     """What closer looks added in one pass."""
 
     threads: dict[State, int]
-    """Loading threads and unknown children of the mains, by what they do; idle ones left out."""
+    """Loading threads and unknown children of the mains by state, without idle ones."""
     reasons: Counter[str]
-    """What mains sleep in for which nothing else explains the waiting."""
+    """What mains sleep in where nothing else explains the waiting."""
 
 
 class Works:
-    """Whether a main that listens makes its GPU work when no client has asked for anything.
+    """Whether a listening main keeps its GPU busy while no client has a request open.
 
-    Then it is no server: a training loop may have a port for its metrics.
+    If so, it is no server: a training loop may open a port for its metrics.
     """
 
     def __init__(self) -> None:
@@ -52,53 +53,53 @@ class Works:
 
     @property
     def by_itself(self) -> bool:
-        """Whether it mostly does."""
+        """Whether it does so most of the time."""
         return self._looks >= _FIRST_WORKS and self._alone > _MOSTLY
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether to look again; if so, the next time is later."""
+        """Whether to look again; if so, it is due again later."""
         if now_ns < self._due_ns:
             return False
         self._due_ns = now_ns + _EVERY_WORKS_NS[self._looks >= _FIRST_WORKS]
         return True
 
     def note(self, *, clients: bool) -> None:
-        """While the GPU worked, there were clients that talked with it, or none."""
+        """Note whether clients talked to it while the GPU worked."""
         seen = 0.0 if clients else 1.0
         self._looks += 1
         self._alone += (seen - self._alone) * max(_WEIGHT, 1 / self._looks)
 
 
 class Behind:
-    """Written by the watching thread."""
+    """Used by the host sampler's thread only."""
 
     def __init__(self, proc: Path, patience: Patience | None) -> None:
-        """`patience` with connections; None: descriptors of other processes cannot be borrowed."""
+        """`patience` with connections; None: other processes' descriptors cannot be duplicated."""
         self.patience = patience
         self.kin: dict[int, Member] = {}
-        """Processes that feed the GPU and descend from none that holds it."""
+        """Processes that feed the GPU without descending from a holder."""
         self.ours: Collection[Ends] = frozenset()
         """Ends of connections of the job's other processes."""
         self.is_rank = False
         self.interactive = False
         self.fresh_ns = 0
-        """Of a main, what was seen so lately is not asked again."""
+        """What is younger than this is not read again for a main."""
         self.resting = False
-        """Whether no worker nor kin did anything in the last tick."""
+        """Whether no worker and no kin was active in the last tick."""
         self.explained = False
-        """Whether what runs or is in D state explains the waiting without closer looks."""
+        """Whether tasks that run or are in D state explain the waiting without closer looks."""
         self._proc = proc
         self._known: Callable[[int], bool] = lambda _: False
         self._busy = 0.0
         self._idled_ns: int | None = None
         self._elsewhere: set[int] = set()
-        """Mains whose GPU is driven by another thread than the first."""
+        """Mains in which another thread than the first drives the GPU."""
         self._next = 0
         self._works: dict[int, Works] = {}
-        """By main, for whom it makes its GPU work."""
+        """By main: whether its GPU works for clients."""
 
     def know(self, known: Callable[[int], bool]) -> None:
-        """`known` processes are looked at on their own."""
+        """Set the test for processes that are sampled by themselves."""
         self._known = known
 
     def tell_busy(self, ratio: float, now_ns: int) -> None:
@@ -108,7 +109,7 @@ class Behind:
             self._idled_ns = now_ns
 
     def wanted(self, now_ns: int) -> bool:
-        """Whether the GPU idles, or did lately; not before anything is known of it."""
+        """Whether the GPU idles or did so lately; False until anything is known of it."""
         return self._idled_ns is not None and now_ns - self._idled_ns < _STAYS_NS
 
     def adopt_kin(self, pids: set[int]) -> None:
@@ -120,17 +121,17 @@ class Behind:
 
     @property
     def lost_kin(self) -> bool:
-        """Whether one of them has ended: another may have taken its place."""
+        """Whether one of the kin has ended; another may have replaced it."""
         return any(one.gone for one in self.kin.values())
 
     def close(self) -> None:
-        """Give all descriptors of kin back."""
+        """Close all descriptors of kin."""
         self.adopt_kin(set())
 
     def mains(
         self, members: Iterable[Member], states: dict[State, int], now_ns: int, *, workers: bool
     ) -> Looked:
-        """Count what `members`, which hold the GPU, do into `states`, and what is behind it."""
+        """Count states of `members`, which hold the GPU, into `states`, and look behind them."""
         looked = Looked({}, Counter())
         for member in members:
             wait = member.reader.wait()
@@ -146,7 +147,7 @@ class Behind:
         return looked
 
     def others(self, members: Iterable[Member], now_ns: int) -> dict[State, int]:
-        """What `members`, which hold no GPU, do, each as a whole."""
+        """States of `members`, which hold no GPU, each process as a whole."""
         states: dict[State, int] = {}
         around = Surroundings(self.ours, self._known)
         for member in members:
@@ -155,13 +156,15 @@ class Behind:
             if wait in _SLEEPS:
                 closer = member.look_closer(self.patience)
                 state = closer.look(now_ns, wait, around).whole
+                if wait in _AWAY and state is State.SLEEP:
+                    state = State.TIMER
             elif member.closer:
                 member.closer.serving = False
             states[state] = states.get(state, 0) + 1
         return states
 
     def look_at_kin(self, now_ns: int) -> dict[State, int]:
-        """What two of the kin do, in turn."""
+        """States of two of the kin, in turn."""
         if not self.kin:
             return {}
         kin = list(self.kin.values())
@@ -171,12 +174,12 @@ class Behind:
         return self.others(chosen, now_ns)
 
     def learn(self, members: Iterable[Member], now_ns: int) -> None:
-        """Which connections `members` have."""
+        """Inspect the connections of `members`."""
         for member in members:
             member.look_closer(self.patience).learn(now_ns)
 
-    def count_threads(self, mains: Iterable[Member], main: Counters) -> Usage:
-        """Give what launching threads used to the counters of the `main` role; return the rest."""
+    def count_threads(self, mains: Iterable[Member], main: ProcessCounters) -> Usage:
+        """Add what launching threads used to the counters of the `main` role; return the rest."""
         cpu = queue = 0
         mains = list(mains)
         self._elsewhere.intersection_update(member.pid for member in mains)
@@ -193,7 +196,7 @@ class Behind:
                     queue += used.queue_ns
         return Usage(user_ns=cpu, queue_ns=queue)
 
-    def follow_launches(self, member: Member, used: Counters) -> None:
+    def follow_launches(self, member: Member, used: ProcessCounters) -> None:
         """Learn from a tick's counters whether the first thread of a main drives the GPU."""
         if self._busy < IDLE:
             return
@@ -217,7 +220,7 @@ class Behind:
                     works.note(clients=closer.wire.lively_clients)
 
     def rest(self, members: Iterable[Member]) -> None:
-        """The GPU is busy: give back what closer looks took."""
+        """The GPU is busy: release what closer looks keep open."""
         for member in members:
             member.look_no_closer()
 
@@ -239,7 +242,7 @@ class Behind:
         return seen
 
     def _state(self, seen: Seen, *, workers: bool) -> State:
-        if seen.first in _ACTIVE or seen.active or self.is_rank or self.interactive:
+        if seen.first in ACTIVE or seen.active or self.is_rank or self.interactive:
             return seen.first
         if workers or self.patience is None:
             return seen.first

@@ -17,38 +17,39 @@ from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
 from gpu_bottleneck_exporter.host.waits import Wait
 
+ACTIVE = frozenset({State.RUN, State.DISK, State.NETWORK})
 LAUNCHES = ("pt_autograd_",)
-"""Threads that feed the GPU with kernels, as the first thread does (torch/csrc/autograd)."""
+"""Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
 _WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
-"""What a server's first thread sleeps in: the next client, or the end of the threads that serve."""
+"""What a server's first thread sleeps in: for the next client, or for its serving threads."""
 _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
-"""Of processes that hold no GPU, whose servers and links matter less."""
+"""For processes that hold no GPU, whose servers and links matter less."""
 _MOST_CHILDREN = 4
 _DEEPEST = 2
 _STANDARD_INPUT = 0
 _QUIET = 2
-"""What rests is looked at half as often."""
+"""Resting processes are looked at half as often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a closer look has to know of the job."""
+    """What a closer look needs to know of the job."""
 
     ours: Collection[Ends] = frozenset()
-    """Ends of the connections of its other processes."""
+    """Ends of the connections of the job's other processes."""
     known: Callable[[int], bool] = lambda _: False
-    """Whether a child is looked at on its own."""
+    """Whether a child is sampled by itself."""
     launches_elsewhere: bool = False
     """Whether another thread than the first drives the GPU."""
     fresh_ns: int = 0
-    """What was seen so lately is not asked again."""
+    """What is younger than this is not read again."""
     holds: bool = False
     """Whether the process holds the GPU."""
     may_serve: bool = False
-    """Whether who listens is a server; its threads then launch kernels while a client waits."""
+    """Whether a listening process is a server: its threads launch kernels while a client waits."""
 
 
 @dataclass(slots=True)
@@ -58,31 +59,28 @@ class Seen:
     first: State
     """The first thread, and those that launch kernels."""
     active: dict[State, int] = field(default_factory=dict)
-    """Other threads, and children, by what they do; those that rest are left out."""
+    """Other threads and children by state, without those that rest."""
     reason: str = ""
-    """What it sleeps in, where nothing explains it."""
+    """What it sleeps in, if nothing explains it."""
     serves: bool = False
-    """Whether it waits for clients, and none of them has asked for anything."""
+    """Whether it waits for clients, and none has a request open."""
 
     @property
     def whole(self) -> State:
-        """The process as a whole: what most of its threads do that do anything."""
+        """The process as a whole: the state of most of its active threads."""
         counts = dict(self.active)
-        if self.first in _EXPLAINED:
+        if self.first in ACTIVE:
             counts[self.first] = counts.get(self.first, 0) + 1
         if counts:
             return max(counts, key=lambda state: counts[state])
         return State.REQUESTS if self.serves else self.first
 
 
-_EXPLAINED = frozenset({State.RUN, State.DISK, State.NETWORK})
-
-
 class Closer:
     """Closer looks at process `pid`."""
 
     def __init__(self, proc: Path, pid: int, patience: Patience | None, depth: int = 0) -> None:
-        """`patience` of its job; None: descriptors of its processes cannot be borrowed."""
+        """`patience` of its job; None: its descriptors cannot be duplicated."""
         self.threads = Threads(proc, pid, same_pids=patience is not None)
         self.wire = Wire(proc, pid, patience) if patience else None
         self._proc = proc
@@ -100,10 +98,10 @@ class Closer:
         self.launches_elsewhere = False
         """Whether, at the last look, other threads than the first drove the GPU."""
         self.serving = False
-        """Whether, at the last look, it listened and no client had asked for anything."""
+        """Whether, at the last look, it listened and no client had a request open."""
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all descriptors."""
         self.threads.close()
         if self.wire:
             self.wire.close()
@@ -122,12 +120,12 @@ class Closer:
         return used
 
     def look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
-        """Behind the first thread, which is in `wait`; at monotonic `now_ns`.
+        """Look behind the first thread, which is in `wait`, at monotonic `now_ns`.
 
-        What was seen a moment ago, with the first thread in the same wait, is not asked again.
+        A look that is still fresh, with the first thread in the same wait, is returned again.
         """
         if wait is self._wait and self._seen:
-            stays = _QUIET if self._seen.whole not in _EXPLAINED else 1
+            stays = _QUIET if self._seen.whole not in ACTIVE else 1
             if now_ns - self._looked_ns < stays * around.fresh_ns:
                 return self._seen
         self._wait, self._looked_ns = wait, now_ns
@@ -148,15 +146,15 @@ class Closer:
         self._follow_requests(now_ns, verdicts, around)
         for thread in threads:
             self._judge_thread(seen, thread, verdicts)
-        if seen.first not in _EXPLAINED and not seen.active:
+        if seen.first not in ACTIVE and not seen.active:
             self._judge_children(seen, now_ns, around)
         self.serving = seen.serves = self._serves(wait, verdicts)
         return seen
 
     def learn(self, now_ns: int, *, now: bool = False) -> None:
-        """Look at its connections, for others to know which are the job's own.
+        """Inspect its connections, so that others know which are the job's own.
 
-        Every few seconds, whoever asks; `now`: in any case.
+        Every few seconds at most, unless `now`.
         """
         if self.wire and (now or now_ns >= self._all_due_ns):
             self._all_due_ns = now_ns + _ALL_EVERY_NS
@@ -205,26 +203,21 @@ class Closer:
         verdicts: Mapping[int, Verdict],
     ) -> None:
         if self.wire is None or self.wire.refused:
-            return  # what its channel says is all there is
+            return  # there is no more to see than its wait channel
         if _owed(descriptors, verdicts) and wait is not Wait.PIPE:
             seen.first = State.NETWORK
         elif seen.first in (State.NETWORK, State.UNKNOWN):
-            # Who sleeps and has not left the queue of a crowded CPU yet has no wait channel.
+            # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
             seen.first = State.SLEEP
 
-    def _judge_thread(
-        self,
-        seen: Seen,
-        thread: Thread,
-        verdicts: Mapping[int, Verdict],
-    ) -> None:
+    def _judge_thread(self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict]) -> None:
         state = _WORKS.get(thread.wait)
         if state is None and thread.descriptors != () and _owed(thread.descriptors, verdicts):
             state = State.NETWORK
         if state is None:
             return
         if self.launches_elsewhere or thread.name.startswith(LAUNCHES):
-            if seen.first not in _EXPLAINED or state is State.RUN:
+            if seen.first not in ACTIVE or state is State.RUN:
                 seen.first = state
         else:
             seen.active[state] = seen.active.get(state, 0) + 1
@@ -238,7 +231,7 @@ class Closer:
         self.launches_elsewhere = around.launches_elsewhere or (around.may_serve and asked)
 
     def _judge_children(self, seen: Seen, now_ns: int, around: Surroundings) -> None:
-        """Children wait and burn for their parent; those that are known are looked at anyway."""
+        """Children work for their parent; skip those that are sampled by themselves."""
         if self._depth >= _DEEPEST:
             return
         children = [pid for pid in self._list_children() if not around.known(pid)]
@@ -254,11 +247,11 @@ class Closer:
             state = _WORKS.get(wait)
             if state is None and wait is not Wait.GONE:
                 state = closer.look(now_ns, wait, around).whole
-            if state in _EXPLAINED:
+            if state in ACTIVE:
                 seen.active[state] = seen.active.get(state, 0) + 1
 
     def _list_children(self) -> list[int]:
-        """Of the first thread and of those that moved lately."""
+        """Waits of the first thread and of those that moved lately."""
         if not self.threads.moving and self._pid in self._lists and len(self._lists) == 1:
             text = self._lists[self._pid].read()
             return list(map(int, text.split())) if text else []
@@ -280,7 +273,7 @@ class Closer:
 
 
 def _owed(descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict]) -> bool:
-    """Whether one of `descriptors` (None: of all) has an answer to come."""
+    """Whether an answer is due on one of `descriptors` (None: on any)."""
     if descriptors is None:
         return Verdict.ANSWER in verdicts.values()
     return any(verdicts.get(number) is Verdict.ANSWER for number in descriptors)

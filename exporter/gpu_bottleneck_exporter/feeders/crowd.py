@@ -1,8 +1,8 @@
-"""How much of a crowd of workers is looked at: shares of what the exporter may spend in all.
+"""How much of a crowd of workers is sampled: each GPU gets a share of the exporter's budget.
 
-The counters of a process say what it used since it was last read, however long ago: read
-in turn, the sums of a crowd are as exact as those of a few, and come later. Of processes
-beyond `MOST_FOLLOWED` there is no sum. Only a few at a time are looked at closely.
+A process's counters say what it used since they were last read, however long ago. Read in turn,
+the sums of a crowd are as exact as those of a few, only later. Processes beyond `MOST_FOLLOWED`
+are in no sum. Closer looks go to a few workers at a time.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.feeders.member import Member
 
 MOST_FOLLOWED = 8_192
-"""Workers of which counters are read, over all GPUs."""
+"""Workers whose counters are read at all, over all GPUs."""
 READS_PER_TICK = 512
-"""Workers whose counters are read in one tick, over all GPUs."""
+"""Workers whose counters are read per tick, over all GPUs."""
 CLOSELY = 64
-"""Workers of a GPU that may be looked at closely: threads, connections."""
+"""Workers of one GPU that get closer looks at a time: threads, connections."""
 CLOSELY_NS = 10_000_000_000
-"""Then it is the turn of others."""
+"""After which others take their turn."""
 _FEW = 4
-"""So many workers' counters are read every tick; of more, half in one tick, half in the next."""
+"""Up to so many workers are read every tick; of more, half in one tick, half in the next."""
 _ROUND_TICKS = 2
 
 
-class Share(NamedTuple):
-    """What is spent on the workers of one GPU."""
+class Allowance(NamedTuple):
+    """What may be spent on the workers of one GPU."""
 
     followed: int
     reads: int
-    """In a tick."""
+    """Per tick."""
 
     def rounds(self, workers: int) -> int:
-        """In how many ticks all of so many `workers` are read once."""
+        """Ticks in which each of so many `workers` is read once."""
         usual = 1 if workers <= _FEW else _ROUND_TICKS
         return max(-(-workers // self.reads), usual)
 
     def is_prompt(self, workers: int) -> bool:
-        """Whether they are read as often as those of a small tree."""
+        """Whether so many workers are read as often as those of a small tree."""
         return self.rounds(workers) <= _ROUND_TICKS
 
 
-WHOLE = Share(MOST_FOLLOWED, READS_PER_TICK)
+WHOLE = Allowance(MOST_FOLLOWED, READS_PER_TICK)
 
 
-def share_of(gpus: int) -> Share:
-    """That of each of so many `gpus`."""
-    return Share(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), _FEW))
+def share_of(gpus: int) -> Allowance:
+    """The allowance of each of so many `gpus`."""
+    return Allowance(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), _FEW))
 
 
 def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:
-    """At most `most` of `workers`: those `known`, and as many others at random as there is room."""
+    """At most `most` of `workers`: those `known`, then others at random."""
     if len(workers) <= most:
         return set(workers)
     stay = [pid for pid in known if pid in workers][:most]
@@ -61,7 +61,7 @@ def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:
 
 
 class Turns:
-    """Those of a crowd whose turn it is to be looked at closely."""
+    """Members of a crowd whose turn it is for closer looks."""
 
     def __init__(self) -> None:
         self.members: list[Member] = []
@@ -69,7 +69,7 @@ class Turns:
         self._until_ns = 0
 
     def take(self, crowd: list[Member], now_ns: int) -> None:
-        """Choose among `crowd` at monotonic `now_ns`; what others had open is given back."""
+        """Choose among `crowd` at monotonic `now_ns`; the others close what they had open."""
         if len(crowd) <= CLOSELY:
             self.members = crowd
         elif now_ns >= self._until_ns or len(self.members) < CLOSELY // 2:
@@ -81,5 +81,5 @@ class Turns:
                 member.look_no_closer()
 
     def keep(self, crowd: Collection[Member]) -> None:
-        """Forget those that are not in `crowd` any more."""
+        """Forget those that are no longer in `crowd`."""
         self.members = [member for member in self.members if member in crowd]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.wire import Owed
 from gpu_bottleneck_exporter.host.mounts import is_remote, mounts_of_open_files
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -15,11 +16,11 @@ _SLEEPS = {
     Wait.CHILD.value: "until a child process ends",
     Wait.STOPPED.value: "stopped by a signal or a debugger",
     Wait.PIPE.value: "for a pipe or a UNIX socket",
-    Wait.POLL.value: "in poll, on connections that owe it nothing, pipes or events",
-    Wait.SOCKET.value: "in a socket that owes it nothing",
+    Wait.POLL.value: "in poll, on pipes, events or connections without a pending answer",
+    Wait.SOCKET.value: "in a socket without a pending answer",
     Wait.ACCEPT.value: "for a client",
     Wait.OTHER.value: "in the kernel",
-    Wait.UNKNOWN.value: "in what the kernel does not tell",
+    Wait.UNKNOWN.value: "for a reason that the kernel does not show",
     "input": "for input",
 }
 _LATELY_NS = 10_000_000_000
@@ -51,13 +52,8 @@ def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:
     for pid in pids:
         mounts |= mounts_of_open_files(proc, pid)
     for point, kind in sorted(mounts.items(), key=_remote_first)[:_MOST_MOUNTS]:
-        where = _KINDS[is_remote(kind)]
-        yield f"has files open on {_printable(point)} ({_printable(kind)}, {where})"
-
-
-def _printable(text: str) -> str:
-    """A job may mount where it likes, and name a FUSE file system's type as it likes."""
-    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])
+        place, what = printable(point, _LONGEST), printable(kind, _LONGEST)
+        yield f"has files open on {place} ({what}, {_KINDS[is_remote(kind)]})"
 
 
 def _remote_first(mount: tuple[str, str]) -> tuple[bool, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +20,11 @@ _RECEIVED, _SENT = "received", "sent"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the mains may use, and what they use of it. None: unknown or unlimited."""
+class JobLimits:
+    """What the mains may use, and how much of it they use. None: unknown or unlimited."""
 
     cpus_allowed: int | None = None
-    """CPUs that at least one main may run on (its affinity)."""
+    """CPUs that at least one main may run on (union of their affinities)."""
     cpu_cores: float | None = None
     memory_used_bytes: int | None = None
     memory_bytes: int | None = None
@@ -32,14 +32,14 @@ class Limits:
     throttling_known: bool = False
     refaults_known: bool = False
     interactive: bool | None = None
-    """Whether one of the mains is a notebook's kernel or has a terminal."""
+    """Whether a main is a notebook kernel or has a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One reading; the sums count since the mains were first seen."""
+    """One reading; counters start when the mains were first seen."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: JobLimits = field(default_factory=JobLimits)
     age_seconds: float | None = None
     """Of the oldest main."""
     received_bytes: int | None = None
@@ -49,7 +49,7 @@ class Job:
 
 
 class Networks:
-    """Traffic of network namespaces, each read once a tick however many GPUs' mains share it."""
+    """Traffic of network namespaces; each is read once a tick, however many mains share it."""
 
     def __init__(self, proc: Path) -> None:
         """`proc`: the host's."""
@@ -60,15 +60,15 @@ class Networks:
     def traffic(self, inode: int, pid: int, now_ns: int) -> tuple[int, int] | None:
         """Bytes received and sent in namespace `inode`, that of `pid`, at monotonic `now_ns`.
 
-        None where they cannot be read. The file is opened each time: an open one would keep
-        the namespace of a job that has ended.
+        None if they cannot be read. The file is reopened each time: an open descriptor would
+        keep the namespace of an ended job alive.
         """
         if now_ns != self._at_ns:
             self._at_ns = now_ns
             self._found.clear()
         if inode not in self._found:
             table = read_part(self._proc / str(pid) / "net/dev", MANY_BYTES)
-            whole = table.text if table and table.whole else ""  # of some there is no sum
+            whole = table.text if table and table.whole else ""  # a sum of only some would be wrong
             received, sent = network_bytes(whole, most=None)
             total = sum(received.values()), sum(sent.values())
             self._found[inode] = total if received else None
@@ -78,14 +78,14 @@ class Networks:
 class JobReader:
     """Reads the surroundings of one GPU's mains: limits seldom, the rest at each call.
 
-    Limits, with what is used of them, are as old as `Ageing` says: up to half a minute.
+    Limits and their use are up to half a minute old, as `Ageing` has it.
     """
 
     def __init__(self, proc: Path, networks: Networks) -> None:
         """`proc`: the host's; `networks` may serve many readers."""
         self._proc = proc
         self._networks = networks
-        self._limits = Limits()
+        self._limits = JobLimits()
         self._started_ns: int | None = None
         self._namespaces: dict[int, int] = {}
         self._ageing = Ageing()
@@ -95,7 +95,7 @@ class JobReader:
         self._pressure: Sums[tuple[str, str]] = Sums()
 
     def read(self, mains: Mapping[int, Member], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
-        """`mains` and their `cgroups`, at monotonic time `now_ns`."""
+        """Read for `mains` and their `cgroups`, at monotonic time `now_ns`."""
         groups = set(cgroups)
         new = mains.keys() != self._pids or groups != self._groups
         if self._ageing.is_due(now_ns, new=new):
@@ -131,13 +131,13 @@ class JobReader:
             }
         )
 
-    def _read_limits(self, groups: set[Cgroup]) -> Limits:
+    def _read_limits(self, groups: set[Cgroup]) -> JobLimits:
         if not self._pids:
-            return Limits()
+            return JobLimits()
         used, limit = _memory(groups)
-        return Limits(
+        return JobLimits(
             cpus_allowed=_cpus_allowed(self._proc, self._pids),
-            cpu_cores=_cpu_cores(groups),
+            cpu_cores=cpu_cores(groups),
             memory_used_bytes=used,
             memory_bytes=limit,
             shared_memory=_shared_memory(self._proc, self._pids),
@@ -170,15 +170,15 @@ def _interactive(proc: Path, pids: Iterable[int]) -> bool | None:
     return any(known) if known else None
 
 
-def _cpu_cores(groups: set[Cgroup]) -> float | None:
-    """The quotas together: one that several share counts once, one without ends all."""
+def cpu_cores(groups: Collection[Cgroup]) -> float | None:
+    """Sum of the quotas: a shared one counts once; a main without one makes it unlimited."""
     limits = [group.cpu_limit() for group in groups]
     known = dict(limit for limit in limits if limit is not None)
     return sum(known.values()) if known and None not in limits else None
 
 
 def _memory(groups: set[Cgroup]) -> tuple[int | None, int | None]:
-    """Bytes used and the limit, together: a level that several share counts once."""
+    """Bytes used and the limit, summed: a shared level counts once."""
     levels = {level.folder: level for group in groups if (level := group.memory_level())}
     limits = [level.limit_bytes for level in levels.values()]
     if not levels:
@@ -188,9 +188,9 @@ def _memory(groups: set[Cgroup]) -> tuple[int | None, int | None]:
 
 
 def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
-    """The /dev/shm of the mains, each once; unknown when one may not be looked at.
+    """The /dev/shm of the mains, each once; unknown if one is out of reach.
 
-    Through /proc/PID/root, which takes the right to ptrace.
+    Read through /proc/PID/root, which takes the permission to ptrace.
     """
     found: dict[int, SharedMemory] = {}
     for pid in pids:

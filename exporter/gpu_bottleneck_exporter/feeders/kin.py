@@ -1,9 +1,9 @@
 """Processes that feed a GPU without being descendants of the process that holds it.
 
-A front end that tokenises for an engine, actors below one raylet, a loader beside the trainer in
-one container, the left side of a shell's pipeline. Being near is not enough, a neighbour may be
-nearer: kin are joined with the holder by a pipe or a UNIX socket, through a broker that is the
-parent of both, or in one container or Slurm step by any connection.
+Examples: a front end that tokenises for an engine, actors below one raylet, a loader next to the
+trainer in one container, the left side of a shell's pipeline. Proximity is not enough, as a mere
+neighbour may be closer. Kin are connected to the holder by a pipe or a UNIX socket, by a broker
+that is the parent of both, or, within one container or Slurm step, by any connection.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gpu_bottleneck_exporter.workload.groups import Groups
 MOST_KIN = 32
 _MOST_CANDIDATES = 128
 _MOST_PROCESSES = 16_384
-"""So many of the machine's are asked for their container."""
+"""How many of the machine's processes are checked for their container."""
 _HIGHEST = 4
-"""So many ancestors are looked at."""
+"""How many ancestors are checked."""
 
 
 class KinFinder:
-    """Looks for the kin of one holder after the other; what it reads serves them all."""
+    """Finds the kin of one holder after the other; caches what it reads for all of them."""
 
     def __init__(self, proc: Path, holders: Collection[int], groups: Groups | None = None) -> None:
-        """`proc`: our own procfs; `holders` of GPUs are nobody's kin."""
+        """`proc`: our own procfs. `holders` of GPUs are never kin."""
         self._groups = groups or Groups(proc)
         self._proc = proc
         self._holders = frozenset(holders)
@@ -45,7 +45,7 @@ class KinFinder:
         stat = self._stat(pid)
         if stat is None:
             return set()
-        unit = self._unit(pid)
+        unit = self._groups.unit(pid)
         ancestors = list(self._ancestors(stat, unit))
         kin = {one for one in ancestors if self._joined(pid, one)}
         kin |= self._siblings(pid, stat, {pid, *own, *ancestors})
@@ -55,26 +55,27 @@ class KinFinder:
             kin.discard(one)
         return kin
 
-    def _ancestors(self, stat: Stat, unit: str | None) -> Iterator[int]:
-        """Up to the end of the session, or of the container."""
+    def _ancestors(self, stat: Stat, unit: str) -> Iterator[int]:
+        """Ancestors within the same session or container."""
         for _ in range(_HIGHEST):
             parent = self._stat(stat.parent)
             if parent is None or stat.parent in self._holders or stat.parent == 1:
                 return
-            same_unit = unit is not None and unit == self._unit(stat.parent)
+            same_unit = unit and unit == self._groups.unit(stat.parent)
             if not same_unit and parent.session != stat.session:
                 return
             yield stat.parent
             stat = parent
 
     def _siblings(self, pid: int, stat: Stat, known: set[int]) -> set[int]:
-        """Children of the same parent and session, joined with it or both with the parent."""
+        """Children of the same parent and session, connected to it, or both to the parent."""
         parent = stat.parent
         if parent <= 1:
             return set()
         through = parent in self._links_of(pid).peers
         children = self._children(parent, known)[:_MOST_CANDIDATES]
-        near = [one for one in children if self._session(one) == stat.session]
+        stats = ((one, self._stat(one)) for one in children)
+        near = [one for one, found in stats if found and found.session == stat.session]
         found = set(self._pipeline(pid, near))
         for one in near:
             if self._joined(pid, one) or (through and parent in self._links_of(one).peers):
@@ -82,7 +83,7 @@ class KinFinder:
         return found
 
     def _pipeline(self, pid: int, near: Collection[int]) -> Iterator[int]:
-        """Those of `near` whose output becomes the input of process `pid`, at any remove."""
+        """Those of `near` whose output feeds process `pid`, directly or through others."""
         writers = {self._links_of(one).written_to: one for one in near}
         pipe = self._links_of(pid).read_from
         while pipe in writers and pipe is not None:
@@ -95,7 +96,7 @@ class KinFinder:
         return sorted(trees.get(parent, ()))
 
     def _in_unit(self, pid: int, unit: str, known: set[int]) -> set[int]:
-        """Of the same container or Slurm step, joined by any connection."""
+        """Processes of the same container or Slurm step that share any connection."""
         ends = {(remote, local) for local, remote in self._ends_of(pid)}
         found = set()
         for one in self._members(unit)[:_MOST_CANDIDATES]:
@@ -110,16 +111,12 @@ class KinFinder:
             self._units = {}
             names, _ = listed(self._proc, _MOST_PROCESSES)
             for pid in (int(name) for name in names if name.isdigit()):
-                if found := self._unit(pid):
+                if found := self._groups.unit(pid):
                     self._units.setdefault(found, []).append(pid)
         return self._units.get(unit, [])
 
-    def _unit(self, pid: int) -> str | None:
-        """The container or Slurm job of a process, if it is in one."""
-        return self._groups.unit(pid) or None
-
     def _joined(self, one: int, other: int) -> bool:
-        """By a pipe that both hold an end of, or a UNIX socket that leads from one to the other."""
+        """Whether they share a pipe, or a UNIX socket connects them."""
         ours, theirs = self._links_of(one), self._links_of(other)
         return bool(ours.pipes & theirs.pipes) or other in ours.peers or one in theirs.peers
 
@@ -139,10 +136,6 @@ class KinFinder:
                 sockets.close()
             self._ends[pid] = {*found}
         return self._ends[pid]
-
-    def _session(self, pid: int) -> int | None:
-        stat = self._stat(pid)
-        return stat.session if stat else None
 
     def _stat(self, pid: int) -> Stat | None:
         if pid not in self._stats:

@@ -1,4 +1,4 @@
-"""One process of a feeder tree and what it used since it was last looked at."""
+"""One process of a feeder tree, and what it used since it was last read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpu_bottleneck_exporter.host.process import ProcessReader, State
 
 
 @dataclass(slots=True)
-class Counters:
-    """Counters of a process, or of many, in ns, bytes and counts. None: not permitted to know."""
+class ProcessCounters:
+    """Counters of one or many processes, in ns, bytes and counts. None: no permission to read."""
 
     cpu_ns: int = 0
     """All threads, dead ones included (/proc/PID/stat)."""
@@ -30,12 +30,16 @@ class Counters:
     children_ns: int = 0
     """CPU time of children that ended and were waited for."""
     launch_cpu_ns: int = 0
-    """Threads beside the first that launch kernels; counted by closer looks only."""
+    """Other threads that launch kernels; only closer looks count them."""
     launch_queue_ns: int = 0
+    read_chars: int = 0
+    """Bytes read in any way but from sockets. 0 without the permission to read them."""
+    write_calls: int = 0
+    """Of one process: sums leave them out. 0 without the permission to read them."""
 
-    def less(self, before: Counters) -> Counters:
+    def less(self, before: ProcessCounters) -> ProcessCounters:
         """What was added since `before`; never negative."""
-        return Counters(
+        return ProcessCounters(
             max(self.cpu_ns - before.cpu_ns, 0),
             max(self.system_ns - before.system_ns, 0),
             max(self.leader_cpu_ns - before.leader_cpu_ns, 0),
@@ -44,10 +48,12 @@ class Counters:
             _grown(self.read_bytes, before.read_bytes),
             _grown(self.written_bytes, before.written_bytes),
             max(self.children_ns - before.children_ns, 0),
+            read_chars=max(self.read_chars - before.read_chars, 0),
+            write_calls=max(self.write_calls - before.write_calls, 0),
         )
 
-    def add(self, more: Counters) -> None:
-        """Add `more` to these; what may not be known adds nothing."""
+    def add(self, more: ProcessCounters) -> None:
+        """Add `more` to these; what could not be read adds nothing."""
         self.cpu_ns += more.cpu_ns
         self.system_ns += more.system_ns
         self.leader_cpu_ns += more.leader_cpu_ns
@@ -56,6 +62,7 @@ class Counters:
         self.children_ns += more.children_ns
         self.launch_cpu_ns += more.launch_cpu_ns
         self.launch_queue_ns += more.launch_queue_ns
+        self.read_chars += more.read_chars
         if more.read_bytes is not None:
             self.read_bytes = (self.read_bytes or 0) + more.read_bytes
         if more.written_bytes is not None:
@@ -67,25 +74,25 @@ def _grown(now: int | None, before: int | None) -> int | None:
 
 
 class Member:
-    """A process that feeds a GPU, from when it was found on."""
+    """A process that feeds a GPU, since it was discovered."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         self.pid = pid
         self.reader = ProcessReader(proc, pid)
         self.state: Callable[[], State] = self.reader.state
-        """What its first thread does now."""
+        """The state of its first thread now."""
         self.closer: Closer | None = None
-        """What looks behind the first thread, once that was asked for."""
+        """Looks behind the first thread; None until that is needed."""
         self._proc = proc
         self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
         self._known_children: bytes | None = None
-        self._last: Counters | None = None
+        self._last: ProcessCounters | None = None
         self._last = self._read()
         self._used_ns = 0
 
     @property
     def started_ticks(self) -> int | None:
-        """Start since boot in clock ticks; None when it was gone at once."""
+        """Start since boot in clock ticks; None if it ended before it was read."""
         return self.reader.started_ticks
 
     @property
@@ -95,23 +102,23 @@ class Member:
 
     @property
     def denied(self) -> bool:
-        """Whether we may not know how much it reads and writes."""
+        """Whether we lack the permission to read its I/O counters."""
         return self._last is not None and self._last.read_bytes is None
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self.reader.close()
         self._children.close()
         self.look_no_closer()
 
     def look_closer(self, patience: Patience | None) -> Closer:
-        """What looks behind its first thread; `patience` of its job, see `Closer`."""
+        """Its closer look, created on demand; `patience` of its job, see `Closer`."""
         if self.closer is None:
             self.closer = Closer(self._proc, self.pid, patience)
         return self.closer
 
     def look_no_closer(self) -> None:
-        """Give back what closer looks have taken."""
+        """Release what closer looks keep open."""
         if self.closer is not None:
             self.closer.close()
             self.closer = None
@@ -132,7 +139,7 @@ class Member:
         return False
 
     def children(self) -> list[int] | None:
-        """Its children; None where that takes more than a look at one thread, or it is gone."""
+        """Its children; None if one thread's list does not tell, or the process has ended."""
         if self.gone or self.reader.threads != 1:
             return None
         text = self._children.read()
@@ -141,28 +148,29 @@ class Member:
         return [int(pid) for pid in text.split()]
 
     def forget_children(self) -> None:
-        """Ask of all of them again: who is known has changed."""
+        """Drop the cached children: the known pids changed."""
         self._known_children = None
 
-    def advance(self) -> Counters | None:
-        """What it used since the last call; None when it is gone."""
+    def advance(self) -> ProcessCounters | None:
+        """What it used since the last call; None if it has ended."""
         before, now = self._last, None if self._last is None else self._read()
         if now is None:
             self._used_ns = self.used_ns
         self._last = now
         return None if before is None or now is None else now.less(before)
 
-    def _read(self) -> Counters | None:
+    def _read(self) -> ProcessCounters | None:
         stat = self.reader.stat()
         if stat is None:
             return None
-        last = self._last or Counters(read_bytes=None, written_bytes=None)
+        last = self._last or ProcessCounters(read_bytes=None, written_bytes=None)
         leader_ns, queue_ns = self.reader.leader_ns() or (last.leader_cpu_ns, last.queue_ns)
-        read, written = self.reader.io_bytes() or (None, None)
+        io = self.reader.io()
+        read, written = io[:2] if io else (None, None)
         if read is None and self.reader.stat() is None:
-            # It ended while we looked, which says nothing of our rights.
+            # It ended while we read it, which says nothing about our permissions.
             read, written = last.read_bytes, last.written_bytes
-        return Counters(
+        return ProcessCounters(
             stat.user_ns + stat.system_ns,
             stat.system_ns,
             leader_ns,
@@ -171,4 +179,6 @@ class Member:
             read,
             written,
             stat.children_ns,
+            read_chars=io.read_chars if io else last.read_chars,
+            write_calls=io.write_calls if io else last.write_calls,
         )

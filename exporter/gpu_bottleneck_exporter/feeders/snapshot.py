@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.feed import ROLES, Feed
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.history import ROLES
 from gpu_bottleneck_exporter.feeders.job import Job, JobReader, Networks
-from gpu_bottleneck_exporter.feeders.member import Counters, Member
+from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
+from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
@@ -22,7 +24,7 @@ class Feeding:
     at_ns: int
     processes: Mapping[str, int]
     """By role; without the workers until there are some, and where they are too many to count."""
-    counters: Mapping[str, Counters]
+    counters: Mapping[str, ProcessCounters]
     """By role; without the workers where not all are read. Bytes are None while they may not be
     known of all processes."""
     wait_ns: Mapping[tuple[str, str], int]
@@ -36,6 +38,7 @@ class Feeding:
     """Of the mains, each once."""
     evidence: tuple[str, ...] = ()
     """What was seen behind the waiting lately, in words for people."""
+    outlook: Outlook = NOTHING_KNOWN
 
 
 class FeedingReader:
@@ -52,7 +55,7 @@ class FeedingReader:
         self._evidence: tuple[str, ...] = ()
         self._evidence_due_ns = 0
 
-    def read(self, feed: Feed, now_ns: int, *, queue_known: bool) -> Feeding:
+    def read(self, feed: FeederGroup, now_ns: int, *, queue_known: bool) -> Feeding:
         """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue."""
         members = {"main": feed.mains, "worker": feed.workers}
         self._seen |= {role for role, found in members.items() if found}
@@ -63,6 +66,7 @@ class FeedingReader:
         read = [role for role in counted if role == "main" or not feed.unfollowed]
         job = self._job.read(feed.mains, feed.cgroups, now_ns)
         totals = feed.totals
+        started = ((main.pid, main.started_ticks) for main in feed.mains.values())
         throttling = self._tells("throttled", bool(feed.mains), job.limits.throttling_known)
         refaults = self._tells("refaults", bool(feed.mains), job.limits.refaults_known)
         return Feeding(
@@ -75,22 +79,19 @@ class FeedingReader:
             throttled_ns=totals.throttled_ns if throttling else None,
             refault_bytes=totals.refault_bytes if refaults else None,
             job=job,
-            owners=self._owners_of(feed.mains, now_ns),
+            owners=self._owners.of(started, now_ns) if self._owners else (),
             evidence=self._evidence_of(feed, now_ns),
         )
 
-    def _evidence_of(self, feed: Feed, now_ns: int) -> tuple[str, ...]:
+    def _evidence_of(self, feed: FeederGroup, now_ns: int) -> tuple[str, ...]:
         if now_ns >= self._evidence_due_ns:
             self._evidence_due_ns = now_ns + _EVIDENCE_NS
             self._evidence = feed.evidence(now_ns)
         return self._evidence
 
-    def _owners_of(self, mains: Mapping[int, Member], now_ns: int) -> tuple[Owner, ...]:
-        if self._owners is None:
-            return ()
-        return self._owners.of(((main.pid, main.started_ticks) for main in mains.values()), now_ns)
-
-    def _counters(self, feed: Feed, role: str, members: Mapping[int, Member]) -> Counters:
+    def _counters(
+        self, feed: FeederGroup, role: str, members: Mapping[int, Member]
+    ) -> ProcessCounters:
         counters = replace(feed.totals.counters[role])
         denied = any(member.denied for member in members.values())
         if members and not denied:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_bottleneck_exporter.stall import ASLEEP, UNALLOCATED
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, UNALLOCATED
 
 LASTS_NS = 10_000_000_000
 """For so long ticks must have been explained by the same."""

@@ -1,8 +1,7 @@
-"""Which of a process's connections were asked and have not answered: pure but for `Wire`.
+"""Which of a process's connections owe it an answer. Pure arithmetic, except for `Wire`.
 
-A client that sent after it last received waits for an answer; one that has received since is
-waiting for nobody. Where data keeps coming, a stream is arriving; where it comes again and again
-and nothing is asked, somebody pushes it.
+A client that last sent waits for an answer; one that last received waits for nothing. Data that
+keeps coming is a stream; data that comes again and again without a request is being pushed.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ from gpu_bottleneck_exporter.host.sockets import (
 )
 
 PATIENCE_MS = 3_000
-"""So old may a question be that counts as a slow answer, until longer answers have been seen.
+"""A request older than this is no slow answer, unless answers that took longer were seen.
 
-A job queue's worker asks for its next job and waits, a long poll for news, a dead peer is waited
-for for ever: none of them is a slow answer. Object stores answer within a second or so.
+A worker that polls its job queue, a long poll, or a wait for a dead peer may last for ever and
+are no slow answers. Object stores answer within about a second.
 """
 _GROWTH = 2
 _SIGNAL_BYTES = 64
-"""Answers that are no longer than this on average carry no data: pings, nothing new, yes."""
+"""Answers of at most so many bytes on average carry no data: pings, "nothing new", "yes"."""
 _ENOUGH_ANSWERS = 3
 _LONG_POLL_MS = 500
-"""An answer without data that took so long says that there was nothing new."""
+"""An answer without data that took so long means that there was nothing new."""
 _OLDEST_REQUEST_MS = 30_000
-"""What a client sent longer ago needs no answer: a ping, the end of a stream."""
+"""What a client sent longer ago expects no answer: a ping, the end of a stream."""
 _STREAM_BYTES = 4096
 _STREAM_MS = 250
 _DELAYED_ACK_MS = 60
-"""Linux puts acknowledgements off for 40 ms (TCP_DELACK_MIN) where answers are usual."""
+"""Linux delays acknowledgements by 40 ms (TCP_DELACK_MIN) where answers are usual."""
 _ENOUGH_PUSHES = 2
 _LIVELY_MS = 2_000
 _STREAK = 2
-"""An answer that comes between two looks looks like one part of a stream."""
+"""At least so many, as a single answer between two looks resembles one part of a stream."""
 _KEPT = 256
 _OWED_NS = 5_000_000_000
 Ends = tuple[Endpoint, Endpoint]
-"""The local and the remote one of a connection."""
+"""The local and the remote end of a connection."""
 _OPEN = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
 
@@ -55,15 +54,15 @@ class Verdict(Enum):
     """What one connection says about the process that waits on it."""
 
     ANSWER = "answer"
-    """It was asked, and has not answered yet; or data is arriving."""
+    """Its answer is due, or data is arriving."""
     OURS = "ours"
-    """It was asked, and leads to another process of the same job."""
+    """Its answer is due, from another process of the same job."""
     IDLE = "idle"
-    """Nothing is owed to us."""
+    """No answer is due."""
     SERVED = "served"
-    """A client's, who has been answered."""
+    """A client's, whose request was answered."""
     REQUEST = "request"
-    """A client's, who has asked us and has not been answered."""
+    """A client's, whose request is open."""
     LISTENS = "listens"
 
     __hash__ = object.__hash__
@@ -71,20 +70,20 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Patience:
-    """How old a question may be, by whom it was put to; it grows with answers that took longer."""
+    """How old a request may be, by remote address; grows with answers that took longer."""
 
     longest_ms: int
     """At most."""
     of: dict[Endpoint, int] = field(default_factory=dict)
     polled: set[Endpoint] = field(default_factory=set)
-    """Who is asked for news and mostly has none; until data comes."""
+    """Remotes that are polled and mostly have nothing new, until they send data."""
 
     def with_(self, remote: Endpoint) -> int:
-        """For questions to `remote`, in ms."""
+        """How old a request to `remote` may be, in ms."""
         return self.of.get(remote, min(PATIENCE_MS, self.longest_ms))
 
     def give_up(self, remote: Endpoint) -> None:
-        """Nothing came from `remote` for so long that it is asked for news, and has none."""
+        """Nothing came from `remote` for so long that it is being polled and has nothing new."""
         if len(self.polled) >= _KEPT:
             self.polled.clear()
         self.polled.add(remote)
@@ -105,9 +104,9 @@ def judge(
     ours: Collection[Ends],
     patience_ms: int,
 ) -> Verdict:
-    """What `now` says, that was `before` when last looked at.
+    """What a connection in state `now` says, which was `before` at the last look.
 
-    `ports`: those that the process listens on; `ours`: local and remote ends of the connections
+    `ports`: those that the process listens on. `ours`: local and remote ends of the connections
     of the job's other processes.
     """
     if now.listens:
@@ -134,14 +133,14 @@ def _asked(now: Connection, patience_ms: int) -> bool:
 
 
 def _is_asked(now: Connection) -> bool:
-    """Whether a client has sent, and not been sent anything since."""
+    """Whether a client sent something and was sent nothing since."""
     if now.state not in _OPEN or not now.received_segments:
         return False
     if now.received_ms > min(now.sent_ms, _OLDEST_REQUEST_MS):
         return not now.sent_segments
     if now.received_ms < now.sent_ms or not now.sent_segments:
         return True
-    # Within one tick of the clock, as below: an answer is acknowledged after a while.
+    # Within one tick of the clock, as below: an answer is acknowledged after a delay.
     return now.received_ms <= _DELAYED_ACK_MS or now.acknowledged_ms >= now.received_ms
 
 
@@ -157,7 +156,7 @@ def _arriving(now: Connection, before: Connection | None) -> bool:
 
 
 class Owed(NamedTuple):
-    """An answer that somebody waited for."""
+    """An answer that the process waited for."""
 
     remote: Endpoint
     waited_ms: int
@@ -166,7 +165,7 @@ class Owed(NamedTuple):
 
 
 class Pushes:
-    """Whether data comes on one connection again and again, with pauses, and nothing is asked."""
+    """Whether data keeps coming on a connection, with pauses, without any request."""
 
     def __init__(self) -> None:
         self._sent_segments = -1
@@ -174,7 +173,7 @@ class Pushes:
         self._times = 0
 
     def look(self, now: Connection, before: Connection | None) -> bool:
-        """What the next look says, that comes after `before`."""
+        """Take in the next look, which follows `before`."""
         if now.sent_segments != self._sent_segments:
             self._sent_segments, self._pauses, self._times = now.sent_segments, False, 0
         elif before and now.received_bytes - before.received_bytes >= _STREAM_BYTES:
@@ -186,43 +185,39 @@ class Pushes:
 
 
 class Wire:
-    """The connections of process `pid`, looked at again and again."""
+    """The connections of process `pid`, inspected repeatedly."""
 
     def __init__(self, proc: Path, pid: int, patience: Patience) -> None:
         """`proc`: our own procfs."""
         self.sockets = Sockets(proc, pid)
         self.refused: str | None = None
-        """Why nothing could be seen at the last look, if so."""
+        """Why the last look saw nothing, if it failed."""
         self.ends: frozenset[Ends] = frozenset()
-        """Local and remote of each connection, as of the last look at all."""
+        """Local and remote end of each connection, as of the last complete look."""
         self.ports: frozenset[int] = frozenset()
-        """Those it listens on."""
+        """Ports that it listens on."""
         self.asks_here = False
         """Whether, at the last look, it waited for a process of the same machine."""
         self.lively_clients = False
-        """Whether, at the last look at all, a client had just sent or been sent anything."""
+        """Whether, at the last complete look, a client had just sent or received something."""
         self.owed: Owed | None = None
-        """The oldest question of late that was still open when it was looked at."""
+        """The oldest recent request that was open at a look."""
         self._patience = patience
         self._before: dict[int, Connection] = {}
         self._pushes: dict[int, Pushes] = {}
         self._streaks: dict[int, int] = {}
-        """At so many looks in a row a client had been sent more, and asked for nothing."""
+        """Number of looks in a row at which a client was sent more without a new request."""
         self._latest: dict[int, int] = {}
-        """By descriptor, the connection that it last was."""
+        """By descriptor: its connection at the last look."""
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self.sockets.close()
 
     def look(
-        self,
-        numbers: Collection[int],
-        ours: Collection[Ends] = (),
-        *,
-        whole: bool = False,
+        self, numbers: Collection[int], ours: Collection[Ends] = (), *, whole: bool = False
     ) -> dict[int, Verdict]:
-        """Verdicts by descriptor, of those in `numbers` or, `whole`, of all."""
+        """Verdicts by descriptor: of those in `numbers`, or of all if `whole`."""
         try:
             found = self.sockets.all(numbers) if whole else self.sockets.of([*numbers])
         except RefusedError as error:
@@ -258,7 +253,7 @@ class Wire:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         if verdict is Verdict.ANSWER and now.remote in self._patience.polled:
             verdict = Verdict.IDLE
-        # Asked at each look: a question that was seen between two answers ends a streak.
+        # At each look, as a request between two answers ends a streak.
         streams = self._streams(now, before)
         if verdict is Verdict.SERVED and streams:
             verdict = Verdict.REQUEST
@@ -272,7 +267,7 @@ class Wire:
         return verdict
 
     def _streams(self, now: Connection, before: Connection | None) -> bool:
-        """Whether an answer is going out in parts, as an engine's tokens do."""
+        """Whether an answer is being streamed, as tokens are."""
         more = (
             before is not None
             and now.sent_segments > before.sent_segments
@@ -288,7 +283,7 @@ class Wire:
             self.owed = Owed(now.remote, waited, at_ns)
 
     def _learn(self, before: Connection, now: Connection) -> None:
-        """Data has come since the connection was last looked at, maybe an answer."""
+        """Data came since the connection was last inspected; it may be an answer."""
         asked = before.sent_segments and _asked(before, self._patience.longest_ms)
         if now.received_bytes - before.received_bytes >= _SIGNAL_BYTES:
             self._patience.polled.discard(now.remote)
@@ -298,7 +293,7 @@ class Wire:
             self._patience.give_up(now.remote)
 
     def _replaced(self, now: Connection) -> None:
-        """Who closes a connection without an answer, and asks anew, waits for news."""
+        """A client that closes a connection unanswered and asks again is polling."""
         old = self._before.get(self._latest.get(now.fd, 0))
         self._latest[now.fd] = now.cookie
         if len(self._latest) > _KEPT:

@@ -1,8 +1,8 @@
-"""Reading what lies in a process's own memory, which the process may hold up for ever.
+"""Reading a process's own memory, which may block forever.
 
-Its command line, its environment and what it polls are in pages that may belong to a FUSE file
-system that never answers, or to a handler of page faults: then whoever reads them waits as the
-process would. So a thread beside reads them, and is left behind if it takes too long.
+Its command line, its environment and its poll arguments lie in pages that may belong to a FUSE
+file system that never answers, or to a userfaultfd handler: a reader then hangs as the process
+would. So a separate thread reads them, and is abandoned if it takes too long.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Generic, TypeVar
 
 PATIENCE_SECONDS = 0.25
 MOST_LEFT_BEHIND = 64
-"""So many processes may hold a thread; of more, and of others meanwhile, nothing is read."""
+"""Processes that may hang a thread each; once so many do, no process's memory is read."""
 T = TypeVar("T")
 
 
 class _Call(Generic[T]):
-    """Something to be read of process `pid`."""
+    """One read of process `pid`; the lock `done` is released when it has ended."""
 
     def __init__(self, pid: int, what: Callable[[], T]) -> None:
         self.pid = pid
@@ -33,19 +33,19 @@ class _Call(Generic[T]):
     def run(self) -> None:
         try:
             self._answer.append(self._what())
-        except Exception as error:  # noqa: BLE001 - raised where it was asked for
+        except Exception as error:  # noqa: BLE001 - raised again in the calling thread
             self._error = error
         self.done.release()
 
     def answer(self) -> T:
-        """Once it is done; raises what was raised."""
+        """The result, once it is done; raises what the read raised."""
         if self._error is not None:
             raise self._error
         return self._answer[0]
 
 
 class Aside:
-    """Calls from any thread, one after the other."""
+    """Runs calls from any thread, one after the other."""
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._patience = patience_seconds
@@ -54,9 +54,9 @@ class Aside:
         self._held_up: set[int] = set()
 
     def call(self, pid: int, what: Callable[[], T]) -> T | None:
-        """What `what` returns, which reads memory of process `pid`; None where that holds it up.
+        """The result of `what`, which reads memory of process `pid`; None if that hangs.
 
-        Raises what it raises.
+        Raises what `what` raises.
         """
         with self._turn:
             if pid in self._held_up or len(self._held_up) >= MOST_LEFT_BEHIND:
@@ -65,7 +65,7 @@ class Aside:
             calls = self._thread()
             calls.put(call)
             if not call.done.acquire(timeout=self._patience):
-                # The thread ends when it gets on; the next call gets another one.
+                # The thread ends if the read ever returns; the next call starts a new one.
                 self._held_up.add(pid)
                 calls.put(None)
                 self._calls = None
@@ -84,8 +84,9 @@ class Aside:
         while call := calls.get():
             pid = call.pid
             call.run()
+        # The end of the calls: the last one was given up, but has returned after all.
         self._held_up.discard(pid)
 
 
 aside = Aside()
-"""For all that the exporter reads of processes' memory."""
+"""For all reads of processes' memory."""

@@ -12,20 +12,21 @@ from pathlib import Path
 from gpu_bottleneck_exporter.host.files import KeptFile, read
 from gpu_bottleneck_exporter.host.pressure import stalled_by_resource
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED_BYTES = 2**60
 """Cgroup v1 writes "no limit" as the largest multiple of a page."""
 _V1_CPU = ("cpu", "cpu,cpuacct")
 _NAMESPACE_DEPTH = 3
+"""Kubernetes' levels above a container: kubepods.slice, the slice of its QoS class, the pod."""
 _MOST_LEVELS = 64
-"""A job may nest groups by the thousand in one that was delegated to it."""
+"""A job may nest thousands of groups in one that was delegated to it."""
 _REFAULTS = re.compile(r"^workingset_refault(?:_file|_anon)? (\d+)$", re.MULTILINE)
-"""Of memory.stat; a kernel has either the first or the two others."""
+"""Lines of memory.stat; a kernel has either the plain one or the other two."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """A cgroup's memory: bytes in use, page cache included, and the limit if there is one."""
+    """Memory of a cgroup: bytes in use, page cache included, and the limit if there is one."""
 
     folder: Path
     used_bytes: int
@@ -34,19 +35,19 @@ class MemoryLevel:
 
 @dataclass(frozen=True, slots=True)
 class Throttling:
-    """How CPU quotas held tasks back so far."""
+    """Throttling by CPU quotas so far."""
 
     throttled_ns: int | None
-    """Over all levels; None without the CPU controller."""
+    """Summed over all levels; None without the CPU controller."""
     periods: int
-    """Quota periods, of the level where the quota ran out most."""
+    """Quota periods, at the level where the quota ran out most often."""
     throttled_periods: int
-    """Those in which it ran out."""
+    """Periods in which it ran out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counters of a cgroup, so far. None or empty: they cannot be read."""
+    """Counters of a cgroup so far; None or empty if they cannot be read."""
 
     throttling: Throttling | None = None
     refault_bytes: int | None = None
@@ -55,15 +56,15 @@ class Counted:
 
     @property
     def throttled_ns(self) -> int | None:
-        """Nanoseconds that CPU quotas held its tasks back (cpu.stat), own and inherited."""
+        """Nanoseconds for which CPU quotas throttled its tasks (cpu.stat), own and inherited."""
         return self.throttling.throttled_ns if self.throttling else None
 
 
 class Cgroup:
     """The cgroups of one process: folders on this machine, None where there is none.
 
-    `unified` is the cgroup v2 folder, `cpu` and `memory` the folders of these
-    controllers, which are the same under v2.
+    `unified` is the cgroup v2 folder; `cpu` and `memory` are the folders of these controllers,
+    under v2 the same one.
     """
 
     def __init__(self, unified: Path | None, cpu: Path | None, memory: Path | None) -> None:
@@ -89,19 +90,19 @@ class Cgroup:
         self.counted = Counted(self.throttling(), self.refault_bytes(), self.pressure_ns())
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for file in self._kept.values():
             file.close()
 
     def _read(self, path: Path) -> str | None:
-        """Through a kept descriptor: for what is read every tick."""
+        """Read through a descriptor that stays open: for files that are read every tick."""
         if path not in self._kept:
             self._kept[path] = KeptFile(path)
         text = self._kept[path].read()
         return None if text is None else text.decode()
 
     def throttling(self) -> Throttling | None:
-        """What cpu.stat says, own and inherited; None where it cannot be read."""
+        """From cpu.stat of all levels, as a quota of any level throttles; None if unreadable."""
         texts = [text for level in self._cpu_levels if (text := self._read(level / "cpu.stat"))]
         if not texts:
             return None
@@ -110,14 +111,14 @@ class Cgroup:
         return Throttling(sum(known) if known else None, *most)
 
     def cpu_limit(self) -> tuple[Path, float] | None:
-        """The tightest CPU quota, its own or an ancestor's: where, and cores; None without one."""
+        """The tightest CPU quota of all levels: its folder, and cores; None without a quota."""
         limits = [
             (level, quota) for level in _levels(self.cpu) if (quota := _quota(level)) is not None
         ]
         return min(limits, key=lambda limit: limit[1], default=None)
 
     def memory_level(self) -> MemoryLevel | None:
-        """Its own level or the ancestor's with the tightest memory limit."""
+        """The level with the tightest memory limit, its own or an ancestor's."""
         levels = [
             MemoryLevel(level, used, _memory_limit(level))
             for level in _levels(self.memory)
@@ -126,15 +127,15 @@ class Cgroup:
         return min(levels, key=lambda level: _tightness(level.limit_bytes), default=None)
 
     def refault_bytes(self) -> int | None:
-        """Bytes that were evicted and had to be read again (memory.stat)."""
+        """Bytes that were evicted and had to be read in again (memory.stat)."""
         text = self._read(self.memory / "memory.stat") if self.memory else None
         if text is None:
             return None
         pages = [int(value) for value in _REFAULTS.findall(text)]
-        return sum(pages) * _PAGE_BYTES if pages else None
+        return sum(pages) * PAGE_BYTES if pages else None
 
     def pressure_ns(self) -> dict[tuple[str, str], int]:
-        """Nanoseconds stalled by (resource, kind); v2 only, and only where it is switched on."""
+        """Nanoseconds stalled by (resource, kind); v2 only, and only if PSI is enabled."""
         if self.unified is None:
             return {}
         folder = self.unified
@@ -150,7 +151,7 @@ class Cgroups:
         self._known: dict[Cgroup, Cgroup] = {}
 
     def of(self, text: str) -> Cgroup:
-        """The one named by `text`, a /proc/PID/cgroup file; read when it is new."""
+        """The one that `text`, a /proc/PID/cgroup file, names; its counters are read if new."""
         found = cgroup_of(text, self._sysfs)
         if found not in self._known:
             found.look()
@@ -158,7 +159,7 @@ class Cgroups:
         return self._known[found]
 
     def look(self) -> None:
-        """Read the counters of all."""
+        """Read all counters."""
         for group in self._known:
             group.look()
 
@@ -169,9 +170,9 @@ class Cgroups:
 
 
 def cgroup_of(text: str, sysfs: Path) -> Cgroup:
-    """The cgroups named by `text`, a /proc/PID/cgroup file, below `sysfs`/fs/cgroup.
+    """The cgroups that `text`, a /proc/PID/cgroup file, names, below `sysfs`/fs/cgroup.
 
-    The machine's root cgroup is nobody's own and counts as none.
+    The machine's root cgroup counts as none: it belongs to no process in particular.
     """
     root = sysfs / "fs/cgroup"
     paths = _paths(text)
@@ -188,9 +189,9 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
 
 
 def hidden(text: str, sysfs: Path) -> set[str]:
-    """Parts of the process's cgroups (`cpu`, `memory`, `unified`) that we cannot find.
+    """Which of a process's cgroups (`cpu`, `memory`, `unified`) cannot be found.
 
-    `text` is its /proc/PID/cgroup file; the machine's root cgroup hides nothing.
+    `text` is its /proc/PID/cgroup file. The machine's root cgroup is never reported.
     """
     paths, found = _paths(text), cgroup_of(text, sysfs)
     folders = {"cpu": found.cpu, "memory": found.memory, "unified": found.unified}
@@ -201,7 +202,7 @@ def hidden(text: str, sysfs: Path) -> set[str]:
 
 
 def _paths(text: str) -> Mapping[str, str]:
-    """Path by controller; the v2 hierarchy is the empty name."""
+    """Path by controller; the v2 hierarchy has the empty name."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -211,10 +212,10 @@ def _paths(text: str) -> Mapping[str, str]:
 
 
 def find_group(root: Path, path: str | None) -> Path | None:
-    """The folder of cgroup `path` below `root`, the mount of its hierarchy; None if unseen.
+    """The folder of cgroup `path` below `root`, the mount of its hierarchy; None if not visible.
 
-    In a private namespace the path is relative to ours. A job may nest groups until their path is
-    too long for a file's.
+    In a private cgroup namespace the path is relative to our own cgroup. A job may nest groups
+    until their path exceeds PATH_MAX: such a group counts as not visible.
     """
     try:
         return _find(root, path) if path is not None and root.is_dir() else None
@@ -224,10 +225,10 @@ def find_group(root: Path, path: str | None) -> Path | None:
 
 def _find(root: Path, path: str) -> Path | None:
     if path.startswith("/..") and _is_v2(root):
-        return None  # what we see is our own cgroup, and the process is outside of it
+        return None  # our mount shows our own cgroup only, and the process is outside of it
     below = [part for part in path.split("/") if part not in ("", "..")]
     if not below:
-        # In a container of our own, the root of what we see is that container's cgroup.
+        # In a container, the root of our mount is the container's own cgroup.
         return root if _is_v2(root) else None
     folder = root.joinpath(*below)
     if folder.is_dir():
@@ -236,7 +237,7 @@ def _find(root: Path, path: str) -> Path | None:
 
 
 def _search(root: Path, below: str) -> Path | None:
-    """The only folder that ends in `below`: where a relative path begins is not told."""
+    """The only folder that ends in `below`: a relative path does not show where it begins."""
     for depth in range(1, _NAMESPACE_DEPTH + 1):
         matches = list(root.glob("*/" * depth + escape(below)))
         if matches:
@@ -245,7 +246,7 @@ def _search(root: Path, below: str) -> Path | None:
 
 
 def _levels(folder: Path | None) -> list[Path]:
-    """The cgroup and those above it, without the machine's root; of very many both ends."""
+    """The cgroup and its ancestors without the machine's root; of very many, both ends."""
     found = [*_all_levels(folder)]
     middle = _MOST_LEVELS // 2
     return found if len(found) <= _MOST_LEVELS else [*found[:middle], *found[-middle:]]
@@ -258,7 +259,7 @@ def _all_levels(folder: Path | None) -> Iterator[Path]:
 
 
 def _is_v2(folder: Path) -> bool:
-    """Whether it is a v2 cgroup and not the machine's root, which has no type."""
+    """Whether it is a v2 cgroup other than the machine's root, which has no cgroup.type."""
     return (folder / "cgroup.type").exists()
 
 
@@ -269,9 +270,9 @@ def _periods(text: str) -> tuple[int, int]:
 
 def _throttled(text: str) -> int | None:
     for name, _, value in (line.partition(" ") for line in text.splitlines()):
-        if name == "throttled_usec":
+        if name == "throttled_usec":  # v2
             return int(value) * 1000
-        if name == "throttled_time":
+        if name == "throttled_time":  # v1, in nanoseconds
             return int(value)
     return None
 
@@ -282,7 +283,7 @@ def _quota(level: Path) -> float | None:
         quota, period = text.split()
         return None if quota == "max" else int(quota) / int(period)
     quota, period = (read(level / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
-    if not quota or not period or int(quota) < 0:
+    if not quota or not period or int(quota) < 0:  # v1 writes -1 for no limit
         return None
     return int(quota) / int(period)
 

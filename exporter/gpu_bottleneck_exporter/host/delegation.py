@@ -1,8 +1,8 @@
-"""Which part of a control group's path nobody but root can have made.
+"""Which part of a control group's path only root can have created.
 
-A user may make groups below one that was delegated to them, and name them as they like: after
-a pod, a container, a job of somebody else. A folder that is root's own is where only root makes
-others, so all folders up to the first that is not, this one included, are root's.
+Users may create groups below one that was delegated to them, and name them as they like, even
+after somebody else's pod, container or job. In a folder that belongs to root only root can create
+others. So all folders down to the first that is not root's, including it, were created by root.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
-    """The beginning of `path` that is root's making; all of it where that cannot be seen.
+    """The beginning of `path` that root created; all of it if the folder cannot be found.
 
-    `controllers` and `path` are those of a line in /proc/PID/cgroup, `sysfs` the host's.
+    `controllers` and `path` come from a line of /proc/PID/cgroup; `sysfs` is the host's.
     """
     mount = _mount(sysfs / "fs/cgroup", controllers)
     folder = find_group(mount, path) if mount else None
@@ -33,7 +33,7 @@ def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
 
 
 def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> int:
-    """How many of the folders `parts` below `mount` only the owner of `mount` can have made."""
+    """How many of the folders `parts` below `mount` only the owner of `mount` can have created."""
     owner, folder = mount.stat().st_uid, mount
     for count, part in enumerate(parts):
         found = folder.stat()

@@ -1,8 +1,8 @@
-"""Reading small kernel files, once or again and again: never more of one than is stated here.
+"""Reading kernel files, once or every tick, within fixed limits.
 
-A job can make its command line and environment as large as its memory, have children, open files
-and network interfaces by the thousand, and mount what it likes: what it shapes is cut, and read
-as far as that. All that is read below /proc and /sys is read by these.
+A job can make its command line and environment as large as its memory, have thousands of
+children, open files and network interfaces, and mount what it likes. So everything below /proc
+and /sys is read through these functions, which cut what is too long.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from gpu_bottleneck_exporter.host.room import room
 _FEW_BYTES = 1024
 _MORE = 8
 _MOST_AT_ONCE = 2048
-"""The kernel hands out lists (seq_file) by the page: what is half a page or longer may go on."""
+"""The kernel returns lists (seq_file) by the page: after half a page or more, there may be more."""
 MOST_BYTES = 65_536
-"""Sixteen pages: of a command line, an environment, a status."""
+"""Sixteen pages: for a command line, an environment, a status."""
 MANY_BYTES = 1_048_576
-"""Of lists with a line for each mount or interface, of which large nodes have thousands."""
+"""For lists with a line per mount or interface: large nodes have thousands."""
 _KEPT_BYTES = 262_144
-"""Of a file that is kept open: a list of 32 000 children, of 1 500 disks."""
+"""For a file that stays open: enough to list 32 000 children or 1 500 disks."""
 _ENDS = (b"\n", b"\0", b" ")
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class NoRoomError(Exception):
-    """No more files can be opened. No OSError: it says nothing of the file that was wanted."""
+    """No more files can be opened. Not an OSError, as it says nothing about the file itself."""
 
 
 class Part(NamedTuple):
@@ -39,28 +39,28 @@ class Part(NamedTuple):
 
     text: str
     whole: bool
-    """Whether it is all of it."""
+    """Whether this is the entire file."""
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> str | None:
-    """The text of `path`, or None where it cannot be read now; of a longer one the first part.
+    """The text of `path`, cut after `most` bytes; None if it cannot be read now.
 
-    At most `most` bytes, up to the last line, word or entry that is whole. A file that belongs
-    to a process may vanish at any moment, a pressure file may be there and refuse (EOPNOTSUPP):
-    both are no news. Raises NoRoomError.
+    A text that is too long ends with its last complete line, word or entry. Failures are normal:
+    a process's files vanish with it, and a pressure file may exist but refuse to be read
+    (EOPNOTSUPP). Raises NoRoomError.
     """
     part = read_part(path, most)
     return None if part is None else part.text
 
 
 def read_part(path: Path | str, most: int = MOST_BYTES) -> Part | None:
-    """As `read`, and whether that is all: what is left of a list is not the list."""
+    """Like `read`, for callers that must know whether the text is complete."""
     try:
         descriptor = _open(path)
     except OSError:
         return None
     try:
-        # Not read_bytes: that takes twice as long, and thousands are read this way.
+        # Not Path.read_bytes, which takes twice as long: thousands of files are read this way.
         text = b""
         while len(text) <= most and (part := os.read(descriptor, most + 1 - len(text))):
             text += part
@@ -72,10 +72,7 @@ def read_part(path: Path | str, most: int = MOST_BYTES) -> Part | None:
 
 
 def listed(folder: Path | str, most: int) -> tuple[list[str], bool]:
-    """Up to `most` names in `folder`, the first ones, and whether these are all.
-
-    Raises OSError, and NoRoomError.
-    """
+    """At most `most` names in `folder`, and whether these are all. Raises OSError, NoRoomError."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in islice(entries, most + 1)]
@@ -94,23 +91,23 @@ def _open(path: Path | str) -> int:
 
 
 def check_room(error: OSError) -> None:
-    """Raise NoRoomError where `error` says so, and keep fewer files open from now on."""
+    """Raise NoRoomError if `error` is EMFILE or ENFILE; then fewer files are kept open."""
     if error.errno in _NO_ROOM:
         room.shrink()
         raise NoRoomError(os.strerror(error.errno or 0)) from error
 
 
 def _whole(text: bytes, most: int) -> bytes:
-    """`text`, or what is whole of its first `most` bytes: half a number would be another one."""
+    """`text` cut to `most` bytes, after the last separator: half a number is a wrong number."""
     if len(text) <= most:
         return text
     return text[: max(text.rfind(end, 0, most) for end in _ENDS) + 1]
 
 
 class KeptFile:
-    """A file read every tick through one descriptor: a tenth of the cost of opening it anew.
+    """A file read every tick through one open descriptor, at a tenth of the cost of reopening it.
 
-    Where there is no room for one more, it is opened and closed each time.
+    Without room for one more open file, it is opened and closed at each read.
     """
 
     __slots__ = ("_descriptor", "_long", "_path", "_size", "whole")
@@ -118,12 +115,13 @@ class KeptFile:
     def __init__(self, path: Path | str) -> None:
         self._path = path
         self._descriptor: int | None = None
+        # The size of a read, and the length from which on it may not be everything.
         self._size = self._long = _FEW_BYTES
         self.whole = True
-        """Whether the last `read` gave all that it says."""
+        """Whether the last `read` returned the entire file."""
 
     def read(self) -> bytes | None:
-        """What it says now, None where it cannot be read. Raises NoRoomError."""
+        """Its content now, cut as by `read`; None if it cannot be read. Raises NoRoomError."""
         descriptor = self._descriptor
         if descriptor is None or room.crowded:
             return self._read_anew()
@@ -157,10 +155,11 @@ class KeptFile:
         return text
 
     def _read(self, descriptor: int) -> bytes:
-        # Little room at first: room for more than is there costs more than a second read.
+        # Start with a small buffer: allocating one that is too large costs more than a second read.
         while len(text := os.pread(descriptor, self._size, 0)) == self._size:
             if self._size > _KEPT_BYTES:
                 break
+            # A full buffer may hide more; it stays larger for the next reads.
             self._size *= _MORE
             self._long = min(self._size, _MOST_AT_ONCE)
         if len(text) >= _MOST_AT_ONCE:
@@ -176,7 +175,7 @@ class KeptFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Give the descriptor back; the next `read` opens the file again."""
+        """Close the descriptor; the next `read` opens the file again."""
         if self._descriptor is not None:
             with suppress(OSError):
                 os.close(self._descriptor)

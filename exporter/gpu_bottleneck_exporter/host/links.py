@@ -1,7 +1,7 @@
-"""Who a process is joined with: pipes that it shares, and whom its UNIX sockets lead to.
+"""Which processes a process is connected with: by the pipes it shares and by its UNIX sockets.
 
-Both take the right to ptrace it. Descriptors 0 to 2 are told apart: whoever started a process
-holds the other end of those, or the shell that made a pipeline joined them.
+Both take the permission to ptrace it. Descriptors 0 to 2 are kept apart: their other ends belong
+to the parent that started the process, or to its neighbours in a shell pipeline.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from gpu_bottleneck_exporter.host.sockets import borrowed, pidfd_open, unix_peer
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
 _MOST = 512
-"""So many descriptors of a process are followed."""
+"""Descriptors of a process that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Those of one process."""
+    """Links of one process."""
 
     pipes: frozenset[str] = frozenset()
-    """As /proc/PID/fd names them: the same for all that hold an end."""
+    """Their names in /proc/PID/fd, the same for all processes that hold an end."""
     peers: frozenset[int] = frozenset()
-    """Processes that its UNIX sockets were made with."""
+    """Pids that created the other ends of its UNIX sockets."""
     read_from: str | None = None
-    """The pipe that is its standard input."""
+    """The pipe on its standard input."""
     written_to: str | None = None
-    """The pipe that is its standard output."""
+    """The pipe on its standard output."""
 
 
 def links(proc: Path, pid: int) -> Links:
-    """Those of process `pid`; none where we may not know."""
+    """The links of process `pid`; none without the permission. Raises NoRoomError."""
     pipes, peers = set(), set()
     standard: dict[int, str] = {}
     with contextlib.suppress(OSError):
@@ -52,10 +52,7 @@ def links(proc: Path, pid: int) -> Links:
         finally:
             os.close(pidfd)
     return Links(
-        frozenset(pipes),
-        frozenset(peers - {0, pid}),
-        standard.get(_INPUT),
-        standard.get(_OUTPUT),
+        frozenset(pipes), frozenset(peers - {0, pid}), standard.get(_INPUT), standard.get(_OUTPUT)
     )
 
 
@@ -66,7 +63,7 @@ def _descriptors(folder: Path) -> Iterator[tuple[int, str]]:
 
 
 def _peer(pidfd: int, number: int) -> int:
-    """Who made the other end of a UNIX socket; 0 where nobody did, or it is none."""
+    """The pid at the other end of socket `number`; 0 if it is no UNIX socket or has no peer."""
     with contextlib.suppress(OSError), borrowed(pidfd, number) as descriptor:
         return 0 if descriptor is None else unix_peer(descriptor)
     return 0

@@ -1,4 +1,4 @@
-"""What a process has mounted, and on which file systems it has files open."""
+"""The mounts of a process, and the file systems on which it has files open."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ REMOTE = frozenset(
         *("9p", "afs", "panfs", "wekafs", "pvfs2", "orangefs", "ocfs2", "gfs2", "virtiofs"),
     }
 )
-"""File systems whose data is on another machine, by their names in mountinfo."""
+"""File systems whose data is on another machine, by their type in mountinfo."""
 _MOST = 256
 _DEVICE, _ROOT, _POINT, _FIRST_OPTIONAL = 2, 3, 4, 6
+"""Fields of a mountinfo line (proc_pid_mountinfo(5)); optional ones end with a `-`."""
 _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
 def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
-    """By mount point, the type of each file system that process `pid` has a file open on.
+    """The file systems on which process `pid` has files open: type by mount point.
 
-    Of 256 descriptors at most; empty where we may not know, or there are too many mounts (1 MiB
-    of them). Takes the right to ptrace.
+    Looks at 256 descriptors at most. Empty without the permission to ptrace, or if mountinfo is
+    longer than 1 MiB.
     """
-    table = read_part(proc / str(pid) / "mountinfo", MANY_BYTES)
-    if table is None or not table.whole:
-        return {}  # whose mount is missing would pass for its neighbour's
-    points = {mount.point: mount.kind for mount in mounts(table.text)}
+    points = {point: mount.kind for point, mount in mount_points(proc / str(pid)).items()}
     found: dict[str, str] = {}
     for path in _open_files(proc / str(pid) / "fd"):
         point = _longest(points, path)
@@ -41,7 +39,7 @@ def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
 
 
 def is_remote(kind: str) -> bool | None:
-    """Whether a file system of this type is on another machine; None: it may be (FUSE)."""
+    """Whether this type of file system keeps its data on another machine; None: maybe (FUSE)."""
     if kind in REMOTE:
         return True
     return None if kind.startswith("fuse") and kind != "fuseblk" else False
@@ -53,15 +51,15 @@ class Mount(NamedTuple):
     number: int
     point: str
     kind: str
-    """Of its file system."""
+    """Type of the file system."""
     device: str
-    """`major:minor` of its file system, as in st_dev: of this one only, also of a tmpfs."""
+    """`major:minor` as in st_dev: unique to the file system, even for a tmpfs."""
     root: str
-    """The folder of its file system that is mounted."""
+    """The folder of the file system that is mounted."""
 
 
 def mounts(text: str) -> Iterator[Mount]:
-    """Those of a mountinfo file; the last one on a point hides those before it."""
+    """Parse a mountinfo file; the last mount on a point hides earlier ones."""
     for line in text.splitlines():
         fields = line.split(" ")
         if "-" in fields[_FIRST_OPTIONAL:-1] and fields[0].isdigit():
@@ -70,15 +68,14 @@ def mounts(text: str) -> Iterator[Mount]:
             yield Mount(int(fields[0]), point, kind, fields[_DEVICE], fields[_ROOT])
 
 
-def mount_at(process: Path, point: str) -> Mount | None:
-    """What `process`, a folder in /proc, has mounted at `point`; takes no rights.
+def mount_points(process: Path) -> dict[str, Mount]:
+    """The mounts of `process`, a folder in /proc, by their points; needs no permission.
 
-    None where there is nothing, it cannot be read, or there are too many mounts (1 MiB of them).
+    Empty if mountinfo cannot be read or is longer than 1 MiB: a file on a mount that was cut off
+    would pass for one on the mount above.
     """
     table = read_part(process / "mountinfo", MANY_BYTES)
-    if table is None or not table.whole:
-        return None
-    return {mount.point: mount for mount in mounts(table.text)}.get(point)
+    return {mount.point: mount for mount in mounts(table.text)} if table and table.whole else {}
 
 
 def _plain(point: str) -> str:

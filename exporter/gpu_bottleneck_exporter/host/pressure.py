@@ -11,7 +11,7 @@ KINDS = ("some", "full")
 def stalled_ns(text: str | bytes) -> Mapping[str, int]:
     """Nanoseconds stalled by kind (some, full), from the `total=` fields (µs) of a PSI file.
 
-    Kernels before 5.13 have no `full` for cpu; what is not there is left out.
+    Kinds that the file lacks are left out: before Linux 5.13, `full` of cpu.
     """
     lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
     totals: dict[str, int] = {}
@@ -23,10 +23,8 @@ def stalled_ns(text: str | bytes) -> Mapping[str, int]:
     return totals
 
 
-def stalled_by_resource(
-    text_of: Callable[[str], str | bytes | None],
-) -> dict[tuple[str, str], int]:
-    """Nanoseconds stalled by (resource, kind); `text_of` reads the file of a resource."""
+def stalled_by_resource(text_of: Callable[[str], str | bytes | None]) -> dict[tuple[str, str], int]:
+    """Nanoseconds stalled by (resource, kind); `text_of` reads a resource's PSI file."""
     return {
         (resource, kind): value
         for resource in RESOURCES

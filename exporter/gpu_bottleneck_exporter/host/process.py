@@ -1,4 +1,4 @@
-"""One process as /proc tells it: counters, state, what it sleeps on."""
+"""One process as seen in /proc: counters, state, what it sleeps on."""
 
 from __future__ import annotations
 
@@ -15,46 +15,39 @@ from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
-_STATE, _PPID, _SID, _MAJFLT, _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = (
-    0,
-    1,
-    3,
-    9,
-    11,
-    12,
-    13,
-    14,
-    17,
-    19,
-)
-"""Fields of /proc/PID/stat after the command, which may hold spaces and parentheses."""
+_STATE, _PPID, _SID, _MAJFLT = 0, 1, 3, 9
+_UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = 11, 12, 13, 14, 17, 19
+"""Fields of /proc/PID/stat after the command, which may contain spaces and parentheses."""
 
 
 class State(Enum):
     """What a thread is doing at one moment."""
 
     RUN = "run"
-    """Running or runnable; which of the two, the scheduler's counters tell."""
+    """Running or runnable; only the scheduler's counters (schedstat) tell them apart."""
     DISK = "disk"
     """Uninterruptible: block devices, NFS, FUSE, page faults."""
     NETWORK = "network"
     """Asleep in a socket."""
     QUEUE = "queue"
-    """Asleep in a pipe, a futex or a semaphore: waiting for another thread or process."""
+    """Asleep in a pipe, a futex or a semaphore: it waits for another thread or process."""
     REQUESTS = "requests"
-    """A server without a request in flight; only a closer look tells."""
+    """A server without a request in flight; only closer looks can find this."""
     SLEEP = "sleep"
-    """Asleep in anything else: a timer, a poll, a child's end."""
+    """Asleep in anything else: a timer, a poll, waiting for a child to end."""
+    TIMER = "timer"
+    """Asleep on a timer or in a socket, so not for a task, and nothing explains it; only of
+    workers, and only closer looks tell it from SLEEP."""
     UNKNOWN = "unknown"
-    """Asleep, and the kernel does not tell us in what."""
+    """Asleep, but we may not read in what."""
     GONE = "gone"
 
     __hash__ = object.__hash__
-    """Enum's own hashes the name in Python, at each count of a state."""
+    """Enum's own __hash__ runs in Python, which is slow at each count of a state."""
 
 
 _LAST_FIELD = _START + 1
-"""Nothing behind it is wanted: half the line need not be split."""
+"""The last field in use: the second half of the line need not be split."""
 STATE_OF = {
     Wait.RUN: State.RUN,
     Wait.DISK: State.DISK,
@@ -67,27 +60,40 @@ STATE_OF = {
         (Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER), State.SLEEP
     ),
 }
-"""What a thread's wait says by itself, without a closer look."""
+"""The state that a wait stands for, without a closer look."""
 
 
 class Stat(NamedTuple):
-    """/proc/PID/stat: times in ns, of the whole thread group, dead threads included."""
+    """/proc/PID/stat: times in ns of the whole thread group, ended threads included."""
 
     state: str
     parent: int
     started_ticks: int
-    """Start since boot, in clock ticks: with the pid it names a process for ever."""
+    """Start time in clock ticks since boot; unlike the pid alone, pid and start are unique."""
     user_ns: int
     system_ns: int
     major_faults: int
     threads: int
     children_ns: int = 0
-    """CPU time of children that ended and were waited for, and of theirs."""
+    """CPU time of children that ended and were waited for, including their own children."""
     session: int = 0
 
 
+class Io(NamedTuple):
+    """/proc/PID/io."""
+
+    read_bytes: int
+    """From storage."""
+    written_bytes: int
+    """To storage."""
+    read_chars: int
+    """Read in any way, from files or pipes, from storage or the page cache; not from sockets."""
+    write_calls: int
+    """Calls of write and its kin, on files and pipes; sends on sockets do not count."""
+
+
 def parse_stat(text: bytes) -> Stat:
-    """Raises ValueError on anything that is no stat file."""
+    """Parse the text of a stat file. Raises ValueError if it is not one."""
     fields = text[text.rindex(b")") + 2 :].split(None, _LAST_FIELD)
     return Stat(
         fields[_STATE].decode(),
@@ -103,14 +109,14 @@ def parse_stat(text: bytes) -> Stat:
 
 
 def classify(state: str, channel: str | None) -> State:
-    """A thread's state letter and its wait channel, as one of `State`."""
+    """The `State` for a thread's state letter and wait channel."""
     return STATE_OF[wait_of(state, channel)]
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
-    """What tells the network namespace of a process from others: each has a net/dev of its own.
+    """A number that identifies the network namespace of a process: the inode of its net/dev.
 
-    /proc/PID/ns/net would need the right to ptrace.
+    /proc/PID/ns/net would take the permission to ptrace. None if the process has ended.
     """
     try:
         return (proc / str(pid) / "net/dev").stat().st_ino
@@ -119,9 +125,10 @@ def network_namespace(proc: Path, pid: int) -> int | None:
 
 
 def user_id(proc: Path, pid: int) -> str:
-    """Whose a process is, as a number; empty where it is gone.
+    """The real user id of a process as text; empty if it has ended.
 
-    Who owns its folder in /proc is asked last: a process that wants no core dumps is root's there.
+    The owner of its folder in /proc is the last resort: for a process that is not dumpable
+    (PR_SET_DUMPABLE) that is root.
     """
     uid = real_uid(read(proc / str(pid) / "status") or "")
     if uid is not None:
@@ -139,9 +146,9 @@ def real_uid(status: str) -> int | None:
 
 
 def environment(proc: Path, pid: int) -> str:
-    """The variables of a process, each ended by a NUL; of very many the first ones.
+    """The variables of a process, each ended by a NUL; of very many, the first ones.
 
-    Takes the same user or the right to ptrace; empty without.
+    Takes the same user or the permission to ptrace; empty without either.
     """
     path = proc / str(pid) / "environ"
     part = aside.call(pid, lambda: read_part(path))
@@ -151,7 +158,7 @@ def environment(proc: Path, pid: int) -> str:
 
 
 def allowed_cpus(status: str) -> frozenset[int]:
-    """The CPUs of Cpus_allowed_list in a /proc/PID/status file; empty where it is not told."""
+    """The CPUs of Cpus_allowed_list in `status`, a /proc/PID/status file; empty if missing."""
     for line in status.splitlines():
         name, _, cpus = line.partition(":")
         if name == "Cpus_allowed_list":
@@ -163,17 +170,17 @@ def allowed_cpus(status: str) -> frozenset[int]:
 
 
 def command_line(proc: Path, pid: int) -> Part:
-    """The words of a process, each ended by a NUL; empty where they cannot be read."""
+    """The arguments of a process, each ended by a NUL; empty if they cannot be read."""
     path = proc / str(pid) / "cmdline"
     return aside.call(pid, lambda: read_part(path)) or Part("", whole=True)
 
 
 class ProcessReader:
-    """Process `pid`, through kept descriptors; a reused pid reads as gone."""
+    """Process `pid`, read through open descriptors; a reused pid counts as ended."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: the host's procfs."""
-        folder = f"{proc}/{pid}"  # no Path: there may be thousands of readers
+        folder = f"{proc}/{pid}"  # not a Path, to save memory: there may be thousands of readers
         self.pid = pid
         self._folder = folder
         self._stat = KeptFile(f"{folder}/stat")
@@ -188,7 +195,7 @@ class ProcessReader:
         self.started_ticks = first.started_ticks if first else None
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for file in (self._stat, self._schedstat, self._channel, self._io):
             file.close()
 
@@ -203,12 +210,13 @@ class ProcessReader:
         return self._parsed is not None and wait_of(self._parsed.state, None) is Wait.GONE
 
     def stat(self) -> Stat | None:
-        """/proc/PID/stat, None when the process is gone; the same object until it changes."""
+        """/proc/PID/stat, None if the process has ended; the same object until it changes."""
         text = None if self._gone else self._stat.read()
         if text and text == self._text:
             return self._parsed
         stat = parse_stat(text) if text else None
-        # A kept descriptor fails once its process is gone; one opened later shows a successor.
+        # An open descriptor fails once its process has ended, but one that had to be reopened
+        # may show another process with the same pid.
         if stat is None or self.started_ticks not in (None, stat.started_ticks):
             self._gone = True
             return None
@@ -216,14 +224,14 @@ class ProcessReader:
         return stat
 
     def state(self) -> State:
-        """What the first thread does now, as far as itself can tell."""
+        """What the first thread does now, without closer looks."""
         return STATE_OF[self.wait()]
 
     def wait(self) -> Wait:
         """What the first thread does now, or sleeps in.
 
-        The channel first: of a thread that sleeps it mostly tells enough, and this is
-        asked up to ten times a second for every process that feeds a GPU.
+        Reads the wait channel first: for a sleeping thread it is usually enough, and this runs
+        up to ten times a second for every feeder.
         """
         channel = None if self._gone else self._channel.read()
         asleep = asleep_in(channel) if channel else None
@@ -234,7 +242,7 @@ class ProcessReader:
             return Wait.GONE
         if letter != "S":
             return wait_of(letter, None)
-        channel = self._channel.read()  # it may have fallen asleep between the two
+        channel = self._channel.read()  # again: it may have fallen asleep between the two reads
         return wait_of("S", channel.decode() if channel else None)
 
     def _letter(self) -> str | None:
@@ -246,25 +254,26 @@ class ProcessReader:
         return text[after : after + 1].decode()
 
     def leader_ns(self) -> tuple[int, int] | None:
-        """Ns on CPU and ns runnable but waiting, of the leader thread (schedstat)."""
+        """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""
         text = None if self._gone else self._schedstat.read()
         if not text:
             return None
         on_cpu, waiting, *_ = text.split()
         return int(on_cpu), int(waiting)
 
-    def io_bytes(self) -> tuple[int, int] | None:
-        """Bytes read from and written to storage (/proc/PID/io), None without permission."""
+    def io(self) -> Io | None:
+        """/proc/PID/io; None without permission."""
         text = None if self._gone else self._io.read()
         if not text:
             return None
-        return _number_after(b"read_bytes: ", text), _number_after(b"write_bytes: ", text)
+        read, written = _number_after(b"read_bytes: ", text), _number_after(b"write_bytes: ", text)
+        return Io(read, written, _number_after(b"rchar: ", text), _number_after(b"syscw: ", text))
 
     def command(self) -> str:
-        """The name the process gave itself (15 characters)."""
+        """The name of the process (comm): at most 15 characters, which it may change."""
         return (read(f"{self._folder}/comm") or "").strip()
 
 
 def _number_after(name: bytes, text: bytes) -> int:
-    """Where `name` ends another one too, the first is meant."""
+    """The number after the first `name`: `write_bytes: ` also ends `cancelled_write_bytes: `."""
     return int(text.partition(name)[2].partition(b"\n")[0])

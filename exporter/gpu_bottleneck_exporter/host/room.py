@@ -1,7 +1,7 @@
-"""How many files we may keep open: so many that enough is left of what the process may have.
+"""How many files the exporter keeps open: a bounded part of what RLIMIT_NOFILE allows.
 
-A job has as many processes and threads as it likes. What is left over is for those who read our
-metrics, for logs, and for files that are opened, read and closed.
+A job has as many processes and threads as it likes. The rest of the limit is reserved for HTTP
+clients, logs, and files that are opened, read and closed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import threading
 import time
 
 _WANTED = 16_384
-"""Open files that we ask for, where the hard limit allows: more would cost the kernel memory."""
+"""Soft limit that we set if the hard limit allows; more would cost kernel memory."""
 _MOST_KEPT = 4_096
-"""Of these kept open, at most: 800 processes are watched at a tenth of the cost."""
+"""Files kept open at most: enough to watch 800 processes at a tenth of the cost."""
 _RESERVE = 640
-"""For 512 clients, the driver, and whatever is opened, read and closed."""
+"""For 512 clients, the driver, and files that are opened, read and closed."""
 _AGAIN_SECONDS = 30.0
 
 
@@ -25,27 +25,29 @@ class Room:
 
     def __init__(self) -> None:
         self.kept = 0
-        """Now."""
+        """Descriptors kept open now."""
         self.most = 0
-        """As the limit of the process allows."""
+        """Descriptors that the process's limit allows to keep open."""
         self.crowded = False
-        """Whether more are kept than may be: whoever is read next gives its own back."""
+        """Whether too many are kept open: then each file closes its own when it is read next."""
         self._allowed = 0
         self._again = 0.0
         self._lock = threading.Lock()
         self.measure()
 
     def measure(self) -> None:
-        """Take over the limit of the process (RLIMIT_NOFILE)."""
+        """Read the limit of the process (RLIMIT_NOFILE)."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         unlimited = soft == resource.RLIM_INFINITY
+        # A limit too small for the reserve still leaves a quarter.
         left = _MOST_KEPT if unlimited else max(soft - _RESERVE, soft // 4)
         self.most = self._allowed = min(left, _MOST_KEPT)
         self._judge()
 
     def take(self) -> bool:
-        """Whether one more may be kept; if so, it counts."""
+        """Whether one more may be kept open; if so, it is counted."""
         with self._lock:
+            # The pause after `shrink` is over.
             if self._allowed < self.most and time.monotonic() >= self._again:
                 self._allowed = self.most
             free = self.kept < self._allowed
@@ -54,13 +56,13 @@ class Room:
             return free
 
     def give(self) -> None:
-        """One is kept no more."""
+        """Count one less."""
         with self._lock:
             self.kept -= 1
             self._judge()
 
     def shrink(self) -> None:
-        """The process, or the machine, could open no more: keep half of what is kept, for 30 s."""
+        """Keep only half as many for 30 s: the process or the machine could open no more files."""
         with self._lock:
             self._allowed = self.kept // 2
             self._again = time.monotonic() + _AGAIN_SECONDS
@@ -71,11 +73,11 @@ class Room:
 
 
 room = Room()
-"""Of this process, as its limit is."""
+"""The room of this process."""
 
 
 def allow_many_files() -> None:
-    """Raise the limit of open files as far as we may and want."""
+    """Raise the soft limit of open files to `_WANTED`, or to the hard limit if that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:

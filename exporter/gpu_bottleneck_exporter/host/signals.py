@@ -1,4 +1,4 @@
-"""Which of the host's signals can be read here: it depends on kernel, mounts and rights."""
+"""Which of the host's signals can be read here: depends on kernel, mounts and permissions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode number of the machine's own PID namespace (PROC_PID_INIT_INO)."""
 _SLEEPING = "S"
 _NO_DESCRIPTOR = 2**31 - 1
-"""No process has one of this number (fs.nr_open)."""
+"""No process can have a descriptor of this number (fs.nr_open)."""
 
 
 def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[str, bool]:
-    """Whether each signal is there. `proc`, `sysfs`: the host's.
+    """By signal, whether it can be read. `proc`, `sysfs`: the host's.
 
-    What needs rights is tried on the processes `feeding` GPUs, else on process 1 if that is
-    not us. What cannot be told at the moment is left out.
+    Signals that need permissions are tried on the processes `feeding` GPUs; without any, on
+    process 1 unless that is us. Signals that cannot be determined at the moment are left out.
     """
     tried = feeding or (() if _is_first_process(proc) else (1,))
     cgroups = sysfs / "fs/cgroup"
@@ -52,12 +52,12 @@ def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[s
 
 
 def _is_first_process(proc: Path) -> bool:
-    """Whether we are process 1, as in a container: we may know all of ourselves."""
+    """Whether we are process 1, as in a container: a try on ourselves would prove nothing."""
     return (proc / "self").resolve() == (proc / "1").resolve()
 
 
 def _all(answers: Iterable[bool | None]) -> bool | None:
-    """Whether all that can be told are true; None where none can."""
+    """Whether all known answers are true; None if none is known."""
     known = [answer for answer in answers if answer is not None]
     return all(known) if known else None
 
@@ -67,7 +67,7 @@ def _gives_pressure(path: Path) -> bool:
 
 
 def _cgroups_give_pressure(cgroups: Path) -> bool:
-    """Cgroup v2 only; the root has pressure files on newer kernels only, so look below too."""
+    """Cgroup v2 only. The root has pressure files on newer kernels only, so look below it too."""
     root = _unified(cgroups)
     if root is None:
         return False
@@ -91,28 +91,28 @@ def _unified(cgroups: Path) -> Path | None:
 
 
 def _tells_io(process: Path) -> bool | None:
-    """None of a process that is gone."""
+    """Whether /proc/PID/io can be read; None if the process has ended."""
     given = read(process / "io") is not None
     return given if given or process.exists() else None
 
 
 def _tells_wait_channel(process: Path) -> bool | None:
-    """None of a process that is gone, or that has no channel as it does not sleep."""
+    """Whether the wait channel can be read; None if the process has ended or is not asleep."""
     channel = read(process / "wchan")
     stat = read(process / "stat")
     if stat is None or parse_stat(stat.encode()).state != _SLEEPING:
         return None
     if channel and channel != "0":
         return True
-    # It may have fallen asleep between the two, or sleep and not have left the CPU's queue yet.
+    # It may have fallen asleep between the two reads, or be asleep but still on a run queue.
     return None if channel and _may_trace(process) else False
 
 
 def _lends(proc: Path, pid: int) -> bool | None:
-    """Whether we may look at the sockets of a process; None of one that is gone.
+    """Whether we may inspect the sockets of a process; None if it has ended.
 
-    Not so without the right to ptrace, under a seccomp profile that knows no pidfd_getfd, before
-    Linux 5.6, and where `proc` is that of another PID namespace than ours.
+    We may not without the permission to ptrace, under a seccomp profile that blocks pidfd_getfd,
+    before Linux 5.6, or if `proc` belongs to another PID namespace than ours.
     """
     if not same_pids(proc):
         return False
@@ -124,7 +124,8 @@ def _lends(proc: Path, pid: int) -> bool | None:
     except OSError:
         return False
     try:
-        # Rights come first. Giving back one that it has would flush a file on a slow server.
+        # The kernel checks permissions first, so a number that is not open is enough. Closing a
+        # duplicate of an open one could flush a file on a slow server.
         with borrowed(pidfd, _NO_DESCRIPTOR):
             return True
     except RefusedError:
@@ -134,7 +135,7 @@ def _lends(proc: Path, pid: int) -> bool | None:
 
 
 def _may_trace(process: Path) -> bool:
-    """Whether we have the right that reading a wait channel takes; so does following a link."""
+    """Whether we may read wait channels; following the link `root` takes the same permission."""
     try:
         (process / "root").readlink()
     except OSError:
@@ -143,13 +144,14 @@ def _may_trace(process: Path) -> bool:
 
 
 def _sees_all_processes(proc: Path) -> bool | None:
-    """Whether neither a PID namespace nor hidepid hides anybody; None where it cannot be told."""
+    """Whether neither a PID namespace nor hidepid hides processes; None if unknown."""
     ours = in_hosts_pid_namespace(proc)
+    # hidepid makes other users' processes unreadable or invisible; process 1 is root's.
     return ours if not ours else read(proc / "1/stat") is not None
 
 
 def in_hosts_pid_namespace(proc: Path) -> bool | None:
-    """Whether we are in the machine's own PID namespace; None where it cannot be told."""
+    """Whether we are in the machine's own PID namespace; None if unknown."""
     try:
         return (proc / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
     except OSError:

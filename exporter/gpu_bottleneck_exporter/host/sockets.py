@@ -1,7 +1,8 @@
-"""The TCP connections of a process, as its kernel sees them.
+"""The TCP connections of a process, as the kernel sees them.
 
-A descriptor is borrowed (pidfd_getfd, Linux 5.6), asked and closed at once: that alters nothing
-and works across network namespaces. It takes the right to ptrace the process.
+A descriptor is duplicated (pidfd_getfd, Linux 5.6), queried (TCP_INFO) and closed at once. That
+changes nothing for the process and works across network namespaces. It takes the permission to
+ptrace the process.
 """
 
 from __future__ import annotations
@@ -27,31 +28,32 @@ _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 """The same numbers on every architecture."""
 _SO_PEERNAME, _SO_COOKIE = 28, 57
 _NAME_SIZES = (28, 16)
-"""Of struct sockaddr_in6 and sockaddr_in."""
+"""Sizes of struct sockaddr_in6 and struct sockaddr_in."""
 _CREDENTIALS = struct.Struct("=iII")
 _ENOUGH_OF_INFO = 160
 _INFO = struct.Struct("=B43xI4xII68xQ16xII")
-"""Of struct tcp_info (linux/tcp.h): state, last_data_sent, last_data_recv, last_ack_recv,
+"""Fields of struct tcp_info (linux/tcp.h): state, last_data_sent, last_data_recv, last_ack_recv,
 bytes_received, data_segs_in, data_segs_out."""
 _FAMILIES = frozenset({socket.AF_INET, socket.AF_INET6})
 _MAPPED = bytes(10) + b"\xff\xff"
 MOST_SOCKETS = 64
-"""So many sockets of a process are asked at one look."""
+"""Sockets of a process that are queried per look."""
 _KEPT_NAMES = 4 * MOST_SOCKETS
 _MOST_LISTED = 4_096
-"""So many open files of a process are listed, the lowest numbers."""
+"""Open files of a process that are listed: those with the lowest numbers."""
 _LIVELY_MS = 10_000
+"""Traffic within this time makes a socket one of those that are queried first."""
 
 
 class Endpoint(NamedTuple):
-    """Address (4 or 16 bytes) and port of one end."""
+    """Address (4 or 16 bytes, empty if unknown) and port of one end of a connection."""
 
     address: bytes
     port: int
 
     @property
     def is_here(self) -> bool:
-        """Whether it is the machine's own address, which every network namespace has."""
+        """Whether it means the network namespace itself: loopback, unspecified or unknown."""
         return not self.address or is_here(ip_address(self.address))
 
     def __str__(self) -> str:
@@ -75,42 +77,42 @@ class TcpState:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One TCP socket at one moment; ages in ms, counts since it was opened."""
+    """One TCP socket at one moment; ages in ms, counters since it was opened."""
 
     fd: int
     cookie: int
-    """Names the socket for as long as the machine runs (SO_COOKIE)."""
+    """Identifies the socket until the machine reboots (SO_COOKIE)."""
     local: Endpoint
     remote: Endpoint
     state: int
     sent_ms: int
-    """Since data was last sent."""
+    """Time since data was last sent."""
     received_ms: int
-    """Since data was last received."""
+    """Time since data was last received."""
     acknowledged_ms: int
-    """Since the other side last said, with or without data, what it has received."""
+    """Time since the other side last sent an acknowledgement, with or without data."""
     received_bytes: int
     received_segments: int
     sent_segments: int
 
     @property
     def listens(self) -> bool:
-        """Whether it is the socket of a server that clients connect to."""
+        """Whether it is a listening socket, which accepts clients."""
         return self.state == TcpState.LISTEN
 
 
 class RefusedError(OSError):
-    """We may not borrow descriptors of this process, or the kernel cannot lend them."""
+    """We may not duplicate descriptors of this process, or the kernel cannot do it."""
 
 
 class Sockets:
-    """Those of process `pid`."""
+    """The TCP sockets of process `pid`."""
 
     def __init__(self, proc: Path, pid: int) -> None:
-        """`proc`: our own procfs; pids of another one name other processes."""
+        """`proc`: the procfs of our own PID namespace, as system calls take the same `pid`."""
         self.pid = pid
         self.complete = True
-        """Whether all were asked at the last look at any of them."""
+        """Whether the last call of `all` covered all sockets."""
         self._folder = proc / str(pid) / "fd"
         self._pidfd: int | None = None
         self._keeps_pidfd = False
@@ -118,12 +120,12 @@ class Sockets:
         self._numbers: set[int] = set()
         self._others: set[int] = set()
         self._lively: set[int] = set()
-        """Those that sent or received something lately, when they were last asked."""
+        """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
         self._turn = 0
         self._new_turn = 0
 
     def close(self) -> None:
-        """Give the descriptor back and forget what was found."""
+        """Close the descriptor and forget what was found."""
         self._let_go()
         self._names.clear()
         self.forget()
@@ -137,15 +139,15 @@ class Sockets:
             room.give()
 
     def forget(self) -> None:
-        """Look at all descriptors anew next time: a number may have become a socket's."""
+        """Check all descriptors again next time: a number may have become a socket's."""
         self._others.clear()
 
     def all(self, surely: Collection[int] = ()) -> list[Connection]:
-        """All TCP sockets, `MOST_SOCKETS` at a time, those among `surely` first.
+        """All TCP sockets, `MOST_SOCKETS` at most, those of descriptors `surely` first.
 
-        Of more, half are those that were lively when last asked, the others take turns. A number
-        that was no socket's lately is not asked again at once, but for these.
-        Raises RefusedError.
+        Of more, up to half are those with recent traffic; the others take turns. A number that was
+        not a socket's is not checked again until `forget`, unless it is in `surely`.
+        Raises RefusedError, NoRoomError.
         """
         try:
             names, listed_all = listed(self._folder, _MOST_LISTED)
@@ -154,10 +156,12 @@ class Sockets:
         except OSError:
             return []
         numbers = {int(name) for name in names}
+        # Closed numbers are forgotten, as the next file with that number may be a socket.
         self._others &= numbers
         numbers -= self._others
         numbers.difference_update(surely)
-        # A number that was a socket's is likely to be the next one's, too.
+        # A number that was a socket's is likely to be reused for another socket: query it
+        # without reading its link first.
         new = sorted(numbers - self._numbers, reverse=True)
         known = sorted(numbers & self._numbers)
         self._numbers &= numbers
@@ -175,7 +179,7 @@ class Sockets:
         return self.of([*surely, *known])
 
     def _next(self, new: list[int]) -> list[int]:
-        """Of many the youngest first, then the others in turn, also after all were forgotten."""
+        """Of too many, the highest numbers first, then the others in turn, even after `forget`."""
         if len(new) <= _KEPT_NAMES:
             return new
         start = self._new_turn % len(new)
@@ -190,7 +194,7 @@ class Sockets:
         return [*lively, *(others + others)[self._turn : self._turn + most]]
 
     def of(self, numbers: tuple[int, ...] | list[int]) -> list[Connection]:
-        """Those of descriptors `numbers` that are TCP sockets. Raises RefusedError."""
+        """The TCP sockets among descriptors `numbers`. Raises RefusedError, NoRoomError."""
         found = []
         try:
             for number in numbers[:MOST_SOCKETS]:
@@ -211,7 +215,7 @@ class Sockets:
         try:
             target = os.readlink(f"{self._folder}/{number}")  # noqa: PTH115 - see tree.py
             return target.startswith("socket:")
-        except PermissionError as error:  # CAP_DAC_READ_SEARCH alone lists them, and no more
+        except PermissionError as error:  # with CAP_DAC_READ_SEARCH alone they can only be listed
             raise RefusedError(str(error)) from error
         except OSError:
             return False
@@ -231,7 +235,7 @@ class Sockets:
     def _describe(self, number: int, descriptor: int) -> Connection | None:
         size = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO)
         if size < _ENOUGH_OF_INFO:
-            if number in self._numbers:  # a socket, but not TCP's
+            if number in self._numbers:  # a socket, but not of TCP
                 self._numbers.discard(number)
                 self._others.add(number)
             return None
@@ -243,7 +247,7 @@ class Sockets:
             names = _name(descriptor, _libc.getsockname), _peer_name(descriptor)
             if len(self._names) >= _KEPT_NAMES:
                 self._names.clear()
-            if state != TcpState.CLOSE:  # that may yet be bound or connected
+            if state != TcpState.CLOSE:  # a closed one may still be bound or connected
                 self._names[cookie] = names
         return Connection(number, cookie, *names, state, sent, received, acked, data, came, went)
 
@@ -253,7 +257,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class _Room(threading.local):
-    """Where the kernel writes its answers: made once, as it is asked thousands of times."""
+    """Buffers for the kernel's answers: allocated once per thread, as calls run by the thousand."""
 
     def __init__(self) -> None:
         self.buffer = ctypes.create_string_buffer(256)
@@ -265,7 +269,7 @@ _room = _Room()
 
 
 def pidfd_open(pid: int) -> int:
-    """os.pidfd_open, which a Python that was built with old headers lacks. Raises OSError."""
+    """os.pidfd_open, missing in a Python built with old headers. Raises OSError, NoRoomError."""
     descriptor: int = _libc.syscall(_PIDFD_OPEN, pid, 0)
     if descriptor < 0:
         raise _last_error()
@@ -274,9 +278,9 @@ def pidfd_open(pid: int) -> int:
 
 @contextmanager
 def borrowed(pidfd: int, number: int) -> Iterator[int | None]:
-    """A descriptor of our own for descriptor `number` of a process; None where it has no such.
+    """A duplicate of descriptor `number` of a process; None if that is not open.
 
-    Raises RefusedError.
+    Raises RefusedError, NoRoomError.
     """
     descriptor: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
     if descriptor < 0:
@@ -299,14 +303,14 @@ def _last_error() -> OSError:
 
 
 def _option(descriptor: int, level: int, name: int) -> int:
-    """Read a socket's option into the buffer; its size in bytes, 0 where there is none."""
+    """Read a socket option into the buffer; returns its size in bytes, 0 if there is none."""
     _room.size.value = len(_room.buffer)
     failed = _libc.getsockopt(descriptor, level, name, _room.buffer, _room.pointer)
     return 0 if failed else _room.size.value
 
 
 def unix_peer(descriptor: int) -> int:
-    """Who made the other end of a UNIX socket of ours; 0 where nobody did, or it is none."""
+    """The pid that created the other end of a UNIX socket (SO_PEERCRED); 0 if there is none."""
     if _option(descriptor, socket.SOL_SOCKET, socket.SO_PEERCRED) != _CREDENTIALS.size:
         return 0
     peer: int = _CREDENTIALS.unpack_from(_room.buffer)[0]
@@ -314,7 +318,7 @@ def unix_peer(descriptor: int) -> int:
 
 
 def _peer_name(descriptor: int) -> Endpoint:
-    """getpeername, but also while the connection is being made."""
+    """Like getpeername, but also works while the connection is being established."""
     for size in _NAME_SIZES:
         _room.size.value = size
         if not _libc.getsockopt(
@@ -332,7 +336,7 @@ def _name(descriptor: int, call: ctypes._NamedFuncPointer) -> Endpoint:
 
 
 def _endpoint(raw: bytes) -> Endpoint:
-    """Of a struct sockaddr."""
+    """The endpoint in a struct sockaddr; IPv4-mapped addresses become IPv4 ones."""
     (family,) = struct.unpack_from("=H", raw)
     if family not in _FAMILIES:
         return Endpoint(b"", 0)
@@ -344,7 +348,7 @@ def _endpoint(raw: bytes) -> Endpoint:
 
 
 def same_pids(proc: Path) -> bool:
-    """Whether `proc` numbers processes as our system calls do."""
+    """Whether the pids in `proc` are those of our own PID namespace, as system calls take them."""
     try:
         return (proc / "self").readlink() == Path(str(os.getpid()))
     except OSError:

@@ -1,7 +1,7 @@
 """Which descriptors a sleeping thread waits on: its system call and that call's arguments.
 
-/proc/PID/task/TID/syscall (CONFIG_HAVE_ARCH_TRACEHOOK) takes the right to ptrace, and so does
-reading what poll(2) and select(2) were given.
+/proc/PID/task/TID/syscall (CONFIG_HAVE_ARCH_TRACEHOOK) takes the permission to ptrace, and so
+does reading the arguments of poll(2) and select(2).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _ON_ONE = {
     "x86_64": frozenset({0, 19, 45, 47, 299, 43, 288, 42, 1, 44, 46}),
     "aarch64": frozenset({63, 65, 207, 212, 243, 202, 242, 203, 64, 206, 211}),
 }
-"""Calls whose first argument is the descriptor that they wait on, by architecture."""
+"""Numbers of calls whose first argument is the descriptor they wait on, by architecture."""
 _POLL = {"x86_64": frozenset({7, 271}), "aarch64": frozenset({73})}
-"""poll and ppoll: an array of descriptors, and how many."""
+"""poll and ppoll: an array of struct pollfd, and its length."""
 _SELECT = {"x86_64": frozenset({23, 270}), "aarch64": frozenset({72})}
-"""select and pselect6: how many bits, and a set of bits of those to be read, and to be written."""
+"""select and pselect6: number of bits, bit set of those to read, bit set of those to write."""
 _MOST_POLLED = 64
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
@@ -40,10 +40,10 @@ _MOST_BYTES = _MOST_POLLED * _POLLFD.size
 
 
 def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
-    """Descriptors on which a thread of process `pid` waits; None: any, or unknown.
+    """The descriptors on which a thread of process `pid` waits; None: any, or unknown.
 
-    `call` is its syscall file. At most 64 are told; of the process's memory nothing is read but
-    their numbers.
+    `call` is the text of its syscall file. Returns at most 64; nothing but their numbers is read
+    from the process's memory.
     """
     words = (call or b"").split()
     if len(words) < 3 or not words[0].isdigit():  # noqa: PLR2004 - "running", "-1 SP PC"
@@ -80,12 +80,12 @@ def _selected(pid: int, count: int, addresses: Iterable[int]) -> tuple[int, ...]
 
 
 def _read(pid: int, address: int, size: int) -> bytes | None:
-    """So much of the memory of process `pid`, `_MOST_BYTES` at most; None where it cannot be."""
+    """Read `size` bytes of the memory of process `pid`, at most `_MOST_BYTES`; None: no answer."""
     return aside.call(pid, lambda: _read_now(pid, address, min(size, _MOST_BYTES)))
 
 
 def _read_now(pid: int, address: int, size: int) -> bytes | None:
-    # Room of its own: who is held up may write to it much later.
+    # A new buffer for each call: one that hangs may still write to its buffer much later.
     room = ctypes.create_string_buffer(size)
     ours, theirs = _Span(ctypes.addressof(room), size), _Span(address, size)
     got = _libc.process_vm_readv(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)

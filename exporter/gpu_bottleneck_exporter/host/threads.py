@@ -1,8 +1,7 @@
-"""The threads of one process but the first: which of them move, and what each waits for.
+"""The threads of one process except the first: which of them move, and what each waits for.
 
-A thread that has not been scheduled since it was last looked at still waits for the same
-thing. So a scan reads how often each was scheduled (schedstat), and only those that were are
-asked what they do.
+A thread that was not scheduled since the last look still waits for the same thing. So a scan
+reads how often each was scheduled (schedstat), and looks closer only at those that were.
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 
 MOST_THREADS = 128
-"""So many threads of a process are watched; of more, those that move and some of the rest."""
+"""Threads watched per process; of more, those that move and some of the rest."""
 MOST_ASKED = 32
-"""So many threads are asked at one look."""
+"""Threads whose state is read per look."""
 SCAN_NS = 900_000_000
+"""Between two scans: less than the tick of a second, so that each tick has one."""
 _ALONE = 3
-"""Links of the task folder of a process that has one thread: its own two and the thread's."""
+"""Link count of the task folder of a single-threaded process: its own two and the thread's."""
 _MOST_LISTED = 8_192
-"""Of more threads the youngest are not found."""
+"""Of more threads, the youngest are not found."""
 _KEPT_USED = 8 * MOST_THREADS
 _ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.UNKNOWN})
 
@@ -36,7 +36,7 @@ class Thread(NamedTuple):
     name: str
     wait: Wait
     descriptors: tuple[int, ...] | None
-    """Those that it waits on, if it waits on sockets or polls; None: any of its process."""
+    """Those that it waits on, if it waits on sockets or polls; None: any of the process's."""
 
 
 class Used(NamedTuple):
@@ -49,7 +49,7 @@ class Used(NamedTuple):
 
 
 class _Thread:
-    """One thread, through kept descriptors; those but schedstat only while it moves."""
+    """One thread, read through open descriptors: schedstat's always, others while it moves."""
 
     def __init__(self, folder: str, pid: int | None) -> None:
         self._pid = pid
@@ -61,17 +61,17 @@ class _Thread:
         self.seen = Thread("", Wait.OTHER, ())
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._schedstat.close()
         self.rest()
 
     def rest(self) -> None:
-        """Keep only what tells that it moves."""
+        """Close all but schedstat, which shows when it moves again."""
         for file in (self._stat, self._channel, self._call):
             file.close()
 
     def moved(self) -> Used | None:
-        """What it used since the last call; None when it has not been scheduled."""
+        """What it used since the last call; None if it was not scheduled since."""
         counted, before = self._read(), self._counted
         self._counted = counted
         if counted is None:
@@ -89,17 +89,18 @@ class _Thread:
         if not text:
             self.seen = self.seen._replace(wait=Wait.GONE)
             return self.seen
-        end = text.rindex(b")")
+        end = text.rindex(b")")  # the name itself may contain parentheses
         name = text[text.index(b"(") + 1 : end].decode(errors="replace")
         letter = chr(text[end + 2])
-        wait, descriptors = wait_of(letter, None), ()
+        wait = wait_of(letter, None)
+        descriptors: tuple[int, ...] | None = ()
         if wait is Wait.UNKNOWN:
             wait = wait_of(letter, (self._channel.read() or b"").decode())
             if wait in _ASKS_FOR:
                 on = None if self._pid is None else waits_on(self._pid, self._call.read())
-                # Not dequeued yet, as on crowded CPUs since Linux 6.12: its call tells all.
-                self.seen = Thread(name, wait, () if on is None and wait is Wait.UNKNOWN else on)
-                return self.seen
+                # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
+                # queue at once; it has no wait channel then, but its system call is known.
+                descriptors = () if on is None and wait is Wait.UNKNOWN else on
         self.seen = Thread(name, wait, descriptors)
         return self.seen
 
@@ -112,29 +113,29 @@ class _Thread:
 
 
 class Threads:
-    """Those of process `pid`."""
+    """The threads of process `pid`, without the first."""
 
     def __init__(self, proc: Path, pid: int, *, same_pids: bool = True) -> None:
-        """`proc`: the host's; `same_pids`: it numbers processes as our system calls do."""
+        """`proc`: the host's; `same_pids`: its pids are those of our own PID namespace."""
         self._same_pids = same_pids
         self.complete = True
-        """Whether all could be watched at the last scan."""
+        """Whether the last scan covered all threads."""
         self.used: list[Used] = []
-        """What those that moved used up to the last scan; taken by whoever wants it."""
+        """What moving threads used, up to the last scan; whoever reads it empties it."""
         self.moving: frozenset[int] = frozenset()
-        """Those that moved between the last two scans."""
+        """Threads that moved between the last two scans."""
         self._pid = pid
         self._folder = proc / str(pid) / "task"
         self._threads: dict[int, _Thread] = {}
         self._due_ns = 0
         self._turn = 0
         self._links = 0
-        """Of the folder, when they were last listed."""
+        """Link count of the folder at the last listing."""
         self._last = 0
-        """Of those that make room for each other, the last that was taken in."""
+        """Where the last choice among too many new threads began."""
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all descriptors."""
         self._let_go()
         self._due_ns = 0
 
@@ -146,23 +147,23 @@ class Threads:
             self.moving = frozenset()
 
     def look(self, now_ns: int) -> list[Thread]:
-        """What they do at monotonic `now_ns`; of those that do not move, what they did."""
+        """What they do at monotonic `now_ns`; threads that do not move are as last seen."""
         links = _link_count(self._folder)
         if links == _ALONE:
             self._let_go()
             return []
-        # Threads have come or gone since they were listed: servers start one for each request.
+        # A changed link count shows that threads came or went: servers start one per request.
         if now_ns >= self._due_ns or links != self._links:
             self._due_ns = now_ns + SCAN_NS
             self._scan()
         else:
             asked = [self._threads[tid].ask() for tid in self._chosen(self.moving)]
             if any(thread.wait is Wait.GONE for thread in asked):
-                self._scan()  # a pool made anew has as many threads as the last one had
+                self._scan()  # a recreated pool may have as many threads as the old one had
         return [thread.seen for thread in self._threads.values()]
 
     def _scan(self) -> None:
-        if len(self.used) > _KEPT_USED:  # nobody takes it
+        if len(self.used) > _KEPT_USED:  # nobody reads it
             self.used.clear()
         moving = self._count(self._threads)
         for tid in self.moving.difference(moving):
@@ -175,7 +176,7 @@ class Threads:
             self._threads[tid].ask()
 
     def _count(self, tids: Iterable[int]) -> list[int]:
-        """Those of `tids` that moved since they were last counted, or never were."""
+        """Those of `tids` that moved since they were last counted, and those never counted."""
         moving = []
         for tid in tids:
             used = self._threads[tid].moved()
@@ -185,7 +186,7 @@ class Threads:
         return moving
 
     def _chosen(self, tids: Iterable[int]) -> list[int]:
-        """At most `MOST_ASKED` of `tids`, others each time."""
+        """At most `MOST_ASKED` of `tids`, in turn."""
         chosen = list(tids)
         if len(chosen) > MOST_ASKED:
             self._turn = (self._turn + MOST_ASKED) % len(chosen)
@@ -193,7 +194,7 @@ class Threads:
         return chosen
 
     def _follow(self, moving: frozenset[int]) -> list[int]:
-        """Let go of dead threads, of resting ones where there are too many; take in new ones."""
+        """Drop dead threads, and resting ones if there are too many; return the new ones."""
         try:
             names, whole = listed(self._folder, _MOST_LISTED)
         except OSError:
@@ -214,7 +215,7 @@ class Threads:
         return new
 
     def _make_room(self, new: list[int], moving: frozenset[int]) -> list[int]:
-        # One that could run and was not scheduled waits for a CPU: it does not rest.
+        # A runnable thread that was not scheduled waits for a CPU: it is not resting.
         resting = [
             tid
             for tid, thread in self._threads.items()
@@ -223,7 +224,7 @@ class Threads:
         for tid in resting[: len(self._threads) + len(new) - MOST_THREADS]:
             self._threads.pop(tid).close()
         room = max(MOST_THREADS - len(self._threads), 0)
-        # From the newest on: a library's pool is there long before the job starts to load.
+        # The newest first: libraries start their pools long before the job starts to load.
         turn = bisect_left(new, self._last)
         chosen = (new[turn:] + new[:turn])[-room:] if room else []
         self._last = chosen[0] if chosen else self._last
@@ -231,7 +232,7 @@ class Threads:
 
 
 def _link_count(folder: Path) -> int:
-    """Of a task folder: two more than there are threads; 0 when the process is gone."""
+    """Link count of a task folder: number of threads plus two; 0 if the process has ended."""
     try:
         return os.stat(folder).st_nlink  # noqa: PTH116 - a third of the time
     except OSError:

@@ -11,27 +11,23 @@ from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read, read_pa
 from gpu_bottleneck_exporter.host.process import parse_stat
 
 MOST_DESCENDANTS = 32_768
-"""Of one process: more are not followed."""
+"""Per root; more are not followed."""
 _MOST_THREADS = 8_192
-"""So many threads of a process are asked for their children."""
+"""Threads of a process whose children are read."""
+Children = tuple[list[int], bool]
+"""Pids of a process's children, and whether these are all."""
 
 
 @dataclass(slots=True)
 class Trees:
-    """By root its descendants, and the roots of which these are not all."""
+    """Descendants by root, and the roots whose descendants are incomplete (`cut`)."""
 
     of: dict[int, set[int]] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Children:
-    pids: Iterable[int] = ()
-    whole: bool = True
-
-
 def descendants(proc: Path, roots: Iterable[int], stop_at: frozenset[int]) -> dict[int, set[int]]:
-    """For each root its descendants, as far as `trees` follows them."""
+    """For each root its descendants; see `trees`."""
     return trees(proc, roots, stop_at).of
 
 
@@ -41,23 +37,24 @@ def trees(
     stop_at: frozenset[int],
     known: Callable[[int], list[int] | None] = lambda _: None,
 ) -> Trees:
-    """For each root its descendants; those in `stop_at`, and theirs, are left out.
+    """For each root its descendants, without those in `stop_at` and their descendants.
 
-    Walks /proc/PID/task/TID/children (8 µs a thread), but where the children of a process
-    are `known`; kernels without it get one raw scan of the table.
+    Walks /proc/PID/task/TID/children (8 µs a thread) for processes whose children are not `known`.
+    On kernels without that file, scans all of /proc once.
     """
     roots = list(roots)
+    # The file needs CONFIG_PROC_CHILDREN.
     if any((proc / str(root) / "task" / str(root) / "children").exists() for root in roots):
 
-        def children(pid: int) -> _Children:
+        def children(pid: int) -> Children:
             found = known(pid)
-            return _children(proc, pid) if found is None else _Children(found)
+            return _children(proc, pid) if found is None else (found, True)
 
     else:
         table = _scan(proc) if roots else {}
 
-        def children(pid: int) -> _Children:
-            return _Children(table.get(pid, ()))
+        def children(pid: int) -> Children:
+            return table.get(pid, []), True
 
     found = Trees()
     for root in roots:
@@ -67,15 +64,16 @@ def trees(
     return found
 
 
-def _children(proc: Path, pid: int) -> _Children:
+def _children(proc: Path, pid: int) -> Children:
     folder = f"{proc}/{pid}/task"
     try:
         tasks, whole = listed(folder, _MOST_THREADS)
     except OSError:
-        return _Children()
+        return [], True
+    # Each thread lists only the children that it started itself.
     parts = [read_part(f"{folder}/{task}/children", MANY_BYTES) for task in tasks]
     found = [int(child) for part in parts if part for child in part.text.split()]
-    return _Children(found, whole and all(part.whole for part in parts if part))
+    return found, whole and all(part.whole for part in parts if part)
 
 
 def _scan(proc: Path) -> dict[int, list[int]]:
@@ -89,15 +87,15 @@ def _scan(proc: Path) -> dict[int, list[int]]:
 
 
 def _follow(
-    children: Callable[[int], _Children], root: int, stop_at: frozenset[int]
+    children: Callable[[int], Children], root: int, stop_at: frozenset[int]
 ) -> tuple[set[int], bool]:
     found: set[int] = set()
     pending = [root]
     whole = True
     while pending and len(found) < MOST_DESCENDANTS:
-        of_one = children(pending.pop())
-        whole = whole and of_one.whole
-        for child in of_one.pids:
+        pids, all_of_them = children(pending.pop())
+        whole = whole and all_of_them
+        for child in pids:
             if child not in found and child not in stop_at:
                 found.add(child)
                 pending.append(child)

@@ -1,4 +1,4 @@
-"""What a thread waits for, by its state letter and its wait channel (/proc/PID/wchan)."""
+"""What a thread waits for, from its state letter and its wait channel (/proc/PID/wchan)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class Wait(Enum):
     """What a thread is doing, or what it sleeps in."""
 
     RUN = "run"
-    """Running or runnable; which of the two, the scheduler's counters tell."""
+    """Running or runnable; only the scheduler's counters (schedstat) tell them apart."""
     DISK = "disk"
-    """A file: uninterruptible, or in one of `_STORAGE`."""
+    """A file: uninterruptible sleep, or in one of `_STORAGE`."""
     SOCKET = "socket"
     """Receiving, sending or connecting; also reading from a terminal (`wait_woken`)."""
     POLL = "poll"
-    """Whichever comes first of several descriptors: poll, select, epoll."""
+    """Several descriptors, whichever is ready first: poll, select, epoll."""
     ACCEPT = "accept"
-    """The next client of a server."""
+    """A server's next client."""
     LOCK = "lock"
     """Another thread or process: a futex or a semaphore."""
     PIPE = "pipe"
@@ -27,14 +27,14 @@ class Wait(Enum):
     CHILD = "child"
     """The end of a child process."""
     STOPPED = "stopped"
-    """By a signal or a debugger."""
+    """Stopped by a signal or a debugger."""
     OTHER = "other"
     UNKNOWN = "unknown"
-    """It sleeps, and the kernel does not tell us in what."""
+    """Asleep, but we may not read in what."""
     GONE = "gone"
 
     __hash__ = object.__hash__
-    """Enum's own hashes the name in Python, at each look."""
+    """Enum's own __hash__ runs in Python, which is slow at each look."""
 
 
 _STORAGE = (
@@ -50,7 +50,7 @@ _STORAGE = (
     "io_cqring_wait",  # io_uring/io_uring.c; tried
     "read_events",  # fs/aio.c, io_getevents; tried
 )
-"""In these a thread may sleep interruptibly, state S, and wait for a file all the same."""
+"""Channels in which a thread waits for a file though its sleep is interruptible (state S)."""
 _BY_CHANNEL: tuple[tuple[Wait, tuple[str, ...]], ...] = (
     (Wait.DISK, _STORAGE),
     (Wait.ACCEPT, ("inet_csk_accept",)),
@@ -66,20 +66,16 @@ _BY_CHANNEL: tuple[tuple[Wait, tuple[str, ...]], ...] = (
 )
 _BY_LETTER = {
     "R": Wait.RUN,
-    "D": Wait.DISK,
-    "K": Wait.DISK,
-    "T": Wait.STOPPED,
-    "t": Wait.STOPPED,
-    "Z": Wait.GONE,
-    "X": Wait.GONE,
-    "x": Wait.GONE,
+    **dict.fromkeys("DK", Wait.DISK),
+    **dict.fromkeys("Tt", Wait.STOPPED),
+    **dict.fromkeys("ZXx", Wait.GONE),
 }
 
 
 def wait_of(letter: str, channel: str | None) -> Wait:
     """What a thread in state `letter` and in `channel` waits for.
 
-    The channel reads "0" without the right to ptrace: that is unknown, not running.
+    The channel reads "0" without the permission to ptrace: that means unknown, not running.
     """
     if letter in _BY_LETTER:
         return _BY_LETTER[letter]
@@ -90,16 +86,13 @@ def wait_of(letter: str, channel: str | None) -> Wait:
 
 @cache
 def asleep_in(channel: bytes) -> Wait | None:
-    """What a thread in `channel` waits for, None where the state letter must be asked for too.
+    """What a thread in `channel` waits for; None if the state letter is needed too.
 
-    In most channels nothing sleeps but in state S: there the channel tells all.
+    Threads sleep in most channels in state S only: there the channel is enough.
     """
     found = _in_channel(channel.decode())
     return found if found is not Wait.DISK else None
 
 
 def _in_channel(channel: str) -> Wait | None:
-    for wait, prefixes in _BY_CHANNEL:
-        if channel.startswith(prefixes):
-            return wait
-    return None
+    return next((wait for wait, prefixes in _BY_CHANNEL if channel.startswith(prefixes)), None)

@@ -1,4 +1,4 @@
-"""The host as the watching thread last saw it."""
+"""The host, as the host sampler's thread last saw it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from gpu_bottleneck_exporter.news import News
 
 log = logging.getLogger(__name__)
 
-_LOOKING = "looking for the host's signals"
-
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """The host as of `at_ns` (monotonic); `machine` is None where nobody wants it."""
+    """The host as of `at_ns` (monotonic); `machine` is None if no collector wants it."""
 
     at_ns: int
     machine: Machine | None = None
     signals: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each signal of the host can be read."""
+    """By signal, whether it can be read."""
     watched: Mapping[str, int] = field(default_factory=dict)
-    """How many processes that feed GPUs are watched `whole`, `sampled`, or only `counted`."""
+    """Number of feeders that are watched `whole`, `sampled`, or only `counted`."""
 
 
 class HostWatch:
-    """Only the watching thread calls `look`; any may read `snapshot`."""
+    """Reads machine and signals. `look` is for the host sampler's thread, `snapshot` for any."""
 
     def __init__(
         self, proc: Path, sysfs: Path, *, machine: bool, without: frozenset[str] = frozenset()
     ) -> None:
-        """`machine`: whether to read it, or the signals only, but for those in `without`."""
+        """`machine`: read it too, not only the signals; signals in `without` are left out."""
         self.snapshot: HostSnapshot | None = None
         self._proc = proc
         self._sysfs = sysfs
@@ -53,28 +51,24 @@ class HostWatch:
         complete: Mapping[str, bool] | None = None,
         watched: Mapping[str, int] | None = None,
     ) -> None:
-        """Read it now; signals less often. `feeding`: processes that hold GPUs.
+        """Read the machine now, and signals when they are due. `feeding`: processes that hold GPUs.
 
-        `complete`: signals of what was, or was not, looked at in full; `watched`: see
-        `HostSnapshot`.
+        `complete`: signals that the caller determined itself: whether it could look at everything.
+        `watched`: see `HostSnapshot`.
         """
         now = time.monotonic_ns()
         tried = frozenset(feeding)
         if self._ageing.is_due(now, new=tried != self._tried):
             self._tried = tried
-            try:
+            with self._news.guarded(log, "reading the host's signals"):
                 self._take_signals(host_signals(self._proc, self._sysfs, tried))
-            except Exception as error:  # noqa: BLE001 - whatever /proc says, it goes on
-                self._news.fault(log, _LOOKING, error)
-            else:
-                self._news.fault(log, _LOOKING, None)
         if complete:
             self._take_signals(complete)
         machine = self._machine.read(now) if self._machine else None
         self.snapshot = HostSnapshot(now, machine, self._signals, watched or {})
 
     def _take_signals(self, signals: Mapping[str, bool]) -> None:
-        # One that cannot be judged at the moment stays as it was.
+        # A signal that cannot be judged at the moment keeps its last value.
         known = {**self._signals, **signals}
         self._signals = {name: known[name] for name in known if name not in self._without}
         for name, given in sorted(self._signals.items()):

@@ -1,17 +1,17 @@
-"""The last few minutes of readings: what turns counters into shares and a verdict."""
+"""The last few minutes of readings: turns counters into shares and a verdict."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.nodeview.model import (
-    Counters,
     GpuReading,
+    GpuTime,
     GpuView,
     HostReading,
     Key,
@@ -20,17 +20,20 @@ from gpu_bottleneck_exporter.nodeview.model import (
     Shares,
 )
 
+_NOTHING_YET = GpuTime(0.0, 0.0, {})
+"""What a GPU had counted that was in the earlier reading, but without counters."""
+
 
 class Point(NamedTuple):
     """Counters of one GPU at one time (monotonic seconds)."""
 
     at: float
-    counters: Counters
+    counters: GpuTime
 
 
 @dataclass(slots=True)
 class _Track:
-    """What is kept of one GPU."""
+    """The history of one GPU."""
 
     points: deque[Point] = field(default_factory=deque)
     verdict: str | None = None
@@ -49,9 +52,9 @@ class History:
         self._hosts: deque[tuple[float, HostReading]] = deque()
 
     def add(self, at: float, reading: Reading) -> None:
-        """Keep a reading of the time `at` (monotonic seconds), each later than the last.
+        """Keep a reading taken at `at` (monotonic seconds), later than the one before.
 
-        A GPU without counters is forgotten: its past says nothing of what it does now.
+        A GPU without counters is forgotten: its past says nothing about what it does now.
         """
         with self._lock:
             self._tracks = {
@@ -65,7 +68,7 @@ class History:
                 self._hosts.popleft()
 
     def view(self, at: float, reading: Reading) -> NodeView:
-        """`reading`, taken at `at`, with what it comes to beside those that were kept."""
+        """`reading`, taken at `at`, with shares and trends from the kept ones."""
         with self._lock:
             host = self._hosts[0] if self._hosts else (at, reading.host)
             return NodeView(
@@ -75,10 +78,10 @@ class History:
                 pressure=_pressure(host[1], reading.host, at - host[0]),
             )
 
-    def _follow(self, at: float, key: Key, counters: Counters) -> _Track:
+    def _follow(self, at: float, key: Key, counters: GpuTime) -> _Track:
         track = self._tracks.get(key, _Track())
         if track.points and counters.observed < track.points[-1].counters.observed:
-            track = _Track()  # the exporter was started anew
+            track = _Track()  # the exporter has restarted
         track.points.append(Point(at, counters))
         while at - track.points[0].at > self._kept:
             track.points.popleft()
@@ -96,12 +99,13 @@ class History:
         return GpuView(
             now=gpu,
             shares=shares,
-            trend=tuple(_steps(track.points)),
+            trend=tuple(between(a.counters, b.counters) for a, b in pairwise(track.points)),
             verdict_seconds=_lasted(track, shares, at),
         )
 
-    def _shares(self, at: float, track: _Track, counters: Counters) -> Shares | None:
+    def _shares(self, at: float, track: _Track, counters: GpuTime) -> Shares | None:
         recent = (point for point in track.points if at - point.at <= self._window)
+        # If no point is that recent, from the last one on.
         start = next(recent, track.points[-1])
         return between(start.counters, counters)
 
@@ -112,11 +116,17 @@ def _lasted(track: _Track, shares: Shares | None, at: float) -> float | None:
     return at - track.verdict_since if shares.verdict == track.verdict else 0.0
 
 
-def between(before: Counters, now: Counters) -> Shares | None:
-    """What a GPU did between two readings; None when nothing was observed."""
-    observed = now.observed - before.observed
-    if observed <= 0:
+def since(before: Reading, now: Reading) -> tuple[GpuView, ...]:
+    """The GPUs of `now`, with what each did since `before`; without a trend."""
+    start = {gpu.key: gpu.counters or _NOTHING_YET for gpu in before.gpus}
+    return tuple(GpuView(gpu, between(start.get(gpu.key), gpu.counters)) for gpu in now.gpus)
+
+
+def between(before: GpuTime | None, now: GpuTime | None) -> Shares | None:
+    """What a GPU did between two readings; None if nothing was observed."""
+    if before is None or now is None or now.observed <= before.observed:
         return None
+    observed = now.observed - before.observed
     parts = {
         name: (value - before.stalls.get(name, 0.0)) / observed
         for name, value in now.stalls.items()
@@ -131,11 +141,6 @@ def between(before: Counters, now: Counters) -> Shares | None:
         stalls={name: part for name, part in largest_first if part > 0},
         sm_active=sm_active,
     )
-
-
-def _steps(points: deque[Point]) -> Iterator[Shares | None]:
-    for before, after in pairwise(points):
-        yield between(before.counters, after.counters)
 
 
 def _cpu_busy(before: HostReading, now: HostReading, seconds: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Readings of one node, and what they come to over a minute. None: not known, never zero.
+"""Readings of one node, and the shares and verdicts from them. None: unknown, never zero.
 
 Units are those of the metrics: seconds, bytes, watts, degrees Celsius, hertz, ratios 0-1.
 """
@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.nodeview.outlook import Change, LastChange
+
 DASH = "\u2013"
-"""Stands for what is not known."""
+"""Shown for unknown values."""
 ENOUGH = 0.9
-"""A GPU busy for so much of the time has no bottleneck to name; as in `check --diagnose`."""
+"""A GPU with at least this busy share has no bottleneck to name."""
+WORTH_NAMING = 0.005
+"""Smaller shares are left out of lists."""
 KEPT_BUSY = "busy"
-"""The verdict on such a GPU; all others are what it waited on."""
+"""The verdict from `ENOUGH` on; all others name what the GPU waited on."""
 
 
 class Key(NamedTuple):
-    """A GPU or MIG instance; one that has never answered has no uuid."""
+    """A GPU or MIG instance; the uuid is empty if it has never answered."""
 
     gpu: str
     """The index of the physical GPU."""
@@ -26,7 +30,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class GpuTime:
     """Seconds since the exporter started."""
 
     observed: float
@@ -42,12 +46,12 @@ class GpuReading:
     key: Key
     up: bool = True
     down: str | None = None
-    """Why it is down, where that is known: metrics do not tell."""
+    """Why it is down, if known; metrics do not contain it."""
     down_remedy: str | None = None
-    """What to do about it, where that is known."""
+    """What to do about it, if known."""
     name: str | None = None
     mig_profile: str | None = None
-    counters: Counters | None = None
+    counters: GpuTime | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
     temperature: float | None = None
@@ -57,16 +61,22 @@ class GpuReading:
     sm_clock: float | None = None
     sm_clock_max: float | None = None
     held_down_by: tuple[str, ...] = ()
-    """Why the driver holds its clocks down at the moment."""
+    """Why the driver holds its clocks down now."""
     xids: Mapping[str, float] = field(default_factory=dict)
     trouble: tuple[str, ...] = ()
     """What is wrong with its memory or link, in words."""
     processes: float | None = None
     workers: float | None = None
     owners: tuple[Mapping[str, str], ...] = ()
-    """Labels of `gpu_workload_info` by their names, without those that are empty."""
+    """Labels of `gpu_workload_info` by name, without empty ones."""
     evidence: tuple[str, ...] = ()
-    """What was seen behind the waiting, in words; metrics do not tell."""
+    """What was seen behind the waiting, in words; metrics do not contain it."""
+    pids: tuple[int, ...] | None = None
+    """The visible holders; None: unknown. From `counted` only."""
+    prescription: Change | None = None
+    refused: str | None = None
+    """Why nothing is prescribed: a key of `REFUSALS`."""
+    last_change: LastChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +90,12 @@ class HostReading:
     shm_size_bytes: float | None = None
     shm_used_bytes: float | None = None
     pressure_seconds: Mapping[str, float] = field(default_factory=dict)
-    """By resource, some tasks held up."""
+    """By resource: time in which some tasks were held up."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorHealth:
-    """How a collector fared, over all GPUs."""
+    """The state of a collector, over all GPUs."""
 
     name: str
     success: bool
@@ -93,12 +103,12 @@ class CollectorHealth:
     last_success: float | None = None
     """Unix time."""
     error: str | None = None
-    """Metrics do not tell; None too while it works."""
+    """None while it works; metrics do not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that is shown of a node at one moment, but for what takes two of them."""
+    """All that is shown of a node at one moment, except what needs two readings."""
 
     gpus: tuple[GpuReading, ...] = ()
     host: HostReading = HostReading()
@@ -106,27 +116,34 @@ class Reading:
     driver_version: str | None = None
     simulated: bool = False
     status: str | None = None
-    """The sampler's own sentence; metrics do not tell."""
+    """The sampler's own sentence; metrics do not contain it."""
     remedy: str | None = None
-    """What to do where there is no GPU; metrics do not tell."""
+    """What to do if there is no GPU; metrics do not contain it."""
     collectors: tuple[CollectorHealth, ...] = ()
     signals: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each is given; see `remedies.OF_SIGNALS`."""
+    """Whether each is available."""
+    signal_remedies: Mapping[str, str] = field(default_factory=dict)
+    """For missing signals: what that costs, or the remedy; metrics do not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What a GPU did over `seconds` of observed time, in shares of them."""
+    """What a GPU did in `seconds` of observed time, as shares of it."""
 
     seconds: float
     busy: float
     stalls: Mapping[str, float]
-    """Largest first, without those that are zero."""
+    """Largest first, without zeros."""
     sm_active: float | None = None
 
     @property
+    def named(self) -> Mapping[str, float]:
+        """The stalls worth naming, largest first."""
+        return {name: part for name, part in self.stalls.items() if part >= WORTH_NAMING}
+
+    @property
     def verdict(self) -> str | None:
-        """What it waited on most, or that it was kept busy; None where the split is not known."""
+        """What it waited on most, or `KEPT_BUSY`; None if the split is unknown."""
         if self.busy >= ENOUGH:
             return KEPT_BUSY
         return next(iter(self.stalls), None)
@@ -139,15 +156,29 @@ class GpuView:
     now: GpuReading
     shares: Shares | None = None
     trend: tuple[Shares | None, ...] = ()
-    """Step by step, oldest first; None for a step without observation."""
+    """Shares per step, oldest first; None for a step without observation."""
     verdict_seconds: float | None = None
-    """For how long the verdict has been the same, at least."""
+    """How long the verdict has been the same, at least."""
 
     @property
     def cause(self) -> str | None:
-        """What it waits on; None where it is kept busy, down, or nothing is known."""
+        """What it waits on; None if it is kept busy or down, or nothing is known."""
         verdict = self.shares.verdict if self.shares else None
         return None if verdict == KEPT_BUSY else verdict
+
+    @property
+    def prescription(self) -> Change | None:
+        """What would help; None for a GPU that is kept busy: it may have been made before."""
+        return None if self._needs_nothing else self.now.prescription
+
+    @property
+    def refused(self) -> str | None:
+        """Why nothing is prescribed; None for a GPU that is kept busy."""
+        return None if self._needs_nothing else self.now.refused
+
+    @property
+    def _needs_nothing(self) -> bool:
+        return self.shares is not None and self.shares.verdict == KEPT_BUSY
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +201,7 @@ def likely_cause(gpu: GpuView) -> str:
 
 
 def notices(gpu: GpuReading) -> list[str]:
-    """What somebody should know besides, in words."""
+    """What else somebody should know, in words."""
     found = [f"clocks held down: {reason}" for reason in gpu.held_down_by]
     found += [f"XID {code} ({count:.0f})" for code, count in gpu.xids.items()]
     return found + list(gpu.trouble)

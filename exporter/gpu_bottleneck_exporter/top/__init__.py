@@ -1,5 +1,5 @@
 """`top`: one node live in a terminal.
 
-Drawn with the standard library's curses: what is needed is a grid of coloured text, a key at a
-time and a terminal that is left as it was found, on any machine where the exporter runs.
+It uses the standard library's curses. All it needs is a grid of coloured text, single keys and a
+terminal that is restored at the end, on any machine where the exporter runs.
 """

@@ -1,18 +1,20 @@
-"""The columns of the table: what stands in them, how wide they are, which go first."""
+"""The columns of the table: content, width, and which ones make room first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from gpu_bottleneck_exporter.nodeview.advice import in_brief
 from gpu_bottleneck_exporter.nodeview.model import DASH, GpuView, likely_cause
-from gpu_bottleneck_exporter.nodeview.text import gibibytes, label, number, owners
+from gpu_bottleneck_exporter.nodeview.text import gibibytes, label, megahertz, number, owners
 
-_MEGA = 1e6
 _LEAST_BAR = 18
 _LONGEST_LABEL = 16
 _WIDEST_OWNER, _LEAST_OWNER = 48, 10
 BAR, OWNER = "busy and waiting", "OWNER"
+PRESCRIPTION = "PRESCRIPTION"
+"""Absent while there is none for any GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,17 @@ class Column:
     text: Callable[[GpuView], str]
     right: bool = True
     drops: int = 0
-    """Columns with larger numbers make room first; 0 stays."""
+    """Columns with larger numbers are dropped first; 0 always stays."""
 
 
 def share(value: float | None) -> str:
     """12 %, as short as can be."""
     return DASH if value is None else f"{value:.0%}"
+
+
+def prescribed(gpu: GpuView) -> str:
+    """`num_workers 2 → 6: 93 %`, or a dash."""
+    return in_brief(gpu.prescription) if gpu.prescription else DASH
 
 
 def _pair(used: str, most: str) -> str:
@@ -50,21 +57,26 @@ _COLUMNS = (
     Column(
         "GiB",
         7,
-        lambda gpu: _pair(gibibytes(gpu.now.memory_used_bytes), _total(gpu)),
+        lambda gpu: _pair(
+            gibibytes(gpu.now.memory_used_bytes), gibibytes(gpu.now.memory_total_bytes)
+        ),
         drops=4,
     ),
     Column("SM", 4, lambda gpu: share(gpu.shares.sm_active if gpu.shares else None), drops=5),
-    Column("MHz", 4, lambda gpu: number(_clock(gpu)), drops=7),
+    Column("MHz", 4, lambda gpu: number(megahertz(gpu.now.sm_clock)), drops=8),
     Column("LIKELY CAUSE", 13, likely_cause, right=False, drops=1),
+    Column(PRESCRIPTION, 30, prescribed, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, owners, right=False, drops=6),
-    Column("MODEL", 22, lambda gpu: gpu.now.name or DASH, right=False, drops=8),
+    Column("MODEL", 22, lambda gpu: gpu.now.name or DASH, right=False, drops=9),
 )
 
 
 def columns(gpus: Sequence[GpuView], width: int) -> list[Column]:
-    """The columns that fit; the bar and the owner share what is left over."""
+    """The columns that fit; the bar and the owner share the remaining width."""
     longest = max((len(label(gpu)) for gpu in gpus), default=0)
     found = [replace(_COLUMNS[0], width=min(max(longest, 4), _LONGEST_LABEL)), *_COLUMNS[1:]]
+    if not any(gpu.prescription for gpu in gpus):
+        found = [column for column in found if column.title != PRESCRIPTION]
     while _taken(found) > width and any(column.drops for column in found):
         found.remove(max(found, key=lambda column: column.drops))
     spare = max(width - _taken(found), 0)
@@ -76,11 +88,3 @@ def columns(gpus: Sequence[GpuView], width: int) -> list[Column]:
 
 def _taken(found: Sequence[Column]) -> int:
     return sum(column.width + 1 for column in found) - 1
-
-
-def _total(gpu: GpuView) -> str:
-    return gibibytes(gpu.now.memory_total_bytes)
-
-
-def _clock(gpu: GpuView) -> float | None:
-    return None if gpu.now.sm_clock is None else gpu.now.sm_clock / _MEGA

@@ -1,13 +1,16 @@
-"""The selected GPU in full, what matters most first: the screen may cut the rest off."""
+"""The selected GPU in full, most important first, as the screen may cut off the rest."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, GpuView, notices
-from gpu_bottleneck_exporter.nodeview.text import duration, label, memory, of, owners, percent
-from gpu_bottleneck_exporter.remedies import OF_DOWN, REMEDIES, RUNBOOKS
+from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.nodeview.advice import outcome, prescription
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, GpuView, Shares, notices
+from gpu_bottleneck_exporter.nodeview.text import duration, label, levels, owners, percent
+from gpu_bottleneck_exporter.remedies import REMEDIES, RUNBOOKS
 from gpu_bottleneck_exporter.top.spans import (
     BAD,
     SOFT,
@@ -16,14 +19,11 @@ from gpu_bottleneck_exporter.top.spans import (
     Line,
     Span,
     bar,
-    clean,
     clipped,
     fitted,
 )
 
-_WORTH_A_LINE = 0.005
-_MEGA = 1e6
-_NAME, _PERCENT = 13, 10
+_NAME, _PERCENT = 15, 10
 
 
 def details(gpu: GpuView, width: int, glyphs: Glyphs) -> Iterator[Line]:
@@ -32,12 +32,14 @@ def details(gpu: GpuView, width: int, glyphs: Glyphs) -> Iterator[Line]:
     yield [Span(clipped(name, width), STRONG)]
     if not gpu.now.up:
         yield from _said(
-            "down", gpu.now.down or "its exporter's log and status page say why", width
+            "down", gpu.now.down or "the log and status page of its exporter give the reason", width
         )
-        yield from _said("try first", OF_DOWN, width)
+        yield from _said("try first", gpu.now.down_remedy or DOWN, width)
         return
     yield from _cause(gpu, width)
-    yield from (_share(gpu, name, width, glyphs) for name in _names(gpu))
+    if gpu.shares:
+        for share, part in ((KEPT_BUSY, gpu.shares.busy), *gpu.shares.named.items()):
+            yield _share(gpu.shares, share, part, width, glyphs)
     for text in notices(gpu.now):
         yield [Span(clipped(text, width), BAD)]
     yield from _said("held by", owners(gpu), width)
@@ -47,56 +49,44 @@ def details(gpu: GpuView, width: int, glyphs: Glyphs) -> Iterator[Line]:
 def _cause(gpu: GpuView, width: int) -> Iterator[Line]:
     lasted = f" for {duration(gpu.verdict_seconds)}" if gpu.verdict_seconds else ""
     if gpu.shares is None:
-        yield from _said("verdict", "nothing was observed yet", width)
+        yield from _said("verdict", "nothing observed yet", width)
     elif gpu.shares.verdict == KEPT_BUSY:
         yield from _said("verdict", f"kept busy{lasted}", width)
     elif gpu.cause is None:
-        yield from _said("verdict", "what it waits for is not known", width)
+        yield from _said("verdict", "what it waits for is unknown", width)
     else:
         meaning, remedy = REMEDIES[gpu.cause]
         yield from _said("waits for", f"{gpu.cause}{lasted}: {meaning}", width)
         yield from _said("try first", remedy, width)
+    if (advice := prescription(gpu)) is not None:
+        yield from _said("prescription", advice, width)
+    if gpu.now.last_change:
+        yield from _said("last change", outcome(gpu.now.last_change), width)
+    if gpu.cause:
         for number, seen in enumerate(gpu.now.evidence):
             yield from _said("" if number else "seen", seen, width)
-        if gpu.cause in RUNBOOKS:
-            yield from _said("runbook", f"{RUNBOOKS[gpu.cause]}.md", width)
+    if gpu.cause in RUNBOOKS:
+        yield from _said("runbook", f"{RUNBOOKS[gpu.cause]}.md", width)
 
 
-def _names(gpu: GpuView) -> list[str]:
-    if gpu.shares is None:
-        return []
-    stalls = gpu.shares.stalls.items()
-    return [KEPT_BUSY, *(name for name, part in stalls if part >= _WORTH_A_LINE)]
-
-
-def _share(gpu: GpuView, name: str, width: int, glyphs: Glyphs) -> Line:
-    """One share with a bar of its own."""
-    shares = gpu.shares
-    assert shares is not None  # noqa: S101 - else it has no names
-    part = shares.busy if name == KEPT_BUSY else shares.stalls[name]
+def _share(shares: Shares, name: str, part: float, width: int, glyphs: Glyphs) -> Line:
+    """One share with its bar."""
     room = max(min(width - _NAME - _PERCENT, 60), 0)
     drawn = [span for span in bar(shares, room, glyphs) if span.style == name]
-    text = f" {percent(part)}"
-    return [Span(fitted(f"  {name}", _NAME)), *drawn, Span(text)]
+    return [Span(fitted(f"  {name}", _NAME)), *drawn, Span(f" {percent(part)}")]
 
 
 def _figures(gpu: GpuView) -> str:
     now = gpu.now
-    clock = None if now.sm_clock is None else now.sm_clock / _MEGA
-    highest = None if now.sm_clock_max is None else now.sm_clock_max / _MEGA
+    power, temperature, memory, clock = levels(now)
     workers = "" if now.workers is None else f", workers: {now.workers:.0f}"
     processes = "" if now.processes is None else f"; processes: {now.processes:.0f}{workers}"
-    return (
-        f"{of(now.power_watts, now.power_limit_watts, ' W')}, "
-        f"{of(now.temperature, now.slowdown_temperature, ' °C')}, "
-        f"{memory(now.memory_used_bytes, now.memory_total_bytes)}, "
-        f"SM clock {of(clock, highest, ' MHz')}{processes}"
-    )
+    return f"{power}, {temperature}, {memory}, SM clock {clock}{processes}"
 
 
 def _said(name: str, text: str, width: int) -> Iterator[Line]:
-    """`name` and text, which goes on in as many lines as it takes."""
-    lines = textwrap.wrap(clean(text), max(width - _NAME, 20)) or [""]
+    """`name` and text, wrapped to as many lines as needed."""
+    lines = textwrap.wrap(printable(text), max(width - _NAME, 20)) or [""]
     for number, line in enumerate(lines):
         first = f"  {name}" if number == 0 else ""
         yield [Span(fitted(first, _NAME), SOFT), Span(line)]

@@ -1,4 +1,4 @@
-"""What the user has chosen, and what each key changes; nothing here knows of a terminal."""
+"""What the user has chosen, and what each key changes; independent of the terminal."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ ORDERS: Mapping[str, Order] = {
     "memory": lambda gpu: gpu.now.memory_used_bytes,
     "cause": likely_cause,
 }
-"""Largest first, but for texts; those of which it is not known come last."""
+"""Largest first, texts from A to Z; unknown values last."""
 KEYS = {order[0]: order for order in ORDERS}
 HELP = (
     ("q, Ctrl-C", "quit"),
     ("up, down, k, j", "select a GPU"),
-    ("PgUp, PgDn", "go a screen of GPUs up or down"),
+    ("PgUp, PgDn", "scroll one screen up or down"),
     ("Home, End", "go to the first or the last GPU"),
     ("Enter", "show or hide its details"),
     ("g b w t m c", "sort by GPU, busy, watts, temperature, memory, cause"),
-    ("s, r", "sort by the next of these; turn the order round"),
-    ("?, h", "this help; any key ends it"),
+    ("s, r", "sort by the next column; reverse the order"),
+    ("?, h", "show this help; any key closes it"),
 )
 
 
 def pressed(choice: Choice, key: str, view: NodeView | None, page: int = 10) -> Choice:
-    """The choice after `key`, where `page` rows are on the screen; other keys change nothing."""
+    """The choice after `key`, with `page` rows on the screen; other keys change nothing."""
     if choice.help and key not in ("q", "Q"):
         return replace(choice, help=False)
     if key in KEYS:

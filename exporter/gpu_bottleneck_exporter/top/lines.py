@@ -1,33 +1,39 @@
-"""Without a terminal: plain lines, one for each GPU at each interval."""
+"""Without a terminal: a table that grows by a line per GPU at each interval, or JSON."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.errors import ExporterError, printable
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.document import node_document
 from gpu_bottleneck_exporter.nodeview.model import GpuView, NodeView, likely_cause
 from gpu_bottleneck_exporter.nodeview.text import owners, to_have_one
-from gpu_bottleneck_exporter.top.columns import columns, share
-from gpu_bottleneck_exporter.top.feed import Feed
-from gpu_bottleneck_exporter.top.spans import clean
+from gpu_bottleneck_exporter.sampling.sampler import OPENING
+from gpu_bottleneck_exporter.top.columns import PRESCRIPTION, columns, prescribed, share
+from gpu_bottleneck_exporter.top.refresh import Latest, Refresher
 
 Tell = Callable[[str], None]
-_LEFT_OUT = frozenset({"busy and waiting", "LIKELY CAUSE", "OWNER", "MODEL"})
-_WORTH_NAMING = 0.005
+Show = Callable[[Latest, NodeView, bool], None]
+"""Prints a node; the last argument is whether it is the first time."""
+_LEFT_OUT = frozenset({"busy and waiting", "LIKELY CAUSE", PRESCRIPTION, "OWNER", "MODEL"})
+_OPEN_WITHIN_SECONDS = 60.0
 _ALL = 10_000
-"""Wide enough for every column."""
+"""Cells: wide enough for every column."""
 
 
-def write(feed: Feed, interval_seconds: float, count: int | None, out: Tell, err: Tell) -> None:
-    """Write `count` times, or for ever.
+def write(
+    feed: Refresher, interval_seconds: float, count: int | None, show: Show, err: Tell
+) -> None:
+    """Have `show` print the node `count` times, or until the program ends.
 
-    Shares take two readings, so the first lines come after an interval. Raises ExporterError
-    where a count is wanted and the last try has failed; else it tells `err`, and tries again.
+    Shares take two readings, so the first lines come after an interval. Raises ExporterError if
+    a count is given and the last reading fails; otherwise it reports to `err` and tries again.
     """
     told: str | None = None
-    header = True
-    feed.read()
+    first = True
+    _wait_for_the_driver(feed)
     while count is None or count > 0:
         time.sleep(interval_seconds)
         latest = feed.read()
@@ -36,34 +42,46 @@ def write(feed: Feed, interval_seconds: float, count: int | None, out: Tell, err
             err(f"{trouble}; trying again")
         told = trouble
         if latest.view and latest.view.gpus and not latest.error:
-            _print(latest.view, out, header=header)
-            header = False
+            show(latest, latest.view, first)
+            first = False
         count = None if count is None else count - 1
     if told:
         raise ExporterError(told)
 
 
+def _wait_for_the_driver(feed: Refresher) -> None:
+    """Read until the driver has answered, be it with an error: a busy machine takes its time."""
+    give_up = time.monotonic() + _OPEN_WITHIN_SECONDS
+    while (view := feed.read().view) and view.now.status == OPENING and time.monotonic() < give_up:
+        time.sleep(0.05)
+
+
 def _empty(view: NodeView | None) -> str | None:
     if view is None or view.gpus:
         return None
-    return f"no GPU to show: {view.now.status or 'none there'} ({to_have_one(view)})"
+    return f"no GPU to show: {view.now.status or 'none found'} ({to_have_one(view)})"
 
 
-def _print(view: NodeView, out: Tell, *, header: bool) -> None:
+def table(out: Tell, _: Latest, view: NodeView, first: bool) -> None:  # noqa: FBT001 - see Show
+    """A line for each GPU, below a heading that comes once."""
     now = time.strftime("%H:%M:%S")
     shown = [column for column in columns(view.gpus, _ALL) if column.title not in _LEFT_OUT]
-    if header:
+    if first:
         titles = "  ".join(f"{column.title:{column.width}}" for column in shown)
-        out(f"{'TIME':8}  {titles}  {'LIKELY CAUSE':12}  {'WAITS':32}  OWNER")
+        out(f"{'TIME':8}  {titles}  {'LIKELY CAUSE':12}  {PRESCRIPTION:30}  {'WAITS':32}  OWNER")
     for gpu in view.gpus:
-        texts = [f"{clean(column.text(gpu)):{column.width}}" for column in shown]
-        out(f"{now}  {'  '.join(texts)}  {likely_cause(gpu):12}  {_waits(gpu):32}  {_owner(gpu)}")
+        texts = [f"{printable(column.text(gpu)):{column.width}}" for column in shown]
+        texts += [f"{likely_cause(gpu):12}", f"{printable(prescribed(gpu)):30}"]
+        texts += [f"{_waits(gpu):32}", printable(owners(gpu))]
+        out("  ".join([now, *texts]))
+
+
+def documents(out: Tell, latest: Latest, view: NodeView, _: bool) -> None:  # noqa: FBT001 - see Show
+    """The node as one JSON document."""
+    heading = {"time_seconds": time.time(), "source": latest.source}
+    out(dumps({**heading, "window_seconds": latest.window_seconds, **node_document(view)}))
 
 
 def _waits(gpu: GpuView) -> str:
-    stalls = gpu.shares.stalls.items() if gpu.shares else ()
-    return ", ".join(f"{name} {share(part)}" for name, part in stalls if part >= _WORTH_NAMING)
-
-
-def _owner(gpu: GpuView) -> str:
-    return clean(owners(gpu))
+    named = gpu.shares.named if gpu.shares else {}
+    return ", ".join(f"{name} {share(part)}" for name, part in named.items())

@@ -1,4 +1,4 @@
-"""Ties source, feed and terminal together."""
+"""Connects source, refresher and terminal."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from functools import partial
 import click
 
 from gpu_bottleneck_exporter.errors import ExporterError
-from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.keys import Choice
-from gpu_bottleneck_exporter.top.lines import write
+from gpu_bottleneck_exporter.top.lines import documents, table, write
+from gpu_bottleneck_exporter.top.refresh import Refresher
 from gpu_bottleneck_exporter.top.source import Source
 
 
-def top(source: Source, interval_seconds: float, count: int | None, order: str) -> None:
-    """Show `source` live, or as plain lines: `count` times, or where stdout is no terminal."""
-    feed = Feed(source, interval_seconds)
+def top(
+    source: Source, interval_seconds: float, count: int | None, order: str, *, as_json: bool = False
+) -> None:
+    """Show `source` live, or as lines: `count` times, as JSON, or where stdout is no terminal."""
+    feed = Refresher(source, interval_seconds)
     try:
-        if count is None and sys.stdout.isatty() and sys.stdin.isatty():
-            show = _drawing()
+        if count is None and not as_json and sys.stdout.isatty() and sys.stdin.isatty():
+            draw = _drawing()
             feed.start()
-            show(feed, Choice(order=order))
+            draw(feed, Choice(order=order))
         else:
-            write(feed, interval_seconds, count, click.echo, partial(click.echo, err=True))
+            show = partial(documents if as_json else table, click.echo)
+            write(feed, interval_seconds, count, show, partial(click.echo, err=True))
     except BrokenPipeError:
-        # The reader has had enough (`| head`); Python must not try to flush at the end.
+        # The reader has closed the pipe (`| head`): keep Python from flushing to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         feed.stop()
         source.close()
 
 
-def _drawing() -> Callable[[Feed, Choice], None]:
+def _drawing() -> Callable[[Refresher, Choice], None]:
     """Imported late: Python may have been built without curses."""
     try:
         from gpu_bottleneck_exporter.top.terminal import show  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The whole screen as lines of styled text: a pure function of what is known and chosen."""
+"""The whole screen as lines of styled text: a pure function of data and choices."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpu_bottleneck_exporter.nodeview.text import duration, memory, summary, to_
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
 from gpu_bottleneck_exporter.top.details import details
-from gpu_bottleneck_exporter.top.feed import Latest
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
+from gpu_bottleneck_exporter.top.refresh import Latest
 from gpu_bottleneck_exporter.top.spans import (
     BAD,
     HEAD,
@@ -39,7 +39,7 @@ def frame(latest: Latest, choice: Choice, width: int, height: int, glyphs: Glyph
     body = height - 1
     lines = [*_top(latest, width)]
     if choice.help:
-        # All of it fits 24 lines, in the place of all but the heading.
+        # The help fits 24 lines and replaces everything below the heading.
         lines = _cut([lines[0], *_help(width, glyphs)], body, width)
     elif latest.view is not None and latest.view.gpus:
         lines += _gpus(latest.view, choice, width, height, glyphs)
@@ -62,7 +62,7 @@ def _top(latest: Latest, width: int) -> Iterator[Line]:
         since = duration(time.monotonic() - latest.error_since)
         yield [Span(clipped(f"{latest.error}; for {since}, trying again", width), BAD)]
     else:
-        yield [Span(clipped(f"Shares are of the last {latest.window_seconds:.0f} s.", width), SOFT)]
+        yield [Span(clipped(f"Shares cover the last {latest.window_seconds:.0f} s.", width), SOFT)]
 
 
 def _host(view: NodeView) -> str:
@@ -79,9 +79,10 @@ def _nothing(latest: Latest, width: int) -> Iterator[Line]:
     if latest.view is None:
         return
     yield []
-    yield [Span(clipped(f"No GPU to show: {latest.view.now.status or 'none there'}.", width), BAD)]
+    yield [Span(clipped(f"No GPU to show: {latest.view.now.status or 'none found'}.", width), BAD)]
     advice = to_have_one(latest.view)
-    yield from _wrapped(f"{advice[0].upper()}{advice[1:]}.", width)
+    for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
+        yield [Span(line)]
 
 
 def _gpus(
@@ -113,21 +114,19 @@ def _room(choice: Choice, height: int) -> int:
 
 
 def _window(count: int, at: int, room: int) -> range:
-    """The rows on the screen; where they are not all, one line of room is left for saying so."""
+    """The rows on the screen; if some do not fit, one line is kept to say so."""
     length = room if count <= room else max(room - 1, 1)
     first = min(max(at - length // 2, 0), max(count - length, 0))
     return range(first, min(first + length, count))
 
 
 def _beyond(window: range, count: int) -> str:
-    above, below = window.start, count - window.stop
-    told = [f"{above} more above"] if above else []
-    told += [f"{below} more below"] if below else []
-    return f"… {', '.join(told)}"
+    told = {"above": window.start, "below": count - window.stop}
+    return "… " + ", ".join(f"{rows} more {where}" for where, rows in told.items() if rows)
 
 
 def _cut(lines: Sequence[Line], height: int, width: int) -> list[Line]:
-    """At most `height` lines; the last one tells of those that are not there."""
+    """At most `height` lines; if some are cut, the last one says how many."""
     if len(lines) <= height:
         return [*lines]
     kept = max(height - 1, 0)
@@ -154,7 +153,7 @@ def _row(gpu: GpuView, shown: Sequence[Column], glyphs: Glyphs, *, selected: boo
 
 
 def _spaced(cells: Sequence[Line], style: str) -> Line:
-    """Cells with a space between them."""
+    """Cells, separated by a space."""
     line = list(cells[0])
     for cell in cells[1:]:
         line += [Span(" ", style), *cell]
@@ -169,8 +168,3 @@ def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
     for name, (meaning, _) in REMEDIES.items():
         text = clipped(f"{name}: {meaning}", width - 5)
         yield [Span("  "), Span(2 * glyphs.cause, name), Span(f" {text}")]
-
-
-def _wrapped(text: str, width: int) -> Iterator[Line]:
-    for line in textwrap.wrap(text, max(width, 20)):
-        yield [Span(line)]

@@ -14,13 +14,13 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
 from gpu_bottleneck_exporter.nodeview.metrics import reading_of
 from gpu_bottleneck_exporter.nodeview.model import Reading
-from gpu_bottleneck_exporter.sampler import Sampler
-from gpu_bottleneck_exporter.serve import enabled_collectors
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
 _TIMEOUT_SECONDS = 5.0
@@ -35,21 +35,21 @@ class Source(Protocol):
     """For the heading."""
 
     def read(self) -> Reading:
-        """The node now. Raises ExporterError, in one sentence, when it cannot be told."""
+        """The node now. Raises ExporterError, in one sentence, if it cannot be read."""
         ...
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """Stop what runs in the background."""
         ...
 
 
 class Local:
-    """This machine, by a sampler of our own."""
+    """This machine, through our own sampler."""
 
     def __init__(self, settings: Settings, open_driver: Callable[[], Driver]) -> None:
         self.name = "this machine"
         self._ended: list[str] = []
-        collectors = enabled_collectors(settings)
+        collectors = enabled(settings)
         self._sampler = Sampler(open_driver, collectors, settings, self._ended.append)
         self._node = LocalNode(self._sampler, collectors)
         self._sampler.start()
@@ -66,7 +66,7 @@ class Local:
 
 
 class Remote:
-    """An exporter elsewhere, by its metrics; asked directly, without a proxy."""
+    """Another exporter, through its metrics; connects directly, without a proxy."""
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
         """`url` may leave out /metrics and hold user:password. Raises ExporterError."""
@@ -86,13 +86,13 @@ class Remote:
         try:
             reading = reading_of(text_string_to_metric_families(text))
         except (ValueError, KeyError) as error:
-            raise ExporterError(f"{self._url} answers something else than metrics") from error
+            raise ExporterError(f"{self._url} does not serve metrics") from error
         if reading.version is None and not reading.gpus:
-            raise ExporterError(f"{self._url} has no metrics of this exporter")
+            raise ExporterError(f"{self._url} serves no metrics of this exporter")
         return reading
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Does nothing: nothing runs in the background."""
 
     def _text(self) -> str:
         request = urllib.request.Request(self._url, headers=self._headers)  # noqa: S310 - http(s) only, see _parsed
@@ -108,7 +108,7 @@ class Remote:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer: the password is for the address that was given."""
+    """Follows no redirect: the password is meant for the given address only."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         return None
@@ -122,13 +122,9 @@ def _parsed(url: str) -> SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        raise SettingsError(f"--url must be like http://node7:10170/metrics, not {_bare(url)!r}")
+        bare = url.rpartition("@")[2]  # without its password, for the terminal
+        raise SettingsError(f"--url must be like http://node7:10170/metrics, not {bare!r}")
     return parts
-
-
-def _bare(url: str) -> str:
-    """Without a password, for the terminal."""
-    return url.rpartition("@")[2]
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:
@@ -142,7 +138,7 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        reason = error.strerror or "no certificate in it"
+        reason = error.strerror or "it contains no certificate"
         raise SettingsError(f"--ca-file: cannot use {ca_file}: {reason}") from error
 
 

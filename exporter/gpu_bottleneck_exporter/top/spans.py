@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Shares
 
 HEAD, SELECTED, STRONG, SOFT, BAD, PLAIN = "head", "selected", "strong", "soft", "bad", ""
@@ -35,19 +36,14 @@ WITHOUT_COLOUR = Glyphs("█", "▒", "░")
 IN_ASCII = Glyphs("#", "=", "-")
 
 
-def clean(text: str) -> str:
-    """`text` without what could move the cursor, hide or turn other text."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def cells(text: str) -> int:
-    """Cells that clean text takes."""
+    """Width of printable text, in cells."""
     return sum(_cell(character) for character in text)
 
 
 def clipped(text: str, width: int) -> str:
-    """`text`, clean, of at most `width` cells; an ellipsis tells that there was more."""
-    text = clean(text)
+    """`text`, printable, in at most `width` cells; an ellipsis marks a cut."""
+    text = printable(text)
     if cells(text) <= width:
         return text
     kept, used = "", 0
@@ -72,7 +68,7 @@ def plain(line: Iterable[Span]) -> str:
 
 
 def bar(shares: Shares | None, width: int, glyphs: Glyphs) -> Line:
-    """What a GPU did, in `width` cells; empty where that is not known."""
+    """What a GPU did, as a bar of `width` cells; empty if unknown."""
     if shares is None:
         return [Span(" " * width)]
     parts = {KEPT_BUSY: shares.busy, **shares.stalls}
@@ -85,7 +81,7 @@ def bar(shares: Shares | None, width: int, glyphs: Glyphs) -> Line:
 
 
 def _lengths(parts: Mapping[str, float], width: int) -> dict[str, int]:
-    """Whole cells for each part; those cut off most get what is left."""
+    """Whole cells for each part; the largest remainders get the cells left over."""
     exact = {name: part * width for name, part in parts.items()}
     lengths = {name: int(length) for name, length in exact.items()}
     left = min(round(sum(exact.values())), width) - sum(lengths.values())

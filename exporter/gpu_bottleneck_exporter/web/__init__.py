@@ -1,1 +1,1 @@
-"""HTTP: which pages there are, where to listen, and the server between the two."""
+"""HTTP: the pages, the listening sockets, and the server in between."""

@@ -1,15 +1,15 @@
-"""Which clients count as one: those behind one address, or in one IPv6 network."""
+"""Which clients count as one: those with the same IPv4 address, or in the same IPv6 /64."""
 
 from __future__ import annotations
 
 import ipaddress
 
 _IPV6_NETWORK_BITS = 64
-"""What one customer or machine has at least, and can choose addresses from as it likes."""
+"""The least that a customer or machine gets; it can use any address in it."""
 
 
 def neighbourhood(host: str) -> str:
-    """The address, of IPv6 its /64; IPv4 written as IPv6 is IPv4; anything else is itself."""
+    """The address, or the /64 of an IPv6 one; IPv4-mapped IPv6 counts as IPv4, a name as itself."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

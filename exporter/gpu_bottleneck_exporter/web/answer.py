@@ -1,4 +1,4 @@
-"""Answers of the ASGI applications, and work for them in a thread."""
+"""Responses of the ASGI applications, and work that they run in a thread."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = tuple[tuple[bytes, bytes], ...]
 T = TypeVar("T")
 
 PLAIN = "text/plain; charset=utf-8"
 ARRIVAL = "arrival"
-"""Of a scope's "state": the connection, `arrival.Arrival`."""
+"""The key in a scope's "state" of the connection (`arrival.Arrival`)."""
 _PIECE_BYTES = 64 * 1024
-"""Of a body, written once the client has taken the one before: a copy waits for each client."""
+"""A body is written in pieces of this size, each after the client has taken the one before.
+
+That bounds the copy that waits for a slow client.
+"""
 _ERRORS = 400
 
 
@@ -27,13 +32,13 @@ class Answer(NamedTuple):
     status: int
     content_type: str
     body: bytes
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Headers = ()
 
 
 async def respond(scope: Scope, send: Send, answer: Answer) -> None:
-    """Sends an answer; to HEAD without its body.
+    """Send an answer, to HEAD without its body.
 
-    A connection that gets what it asked for is told so: it may rest for longer.
+    Marks a connection that gets what it asked for as welcome: it may rest for longer.
     """
     arrival = scope.get("state", {}).get(ARRIVAL)
     if arrival is not None:
@@ -51,31 +56,31 @@ async def respond(scope: Scope, send: Send, answer: Answer) -> None:
         await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
-def plain(status: int, sentence: str) -> Answer:
-    """A sentence as plain text."""
-    return Answer(status, PLAIN, f"{sentence}\n".encode())
+def plain(status: int, sentence: str, *headers: tuple[bytes, bytes]) -> Answer:
+    """A plain-text answer of one sentence."""
+    return Answer(status, PLAIN, f"{sentence}\n".encode(), headers)
 
 
 def header(scope: Scope, name: bytes) -> str:
-    """A header's value, repeated ones joined as HTTP has it; "" when it is missing."""
+    """A header's value, repeated ones joined with commas; "" if it is missing."""
     values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
     return ", ".join(values)
 
 
 async def in_thread(executor: ThreadPoolExecutor, receive: Receive, work: Callable[[], T]) -> T:
-    """Runs `work` in the executor; a client that goes away takes its work off the queue.
+    """Run `work` in the executor; it leaves the queue if the client disconnects.
 
     Raises:
-        asyncio.CancelledError: If the client went away or the server is stopping.
+        asyncio.CancelledError: If the client disconnected or the server is stopping.
     """
     return await unless_gone(receive, asyncio.get_running_loop().run_in_executor(executor, work))
 
 
 async def unless_gone(receive: Receive, job: asyncio.Future[T]) -> T:
-    """The result of `job`, which a client that goes away cancels.
+    """The result of `job`, which is cancelled if the client disconnects.
 
     Raises:
-        asyncio.CancelledError: If the client went away or the server is stopping.
+        asyncio.CancelledError: If the client disconnected or the server is stopping.
     """
     watch = asyncio.create_task(_gone(receive))
     watch.add_done_callback(lambda _: job.cancel())
@@ -86,6 +91,6 @@ async def unless_gone(receive: Receive, job: asyncio.Future[T]) -> T:
 
 
 async def _gone(receive: Receive) -> None:
-    """Returns when the client has gone; reads and drops a request body on the way."""
+    """Return when the client disconnects; discards the request body."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""The pages, as a plain ASGI application; knows nothing of sockets or of uvicorn."""
+"""The pages as a plain ASGI application; independent of sockets and of uvicorn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.web.answer import (
     plain,
     respond,
 )
-from gpu_bottleneck_exporter.web.encoding import LastGzip, allows_gzip
+from gpu_bottleneck_exporter.web.encoding import allows_gzip, gzipped
 
 if TYPE_CHECKING:
     from gpu_bottleneck_exporter.web.content import Content
@@ -39,16 +39,15 @@ Route = Callable[[Scope, Receive], Awaitable[Answer]]
 
 
 class App:
-    """The ASGI application; `close` gives its threads back.
+    """The ASGI application; `close` ends its threads.
 
-    Scrapes run in one thread and the status page in another: concurrent scrapes
-    queue instead of piling up threads, and the event loop stays free for the health
-    pages. A request whose client went away leaves the queue.
+    Scrapes run in one thread and the status page in another: concurrent scrapes queue instead
+    of piling up threads, and the event loop stays free for the health pages. A request leaves
+    the queue if its client disconnects.
     """
 
     def __init__(self, content: Content, telemetry_path: str) -> None:
         self._content = content
-        self._gzip = LastGzip()
         self._scrapes = ThreadPoolExecutor(1, "web-scrape")
         self._pages = ThreadPoolExecutor(1, "web-page")
         self._routes: dict[str, Route] = {
@@ -59,12 +58,12 @@ class App:
         }
 
     def close(self) -> None:
-        """Ends the threads; one inside a call into the content ends after that call."""
+        """End the threads, without waiting for a call into the content that is in progress."""
         for executor in (self._scrapes, self._pages):
             executor.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer one request."""
         answer = await self._answer(scope, receive)
         await respond(scope, send, answer)
 
@@ -72,21 +71,20 @@ class App:
         path = scope["path"]
         route = self._routes.get(path)
         if route is None:
-            return plain(404, "There is no such page; / lists those there are.")
+            return plain(404, "No such page; see / for a list.")
         if scope["method"] not in ALLOWED_METHODS:
             allowed = ", ".join(ALLOWED_METHODS)
-            refusal = plain(405, f"This page answers {allowed} only.")
-            return refusal._replace(headers=((b"allow", allowed.encode("ascii")),))
+            return plain(405, f"This page accepts {allowed} only.", (b"allow", allowed.encode()))
         try:
             return await route(scope, receive)
         except asyncio.CancelledError:
-            # The client went away or the server is stopping; in the second case a
-            # plain answer beats a connection that just ends.
+            # The client has disconnected or the server is stopping. In the second case, an
+            # answer beats a connection that just ends.
             return plain(503, "The exporter is stopping.")
         except Exception:
-            # Whatever a page stumbles over, the other pages go on.
+            # One page that fails must not affect the others.
             logger.exception("The page %s failed.", path)
-            return plain(500, "This page failed; the exporter's log says why.")
+            return plain(500, "This page failed; see the exporter's log.")
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
         accept = header(scope, b"accept")
@@ -96,7 +94,7 @@ class App:
             body, content_type = self._content.metrics(accept)
             headers: tuple[tuple[bytes, bytes], ...] = ((b"vary", b"Accept, Accept-Encoding"),)
             if packed:
-                body = self._gzip.pack(body)
+                body = gzipped(body)
                 headers += ((b"content-encoding", b"gzip"),)
             return Answer(200, content_type, body, headers)
 
@@ -114,24 +112,24 @@ class App:
 
 
 def make_app(content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> App:
-    """Makes the application.
+    """Make the application.
 
     Args:
-        content: What the pages say.
-        telemetry_path: Where scrapes go. "/" is possible and displaces the status page.
+        content: What the pages show.
+        telemetry_path: The path of the metrics. "/" is allowed and replaces the status page.
 
     Returns:
-        The application; call its `close` when no request will come any more.
+        The application; call `close` after the last request.
 
     Raises:
-        ExporterError: If the path has no leading slash, holds characters that a
-            request line cannot or is one of the health pages.
+        ExporterError: If the path has no leading slash, contains characters that a request
+            line cannot, or is one of the health pages.
     """
     printable = telemetry_path.isascii() and telemetry_path.isprintable()
     if not telemetry_path.startswith("/") or not printable or set(telemetry_path) & set(" ?#%"):
         raise ExporterError(
-            f"The telemetry path {telemetry_path!r} must begin with / and hold plain ASCII "
-            "without spaces, ?, # and %."
+            f"The telemetry path {telemetry_path!r} must begin with / and be plain ASCII without "
+            "spaces, ?, # and %."
         )
     if telemetry_path in (HEALTHY_PATH, READY_PATH):
         raise ExporterError(
@@ -141,8 +139,8 @@ def make_app(content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> 
 
 
 def page_headers() -> tuple[tuple[bytes, bytes], ...]:
-    """The page shows names of processes and users; nothing of it is to run or to leave."""
-    # Imported late: the page is a megabyte that most exporters are never asked for.
+    """Headers for a page with names of processes and users: none may run as script or leak."""
+    # Imported late: the page takes a megabyte, and most exporters are never asked for it.
     from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY  # noqa: PLC0415
 
     policy = CONTENT_SECURITY_POLICY.encode()

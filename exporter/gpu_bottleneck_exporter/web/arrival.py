@@ -1,8 +1,8 @@
-"""Connections from their first moment: who holds a place before a byte has come.
+"""Connections from the moment they are accepted: each holds a place before its first byte.
 
-A connection that says nothing costs a socket and this: neither an HTTP parser nor a TLS
-state is made before the first byte. Under TLS it gets the context of that moment, while
-asyncio's own TLS servers keep one for ever.
+A silent connection costs a socket and an `Arrival`: the HTTP parser and the TLS state are created
+on the first byte. Under TLS it gets the context in force at that moment, while asyncio's own TLS
+servers keep one context forever.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from gpu_bottleneck_exporter.web.address import neighbourhood
 from gpu_bottleneck_exporter.web.handshake import TlsConnection
 from gpu_bottleneck_exporter.web.memory import AfterTheRush
 from gpu_bottleneck_exporter.web.places import Places
-from gpu_bottleneck_exporter.web.protocol import LimitedProtocol, Limits
+from gpu_bottleneck_exporter.web.protocol import ClientLimits, LimitedProtocol
 from gpu_bottleneck_exporter.web.tls import Tls
 from gpu_bottleneck_exporter.web.watch import WebConfigWatch
 
 _FIRST_BYTES = 16 * 1024
+"""Size of the buffer that all connections share for their first read."""
 
 
 class Arrivals:
-    """Makes the connections of a server, and knows them."""
+    """Creates the connections of a server and keeps track of them."""
 
-    def __init__(self, limits: Limits, secured_by: WebConfigWatch | None) -> None:
-        """Prepares for connections.
+    def __init__(self, limits: ClientLimits, secured_by: WebConfigWatch | None) -> None:
+        """Prepare for connections.
 
         Args:
-            limits: On what clients may hold.
-            secured_by: What gives TLS contexts; None for a server without TLS.
+            limits: How many connections clients may hold, and for how long.
+            secured_by: The source of TLS contexts; None for a server without TLS.
         """
         self.limits = limits
         self.secured_by = secured_by
@@ -39,27 +40,27 @@ class Arrivals:
         self.buffer = bytearray(_FIRST_BYTES)
 
     def __call__(self, **arguments: Any) -> Arrival:  # noqa: ANN401 - uvicorn's own
-        """A protocol for a connection that has just come."""
+        """The protocol for a new connection."""
         return Arrival(self, arguments)
 
     def hang_up(self) -> None:
-        """Ends all connections at once."""
+        """Close all connections at once."""
         for arrival in list(self.open):
             arrival.hang_up()
 
     def hang_up_resting(self) -> None:
-        """Ends the connections on which no request is in work."""
+        """Close the connections that have no request in progress."""
         for arrival in list(self.open):
             arrival.hang_up_resting()
 
 
 class Arrival(asyncio.BufferedProtocol):
-    """One connection: its place for all its life, its protocol until the first byte."""
+    """One connection: holds its place until the end, and is its protocol until the first byte."""
 
     transport: asyncio.Transport
     http: LimitedProtocol | None = None
     welcome = False
-    """Whether the request in work gets what it asks for."""
+    """Whether the current request gets what it asks for."""
     _timer: asyncio.TimerHandle
     _shaking: asyncio.Task[None] | None = None
 
@@ -73,7 +74,7 @@ class Arrival(asyncio.BufferedProtocol):
         self.head_by = self.came + arrivals.limits.header
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes a place and starts the wait for the first byte."""
+        """Take a place and start the wait for the first byte."""
         self.transport = transport
         self.address = neighbourhood(str((transport.get_extra_info("peername") or [""])[0]))
         self._timer = self._loop.call_at(self.head_by, transport.abort)
@@ -82,11 +83,11 @@ class Arrival(asyncio.BufferedProtocol):
         self._arrivals.places.enter(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - a hint
-        """One buffer for all: what came into it is taken out at once."""
+        """One buffer for all connections: `buffer_updated` copies the bytes out at once."""
         return self._arrivals.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """The first bytes: makes the connection what it is to be, and hands them over."""
+        """Pass the first bytes to an HTTP or TLS protocol, which takes over the connection."""
         first = bytes(self._arrivals.buffer[:nbytes])
         self._timer.cancel()
         if self._arrivals.secured_by is None:
@@ -99,36 +100,39 @@ class Arrival(asyncio.BufferedProtocol):
             self._shaking = self._loop.create_task(self._shake(self._arrivals.secured_by, first))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """Gives the place back; called by the protocols that come after, too."""
+        """Give the place back; the protocols that take over call this, too."""
         self._timer.cancel()
         self._arrivals.open.discard(self)
         self._arrivals.places.leave(self)
-        self.http = None  # which knows this: without a circle memory comes back at once
+        self.http = None  # breaks the reference cycle, which frees the memory at once
 
     @property
     def owed(self) -> bool:
-        """Whether the exporter is making an answer, and nobody waits for the client."""
+        """Whether the exporter is making an answer, rather than waiting for the client."""
         http = self.http
         return http is not None and not http.resting and not http.unread
 
     def answered(self) -> None:
-        """A response is complete; a good one is remembered."""
+        """A response is complete; counts it if it was a good one."""
         if self.welcome:
             self._arrivals.places.answered(self, self._loop.time())
         self.welcome = False
 
     def hang_up(self) -> None:
-        """Ends the connection at once."""
+        """Close the connection at once."""
         self.transport.abort()
 
     def hang_up_resting(self) -> None:
-        """Ends the connection if no request is in work, without the client's consent."""
+        """Close the connection if no request is in progress, without waiting for the client.
+
+        Resting connections without TLS are left to uvicorn's own shutdown.
+        """
         http = self.http
         if http is None or http.transport is None:
             self.hang_up()
         elif http.transport is not self.transport and http.resting and not http.unread:
-            http.transport.close()  # under TLS: says so to the client,
-            self.transport.close()  # and does not wait for its answer
+            http.transport.close()  # under TLS: tells the client,
+            self.transport.close()  # without waiting for its answer
 
     def _speak(self, tls: Tls | None) -> LimitedProtocol:
         return LimitedProtocol(self, self._arrivals.limits, tls, **self._arguments)

@@ -1,7 +1,7 @@
-"""Accepting connections, no faster than others can make way for them.
+"""Accepts connections, no faster than others can make way for them.
 
-asyncio's own servers accept whatever comes. A crowd that comes again at once when it is closed
-would then push out every client before it has finished its handshake, and take a core for it.
+asyncio's own servers accept whatever arrives. A crowd that reconnects as soon as it is closed would
+then push out every client before its handshake is complete, and use a whole core to do so.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from gpu_bottleneck_exporter.web.places import Places
 logger = logging.getLogger(__name__)
 
 _IN_ONE_GO = 16
+"""Connections that may wait for their protocol at the same time; also how many are shed."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RETRY_SECONDS = 0.1
+"""After a failed accept the socket stays readable: without a pause the loop would spin."""
 _SILENCE_SECONDS = 60.0
+"""Between two log lines about failed accepts."""
 
 
 class Door:
-    """Listening sockets and what comes in there; for one event loop."""
+    """Listening sockets and their new connections; for one event loop."""
 
     def __init__(
         self, sockets: Sequence[socket.socket], places: Places, arrival: Callable[[], Arrival]
@@ -40,13 +43,13 @@ class Door:
             sock.setblocking(False)  # noqa: FBT003 - the socket's own interface
 
     def open(self) -> None:
-        """Lets connections in, from now on."""
+        """Accept connections from now on."""
         self._later = None
         for sock in self._sockets:
             self._loop.add_reader(sock, self._accept, sock)
 
     async def shut(self) -> None:
-        """Lets no more in; those that were let in have their protocol afterwards."""
+        """Stop accepting; returns once all accepted connections have their protocol."""
         if self._later is not None:
             self._later.cancel()
         self._stop()
@@ -78,7 +81,7 @@ class Door:
     async def _enter(self, connection: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._arrival, connection)
-        except OSError:  # it has gone already
+        except OSError:  # the client has disconnected
             connection.close()
 
     def _pause(self, seconds: float) -> None:
@@ -86,12 +89,10 @@ class Door:
         self._later = self._loop.call_later(seconds, self.open)
 
     def _short(self, error: OSError) -> None:
-        """Nothing can be accepted, for want of files as a rule: some make way."""
+        """Close some connections and pause: accept failed, usually for lack of descriptors."""
         if error.errno in _SHORTAGES:
             self._places.shed(_IN_ONE_GO)
         if self._loop.time() >= self._silent_until:
             self._silent_until = self._loop.time() + _SILENCE_SECONDS
-            logger.error(
-                "No connection could be accepted (%s); resting ones make way.", error.strerror
-            )
+            logger.error("Cannot accept a connection (%s); closing idle ones.", error.strerror)
         self._pause(_RETRY_SECONDS)

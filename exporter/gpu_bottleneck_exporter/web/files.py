@@ -1,4 +1,4 @@
-"""Files that people name, which may be pipes, endless, or on a file system that hangs."""
+"""Files named by users, which may be pipes, endless, or on a file system that hangs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+_SHOWN_CHARACTERS = 60
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Reads a file that is one; of more than `limit` bytes one byte more than that.
+    """Read a regular file, at most `limit` + 1 bytes: one more shows that it is too large.
 
     Raises:
-        OSError: If it cannot be read or is a pipe, a socket or a device, on whose other
-            end nobody may be; `strerror` says so.
-        ValueError: If it has a name that no file can have.
+        OSError: If it cannot be read, or is a pipe, a socket or a device, where nobody may be
+            at the other end; `strerror` says so.
+        ValueError: If no file can have this name.
     """
-    # Without O_NONBLOCK opening a pipe waits for somebody to write to it.
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode):
@@ -29,26 +31,25 @@ def read_regular(path: Path, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
+def shown(text: str) -> str:
+    """A text from a file, quoted, on one line and shortened."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
+
+
 def in_time(seconds: float, work: Callable[[], T]) -> T:
-    """Does `work` in a thread that is left alone if it takes too long.
+    """Run `work` in a thread, which is abandoned if it takes too long.
 
     Raises:
-        TimeoutError: If it does, as on a network file system whose server is gone.
+        concurrent.futures.TimeoutError: If it does, as on a network file system whose server is
+            gone.
     """
-    results: list[T] = []
-    errors: list[Exception] = []
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(work())
-        except Exception as error:  # noqa: BLE001 - raised again, in the thread that waits
-            errors.append(error)
+            done.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
+            done.set_exception(error)
 
-    thread = threading.Thread(target=run, name="web-config", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimeoutError
-    return results[0]
+    threading.Thread(target=run, name="web-config", daemon=True).start()
+    return done.result(seconds)

@@ -1,13 +1,14 @@
-"""The web configuration around the pages: users, and headers of every response."""
+"""The web configuration around the pages: users, and headers for every response."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from gpu_bottleneck_exporter.web.answer import (
     ARRIVAL,
     Answer,
+    Application,
+    Headers,
     Message,
     Receive,
     Scope,
@@ -19,16 +20,13 @@ from gpu_bottleneck_exporter.web.answer import (
 from gpu_bottleneck_exporter.web.users import Logins, Users, credentials
 from gpu_bottleneck_exporter.web.watch import WebConfigWatch
 
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = tuple[tuple[bytes, bytes], ...]
-
 _CHALLENGE = (b"www-authenticate", b'Basic realm="gpu-bottleneck-exporter", charset="UTF-8"')
 
 
 class Guard:
-    """An ASGI application around another; `close` gives its thread back.
+    """ASGI middleware; `close` ends its thread.
 
-    Every path asks for a password, the health pages too, as with exporter-toolkit.
+    Every path requires a password, the health pages too, as with exporter-toolkit.
     """
 
     def __init__(self, application: Application, watch: WebConfigWatch) -> None:
@@ -37,11 +35,11 @@ class Guard:
         self._logins = Logins()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._logins.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, or lets the application do it."""
+        """Answer one request, or pass it to the application."""
         config = (await self._watch.fresh()).config
         if config.headers:
             send = _adding(config.headers, send)
@@ -60,13 +58,11 @@ class Guard:
                 return None
         except asyncio.CancelledError:
             return plain(503, "The exporter is stopping.")
-        return plain(401, "This page asks for a user and a password.")._replace(
-            headers=(_CHALLENGE,)
-        )
+        return plain(401, "This page requires a user and a password.", _CHALLENGE)
 
 
 def _adding(headers: Headers, send: Send) -> Send:
-    """Sends with `headers` in place of the application's own of these names."""
+    """A `send` that adds `headers`, which replace the application's own of the same names."""
     names = {name for name, _ in headers}
 
     async def adding(message: Message) -> None:

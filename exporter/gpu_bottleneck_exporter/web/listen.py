@@ -1,7 +1,7 @@
 """Addresses as Prometheus writes them, and listening sockets for them.
 
-Sockets are opened before anything else starts, so that a wrong address ends the
-program with one sentence instead of a half-started exporter.
+Sockets are opened before anything else starts, so that a wrong address ends the program with one
+sentence instead of a half-started exporter.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import os
 import re
 import socket
+from typing import Any
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 
 BACKLOG = 1024
-"""Connections that wait in the kernel, if net.core.somaxconn lets as many."""
+"""Connections that may wait in the kernel, if net.core.somaxconn allows as many."""
 MAX_PORT = 65535
+_TRIES = 16
+"""Ports that the kernel is asked for, if it chooses."""
 
+_Place = tuple[socket.AddressFamily, tuple[Any, ...]]
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _REASONS = {
     errno.EADDRINUSE: "another program already listens there",
@@ -29,18 +34,18 @@ _REASONS = {
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Splits an address such as ":10170", "127.0.0.1:10170" or "[::1]:10170".
+    """Split an address such as ":10170", "127.0.0.1:10170" or "[::1]:10170".
 
     Args:
-        text: Host and port; an empty host means all interfaces, an IPv6 address
-            stands in brackets, port 0 lets the kernel choose.
+        text: Host and port. An empty host means all interfaces, an IPv6 address needs
+            brackets, port 0 lets the kernel choose.
 
     Returns:
         The host without brackets, "" for all interfaces, and the port.
 
     Raises:
-        SettingsError: If there is no port, the port is not a number from 0 to 65535
-            or the host is not written as above.
+        SettingsError: If there is no port, the port is not a number from 0 to 65535, or the
+            host is not written as above.
     """
     host, colon, port_text = text.rpartition(":")
     if not colon or "]" in port_text:
@@ -51,27 +56,27 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         return _ipv6(text, host[1:-1]), port
     if ":" in host:
-        raise SettingsError(f"The IPv6 address in {text!r} must stand in brackets: [::1]:10170.")
+        raise SettingsError(f"The IPv6 address in {text!r} must be in brackets: [::1]:10170.")
     if set(host) & set("[]/@") or any(c.isspace() or not c.isprintable() for c in host):
         raise SettingsError(f"The host in {text!r} is not a name or an address.")
     return host, port
 
 
 def bind(address: str) -> list[socket.socket]:
-    """Opens listening sockets for an address.
+    """Open listening sockets for an address.
 
-    Clients can connect from now on; the kernel keeps them until the server runs.
+    Clients can connect from now on; the kernel queues them until the server runs.
 
     Args:
-        address: As for `parse_address`. No host means both IPv4 and IPv6 on all
-            interfaces; a name means all of its addresses that this machine has.
+        address: As for `parse_address`. An empty host means IPv4 and IPv6 on all interfaces; a
+            name means all of its addresses that this machine has.
 
     Returns:
-        One socket or, for a name with several addresses, several with one port.
+        One socket or, for a name with several addresses, several with the same port.
 
     Raises:
-        ExporterError: If the address is badly written, the name is unknown, or the
-            address cannot be had; the sentence says why.
+        ExporterError: If the address is malformed, the name is unknown, or the address is not
+            available; the sentence says why.
     """
     host, port = parse_address(address)
     try:
@@ -90,17 +95,13 @@ def _ipv6(text: str, host: str) -> str:
     return host
 
 
-def _resolve(address: str, host: str) -> list[tuple[socket.AddressFamily, str, int]]:
-    """The family, address and IPv6 scope of every address of a name, each once."""
+def _resolve(address: str, host: str) -> list[_Place]:
+    """The addresses of a name, each once."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ExporterError(f"Cannot listen on {address!r}: the host is unknown.") from error
-    places = [
-        (family, str(place[0]), int(place[3]) if len(place) > 3 else 0)  # noqa: PLR2004 - IPv6 has 4
-        for family, _, _, _, place in found
-    ]
-    return list(dict.fromkeys(places))
+    return list(dict.fromkeys((family, place) for family, _, _, _, place in found))
 
 
 def _open_everywhere(port: int) -> socket.socket:
@@ -113,48 +114,47 @@ def _open_everywhere(port: int) -> socket.socket:
         return _open(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - asked for
 
 
-def _open_all(
-    places: list[tuple[socket.AddressFamily, str, int]], port: int
-) -> list[socket.socket]:
+def _open_all(places: list[_Place], port: int) -> list[socket.socket]:
+    """One socket per place; if the port is 0, one that is free at all of them."""
+    for _ in range(0 if port else _TRIES):
+        try:
+            return _open_each(places, 0)
+        except OSError as error:  # noqa: PERF203 - seldom twice
+            # The kernel chose what is free at the first place.
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return _open_each(places, port)
+
+
+def _open_each(places: list[_Place], port: int) -> list[socket.socket]:
     opened: list[socket.socket] = []
-    absent: OSError | None = None
     with contextlib.ExitStack() as on_error:
-        for family, host, scope in places:
+        for place in places:
+            family, (host, _, *scope) = place
             try:
-                sock = _open(family, (host, port, 0, scope) if scope else (host, port))
+                sock = _open(family, (host, port, *scope))
             except OSError as error:
-                # "localhost" is ::1 too on machines that have no IPv6.
-                if error.errno not in _NOT_HERE:
+                # "localhost" is ::1 too on machines that have no IPv6: one of them will do.
+                none_left = place is places[-1] and not opened
+                if none_left or error.errno not in _NOT_HERE:
                     raise
-                absent = error
                 continue
             opened.append(on_error.enter_context(sock))
-            port = sock.getsockname()[1]  # where it was 0, the other addresses get the same
+            port = sock.getsockname()[1]  # if it was 0, all addresses use this one
         on_error.pop_all()
-    if absent is not None and not opened:
-        raise absent
     return opened
 
 
-def _open(
-    family: socket.AddressFamily, place: tuple[str, int] | tuple[str, int, int, int]
-) -> socket.socket:
-    # With the protocol named asyncio sets TCP_NODELAY: else a body waits 40 ms for an ACK.
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # [::] takes IPv4 too, whatever the sysctl net.ipv6.bindv6only says.
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind(place)
-        # Of two programs that bind with SO_REUSEADDR the second learns it only here.
-        sock.listen(BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
+def _open(family: socket.AddressFamily, place: tuple[Any, ...]) -> socket.socket:
+    # [::] accepts IPv4 too, whatever the sysctl net.ipv6.bindv6only says.
+    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    sock = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+    # Inherited by accepted sockets: without it, a body waits 40 ms for an ACK.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 def _explain(address: str, error: OSError) -> str:
-    reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+    number = error.errno or 0
+    reason = _REASONS.get(number) or (os.strerror(number) if number else str(error))
     return f"Cannot listen on {address!r}: {reason}."

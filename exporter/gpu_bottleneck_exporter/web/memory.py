@@ -1,40 +1,34 @@
-"""Giving memory back to the kernel."""
+"""Returns freed memory to the kernel."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable
 
 MANY = 64
-"""Connections whose memory is worth a look: 1 to 5 MiB."""
+"""Connections whose memory is worth returning: 1 to 5 MiB."""
 
 
 class AfterTheRush:
-    """Gives memory back when most of many connections are gone.
+    """Returns memory once most of many connections have closed.
 
-    What OpenSSL freed stays with the process otherwise: glibc gives back the end of its
-    heap only, and some small thing that is still used lies there. After 500 handshakes
-    that is 30 MiB.
+    What OpenSSL has freed would otherwise stay with the process: glibc returns only the end of
+    its heap, where some small allocation is still in use. After 500 handshakes that is 30 MiB.
     """
 
-    def __init__(self, give_back: Callable[[], object] | None = None) -> None:
-        self._give_back = give_back or _trim()
+    def __init__(self) -> None:
         self._most = 0
 
     def came(self, connections: int) -> None:
-        """Takes note that there are so many connections now."""
+        """Note how many connections there are now."""
         self._most = max(self._most, connections)
 
     def look(self, connections: int) -> None:
-        """Gives memory back, in a few ms, if there are far fewer than there have been."""
+        """Return memory if far fewer connections are left than there were; takes a few ms."""
         if self._most >= MANY and connections < self._most // 2:
             self._most = connections
-            self._give_back()
+            _trim()
 
 
-@functools.cache
-def _trim() -> Callable[[], object]:
-    """malloc_trim(3); nothing where the C library, such as musl, has none."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return functools.partial(trim, 0) if trim is not None else bool
+def _trim() -> None:
+    """malloc_trim(3), or a no-op if the C library, such as musl, has none."""
+    getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)

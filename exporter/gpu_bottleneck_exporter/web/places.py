@@ -1,21 +1,22 @@
-"""Who keeps a connection when more come than there is room for.
+"""Which connections stay when more arrive than there are places.
 
-Nobody who comes is turned away: somebody else makes way. Those who never got an answer and
-those who did have a half of the places each, should both want them. In a half the address
-that holds most pays, if it holds more than a few; there, a connection on which the client
-owes us something before one on which we owe an answer, then the one with the fewest
-answers, then the one that has rested longest. So a scraper, which asks again and again on one
-connection, keeps it while others come and go. Who has just come may stay for a moment, and
-who comes then waits for so long: else nobody would have the time for a handshake.
+No new connection is refused: another one makes way. Connections that were answered and those that
+never were get half of the places each, if both kinds want them. Within a half, the address with
+the most connections pays, if it has more than a few. Of its connections, the first to go is one
+where the client owes us something, not we an answer; then the one with the fewest answers; then
+the one that has rested longest. So a scraper that keeps using one connection keeps it while others
+come and go. A new connection may stay for a moment, and the next ones wait that long: otherwise
+nobody would have time for a handshake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection
 from typing import Protocol
 
 FEW = 8
-"""Connections that an address may hold before it pays for holding more than others."""
+"""Connections that an address may hold before it pays for holding the most."""
 
 
 class Guest(Protocol):
@@ -24,60 +25,59 @@ class Guest(Protocol):
     address: str
     answers: int
     came: float
-    """When, in seconds of any clock."""
+    """When it was accepted, in seconds of any clock."""
     since: float
-    """When it came or was last answered."""
+    """When it was accepted or last answered."""
 
     @property
     def owed(self) -> bool:
         """Whether the exporter is making an answer for it."""
-        ...
 
     def hang_up(self) -> None:
-        """Ends it at once."""
-        ...
+        """Close it at once."""
 
 
 class Places:
     """The connections that hold a place; not thread-safe."""
 
     def __init__(self, limit: int, stay: float = 0.0) -> None:
-        """Prepares for guests.
+        """Prepare for guests.
 
         Args:
-            limit: How many there are places for.
-            stay: How long everyone may do so at least, in seconds.
+            limit: How many places there are.
+            stay: How long each may stay at least, in seconds.
         """
         self._limit = limit
         self._stay = stay
-        self._strangers: dict[str, dict[Guest, None]] = {}
-        self._known: dict[str, dict[Guest, None]] = {}
+        self._strangers: dict[Guest, None] = {}
+        self._known: dict[Guest, None] = {}
 
     def enter(self, guest: Guest) -> None:
-        """Gives a place to a connection that comes; another one makes way for it if needed."""
+        """Give a new connection a place; if none is free, another one makes way."""
         if self._full:
-            self._make_way()
-        self._strangers.setdefault(guest.address, {})[guest] = None
+            self._show_out(self._least())
+        self._strangers[guest] = None
 
     def wait(self, now: float) -> float:
-        """How long one who comes has to wait, in seconds: until another has been long enough."""
+        """Seconds until a new connection may enter: until another one has stayed long enough."""
         guest = self._least() if self._full else None
         return 0.0 if guest is None else max(0.0, guest.came + self._stay - now)
 
     def answered(self, guest: Guest, now: float) -> None:
-        """Notes that the connection got what it asked for, and may be remembered for it."""
+        """Note that the connection got what it asked for, and moves to the known ones."""
         guest.answers += 1
         guest.since = now
-        if self._remove(self._strangers, guest):
-            self._known.setdefault(guest.address, {})[guest] = None
+        if guest in self._strangers:
+            del self._strangers[guest]
+            self._known[guest] = None
 
     def leave(self, guest: Guest) -> None:
         """Gives the place of a connection back, if it still has one."""
-        if not self._remove(self._strangers, guest):
-            self._remove(self._known, guest)
+        self._strangers.pop(guest, None)
+        self._known.pop(guest, None)
 
     def shed(self, number: int) -> None:
-        """Hangs up on some that are owed nothing, for files are short."""
+        """Close up to `number` connections that are owed nothing, as descriptors are short."""
         for _ in range(number):
             guest = self._least()
             if guest is None or guest.owed:
@@ -86,47 +86,29 @@ class Places:
 
     @property
     def _full(self) -> bool:
-        return self._count(self._strangers) + self._count(self._known) >= self._limit
+        return len(self._strangers) + len(self._known) >= self._limit
 
-    def _make_way(self) -> None:
-        guest = self._least()
+    def _show_out(self, guest: Guest | None) -> None:
         if guest is not None:
-            self._show_out(guest)
-
-    def _show_out(self, guest: Guest) -> None:
-        self.leave(guest)
-        guest.hang_up()
+            self.leave(guest)
+            guest.hang_up()
 
     def _least(self) -> Guest | None:
-        """The one that is missed least."""
+        """The connection that makes way next."""
+        # Strangers make way while they hold half of the places or more, else the known do.
         half = max(1, self._limit // 2)
-        crowded = self._count(self._strangers) >= half or not self._known
+        crowded = len(self._strangers) >= half or not self._known
         return min(_payers(self._strangers if crowded else self._known), key=_worth, default=None)
 
-    @staticmethod
-    def _count(room: dict[str, dict[Guest, None]]) -> int:
-        return sum(map(len, room.values()))
 
-    @staticmethod
-    def _remove(room: dict[str, dict[Guest, None]], guest: Guest) -> bool:
-        neighbours = room.get(guest.address, {})
-        if guest not in neighbours:
-            return False
-        del neighbours[guest]
-        if not neighbours:
-            del room[guest.address]
-        return True
-
-
-def _payers(room: dict[str, dict[Guest, None]]) -> Iterable[Guest]:
+def _payers(room: Collection[Guest]) -> Collection[Guest]:
     """Those of the address that holds most; of all where none holds more than a few."""
-    largest = max(room.values(), key=len, default={})
-    if len(largest) > FEW:
-        return largest
-    return [guest for neighbours in room.values() for guest in neighbours]
+    held = Counter(guest.address for guest in room)
+    most = max(held, key=held.__getitem__, default="")
+    return [guest for guest in room if guest.address == most] if held[most] > FEW else room
 
 
 def _worth(guest: Guest) -> tuple[bool, int, float]:
-    # Where all are being answered, those that were answered most can miss one.
+    # If all are being answered, the one with the most answers can best miss one.
     owed = guest.owed
     return owed, -guest.answers if owed else guest.answers, guest.since

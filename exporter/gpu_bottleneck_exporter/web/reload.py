@@ -1,7 +1,8 @@
-"""The web configuration in force: read again when a file of it changes."""
+"""The web configuration in force, reread when one of its files changes."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import os
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from gpu_bottleneck_exporter.web.users import require_bcrypt
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 10.0
-"""For the files at the start: then there is nothing yet that could stay in force."""
+"""For reading the files at start-up, when no earlier configuration can stay in force."""
 
 Stamps = dict[Path, object]
 
@@ -31,45 +32,45 @@ class Active:
 
 
 class WebConfigFile:
-    """A web configuration file; `refresh` is for one thread."""
+    """A web configuration file; only one thread may call `refresh`."""
 
     active: Active
     """The newest configuration that worked."""
 
     def __init__(self, path: Path, patience: float = PATIENCE_SECONDS) -> None:
-        """Reads the file and the certificates that it names.
+        """Read the file and the certificates it names.
 
         Raises:
-            SettingsError: With one sentence that begins with the file's name.
+            SettingsError: With one sentence that begins with the flag and the file's name.
         """
         self._path = path
         self._seen: Stamps = {}
         self._forgotten = False
         try:
             self.active = in_time(patience, self._read)
-        except TimeoutError:
+        except concurrent.futures.TimeoutError:
             raise self._fault(
-                f"it, or a file that it names, could not be read within {patience:g} s; "
-                "does a file system hang?"
+                f"it, or a file that it names, was not read within {patience:g} s; is a file "
+                "system hanging?"
             ) from None
 
     def refresh(self) -> None:
-        """Reads what changed since the last time; takes as long as the file system does.
+        """Reread the files if one has changed; takes as long as the file system does.
 
-        Costs one stat a file. Files that were replaced, by a symbolic link to a
-        folder of new ones too, are read again at once. New ones that do not work leave
-        the old ones in force, and one line in the log.
+        Costs one stat per file. This also notices files that were replaced, or a symbolic link
+        that now leads to a folder of new ones. If the new ones do not work, the old ones stay
+        in force, and the log gets one line.
         """
         if self._forgotten or _stamps(self._seen) != self._seen:
             self._forgotten = False
             self._read_again()
 
     def forget(self) -> None:
-        """Lets the next `refresh` read everything; callable from any thread."""
+        """Make the next `refresh` read everything; callable from any thread."""
         self._forgotten = True
 
     def _read(self) -> Active:
-        # Stamped before it is read: what changes meanwhile is read again.
+        # Stamped before reading: a file that changes meanwhile is reread next time.
         self._seen = _stamps([self._path])
         try:
             config = parse(self._path)
@@ -88,11 +89,11 @@ class WebConfigFile:
             if (active.tls is None) != (self.active.tls is None):
                 raise self._fault("switching TLS on or off needs a restart")
         except SettingsError as error:
-            if _stamps(self._seen) == self._seen:  # else half of it was new: next time all is
+            if _stamps(self._seen) == self._seen:  # else it changed meanwhile: retried next time
                 logger.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
             return
         self.active = active
-        logger.info("The web configuration was read again: %s.", active.config.summary)
+        logger.info("Reloaded the web configuration: %s.", active.config.summary)
 
     def _fault(self, sentence: str) -> SettingsError:
         return SettingsError(f"--web.config.file {self._path}: {sentence}")
@@ -103,7 +104,7 @@ def _stamps(paths: Iterable[Path]) -> Stamps:
 
 
 def _stamp(path: Path) -> object:
-    """What changes with a file; None while there is none."""
+    """Values that change when the file does; None if there is no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - half the cost, at each request
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""The HTTP server: uvicorn over sockets that are already open.
+"""The HTTP server: uvicorn on sockets that are already open.
 
-Measured against the other servers by `tests/bench/http_servers.py`.
+`tests/bench/http_servers.py` compares it with other servers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import uvicorn
 from gpu_bottleneck_exporter.web.app import DEFAULT_TELEMETRY_PATH, make_app
 from gpu_bottleneck_exporter.web.arrival import Arrivals
 from gpu_bottleneck_exporter.web.door import Door
-from gpu_bottleneck_exporter.web.framing import OneLength
+from gpu_bottleneck_exporter.web.framing import one_length
 from gpu_bottleneck_exporter.web.guard import Guard
+from gpu_bottleneck_exporter.web.handshake import check_asyncio
 from gpu_bottleneck_exporter.web.listen import BACKLOG
-from gpu_bottleneck_exporter.web.protocol import LimitedProtocol, Limits
+from gpu_bottleneck_exporter.web.protocol import ClientLimits, LimitedProtocol
 from gpu_bottleneck_exporter.web.watch import WebConfigWatch
 
 if TYPE_CHECKING:
@@ -35,19 +36,19 @@ logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _FILES_ELSEWHERE = 128
-"""Of the exporter itself, and of connections that are just being accepted and closed."""
+"""Descriptors of the exporter itself, and of connections just being accepted or closed."""
 _HEAD_BYTES = 16 * 1024
-"""That a client can have kept for it before its request's head ends."""
+"""Of a request's head that may be buffered for a client before it is complete."""
 
 
 class WebServer:
     """Serves a content until `stop`; one object serves once.
 
-    Logging stays the caller's: uvicorn gets no logging set-up, and from it come
-    errors only, so that strangers who send nonsense cannot fill the log.
+    Logging is up to the caller: uvicorn gets no logging configuration and logs errors only, so
+    that malformed requests from strangers cannot fill the log.
 
-    Below the HTTP connections are `arrival.Arrivals`; a web configuration file puts
-    `guard.Guard` around the pages and, where it wants TLS, `handshake` between the two.
+    `arrival.Arrivals` sits below the HTTP connections. A web configuration file puts
+    `guard.Guard` around the pages and, if it asks for TLS, `handshake` below HTTP.
     """
 
     def __init__(
@@ -56,32 +57,35 @@ class WebServer:
         sockets: Sequence[socket.socket],
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         *,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
         web_config: WebConfigFile | None = None,
     ) -> None:
-        """Prepares the server; nothing runs before `serve`.
+        """Prepare the server; nothing runs before `serve`.
 
         Args:
-            content: What the pages say.
+            content: What the pages show.
             sockets: Listening sockets, as from `listen.bind`. `serve` closes them.
-            telemetry_path: Where scrapes go.
-            limits: On what clients may hold; by default those of `Limits`.
+            telemetry_path: The path of the metrics.
+            limits: On connections; by default those of `ClientLimits`.
             web_config: TLS, users and headers.
 
         Raises:
-            ExporterError: If the telemetry path is not usable.
+            ExporterError: If the telemetry path is not usable, or the configuration asks for TLS
+                and this Python does not fit (`handshake.check_asyncio`).
         """
-        limits = limits or Limits()
+        limits = limits or ClientLimits()
         self._sockets = list(sockets)
         self._app = make_app(content, telemetry_path)
         self._watch = WebConfigWatch(web_config) if web_config else None
         self._guard = Guard(self._app, self._watch) if self._watch else None
         tls = web_config is not None and web_config.active.tls is not None
+        if tls:
+            check_asyncio()
         self._arrivals = Arrivals(_possible(limits), self._watch if tls else None)
-        # Each argument that is the default elsewhere is named where an environment
-        # variable or an installed extra could otherwise change it.
+        # Defaults are spelled out where an environment variable or an installed extra could
+        # change them.
         config = uvicorn.Config(
-            OneLength(self._guard or self._app),
+            one_length(self._guard or self._app),
             interface="asgi3",
             http=LimitedProtocol,
             ws="none",
@@ -102,13 +106,13 @@ class WebServer:
 
     @property
     def connections(self) -> int:
-        """Connections that are open now."""
+        """How many connections are open now."""
         return len(self._arrivals.open)
 
     async def serve(self) -> None:
-        """Serves until `stop` or cancellation; closes all its sockets and threads.
+        """Serve until `stop` or cancellation; closes all sockets and ends the threads.
 
-        A thread inside a call into the content ends after that call.
+        Does not wait for a call into the content that is in progress.
         """
         try:
             await self._server.serve(self._sockets)
@@ -121,37 +125,38 @@ class WebServer:
             await self._hang_up()
 
     def reload(self) -> None:
-        """Reads the web configuration again; callable from any thread and signal handlers."""
+        """Reread the web configuration; callable from any thread and from signal handlers."""
         self._server.soon(self._reload)
 
     def _reload(self) -> None:
         if self._watch is None:
-            logger.info("Nothing to read again: there is no --web.config.file.")
+            logger.info("Nothing to reload: there is no --web.config.file.")
         else:
             self._reloading = asyncio.ensure_future(self._watch.reload())
 
     def stop(self) -> None:
-        """Lets `serve` end, soon; callable from any thread and from signal handlers."""
+        """Make `serve` end soon; callable from any thread and from signal handlers."""
         self._server.exit()
 
     async def _hang_up(self) -> None:
-        """Closes what uvicorn leaves open: after the grace period, and on cancellation."""
+        """Close what uvicorn leaves open after the grace period and on cancellation."""
         await self._server.shut()
         for sock in self._sockets:
             sock.close()
         state = self._server.server_state
         for task in list(state.tasks):
             task.cancel()
-        # Cancelled requests answer 503 before their connections go.
+        # Cancelled requests answer 503 before their connections are closed.
         await asyncio.gather(*state.tasks, return_exceptions=True)
         self._arrivals.hang_up()
-        await asyncio.sleep(0)  # the transports close their sockets in the next turn
+        await asyncio.sleep(0)  # transports close their sockets in the loop's next turn
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers, and waking once a second, not ten times.
+    """uvicorn's server with our `Door`, without signal handlers, waking once a second.
 
-    The program has handlers of its own, and ten wakings were a fifth of its idle cost.
+    The program has its own handlers, and uvicorn's ten wake-ups a second were a fifth of its
+    idle cost.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -161,10 +166,10 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._arrivals = arrivals
         self._early: list[Callable[[], object]] = []
-        self._wake: Callable[[], object] = bool
+        self._wake: Callable[[], object] = bool  # a no-op until the loop runs
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup([])  # the door is ours
+        await super().startup([])  # no sockets: `Door` accepts the connections
         arguments = {
             "config": self.config,
             "server_state": self.server_state,
@@ -180,9 +185,9 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         for work in self._early:
             work()
-        while not await self.on_tick(0):  # 0: renew the Date header each time
+        while not await self.on_tick(0):  # 0, as uvicorn renews the Date header every tenth tick
             self._arrivals.rush.look(len(self._arrivals.open))
-            # Not asyncio.wait_for: it makes a task each time.
+            # Not asyncio.wait_for, which makes a task each time before Python 3.12.
             alarm = self._loop.call_later(_TICK_SECONDS, woken.set)
             await woken.wait()
             woken.clear()
@@ -194,21 +199,21 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def shut(self) -> None:
-        """Accept no more; once is enough."""
+        """Stop accepting; may be called again."""
         if self._door is not None:
             await self._door.shut()
 
     def exit(self) -> None:
-        """Let `serve` end, from any thread."""
+        """Make `serve` end; callable from any thread."""
         self.should_exit = True
         self.soon(self._wake)
 
     def soon(self, work: Callable[[], object]) -> None:
-        """Do `work` on the event loop, once that runs and unless it has ended; from any thread."""
+        """Run `work` on the event loop once it runs, unless it has ended; from any thread."""
         if self._loop is None:
             self._early.append(work)
         elif not self._loop.is_closed():
-            # The loop may close between the two: then there is nothing left to wake.
+            # The loop may close after the check: then there is nothing left to wake.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(work)
 
@@ -217,8 +222,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _possible(limits: Limits) -> Limits:
-    """The limits, with no more connections than half of the files that can be spared."""
+def _possible(limits: ClientLimits) -> ClientLimits:
+    """The limits, with connections for at most half of the spare file descriptors."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return limits

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -20,23 +21,27 @@ from gpu_bottleneck_exporter.web.answer import Receive, unless_gone
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 256
+"""Correct passwords that are recognised without bcrypt; the oldest goes first."""
 _TURNS = 3
-"""One of so many is the newest's."""
+"""One check in three is for an address's newest password.
+
+With one in two, wrong passwords that came again at once kept ahead of other clients.
+"""
 _BCRYPT_BYTES = 72
 
 Users = Mapping[bytes, bytes]
-"""Hashes by name."""
+"""bcrypt hashes by user name."""
 
 
 class Credentials(NamedTuple):
-    """What a client says it is."""
+    """User and password as a client sent them."""
 
     user: bytes
     password: bytes
 
 
 def credentials(authorization: str) -> Credentials | None:
-    """Reads an Authorization header; None if it is no basic authentication."""
+    """Read an Authorization header; None if it is not basic authentication."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -49,7 +54,7 @@ def credentials(authorization: str) -> Credentials | None:
 
 
 def require_bcrypt() -> None:
-    """Raises SettingsError if the module is missing."""
+    """Raise SettingsError if the module is missing."""
     try:
         import bcrypt  # noqa: F401, PLC0415 - comes with an extra
     except ImportError:
@@ -58,17 +63,17 @@ def require_bcrypt() -> None:
         ) from None
 
 
+@dataclass(eq=False, slots=True)
 class Check:
-    """A password that waits to be checked, for all from one address who sent it."""
+    """A password waiting to be checked, for all requests of one address that sent it."""
 
-    def __init__(self, address: str, mark: bytes, work: Callable[[], bool]) -> None:
-        self.address = address
-        self.mark = mark
-        self.work = work
-        self.waiting: set[asyncio.Future[bool]] = set()
+    address: str
+    mark: bytes
+    work: Callable[[], bool]
+    waiting: set[asyncio.Future[bool]] = field(default_factory=set)
 
     def tell(self, result: bool | None) -> None:  # noqa: FBT001 - what a future is told
-        """Hands the result to those who wait; None: there will be none."""
+        """Give the result to the waiting requests; None cancels them, as there is none."""
         for future in self.waiting:
             if not future.done() and result is None:
                 future.cancel()
@@ -77,10 +82,10 @@ class Check:
 
 
 class Queue:
-    """Who is next: addresses by turns, of each the oldest twice and the newest once.
+    """The order of checks: addresses take turns, giving their oldest twice, then their newest.
 
-    So whoever sends many passwords keeps those of his own address waiting only. Even there
-    a newcomer has a chance to be next, and is after one and a half rounds at the latest.
+    So a client that sends many passwords delays only those of its own address. Even there, a
+    newcomer may be next, and is after one and a half rounds at the latest.
     """
 
     def __init__(self) -> None:
@@ -88,15 +93,15 @@ class Queue:
         self._turn = 0
 
     def find(self, address: str, mark: bytes) -> Check | None:
-        """The same password from the same address, if it waits already."""
+        """The check of the same password from the same address, if one is waiting."""
         return self._checks.get(address, {}).get(mark)
 
     def put(self, check: Check) -> None:
-        """Lets a check wait."""
+        """Queue a check."""
         self._checks.setdefault(check.address, {})[check.mark] = check
 
     def drop(self, check: Check) -> None:
-        """Forgets a check that nobody waits for; does nothing if it was taken."""
+        """Remove a check that nobody waits for; does nothing if it was taken."""
         of_one = self._checks.get(check.address, {})
         if of_one.get(check.mark) is check:
             del of_one[check.mark]
@@ -104,7 +109,7 @@ class Queue:
                 del self._checks[check.address]
 
     def take(self) -> Check | None:
-        """The next check; None if there is none."""
+        """Remove and return the next check; None if there is none."""
         if not self._checks:
             return None
         address = next(iter(self._checks))
@@ -118,10 +123,10 @@ class Queue:
 
 
 class Logins:
-    """Checks passwords, one at a time, and remembers those that were right.
+    """Checks passwords, one at a time, and remembers the correct ones.
 
-    bcrypt is slow by design; the next scrapes with the same password cost a keyed hash.
-    Nobody is refused for want of time: a client that waits sends no more passwords.
+    bcrypt is slow by design; later scrapes with the same password cost a keyed hash. Nobody is
+    refused for lack of time: a client that waits sends no more passwords.
     """
 
     def __init__(self) -> None:
@@ -132,7 +137,7 @@ class Logins:
         self._running: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Ends the thread, after the check that it is at; called on the event loop."""
+        """End the thread after its current check; call it on the event loop."""
         if self._running is not None:
             self._running.cancel()
         self._checks.shutdown(wait=False, cancel_futures=True)
@@ -140,17 +145,17 @@ class Logins:
     async def right(self, users: Users, said: Credentials, address: str, receive: Receive) -> bool:
         """Whether the user is one of `users` and the password is theirs.
 
-        What is wrong costs what the costliest hash does, whether there is such a user or
-        not and whatever their own hash costs, so that names cannot be found out by timing.
+        A wrong login takes the time of the costliest hash, whether the user exists or not and
+        whatever their own hash costs, so that timing does not reveal names.
 
         Args:
-            users: Who may come; not empty.
-            said: What the client says.
-            address: Where it comes from: passwords from one wait for each other.
-            receive: Tells when the client goes away.
+            users: Who may log in; not empty.
+            said: What the client sent.
+            address: Where it comes from; passwords from one address wait for each other.
+            receive: Shows when the client disconnects.
 
         Raises:
-            asyncio.CancelledError: If the client went away or the server is stopping.
+            asyncio.CancelledError: If the client disconnected or the server is stopping.
         """
         known = said.user in users
         costliest = max(users.values(), key=_cost)
@@ -186,7 +191,7 @@ class Logins:
                 result: bool | None = None
                 try:
                     result = await loop.run_in_executor(self._checks, check.work)
-                except Exception:  # else all others would wait for ever
+                except Exception:  # else all others would wait forever
                     logger.exception("A password could not be checked.")
                 finally:
                     check.tell(result)
@@ -194,9 +199,10 @@ class Logins:
             self._running = None
 
     def _mark(self, said: Credentials, hashed: bytes) -> bytes:
-        """Stands for a password in memory; worthless without the secret of this process."""
+        """Stands for a password in memory; worthless without this process's secret."""
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
         for part in (said.user, hashed, said.password):
+            # With lengths, so that parts cannot be divided differently and match.
             digest.update(len(part).to_bytes(8, "big") + part)
         return digest.digest()
 
@@ -207,15 +213,15 @@ class Logins:
 
 
 def _cost(hashed: bytes) -> int:
-    """In powers of two."""
+    """The cost of a hash, as a power of two."""
     return int(hashed[4:6])
 
 
 def _fits(password: bytes, hashed: bytes, costliest: int) -> bool:
-    """Whether it is the password; if it is not, after the work of the costliest hash."""
+    """Whether the password is right; a wrong one takes the work of the costliest hash."""
     if _checked(password, hashed):
         return True
-    # 2^c + 2^c + 2^(c+1) + … + 2^(m-1) = 2^m
+    # Makes up the difference: 2^c + 2^c + 2^(c+1) + … + 2^(m-1) = 2^m.
     for cost in range(_cost(hashed), costliest):
         _checked(password, b"%b%02d%b" % (hashed[:4], cost, hashed[6:]))
     return False
@@ -225,7 +231,7 @@ def _checked(password: bytes, hashed: bytes) -> bool:
     import bcrypt  # noqa: PLC0415 - comes with an extra
 
     try:
-        # htpasswd and Go hash the first 72 bytes; the module refuses more.
+        # htpasswd and Go hash only the first 72 bytes; this module refuses more.
         return bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed)
     except ValueError:
         return False

@@ -1,57 +1,79 @@
-"""A small YAML file as plain mappings, lists and strings; every fault is one sentence."""
+"""A small YAML file as plain mappings, lists and strings; every fault is one sentence.
+
+PyYAML comes with an extra: import this module only where a file is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import Any, Union
+
+import yaml
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.web.files import read_regular
-
-if TYPE_CHECKING:
-    import yaml
+from gpu_bottleneck_exporter.web.files import read_regular, shown
 
 MAX_BYTES = 256 * 1024
-_SHOWN_CHARACTERS = 60
 Value = Union[str, Sequence["Value"], Mapping[str, "Value"]]  # noqa: UP007 - evaluated
 
 
 def read(path: Path) -> Mapping[str, Value]:
-    """Reads a file whose top level is a mapping; an empty file is an empty one.
+    """Read a file whose top level is a mapping; an empty file gives an empty one.
 
-    Scalars stay the text that they are, so that a user may be called 007 or yes. A key
-    that stands twice is an error, as it is for Prometheus' own programs.
+    Scalars stay text, so that a user may be called 007 or yes. A duplicate key is an error, as it
+    is for Prometheus' own programs.
 
     Raises:
-        SettingsError: If there is no such file, it is no such YAML, or PyYAML is missing.
+        SettingsError: If the file cannot be read or is not such YAML.
     """
-    try:
-        import yaml  # noqa: PLC0415 - comes with an extra
-    except ImportError:
-        raise SettingsError(
-            "PyYAML is missing: pip install 'gpu-bottleneck-exporter[web-config]'"
-        ) from None
     text = _text(path)
     try:
-        node = yaml.compose(text, Loader=yaml.BaseLoader)
-        value = _Plain().value(node) if node else {}
+        value = yaml.load(text, Loader=_Plain)  # noqa: S506 - as safe as SafeLoader
     except yaml.YAMLError as error:
         raise SettingsError(_sentence(error)) from error
     except RecursionError:
         raise SettingsError("it is nested too deeply") from None
     except (ValueError, OverflowError):  # escapes and directives that PyYAML does not check
-        raise SettingsError("it holds an escape or a number that YAML does not have") from None
-    if value == "":
+        raise SettingsError("it contains an escape or a number that YAML does not have") from None
+    if value in (None, ""):
         return {}
     if not isinstance(value, Mapping):
-        raise SettingsError("it is not a mapping of keys to values")
+        raise SettingsError("it is not a mapping")
     return value
 
 
-def shown(text: str) -> str:
-    """A text from the file, quoted, on one line and not too long."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
+class _Plain(yaml.BaseLoader):
+    """Builds texts, lists and mappings, whatever the tags; refuses what YAML leaves undefined."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - PyYAML's
+        if node in self.recursive_objects:
+            raise _fault(node, "a part contains itself")
+        return super().construct_object(node, deep)
+
+    def construct_mapping(
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001, FBT002 - PyYAML's
+    ) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _fault(key, "a key is not a plain string")
+            if key.value in seen:
+                raise _fault(key, f"{shown(key.value)} occurs twice")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        text = str(super().construct_scalar(node))
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            raise _fault(node, "a string contains a character that is not allowed")
+        return text
+
+
+def _fault(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 def _text(path: Path) -> str:
@@ -65,52 +87,6 @@ def _text(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SettingsError("it is not UTF-8 text") from None
-
-
-class _Plain:
-    """Turns nodes into values; a node that has several names is turned once."""
-
-    def __init__(self) -> None:
-        self._done: dict[int, Value] = {}
-        self._begun: set[int] = set()
-
-    def value(self, node: yaml.Node) -> Value:
-        if id(node) not in self._done:
-            if id(node) in self._begun:
-                raise SettingsError(f"line {_line(node)}: a part contains itself")
-            self._begun.add(id(node))
-            self._done[id(node)] = self._turned(node)
-        return self._done[id(node)]
-
-    def _turned(self, node: yaml.Node) -> Value:
-        kind = node.id  # type: ignore[attr-defined] # which the stubs forgot
-        if kind == "mapping":
-            return self._mapping(node)
-        if kind == "sequence":
-            return [self.value(entry) for entry in node.value]
-        return _scalar(node)
-
-    def _mapping(self, node: yaml.Node) -> dict[str, Value]:
-        found: dict[str, Value] = {}
-        for key_node, value_node in node.value:
-            if key_node.id != "scalar":
-                raise SettingsError(f"line {_line(key_node)}: a key is not a plain text")
-            key = _scalar(key_node)
-            if key in found:
-                raise SettingsError(f"line {_line(key_node)}: {shown(key)} stands twice")
-            found[key] = self.value(value_node)
-        return found
-
-
-def _scalar(node: yaml.Node) -> str:
-    text = str(node.value)
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise SettingsError(f"line {_line(node)}: a text holds a character that none may hold")
-    return text
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
 
 
 def _sentence(error: Exception) -> str:

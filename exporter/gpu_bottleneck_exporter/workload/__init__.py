@@ -1,1 +1,1 @@
-"""Whose a GPU is: from its main processes to pod, container, job and user."""
+"""Who owns the work on a GPU: from its main processes to pod, container, job and user."""

@@ -1,4 +1,4 @@
-"""Names of containers by their ids, from the names of the links to their logs."""
+"""Container names by container id, from the names of the links to their logs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from gpu_bottleneck_exporter.workload.trouble import LINKS, KubeletTrouble
 
 _NAME = "([-.A-Za-z0-9]{1,253})"
 _LINK = re.compile(rf"{_NAME}_{_NAME}_{_NAME}-([0-9a-f]{{64}})\.log")
-"""`<pod>_<namespace>_<container>-<id>.log`: none of the names may have a `_`."""
+"""`<pod>_<namespace>_<container>-<id>.log`; Kubernetes allows no `_` in these names."""
 _AGAIN_SECONDS = 10.0
 
 
 class ContainerNames:
-    """Of the folder of links that the kubelet keeps; no log is opened."""
+    """Reads the folder of links that the kubelet keeps; opens no log."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the host's /var/log/containers, where there is one."""
+        """`folder`: the host's /var/log/containers, which may be missing."""
         self._folder = folder
         self._known: Mapping[str, Holder] = {}
         self._due = 0.0
 
     def of(self, ids: Collection[str], now: float) -> Mapping[str, Holder]:
-        """Those of the containers `ids` that are known, at monotonic time `now` in seconds."""
+        """Names of those containers among `ids` that are known, at monotonic `now` in seconds."""
         if now >= self._due and not self._known.keys() >= set(ids):
             self._due = now + _AGAIN_SECONDS
             self._known = {name: holder for name, holder in _linked(self._folder) if name in ids}
         return self._known
 
     def trouble(self) -> KubeletTrouble | None:
-        """Why no container can have a name, if so."""
+        """Why no container gets a name; None if the folder can be read."""
         try:
             os.scandir(self._folder).close()
         except OSError as error:

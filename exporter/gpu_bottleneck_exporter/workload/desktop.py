@@ -1,4 +1,4 @@
-"""Tells a desktop's processes from those of a job."""
+"""Telling a desktop's processes from those of a job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpu_bottleneck_exporter.workload.identity import NOBODY, owner_in_cgroup
 
 
 def without_desktop(reading: Processes, proc: Path) -> Processes:
-    """`reading` without a desktop: X server, compositor, browser.
+    """`reading` without the processes of a desktop: X server, compositor, browser.
 
-    They draw, compute nothing, and are of no container and no job: nobody has allocated the GPU
-    for them. One whose control group cannot be read stays. `proc` is the host's.
+    They only draw, and are in no container and no job: nobody allocated the GPU for them. A
+    process whose control group cannot be read is kept. `proc` is the host's.
     """
     kept = tuple(process for process in reading.processes if not _is_desktops(process, proc))
     return reading if len(kept) == len(reading.processes) else replace(reading, processes=kept)

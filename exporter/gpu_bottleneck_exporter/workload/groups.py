@@ -1,4 +1,4 @@
-"""Whose the control groups are that processes are in."""
+"""Who owns the control groups of processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SLURM_GROUPS = ("system.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/u
 
 
 class Groups:
-    """Many processes are in one group: what it says is found out once."""
+    """Owners by control group: determined once for all processes in a group."""
 
     def __init__(self, proc: Path, sysfs: Path = SYSFS) -> None:
-        """Both are the host's."""
+        """`proc`, `sysfs`: the host's."""
         self._proc = proc
         self._made_by_root = partial(made_by_root, sysfs)
         self._cgroups = sysfs / "fs/cgroup"
@@ -27,7 +27,7 @@ class Groups:
         self._slurm_tracks: bool | None = None
 
     def owner(self, pid: int) -> Owner:
-        """Pod, container and Slurm job of process `pid`; nobody's where it is gone."""
+        """Pod, container and Slurm job of process `pid`; `NOBODY` if it has ended."""
         text = read(self._proc / str(pid) / "cgroup")
         if not text:
             return NOBODY
@@ -39,17 +39,17 @@ class Groups:
         return self._known[text]
 
     def unit(self, pid: int) -> str:
-        """The container or Slurm job of a process; empty outside of any."""
+        """The container id or Slurm job of a process; empty if it is in neither."""
         owner = self.owner(pid)
         return owner.container_id or owner.slurm_job_id or ""
 
     def forget(self) -> None:
-        """Look again: a group may be made anew, and be somebody else's."""
+        """Read again: a group may have been recreated for another owner."""
         self._known.clear()
         self._slurm_tracks = None
 
     def slurm_tracks(self) -> bool:
-        """Whether Slurm has groups for its jobs here: then who is in none of them is of no job."""
+        """Whether Slurm creates groups for jobs here; then a process outside of them has no job."""
         if self._slurm_tracks is None:
             found = (next(self._cgroups.glob(one), None) for one in _SLURM_GROUPS)
             self._slurm_tracks = any(one is not None for one in found)

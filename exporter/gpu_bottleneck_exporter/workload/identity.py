@@ -1,4 +1,4 @@
-"""What a process's own files say about whose it is; pure functions over their text."""
+"""The owner of a process, from the text of its files in /proc; pure functions."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import NamedTuple
 _POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:$|:)"
 )
-"""A folder of a pod: `pod<uid>`, `kubepods-burstable-pod<uid with _>.slice`, and the latter with
-`:cri-containerd:<id>` behind it. The uid of a static pod is a hash."""
+"""Folder of a pod: `pod<uid>`, `kubepods-burstable-pod<uid with _>.slice`, or the latter followed
+by `:cri-containerd:<id>`. The uid of a static pod is a hash."""
 _CONTAINER = re.compile(r"(?:^|(?<!conmon)[-:])([0-9a-f]{64})(?:\.scope)?$")
-"""A folder of a container, whatever the runtime calls it: `<id>`, `docker-<id>.scope`,
-`cri-containerd-<id>.scope`, `crio-<id>`, `libpod-payload-<id>`. Not that of its conmon, which
-only looks after it."""
+"""Folder of a container in any runtime: `<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`,
+`crio-<id>`, `libpod-payload-<id>`. Not that of conmon, which only monitors the container."""
 _SLURM = re.compile(
     r"(?:^|/)(?:(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]+)/job_([0-9]{1,10})(?:/|$)"
 )
-"""Cgroup v2, then v1; `<node>_` and `_<node>` where several slurmd run on one machine."""
+"""Cgroup v2, then v1; with `<node>_` or `_<node>` if several slurmd run on one machine."""
 _USERS_OWN = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
-"""Below these a user makes and names groups."""
+"""Below these, users create and name groups themselves."""
 _JOB = re.compile(r"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?:\0|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a process is. None: it belongs to no such thing, or that is not known."""
+    """The owner of a process. None: not in one, or not known."""
 
     namespace: str | None = None
-    """Of the pod; only the kubelet knows the three names."""
+    """Namespace of the pod. This, `pod` and `container` are names, known to the kubelet only."""
     pod: str | None = None
     container: str | None = None
     pod_uid: str | None = None
@@ -38,7 +37,7 @@ class Owner:
     slurm_job_id: str | None = None
     user: str | None = None
     rendezvous: str | None = None
-    """A hash of where the ranks of its job meet."""
+    """A hash of the place where the ranks of its job meet."""
 
 
 NOBODY = Owner()
@@ -49,11 +48,11 @@ def owner_in_cgroup(
 ) -> Owner:
     """Pod, container and Slurm job that `text`, a /proc/PID/cgroup file, names.
 
-    `ours` is our own such file: what is around us is the machine, and nobody's container.
-    `made_by_root` tells, of controllers and a path, the beginning of the path that only root can
-    have made. Under cgroup v1 some hierarchies may lie outside of the pod or job: the line that
-    says most counts. Folders are told by their names, so it does not matter that a path in
-    another cgroup namespace begins with `/../..`.
+    `ours` is our own such file: if we run in a container, what lies around it is the node, not
+    somebody's container. `made_by_root` returns the beginning of a path, given with its
+    controllers, that only root can have created. Under cgroup v1 some hierarchies may lie outside
+    of the pod or job: the most specific line counts. Folders are recognised by name, so a path
+    from another cgroup namespace may begin with `/../..`.
     """
     around = {controllers: _around(path) for controllers, path in _lines(ours)}
     found = [
@@ -86,15 +85,16 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if path:
+            # The kernel appends this to the path of a group that was removed.
             yield controllers, path.removesuffix(" (deleted)")
 
 
 def _place(path: str, around: Sequence[str]) -> _Place:
-    """What the folders of `path` say, from the outermost on, but for those `around` us.
+    """What the folders of `path` name, from the outermost inwards, without those `around` us.
 
-    The outermost container counts, within a pod the pod's: what lies below was made in there,
-    and what runs in it is one tenant, however many containers it makes for itself. So does
-    whatever lies below a user's own groups.
+    The outermost container counts, within a pod the pod's: groups below it were created inside,
+    and everything in it is one tenant, however many containers it creates for itself. Groups
+    below a user's own count for nothing.
     """
     pod: str | None = None
     folders = path.split("/")
@@ -117,7 +117,7 @@ def _slurm_job(folders: Sequence[str]) -> str | None:
 
 
 def _around(path: str) -> Sequence[str]:
-    """Folders of our own `path` above our own pod or container: the node that we run in."""
+    """Folders of our own `path` above our own pod or container: those of the node."""
     folders = path.split("/")
     own = [
         depth
@@ -131,7 +131,7 @@ def _around(path: str) -> Sequence[str]:
 
 
 def _shared(folders: Sequence[str], around: Sequence[str]) -> int:
-    """How many of the first ones are the same."""
+    """Length of the common beginning."""
     pairs = enumerate(zip(folders, around, strict=False))
     return next((i for i, (one, other) in pairs if one != other), min(len(folders), len(around)))
 

@@ -1,36 +1,57 @@
-"""Whose a GPU is, from both sides: from its processes, and from what the kubelet gave."""
+"""The owners of a GPU from both sides: from its processes, and from the kubelet's allocations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.identity import Owner
-from gpu_bottleneck_exporter.workload.podresources import Holder
+from gpu_bottleneck_exporter.workload.podresources import Given, Holder
+
+MOST_HOLDERS = 32
+"""Per GPU."""
+Named = Callable[[str, str, Sequence[Identity]], Sequence[Identity]]
+"""The type of `Driver.named`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What is known of one GPU besides its processes."""
+    """What is known of one GPU apart from its processes."""
 
     holders: tuple[Holder, ...] = ()
-    """Containers that the kubelet gave it to."""
+    """Containers to which the kubelet gave it."""
     names: Mapping[str, Holder] = field(default_factory=dict)
-    """Containers by id."""
+    """Container names by container id."""
 
 
 NOTHING = Assigned()
 
 
-def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
-    """`owners` of the processes with their names, and holders without a process.
+def holders(
+    devices: Iterable[Given], gpus: Sequence[Identity], named: Named
+) -> dict[str, tuple[Holder, ...]]:
+    """Containers to which each of `gpus` was given, by uuid; sorted.
 
-    Names come by container id only: that a GPU has one pod and one holder does not make
-    them the same, for who was not given it can open it all the same. While a pod has no
-    names, any holder may be this pod, and none is told of: it would count as a second tenant.
+    A device name that fits several GPUs counts for none.
+    """
+    found: dict[str, set[Holder]] = {}
+    for device in devices:
+        matching = named(device.source, device.device, gpus)
+        if len(matching) == 1:
+            found.setdefault(matching[0].uuid, set()).add(device.holder)
+    return {uuid: tuple(sorted(having)[:MOST_HOLDERS]) for uuid, having in found.items()}
+
+
+def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
+    """The `owners` of processes, with names, and containers that were given it but do not use it.
+
+    Names are matched by container id only. That a GPU has one pod and one holder does not make
+    them the same, as a process can open a GPU that it was not given. While a pod has no name, any
+    holder may be that pod, so none is added: it would count as a second tenant.
     """
     named = tuple(_named(owner, assigned.names) for owner in owners)
-    # By the pod's uid: a container outside of any pod is not the kubelet's, and no holder.
+    # Only owners with a pod uid: a container outside of pods is not the kubelet's, so no holder.
     if any(owner.pod_uid and owner.pod is None for owner in named):
         return named
     seen = {(owner.namespace, owner.pod, owner.container) for owner in named}

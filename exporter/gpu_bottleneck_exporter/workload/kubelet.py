@@ -1,4 +1,4 @@
-"""The thread that asks the kubelet which container was given which GPU."""
+"""The thread that queries the kubelet: which container was given which GPU."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from pathlib import Path
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.workload.containers import ContainerNames
-from gpu_bottleneck_exporter.workload.devices import holders, read_minors
 from gpu_bottleneck_exporter.workload.identity import Owner
-from gpu_bottleneck_exporter.workload.join import Assigned
+from gpu_bottleneck_exporter.workload.join import Assigned, Named, holders
 from gpu_bottleneck_exporter.workload.podresources import METHOD, Given, Holder, given
 from gpu_bottleneck_exporter.workload.trouble import (
     MOUNT,
@@ -32,33 +31,35 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds."""
+    """Intervals in seconds."""
 
     look: float = 1.0
-    """Between two looks for a new pod."""
+    """Between two looks for new pods on the GPUs."""
     search: float = 3.0
-    """Between two looks for a socket where there is none."""
+    """Between two looks for the socket while there is none."""
     idle: float = 10.0
-    """Between two looks at who is on the GPUs, while there is no socket."""
+    """Between two looks at the owners of GPUs while there is no socket."""
     ask: float = 30.0
+    """Between two calls."""
     deadline: float = 5.0
+    """For one call."""
     first_retry: float = 2.0
-    """Doubled with each failure, and each answer without a GPU, up to `ask`."""
+    """Doubles with each failure, and each answer without a GPU, up to `ask`."""
     keep: float = 90.0
-    """An answer that is older is not shown any more."""
+    """After which an answer is no longer shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Whether the kubelet tells; None: nobody expects it to, or it is being asked."""
+    """Whether the kubelet answers; None: it is not expected to, or the first call is pending."""
 
     given: bool | None = None
     trouble: KubeletTrouble | None = None
-    """Why not; where it does tell, why pods have no names."""
+    """Why it does not answer; if it does, why pods have no names."""
 
     @property
     def pending(self) -> bool:
-        """Whether it has been asked for the first time, and its answer is not there yet."""
+        """Whether the first call has not been answered yet."""
         return self.given is None and self.trouble is not None
 
 
@@ -66,58 +67,56 @@ UNASKED = Condition()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the kubelet told at `at` (monotonic seconds)."""
+class Allocations:
+    """The kubelet's answer at `at` (monotonic seconds)."""
 
     at: float
     devices: tuple[Given, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where to look. `expected`: it is a gap if there is no socket."""
+class KubeletPaths:
+    """Where to look. `expected`: a missing socket is reported."""
 
     socket: Path
     logs: Path
-    proc: Path
     expected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """GPUs and MIG instances, and the owners of the processes on them."""
+class Occupancy:
+    """The owners of the processes on all GPUs."""
 
-    identities: tuple[Identity, ...] = ()
     owners: frozenset[Owner] = field(default_factory=frozenset)
 
     @property
     def pods(self) -> frozenset[str]:
-        """Their uids."""
+        """Uids of the owners' pods."""
         return frozenset(owner.pod_uid for owner in self.owners if owner.pod_uid)
 
     @property
     def containers(self) -> frozenset[str]:
-        """Their ids."""
+        """Ids of the owners' containers."""
         return frozenset(owner.container_id for owner in self.owners if owner.container_id)
 
 
 class KubeletWatch:
-    """Asks now and then, and whenever a pod is seen on a GPU that was not there before."""
+    """Queries the kubelet periodically, and as soon as a new pod is seen on a GPU."""
 
-    def __init__(self, places: Places, look_at_gpus: Callable[[], Seen], pace: Pace) -> None:
-        """`look_at_gpus` tells who is on them now; called from the thread."""
+    def __init__(
+        self, places: KubeletPaths, look_at_gpus: Callable[[], Occupancy], pace: Pace
+    ) -> None:
+        """`look_at_gpus` returns the present owners; it is called from this thread."""
         self._places = places
         self._look_at_gpus = look_at_gpus
         self._pace = pace
         self._containers = ContainerNames(places.logs)
         self._names: Mapping[str, Holder] = {}
-        self._identities: tuple[Identity, ...] = ()
-        self._minors: Mapping[str, int] = {}
-        self._answer: Answer | None = None
+        self._answer: Allocations | None = None
         self._answered: tuple[int, int] | None = None
-        """The socket that `_answer` came from."""
+        """The socket from which `_answer` came."""
         self._doubted = False
-        """Whether the last answer was not believed."""
+        """Whether the last answer was rejected."""
         self._condition = UNASKED
         self._socket: tuple[int, int] | None = None
         self._asked_about: frozenset[str] = frozenset()
@@ -129,36 +128,32 @@ class KubeletWatch:
         self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread; returns at once."""
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """End; a call in work may outlast `timeout_seconds`."""
+        """Stop the thread; a pending call may outlast `timeout_seconds`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
 
     @property
     def condition(self) -> Condition:
-        """Whether the kubelet tells, and why not."""
+        """Whether the kubelet answers, and if not, why."""
         return self._condition
 
-    def assigned(self, identities: Sequence[Identity]) -> Mapping[str, Assigned]:
-        """What is known of GPUs and MIG instances, all that there are, by uuid."""
+    def assigned(self, gpus: Sequence[Identity], named: Named) -> Mapping[str, Assigned]:
+        """Allocations by uuid; `gpus` must be all GPUs and MIG instances of the node."""
         answer = self._answer
         if answer is None or time.monotonic() - answer.at > self._pace.keep:
-            answer = Answer(0.0, ())
-        having = holders(answer.devices, identities, self._minors)
-        return {who.uuid: Assigned(having.get(who.uuid, ()), self._names) for who in identities}
+            answer = Allocations(0.0, ())
+        having = holders(answer.devices, gpus, named)
+        return {gpu.uuid: Assigned(having.get(gpu.uuid, ()), self._names) for gpu in gpus}
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            try:
+            with self._news.guarded(log, "polling the kubelet"):  # whatever it says, this goes on
                 self._look()
-            except Exception as error:  # noqa: BLE001 - whatever a kubelet says, it goes on
-                self._news.fault(log, "asking the kubelet", error)
-            else:
-                self._news.fault(log, "asking the kubelet", None)
             self._stop.wait(self._pace.look if self._socket else self._pace.search)
 
     def _look(self) -> None:
@@ -166,9 +161,6 @@ class KubeletWatch:
             return
         seen, now = self._look_at_gpus(), time.monotonic()
         self._names = self._containers.of(seen.containers, now)
-        if seen.identities != self._identities:
-            self._identities = seen.identities
-            self._minors = read_minors(self._places.proc, seen.identities)
         try:
             found = _identify(self._places.socket)
             if found is not None and self._is_due(found, seen.pods, now):
@@ -179,13 +171,13 @@ class KubeletWatch:
         except KubeletTrouble as trouble:
             self._due = time.monotonic() + self._retry
             self._retry = min(2 * self._retry, self._pace.ask)
-            # A new one: that which was raised keeps its frames, and they what was received.
+            # A copy: the raised one has a traceback, whose frames keep the reply in memory.
             kept = KubeletTrouble(trouble.sentence, trouble.remedy)
             self._tell(Condition(given=False, trouble=kept))
 
     def _is_idle(self) -> bool:
-        """Whether there is no kubelet to ask: then one look in many is enough."""
-        # Not Path.exists: that raises where it may not look.
+        """Whether to skip this look: without a socket, one every `Pace.idle` is enough."""
+        # Not Path.exists, which raises PermissionError.
         if self._socket is not None or os.path.exists(self._places.socket):  # noqa: PTH110
             self._idle_until = 0.0
             return False
@@ -199,7 +191,7 @@ class KubeletWatch:
         if found != self._socket:
             self._retry, self._doubted = self._pace.first_retry, False
             return True
-        # A pod that is new is asked about at once, but not through a pause after a failure.
+        # A new pod triggers a call at once, except during the pause after a failure.
         sure = self._condition.given and not self._doubted
         return now >= self._due or bool(sure and set(pods) - self._asked_about)
 
@@ -212,16 +204,16 @@ class KubeletWatch:
         try:
             devices = tuple(given(reply))
         except ValueError as error:
-            sentence = f"{self._places.socket} answered with nonsense: {error}"
+            sentence = f"{self._places.socket} sent an invalid answer: {error}"
             raise KubeletTrouble(sentence, UPGRADE) from error
-        self._take(Answer(at, devices))
+        self._take(Allocations(at, devices))
         self._tell(Condition(given=True, trouble=self._containers.trouble()))
 
-    def _take(self, answer: Answer) -> None:
-        """Believe `answer`, or ask again soon.
+    def _take(self, answer: Allocations) -> None:
+        """Accept `answer`, or reject it and query again soon.
 
-        A kubelet that has just started answers before it knows its pods: with none, or with those
-        of files on the node only. Meanwhile what was known stays; the second answer counts.
+        A kubelet that has just started answers before it knows its pods: with none, or with
+        static pods only. Until then the last answer stays; a second answer in a row is accepted.
         """
         self._doubted = not self._doubted and self._lacks(answer.devices)
         if self._doubted or answer.devices:
@@ -231,22 +223,22 @@ class KubeletWatch:
             if answer.devices:
                 self._due = answer.at + self._pace.ask
                 return
-        # It may still not know them: an empty node is asked ever less often.
+        # It may still not know its pods; if the node stays empty, it is queried ever less often.
         self._due = answer.at + self._retry
         self._retry = min(2 * self._retry, self._pace.ask)
 
     def _lacks(self, devices: Collection[Given]) -> bool:
-        """Whether all is gone at once, or some of it with the kubelet that told of it."""
+        """Whether all devices vanished at once, or some together with a restart of the kubelet."""
         known = self._answer.devices if self._answer else None
         if not devices:
             return known != ()
         return self._socket != self._answered and not set(known or ()) <= set(devices)
 
-    def _miss(self, seen: Seen) -> None:
+    def _miss(self, seen: Occupancy) -> None:
         if self._places.expected or seen.pods or self._socket is not None:
             sentence = f"there is no socket {self._places.socket}"
             self._tell(Condition(given=False, trouble=KubeletTrouble(sentence, MOUNT)))
-        # Whatever comes next is a new one.
+        # Matches no socket: the next one counts as new.
         self._socket = (0, 0) if self._socket else None
 
     def _tell(self, condition: Condition) -> None:
@@ -261,7 +253,10 @@ class KubeletWatch:
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
-    """Which socket it is: one that was made anew is another. None where there is none."""
+    """Inode and ctime of the socket, which change when it is recreated; None if it is missing.
+
+    Raises KubeletTrouble.
+    """
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -271,5 +266,5 @@ def _identify(path: Path) -> tuple[int, int] | None:
     except (OSError, ValueError) as error:
         raise KubeletTrouble(f"{path}: {error}", MOUNT) from error
     if not stat.S_ISSOCK(found.st_mode):
-        raise KubeletTrouble(f"{path} is no socket", MOUNT)
+        raise KubeletTrouble(f"{path} is not a socket", MOUNT)
     return found.st_ino, found.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Reads from /proc whose the processes are that hold a GPU."""
+"""The owners of the processes that hold a GPU, from /proc."""
 
 from __future__ import annotations
 
@@ -11,35 +11,31 @@ from gpu_bottleneck_exporter.ageing import OFTEN_NS, Ageing
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import environment, real_uid
 from gpu_bottleneck_exporter.workload.groups import Groups
-from gpu_bottleneck_exporter.workload.identity import (
-    NOBODY,
-    Owner,
-    slurm_job_in_environment,
-)
+from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, slurm_job_in_environment
 from gpu_bottleneck_exporter.workload.rendezvous import named, rendezvous
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 MOST_OWNERS = 8
-"""Of one GPU; more would be a matter of a program that forks without end."""
+"""Per GPU; only a program that forks without end would have more."""
 
 Started = tuple[int, int | None]
-"""A process: its pid, and its start since boot in clock ticks, since pids are used again."""
+"""A process: its pid, and its start in clock ticks since boot, as pids are reused."""
 
 
 class Known(NamedTuple):
-    """What was read of a process, and when it is to be read again."""
+    """The owner of a process, and when to read it again."""
 
     ageing: Ageing
     owner: Owner
 
 
 class OwnerReader:
-    """Reads each process as `Ageing` says, however many GPUs it holds."""
+    """Reads each process when `Ageing` has it due, once for all GPUs that it holds."""
 
     def __init__(
         self, proc: Path, users: UserNames | None = None, groups: Groups | None = None
     ) -> None:
-        """`proc`: the host's; `groups` may be another reader's, too, in the same thread."""
+        """`proc`: the host's; `groups` may be shared with another reader in the same thread."""
         self._proc = proc
         self._users = users or UserNames(proc)
         self._groups = groups or Groups(proc)
@@ -49,7 +45,7 @@ class OwnerReader:
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
         """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
 
-        One whose processes meet in several places has none: they are of several jobs.
+        An owner whose processes meet in several places gets none: they belong to several jobs.
         """
         places: dict[Owner, set[str]] = {}
         for owner in {self._owner(process, now_ns) for process in processes} - {NOBODY}:
@@ -67,7 +63,7 @@ class OwnerReader:
         if not known.ageing.is_due(now_ns):
             return known.owner
         self._forget_those_gone(now_ns)
-        if now_ns != self._looked_ns:
+        if now_ns != self._looked_ns:  # once a tick is enough
             self._looked_ns = now_ns
             self._groups.forget()
         owner = read_owner(self._proc, process[0], self._users, self._groups)
@@ -75,6 +71,7 @@ class OwnerReader:
         return owner
 
     def _forget_those_gone(self, now_ns: int) -> None:
+        # Entries that are long due were not asked for: their process no longer holds a GPU.
         overdue = [
             key for key, known in self._known.items() if now_ns - known.ageing.due_ns > OFTEN_NS
         ]
@@ -83,11 +80,14 @@ class OwnerReader:
 
 
 def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups | None = None) -> Owner:
-    """Whose process `pid` is; the environment takes the same user or the right to ptrace."""
+    """The owner of process `pid`.
+
+    Reading its environment takes the same user or the permission to ptrace.
+    """
     groups = groups or Groups(proc)
     variables = environment(proc, pid)
     owner = groups.owner(pid)
-    # Anybody may say so in an environment: believed where Slurm has no groups that say it.
+    # Anybody can set SLURM_JOB_ID: believe it only if Slurm creates no control groups here.
     if owner.slurm_job_id is None and not groups.slurm_tracks():
         owner = replace(owner, slurm_job_id=slurm_job_in_environment(variables))
     if place := rendezvous(proc, pid, variables, groups.unit(pid)):

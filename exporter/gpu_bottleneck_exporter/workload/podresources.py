@@ -1,6 +1,9 @@
 """The kubelet's answer to v1.PodResourcesLister/List: which container was given which device.
 
-Read from protobuf's wire format, as it takes six of its messages' fields only.
+Parsed from protobuf's wire format by hand, as few of its fields are needed. Their numbers, from the
+kubelet's podresources/v1/api.proto: pod {name 1, namespace 2, containers 3 {name 1, devices 2
+{resource_name 1, device_ids 2}, dynamic_resources 5 {claim_resources 4 {cdi_devices 1, driver_name
+2, device_name 4}}}}.
 """
 
 from __future__ import annotations
@@ -9,13 +12,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 METHOD = "/v1.PodResourcesLister/List"
-DRA_DRIVER = "gpu.nvidia.com"
-"""NVIDIA's driver for Dynamic Resource Allocation."""
-_RESOURCES = "nvidia.com/"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Wire types of protobuf, in the low three bits of a field's key."""
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _MOST_SHIFT = 63
+"""A varint has ten bytes at most, of seven bits each."""
 _MORE = 0x80
+"""Set in all bytes of a varint except the last."""
 
 
 class Holder(NamedTuple):
@@ -27,52 +30,50 @@ class Holder(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A device as the kubelet calls it, by a device plugin or, if `claimed`, by a claim (DRA)."""
+    """A device by the kubelet's name for it."""
 
     holder: Holder
+    source: str
+    """A device plugin's resource, a DRA driver, or "" for a claim without a driver's name."""
     device: str
-    claimed: bool
 
 
 def given(reply: bytes) -> Iterator[Given]:
-    """NVIDIA's devices in `reply`, with their holders.
-
-    Raises ValueError if it is no such message.
-    """
+    """The devices in `reply`, GPUs or not, with their holders. Raises ValueError if malformed."""
     for pod in _messages(reply, 1):
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _messages(pod, 3):
             holder = Holder(namespace, name, _text(container, 1))
             if all(holder):
-                yield from (Given(holder, name, claimed=False) for name in _devices(container))
-                yield from (Given(holder, name, claimed=True) for name in _claimed(container))
+                yield from (Given(holder, *found) for found in _devices(container))
+                yield from (Given(holder, *found) for found in _claimed(container))
 
 
-def _devices(container: bytes) -> Iterator[str]:
+def _devices(container: bytes) -> Iterator[tuple[str, str]]:
     for device in _messages(container, 2):
-        if _text(device, 1).startswith(_RESOURCES):
-            yield from (identity.decode() for identity in _messages(device, 2))
+        if resource := _text(device, 1):
+            yield from ((resource, identity.decode()) for identity in _messages(device, 2))
 
 
-def _claimed(container: bytes) -> Iterator[str]:
-    """Names of devices; those of CDI where an older kubelet tells no others."""
+def _claimed(container: bytes) -> Iterator[tuple[str, str]]:
+    """Drivers and names of claimed devices; CDI names if an older kubelet sends no others."""
     for dynamic in _messages(container, 5):
         for resource in _messages(dynamic, 4):
             driver, device = _text(resource, 2), _text(resource, 4)
-            if driver == DRA_DRIVER and device:
-                yield device
+            if driver and device:
+                yield driver, device
             elif not driver:
-                yield from (_text(cdi, 1) for cdi in _messages(resource, 1))
+                yield from (("", _text(cdi, 1)) for cdi in _messages(resource, 1))
 
 
 def _text(message: bytes, number: int) -> str:
-    """A field's last value, as protobuf has it; empty where there is none."""
+    """The last value of field `number`, which counts in protobuf; empty if there is none."""
     *_, last = (b"", *_messages(message, number))
     return last.decode()
 
 
 def _messages(message: bytes, number: int) -> Iterator[bytes]:
-    """Values of field `number`: texts or messages."""
+    """Values of field `number`: strings or messages. Raises ValueError."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -85,16 +86,16 @@ def _messages(message: bytes, number: int) -> Iterator[bytes]:
         elif kind in _FIXED:
             length = _FIXED[kind]
         else:
-            raise ValueError(f"no such wire type: {kind}")
+            raise ValueError(f"unknown wire type: {kind}")
         value, at = message[at : at + length], at + length
         if at > len(message):
-            raise ValueError("the message is cut short")
+            raise ValueError("the message is truncated")
         if kind == _BYTES and key >> 3 == number:
             yield value
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends."""
+    """The varint at `at`, and where it ends. Raises ValueError."""
     number = 0
     for shift in range(0, _MOST_SHIFT + 1, 7):
         if at >= len(message):
@@ -104,4 +105,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         number |= (byte & ~_MORE) << shift
         if byte < _MORE:
             return number, at
-    raise ValueError("no number where one must be")
+    raise ValueError("a number is missing")

@@ -1,4 +1,4 @@
-"""Where the ranks of a distributed job meet: what tells that processes of many pods are one job."""
+"""Where the ranks of a distributed job meet: it shows which processes in many pods are one job."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ Place = tuple[str, ...]
 
 
 def rendezvous(proc: Path, pid: int, environment: str, unit: str = "") -> Place | None:
-    """Equal for processes of one job: address, port, user, and where it is if that matters.
+    """Address, port and user, the same for all processes of one job; None for a single process.
 
-    `environment` is the text of /proc/PID/environ. torchrun and its like put MASTER_ADDR,
-    MASTER_PORT and WORLD_SIZE there. It counts among processes of one user, and an address of
-    the machine itself within one network namespace and one `unit`, the process's container or
-    Slurm job. None for a process that is alone.
+    `environment` is the text of /proc/PID/environ, where torchrun and similar launchers set
+    MASTER_ADDR, MASTER_PORT and WORLD_SIZE. A loopback address is only unique within one network
+    namespace and one `unit` (the process's container or Slurm job), so these are added to it.
     """
     variables = dict(entry.partition("=")[::2] for entry in environment.split("\0"))
     address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
@@ -34,12 +33,12 @@ def rendezvous(proc: Path, pid: int, environment: str, unit: str = "") -> Place 
 
 
 def named(place: Place) -> str:
-    """A short hash of `place`: an address in clear text would tell strangers of a job's network."""
+    """A short hash of `place`: a plain address would disclose the job's network."""
     return hashlib.sha256("\0".join(place).encode(errors="replace")).hexdigest()[:_DIGITS]
 
 
 def _network(proc: Path, pid: int) -> str:
-    """The same within one network namespace only, of all machines."""
+    """Identifies a network namespace among those of all machines."""
     boot = read(proc / "sys/kernel/random/boot_id") or ""
     return f"{boot.strip()}/{network_namespace(proc, pid)}"
 
@@ -54,7 +53,7 @@ def _is_here(address: str) -> bool:
 
 
 def _is_here_in_short(address: str) -> bool:
-    """Of `127.1` and its like, which the C library knows."""
+    """Whether it is a short form such as `127.1`, which the C library accepts."""
     try:
         return is_here(IPv4Address(socket.inet_aton(address)))
     except (OSError, ValueError):

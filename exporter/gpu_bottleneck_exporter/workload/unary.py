@@ -1,6 +1,6 @@
-"""One gRPC call over a Unix socket, without arguments: a request is an empty message.
+"""One gRPC call over a UNIX socket, without arguments: the request is an empty message.
 
-By h2, a tenth of grpcio in memory; the connection lives as long as the call.
+Uses h2, which needs a tenth of grpcio's memory. Each call opens its own connection.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.workload.trouble import (
     INSTALL,
     ROOT_ONLY,
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 * 2**20
 _EMPTY_MESSAGE = b"\0\0\0\0\0"
 _PREFIX_BYTES = 5
+"""Before each gRPC message: a flag for compression, and the length in four bytes."""
 _ROOM = 65536
 _MOST_TEXT = 200
 _OK, _TOO_LATE = b"0", b"4"
+"""gRPC status codes OK and DEADLINE_EXCEEDED."""
 _REMEDIES = {b"7": ROOT_ONLY, b"12": UPGRADE, b"16": ROOT_ONLY}
 """By gRPC status: permission denied, unimplemented, unauthenticated."""
 
@@ -44,7 +47,7 @@ class _Reply:
 def call(path: Path, method: str, deadline_seconds: float, most_bytes: int = MOST_BYTES) -> bytes:
     """The message with which the server at `path` answers `method`.
 
-    Raises KubeletTrouble, at the latest after `deadline_seconds`, however slowly it answers.
+    Raises KubeletTrouble, after `deadline_seconds` at the latest, however slowly it answers.
     """
     deadline = time.monotonic() + deadline_seconds
     try:
@@ -72,6 +75,7 @@ def _converse(channel: socket.socket, method: str, deadline: float, most_bytes: 
     connection = _request(method, deadline)
     reply = _Reply(bytearray())
     while not reply.ended:
+        # The deadline is that of the whole call, however slowly its bytes arrive.
         channel.settimeout(_left(deadline))
         if waiting := connection.data_to_send():
             channel.sendall(waiting)
@@ -81,8 +85,8 @@ def _converse(channel: socket.socket, method: str, deadline: float, most_bytes: 
         for event in connection.receive_data(received):
             _take(connection, reply, event)
         if len(reply.body) > most_bytes:
-            raise ConnectionError(f"it answered with more than {most_bytes} bytes")
-    if reply.status == _TOO_LATE:
+            raise ConnectionError(f"its answer exceeds {most_bytes} bytes")
+    if reply.status == _TOO_LATE:  # the server noticed our deadline before we did
         raise TimeoutError
     return reply
 
@@ -113,6 +117,7 @@ def _take(connection: H2Connection, reply: _Reply, event: Event) -> None:
 
     if isinstance(event, events.DataReceived):
         reply.body += event.data or b""
+        # Reopens the window of HTTP/2's flow control, or a long reply would stall.
         if event.flow_controlled_length:
             connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
     elif isinstance(event, events.ResponseReceived | events.TrailersReceived):
@@ -122,25 +127,21 @@ def _take(connection: H2Connection, reply: _Reply, event: Event) -> None:
     elif isinstance(event, events.StreamEnded):
         reply.ended = True
     elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
-        raise ConnectionError(f"it broke off the call ({event.error_code!s})")
+        raise ConnectionError(f"it cancelled the call ({event.error_code!s})")
 
 
 def _message(path: Path, reply: _Reply) -> bytes:
     if reply.status is None:
         raise KubeletTrouble(f"{path} does not speak gRPC", UPGRADE)
     if reply.status != _OK:
-        told = f"gRPC status {_printable(reply.status)}: {_printable(reply.message)}"
+        told = b"gRPC status %b: %b" % (reply.status[:_MOST_TEXT], reply.message[:_MOST_TEXT])
         remedy = _REMEDIES.get(reply.status, UNWELL)
-        raise KubeletTrouble(f"{path} refuses ({told})", remedy)
+        sentence = f"{path} refuses ({printable(told.decode('ascii', 'replace'))})"
+        raise KubeletTrouble(sentence, remedy)
     prefix, message = reply.body[:_PREFIX_BYTES], bytes(reply.body[_PREFIX_BYTES:])
     if prefix != b"\0" + len(message).to_bytes(4, "big"):
         raise KubeletTrouble(f"{path} answered with no gRPC message", UPGRADE)
     return message
-
-
-def _printable(text: bytes) -> str:
-    shown = text[:_MOST_TEXT].decode("ascii", "replace")
-    return "".join(c if c.isprintable() else "?" for c in shown)
 
 
 def _left(deadline: float) -> float:

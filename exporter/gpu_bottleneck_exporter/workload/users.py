@@ -1,4 +1,4 @@
-"""Names of users, where the names known here are those of the host."""
+"""User names by user id, if the names known here are the host's."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.mounts import mount_at
+from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 _PATIENCE_SECONDS = 0.05
+"""How long a caller waits for a name; one that comes later is used from the next read on."""
 _AGAIN_SECONDS = 600.0
+"""Between two look-ups of a user without a name."""
 _LONGEST = 64
-"""Directories may have what useradd does not allow; a name is shown as a label."""
+"""A directory service may allow names that useradd does not; they become label values."""
 _ROOT = 0
 
 
 def known_name(uid: int) -> str | None:
-    """From /etc/passwd or a directory service, which may take its time."""
+    """The name from /etc/passwd or a directory service, which may be slow; None without one."""
     try:
         name = pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -28,9 +30,9 @@ def known_name(uid: int) -> str | None:
 
 
 class UserNames:
-    """Names by user id, the id as text where there is none.
+    """Names by user id; the id as text if there is none.
 
-    Of a container's own /etc/passwd we believe nothing but that 0 is root.
+    A container's own /etc/passwd does not describe the host's users, except that 0 is root.
     """
 
     def __init__(self, proc: Path, look_up: Callable[[int], str | None] = known_name) -> None:
@@ -48,7 +50,7 @@ class UserNames:
         return self._known.get(uid, str(uid))
 
     def _ask(self, uid: int) -> None:
-        """In a thread of its own: a directory that does not answer must not hold us up."""
+        """Look the name up in a new thread: a directory that does not answer must not block us."""
         now = time.monotonic()
         busy = self._asking is not None and self._asking.is_alive()
         if busy or now < self._due.get(uid, now):
@@ -65,15 +67,15 @@ class UserNames:
 
 
 def _users_are_the_hosts(proc: Path) -> bool:
-    """Whether our root folder is that of the machine's first process, hence its /etc/passwd too."""
+    """Whether our root folder is that of the machine's process 1, and so our /etc/passwd."""
     ours = _root(proc / "self")
     return bool(in_hosts_pid_namespace(proc)) and ours is not None and ours == _root(proc / "1")
 
 
 def _root(process: Path) -> tuple[str, str] | None:
-    """Device and folder of what `process` has mounted as its root.
+    """Device and folder of the root mount of `process`.
 
-    The mount's number would not do: a service with a mount namespace of its own has others.
+    Mount ids cannot be compared: a service with its own mount namespace has different ones.
     """
-    mount = mount_at(process, "/")
+    mount = mount_points(process).get("/")
     return (mount.device, mount.root) if mount else None

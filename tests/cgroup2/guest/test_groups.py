@@ -1,4 +1,4 @@
-"""What the readers say of groups that the kernel really holds back, and what it says itself."""
+"""What the readers report about groups that the kernel really throttles, and the kernel itself."""
 
 from __future__ import annotations
 
@@ -77,10 +77,7 @@ def test_the_machine_has_nothing_but_v2() -> None:
 
 
 def test_a_quota_holds_back_as_long_as_we_say(tmp_path: Path) -> None:
-    with (
-        limited(Limits(cpu_cores=QUOTA), tmp_path) as (group,),
-        running((group,), BURN) as pid,
-    ):
+    with limited(Limits(cpu_cores=QUOTA), tmp_path) as (group,), running((group,), BURN) as pid:
         ours = read_by_us(pid)
         assert (ours.unified, ours.cpu, ours.memory) == (group, group, group)
         assert ours.cpu_limit() == (group, QUOTA)
@@ -96,14 +93,14 @@ def test_a_quota_holds_back_as_long_as_we_say(tmp_path: Path) -> None:
     held = (after.throttled_ns or 0) - (before.throttled_ns or 0)
     periods = after.throttling.periods - before.throttling.periods
     ran_out = after.throttling.throttled_periods - before.throttling.throttled_periods
-    # One task that always wants to run: what it does not get, it is held back.
+    # One task that always wants to run: it is throttled for all the time that it lacks.
     assert held / (held + used) == pytest.approx(1 - QUOTA, abs=0.1)
     assert periods >= 50
     assert ran_out / periods > 0.8
     stalled = {
         kind: after.pressure_ns[kind] - before.pressure_ns[kind] for kind in after.pressure_ns
     }
-    # Held back is waiting for a CPU, and nobody else in the group runs meanwhile.
+    # Throttled means waiting for a CPU, while nothing else in the group runs.
     assert stalled["cpu", "some"] / held > 0.7
     assert stalled["cpu", "full"] / held > 0.7
     assert max(ns for (what, _), ns in stalled.items() if what != "cpu") / held < 0.1
@@ -120,7 +117,7 @@ def test_the_quota_of_the_group_above_is_found(tmp_path: Path) -> None:
             until(lambda: of_kernel(group / "cpu.stat")["nr_throttled"] > 10, "throttling")
             held = [of_kernel(level / "cpu.stat")["throttled_usec"] for level in (child, group)]
             found = ours.throttling()
-    # The kernel counts at the level that has the quota, and only there.
+    # The kernel counts only at the level that has the quota.
     assert held[0] == 0
     assert found is not None
     assert found.throttled_ns is not None
@@ -164,7 +161,7 @@ def test_data_larger_than_the_limit_is_read_again(tmp_path: Path) -> None:
     stalled = {
         kind: after.pressure_ns[kind] - before.pressure_ns[kind] for kind in after.pressure_ns
     }
-    # What was pushed out and must be read again is a wait for memory, and for the disk.
+    # Rereading evicted pages is a wait for memory and for the disk.
     assert stalled["memory", "some"] > 0
     assert stalled["io", "some"] > 0
 

@@ -1,7 +1,7 @@
-"""Jobs that v2's limits hold back: what the accounting finds is the limit.
+"""Jobs that v2's limits hold back: the accounting must find the limit.
 
-The machine is emulated, ten times slower than a real one: what the exporter has not seen for want
-of CPU time is `unknown`, as it is to be, and is left aside here.
+The machine is emulated and ten times slower than a real one: whatever the exporter misses for lack
+of CPU time is `unknown`, as it should be, and is ignored here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter import stall
+from gpu_bottleneck_exporter.accounting import stall
 from scenarios import measure
 from scenarios.cases import CASES, Case
 

@@ -1,4 +1,4 @@
-"""Processes that do nothing, each in a way of its own: `python -m stacks.loops.asleep HOW`."""
+"""Processes that do nothing, each in its own way: `python -m stacks.loops.asleep HOW`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sleep_between() -> None:
 
 
 def stopped() -> None:
-    """Somebody has stopped it."""
+    """A stopped process."""
     _warm()
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -36,7 +36,7 @@ def wait_for_event() -> None:
 
 
 def wait_for_lock() -> None:
-    """A lock that it holds itself."""
+    """A lock that the process holds itself."""
     _warm()
     lock = threading.Lock()
     lock.acquire()
@@ -44,7 +44,7 @@ def wait_for_lock() -> None:
 
 
 def wait_with_timeout() -> None:
-    """Looks every now and then whether there is something to do."""
+    """Polls for something to do."""
     _warm()
     while not threading.Event().wait(0.5):
         pass
@@ -83,27 +83,27 @@ def wait_for_signal() -> None:
 
 
 def event_loop() -> None:
-    """An event loop on which nothing happens."""
+    """An idle event loop."""
     _warm()
     asyncio.run(asyncio.sleep(_FOREVER))
 
 
 def wait_for_pipe() -> None:
-    """Its input, which comes from a program that writes nothing."""
+    """Its input, from a program that writes nothing."""
     source, _ = os.pipe()
     _warm()
     os.read(source, 1)
 
 
 def poll_pipe() -> None:
-    """The same, in poll."""
+    """The same input, in poll."""
     source, _ = os.pipe()
     _warm()
     select.select([source], [], [])
 
 
 def prompt() -> None:
-    """Somebody in front of a terminal, who types nothing."""
+    """A terminal where nobody types."""
     child, terminal = pty.fork()
     if not child:
         _warm()

@@ -1,4 +1,4 @@
-"""Loops with something beside them that must not be blamed: `... beside WHAT LOOP`."""
+"""Loops next to something that must not be blamed: `... beside WHAT LOOP`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stacks.loops.sockets import with_timeout
 
 
 def connection() -> None:
-    """A thread that waits on an open connection for news that never come."""
+    """A thread that waits on an open connection for messages that never come."""
 
     def listen() -> None:
         with socket.create_connection((HOST, port("lines"))) as opened:
@@ -41,23 +41,23 @@ def connection() -> None:
 
 
 def metrics() -> None:
-    """A thread that serves metrics, which nobody asks for."""
+    """A thread that serves metrics that nobody scrapes."""
     server = ThreadingHTTPServer((HOST, PORT), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
 def idle_workers() -> None:
-    """Loader workers that are done, for a loader that nobody asks."""
+    """Loader workers that are done, for a loader that nobody reads."""
     workers(lambda: partial(burn, QUICK))
 
 
 def logger() -> None:
-    """A child that logs: it wakes up now and then, and tells a server."""
+    """A child that logs: it wakes up regularly and reports to a server."""
     multiprocessing.get_context("fork").Process(target=_log, daemon=True).start()
 
 
 def shell() -> None:
-    """A child that sleeps, as a progress bar of somebody's does."""
+    """A child that sleeps, as a progress bar does."""
     subprocess.Popen(["sleep", "1000000"])
 
 
@@ -70,7 +70,7 @@ def _log() -> None:
 
 
 def checkpoint_thread() -> None:
-    """A thread that writes to the disk all the time, and for which nobody waits."""
+    """A thread that always writes to the disk, and that nobody waits for."""
     path = FOLDER / "written"
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""Clients of a broker that has nothing for them: `python -m stacks.loops.broker HOW`."""
+"""Clients of a broker without messages: `python -m stacks.loops.broker HOW`."""
 
 # mypy: disable-error-code="import-not-found"
 
@@ -13,7 +13,7 @@ from stacks.loops.common import HOST, hold, port, warm
 
 
 def subscribed(broker: redis.Redis) -> None:
-    """Told of nothing."""
+    """A subscriber that gets no message."""
     channel = broker.pubsub()
     channel.subscribe("news")
     for _ in channel.listen():
@@ -21,13 +21,13 @@ def subscribed(broker: redis.Redis) -> None:
 
 
 def waiting_for_job(broker: redis.Redis) -> None:
-    """A worker that waits for its first job, for as long as it takes."""
+    """A worker that waits for its first job without a timeout."""
     while True:
         broker.blpop(["jobs"], timeout=0)
 
 
 def asking_for_job(broker: redis.Redis) -> None:
-    """The same, asking anew each second, as task queues do."""
+    """The same, but asking again each second, as task queues do."""
     while True:
         broker.brpop(["jobs"], timeout=1)
 

@@ -15,12 +15,12 @@ _one_at_a_time = threading.Lock()
 
 
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
-    """Bytes in, bytes out: no protocol needs to be generated."""
+    """Bytes in, bytes out: no generated protocol code is needed."""
 
     def service(
         self, _details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Find what answers."""
+        """Find the handler."""
         return grpc.unary_unary_rpc_method_handler(_answer)
 
 

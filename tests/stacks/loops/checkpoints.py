@@ -1,6 +1,6 @@
 """torch.save, forced to the disk every few steps: `python -m stacks.loops.checkpoints [thread]`.
 
-With `thread` it is a thread that writes, and the loop goes on: nothing is to be waited for.
+With `thread`, a thread writes and the loop goes on: it waits for nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _save(model: torch.Tensor) -> None:
 
 
 def main() -> None:
-    """Train and save for ever."""
-    # Checksums are the CPU's, and no wait for the disk.
+    """Train and save forever."""
+    # Checksums take CPU time, and are no wait for the disk.
     torch.serialization.set_crc32_options(compute_crc32=False)
     gpu = hold()
     model = torch.rand(_FLOATS)

@@ -1,4 +1,4 @@
-"""Two ranks of torch.distributed over gloo, the second of which is the slow one.
+"""Two ranks of torch.distributed over gloo; the second is the slow one.
 
 python -m torch.distributed.run --nproc_per_node 2 -m stacks.loops.collective KIND
 python -m stacks.loops.collective KIND spawn
@@ -21,7 +21,7 @@ from stacks.loops.samples import prepare
 
 RANKS = 2
 LONG_STEP = 3 * STEP
-"""Where the GPU is to be busy: what ranks tell each other takes some milliseconds."""
+"""For a busy GPU: communication between ranks takes some milliseconds."""
 
 
 def slow_load(kind: str) -> Load:
@@ -56,7 +56,7 @@ def _ddp() -> Load:
 
 
 def spawned(rank: int, kind: str) -> None:
-    """A process that was told of its group by its arguments, as in PyTorch's own tutorial."""
+    """A process that gets its group through its arguments, as in PyTorch's own tutorial."""
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = HOST, f"{PORT}"
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     train(rank, kind)

@@ -1,7 +1,7 @@
 """What the loops share: their GPUs, their servers, and ways of getting batches.
 
-A loop runs with the Python of its library, and needs nothing else but the virtual board.
-The environment says where it is: STACKS_BOARD, STACKS_FOLDER, STACKS_PORT.
+A loop runs with its library's Python, and needs only the virtual board apart from it. The
+environment says where things are: STACKS_BOARD, STACKS_FOLDER, STACKS_PORT.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpu_bottleneck_exporter.demo.jobs import burn
-from gpu_bottleneck_exporter.driver.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
 
 STEP = 0.03
 """Seconds that the GPU works on a batch."""
 WAIT = 0.12
-"""Seconds that a slow batch takes, whatever it is that takes them."""
+"""Seconds that a slow batch takes, whatever the reason."""
 QUICK = 0.002
-"""Seconds that a batch takes which keeps the GPU busy."""
+"""Seconds that a batch takes if the GPU is to stay busy."""
 MEBIBYTE = 2**20
 FOLDER = Path(os.environ["STACKS_FOLDER"])
 PORT = int(os.environ["STACKS_PORT"])
@@ -50,7 +50,7 @@ def hold(index: int = 0) -> VirtualGpu:
 
 
 def train(load: Load, step: float = STEP, index: int = 0) -> NoReturn:
-    """Load a batch, work on it, and again for ever.
+    """Load a batch and work on it, forever.
 
     Work is launched a little ahead, as CUDA does: the loop waits for it two steps later.
     """
@@ -64,12 +64,12 @@ def train(load: Load, step: float = STEP, index: int = 0) -> NoReturn:
 
 
 def ready() -> None:
-    """Say that all is as it will be, where no work on the GPU says it."""
+    """Report that the loop is running, if no GPU work shows it."""
     (FOLDER / "ready").touch()
 
 
 def warm(gpu: VirtualGpu) -> None:
-    """Work as a model that is being loaded does."""
+    """Do the GPU work of loading a model."""
     gpu.run(0.15)
 
 
@@ -79,12 +79,12 @@ def port(server: str) -> int:
 
 
 def url(path: str, server: str = "http", *, scheme: str = "http") -> str:
-    """Of `path` at `server`; see servers/http.py for what it answers to."""
+    """The URL of `path` at `server`; servers/http.py lists the paths."""
     return f"{scheme}://{HOST}:{port(server)}/{path}"
 
 
 def slow(seconds: float = WAIT, size: int = 65536) -> str:
-    """The path of something of `size` bytes that comes after `seconds`."""
+    """The path for `size` bytes that arrive after `seconds`."""
     return f"late/{round(seconds * 1000)}/{size}"
 
 
@@ -115,7 +115,7 @@ def together(load: Load, count: int = 4) -> Load:
 
 
 def prefetched(load: Load, threads: int = 1, ahead: int = _AHEAD) -> Load:
-    """Batches that `threads` load, `ahead` of them before they are asked for."""
+    """Batches that `threads` load, `ahead` of them in advance."""
     batches: queue.Queue[object] = queue.Queue(ahead)
 
     def fill() -> None:
@@ -141,7 +141,7 @@ def workers(
 
 
 def placed(start: Callable[[], Load], where: str = "main") -> Load:
-    """Batches that are loaded in the main thread, or at another of these places."""
+    """Batches that are loaded in the main thread, or in another of these places."""
     if where == "workers":
         return workers(lambda: of_two(start()))
     load = start()
@@ -160,7 +160,7 @@ def name_thread(name: str) -> None:
 
 
 def pause() -> NoReturn:
-    """Do nothing for ever."""
+    """Do nothing forever."""
     while True:
         time.sleep(3600)
 
@@ -173,7 +173,7 @@ def _work(batches: multiprocessing.queues.Queue[bytes], start: Callable[[], Load
 
 
 def _or_exit(run: Callable[[], None]) -> None:
-    """A thread that fails takes the process with it, instead of leaving it asleep."""
+    """A failing thread ends the process, instead of leaving it asleep."""
     try:
         run()
     except BaseException as error:  # noqa: BLE001 - whatever it is

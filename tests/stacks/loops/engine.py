@@ -1,8 +1,8 @@
-"""An API server and the engine, its child, that holds the GPU: `... engine JOINT WORK`.
+"""An API server and its child, the engine that holds the GPU: `... engine JOINT WORK`.
 
-The layout of vLLM: the parent listens over HTTP and tokenises, the child runs the model.
-JOINT is how they talk: zmq (over ipc) or pipe (multiprocessing's). WORK is what the parent
-does for a request: burn, upstream or infer (nothing).
+The layout of vLLM: the parent serves HTTP and tokenises, the child runs the model. JOINT is how
+they communicate: zmq (over ipc) or pipe (multiprocessing's). WORK is what the parent does for a
+request: burn, upstream or infer (nothing).
 """
 
 # ruff: noqa: PLC0415 - each case imports its own library and no other

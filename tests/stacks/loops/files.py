@@ -1,7 +1,7 @@
-"""Batches from files, read in ways that libraries read them: `python -m stacks.loops.files HOW`.
+"""Batches from files, read as libraries read them: `python -m stacks.loops.files HOW`.
 
-A cold file is one that the disk has to be read for; with a limit on the disk's rate, so that
-it is the disk that is waited for.
+A cold file is not in the page cache; a limit on the disk's rate makes sure that the loop waits for
+the disk.
 """
 
 # ruff: noqa: PLC0415 - each case imports its own library and no other
@@ -32,7 +32,7 @@ from stacks.loops.common import (
 )
 
 BATCH = 2 * MEBIBYTE
-"""At the limited rate it takes about WAIT to read so much."""
+"""Takes about WAIT to read at the limited rate."""
 SIZE = 96 * MEBIBYTE
 _PAGE = 4096
 _GROUPS = 24
@@ -48,7 +48,7 @@ def data(size: int = SIZE) -> Path:
 
 
 def cool(path: Path) -> None:
-    """Let the page cache forget it."""
+    """Drop it from the page cache."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -56,7 +56,7 @@ def cool(path: Path) -> None:
 
 
 def again(path: Path, batches: Callable[[], Iterator[object]]) -> Load:
-    """The batches of `path` one after the other, then again with the file cold."""
+    """The batches of `path` in order, then again with the file cold."""
 
     def forever() -> Iterator[object]:
         while True:
@@ -80,7 +80,7 @@ def buffered() -> Load:
 
 
 def small_files() -> Load:
-    """A file a sample."""
+    """One file per sample."""
     folder = FOLDER / "samples"
     folder.mkdir()
     for number in range(400):
@@ -98,7 +98,7 @@ def small_files() -> Load:
 
 
 def direct() -> Load:
-    """Past the page cache."""
+    """Bypassing the page cache."""
     descriptor = os.open(data(), os.O_RDONLY | os.O_DIRECT)
 
     def load() -> None:
@@ -124,7 +124,7 @@ def mapped() -> Load:
 
 
 def mapped_at_random(pages: int = 20) -> Load:
-    """A page here and a page there, of more than fits into memory."""
+    """Random pages of more than fits into memory."""
     path = data(size=3 * SIZE)
     with open(path, "rb") as file:
         memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -232,12 +232,12 @@ def lmdb() -> Load:
 
 
 def mounted() -> Load:
-    """A file of a file system that is far away."""
+    """A file on a remote file system."""
     descriptor = os.open(FOLDER / "mount" / "data", os.O_RDONLY)
     size = os.fstat(descriptor).st_size // MEBIBYTE
 
     def load() -> bytes:
-        # Each read is at a place of its own, so that nothing has been read ahead.
+        # Each read is at a different place, so that nothing has been read ahead.
         return os.pread(descriptor, MEBIBYTE // 8, _DRAW.randrange(size) * MEBIBYTE)
 
     return lambda: [load(), load()]
@@ -261,7 +261,7 @@ def _places() -> list[int]:
 
 
 def checkpoint() -> None:
-    """Every few steps the main thread writes the model and forces it to the disk."""
+    """Every few steps, the main thread writes the model and forces it to disk."""
     gpu = hold()
     model = os.urandom(64 * MEBIBYTE)
     while True:
@@ -274,7 +274,7 @@ def checkpoint() -> None:
 
 
 def log_forced() -> None:
-    """A journal, forced to the disk after each of many small writes."""
+    """A journal, forced to disk after each of many small writes."""
     gpu = hold()
     with open(FOLDER / "journal", "wb", buffering=0) as file:
         while True:
@@ -285,7 +285,7 @@ def log_forced() -> None:
 
 
 def decompress() -> Load:
-    """What the page cache has, unpacked by the main thread."""
+    """Cached data, unpacked by the main thread."""
     path = FOLDER / "data.z"
     path.write_bytes(zlib.compress(bytes(32 * MEBIBYTE) + os.urandom(8 * MEBIBYTE), 1))
     return lambda: zlib.decompress(path.read_bytes())

@@ -32,7 +32,7 @@ def requests_session() -> Load:
 
 
 def requests_timeout() -> Load:
-    """A socket with a timeout is one that does not block: its client waits in poll."""
+    """A socket with a timeout is non-blocking: its client waits in poll."""
     import requests
 
     session = requests.Session()
@@ -47,7 +47,7 @@ def requests_bare() -> Load:
 
 
 def requests_tls() -> Load:
-    """TLS, on a connection that stays open."""
+    """TLS on a connection that stays open."""
     import requests
 
     session = requests.Session()
@@ -139,7 +139,7 @@ def aiohttp_client() -> Load:
 
 
 def fsspec_http() -> Load:
-    """A file system over HTTP: an event loop in a thread of its own does the work."""
+    """A file system over HTTP: an event loop in a separate thread does the work."""
     import fsspec
 
     files = fsspec.filesystem("http")
@@ -147,7 +147,7 @@ def fsspec_http() -> Load:
 
 
 def fsspec_file() -> Load:
-    """A file of it, read in ranges."""
+    """A file on it, read in ranges."""
     import fsspec
 
     Path(FOLDER / "shard").write_bytes(bytes(100 * _BYTES))

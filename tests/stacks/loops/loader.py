@@ -31,7 +31,7 @@ class Samples(Dataset[torch.Tensor]):
 
 
 class Stream(IterableDataset[torch.Tensor]):
-    """Samples without an end."""
+    """Endless samples."""
 
     def __init__(self, kind: str) -> None:
         self._load = KINDS[kind]
@@ -45,7 +45,7 @@ class Stream(IterableDataset[torch.Tensor]):
 def loader(
     kind: str, workers: int, method: str = "fork", *, respawned: bool = False, stream: bool = False
 ) -> Callable[[], torch.Tensor]:
-    """What hands out the next batch, epoch after epoch."""
+    """Yields the next batch, epoch after epoch."""
     torch.set_num_threads(1)
     batches = DataLoader(
         Stream(kind) if stream else Samples(kind),
@@ -64,7 +64,7 @@ def loader(
 
 
 def main() -> None:
-    """Train for ever."""
+    """Train forever."""
     kind, workers, *how = sys.argv[1:]
     prepare(kind)
     load: Load = loader(

@@ -1,4 +1,4 @@
-"""A shell's pipeline: its left side decodes, its right side trains: `... pipeline [healthy]`."""
+"""A shell pipeline: its left side decodes, its right side trains: `... pipeline [healthy]`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Two ranks that wait for each other over plain sockets: `... ranks KIND`.
 
-Started by a process that holds no GPU, as launchers do. KIND is what the second rank does.
+Started by a process that holds no GPU, as by launchers. KIND is what the second rank does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Ray: `python -m stacks.loops.raying HOW`.
 
-Actors, tasks and data workers are no children of the process that holds the GPU: Ray's own
-daemon starts them all.
+Actors, tasks and data workers are not children of the process that holds the GPU: Ray's daemon
+starts them all.
 """
 
-# ruff: noqa: PLC0415 - a driver without it needs not wait for it
+# ruff: noqa: PLC0415 - a driver without it need not wait for it
 # mypy: disable-error-code="import-not-found,misc,untyped-decorator"
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stacks.loops.common import (
 
 _BLOCKS = 1000
 _CPUS = 4
-"""What Ray is told that there are: room for actors that do little."""
+"""What Ray is told to have: room for actors that do little."""
 
 
 @ray.remote
@@ -77,7 +77,7 @@ class Trainer:
         warm(self._gpu)
 
     def train(self, how: str, loader: Any) -> None:  # noqa: ANN401 - Ray makes its classes
-        """Train for ever on what another actor, or tasks, load."""
+        """Train forever on what another actor, or tasks, load."""
         loads: dict[str, Callable[[], object]] = {
             "actor": lambda: ray.get(loader.burned.remote(WAIT)),
             "actor-fetch": lambda: ray.get(loader.fetched.remote()),
@@ -92,7 +92,7 @@ class Trainer:
 
 
 def _ahead(loader: Any) -> Callable[[], object]:  # noqa: ANN401 - Ray makes its classes
-    """Batches that are asked for before they are needed."""
+    """Batches that are requested in advance."""
     coming = deque(loader.burned.remote(QUICK) for _ in range(4))
 
     def load() -> object:
@@ -120,7 +120,7 @@ def data(seconds: float, *, fetch: bool = False, batches: int = 1) -> None:
         burn(seconds)
         return batch
 
-    # What a task makes of a block comes all at once.
+    # A task returns all results of a block at once.
     rows = ray_data.range(4 * batches * _BLOCKS, override_num_blocks=_BLOCKS)
     prepared = rows.map_batches(prepare, batch_size=4, concurrency=1)
 
@@ -133,7 +133,7 @@ def data(seconds: float, *, fetch: bool = False, batches: int = 1) -> None:
 
 
 def actors(how: str) -> None:
-    """A driver that only waits, a trainer, and a loader beside it."""
+    """A driver that only waits, a trainer, and a loader next to it."""
     trainer: Any = Trainer.remote()  # type: ignore[attr-defined]
     if how == "idle":
         ray.get(trainer.idle.remote())

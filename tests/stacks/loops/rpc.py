@@ -14,14 +14,14 @@ Get = Any
 
 
 def unary() -> Load:
-    """A call a batch."""
+    """One call per batch."""
     channel = grpc.insecure_channel(f"{HOST}:{port('rpc')}")
     get: Get = channel.unary_unary("/stacks/Get")
     return lambda: get(b"")
 
 
 def stream() -> Load:
-    """One call, a message a batch: the server sends the next one only once it is asked for."""
+    """One call, a message per batch: the server sends the next one only on request."""
     channel = grpc.insecure_channel(f"{HOST}:{port('rpc')}")
     stream: Get = channel.unary_stream("/stacks/Stream")
     messages = iter(stream(b""))

@@ -19,7 +19,7 @@ _DEFAULTS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "tr
 
 
 def boto3_get() -> Load:
-    """An object a batch."""
+    """One object per batch."""
     client = _client()
 
     def load() -> bytes:
@@ -43,7 +43,7 @@ def boto3_download() -> Load:
 
 
 def s3fs_cat() -> Load:
-    """A file system: an event loop in a thread of its own does the work."""
+    """A file system: an event loop in a separate thread does the work."""
     import s3fs
 
     files = s3fs.S3FileSystem(client_kwargs={"endpoint_url": url("", "s3")})

@@ -1,4 +1,4 @@
-"""What loading a sample of a batch of four costs, as datasets of several libraries have it."""
+"""What loading a sample of a batch of four costs, in datasets of several libraries."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ def fetching() -> None:
 
 
 def by_curl() -> None:
-    """By a program of its own."""
+    """By a separate program."""
     command = ["curl", "--silent", "--output", os.devnull, url(slow(3 * _SHARE))]
     subprocess.run(command, check=True)
 
 
 def by_child() -> None:
-    """By a program of its own, which computes: ffmpeg is like that."""
+    """By a separate program that computes, like ffmpeg."""
     code = "import zlib, os; [zlib.compress(os.urandom(2**20)) for _ in range(3)]"
     subprocess.run([sys.executable, "-S", "-c", code], check=True)
 
 
 def locked() -> None:
-    """Waits for a lock that is never given back."""
+    """Waits for a lock that is never released."""
     _lock.acquire()
 
 
 def by_threads() -> None:
-    """Decoded by two threads of the worker, which lack the interpreter's lock for nothing."""
+    """Decoded by two threads of the worker, which need no interpreter lock."""
     with ThreadPoolExecutor(2) as pool:
         for part in [pool.submit(_unpack) for _ in range(2)]:
             part.result()
 
 
 def direct() -> None:
-    """From the disk, past the page cache."""
+    """From the disk, bypassing the page cache."""
     path = FOLDER / "data"
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     buffer = mmap.mmap(-1, MEBIBYTE)

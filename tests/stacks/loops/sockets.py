@@ -13,7 +13,7 @@ from stacks.servers.lines import REPLY, REQUEST
 
 TIMEOUT = 30.0
 _LONG_STEP = 0.15
-"""For batches that come seldom."""
+"""For batches that rarely come."""
 
 
 def blocking() -> Load:
@@ -27,7 +27,7 @@ def with_timeout() -> Load:
 
 
 def selecting() -> Load:
-    """Waits in select, then reads what has come, until all has."""
+    """Waits in select, then reads what has arrived, until complete."""
     connection = socket.create_connection((HOST, port("lines")))
     connection.setblocking(False)  # noqa: FBT003 - the name says it
 
@@ -55,7 +55,7 @@ def streams() -> Load:
 
 
 def pushed() -> Load:
-    """Asks for nothing, and takes what comes."""
+    """Requests nothing, and takes what arrives."""
     connection = socket.create_connection((HOST, port("push")), timeout=TIMEOUT)
 
     def load() -> None:

@@ -1,4 +1,4 @@
-"""Datasets that stream: `python -m stacks.loops.streaming HOW [WORKERS]`."""
+"""Streaming datasets: `python -m stacks.loops.streaming HOW [WORKERS]`."""
 
 # ruff: noqa: PLC0415 - each case imports its own library and no other
 # mypy: disable-error-code="import-not-found,import-untyped,misc,no-untyped-call,attr-defined"
@@ -25,7 +25,7 @@ from stacks.loops.samples import BATCH, burning, quick
 Batch = Iterable[object]
 Batches = Callable[[int], Batch]
 Collate = Callable[[list[object]], torch.Tensor]
-"""With so many workers, for one epoch or for ever."""
+"""With this many workers, for one epoch or forever."""
 _torchvision = torch.library.Library("torchvision", "DEF")
 SAMPLES = 12
 """In a shard: three batches."""
@@ -63,17 +63,17 @@ def web(urls: Callable[[], list[str]], prepare: Callable[[], None]) -> Batches:
 
 
 def web_burning() -> Batches:
-    """Local shards, samples that take Python's time."""
+    """Local shards; samples take time in Python."""
     return web(lambda: [f"{path}" for path in shards(8)], burning)
 
 
 def web_quick() -> Batches:
-    """Local shards, and nothing to do."""
+    """Local shards; samples take hardly any time."""
     return web(lambda: [f"{path}" for path in shards(8)], quick)
 
 
 def web_curl() -> Batches:
-    """Shards that curl fetches: one more process, whose output is read through a pipe."""
+    """Shards fetched by curl: another process, whose output is read through a pipe."""
 
     def urls() -> list[str]:
         return [f"pipe:curl --silent {url(f'file/400/{path.name}')}" for path in shards(8)]
@@ -82,7 +82,7 @@ def web_curl() -> Batches:
 
 
 def web_cat() -> Batches:
-    """Cold shards that dd reads, past the page cache."""
+    """Cold shards read by dd, bypassing the page cache."""
 
     def urls() -> list[str]:
         paths = shards(8, MEBIBYTE // 2)
@@ -94,7 +94,7 @@ def web_cat() -> Batches:
 
 
 def hub(path: Callable[[], list[str]], *, streaming: bool, kind: str = "json") -> Any:  # noqa: ANN401
-    """A data set of Hugging Face's library."""
+    """A data set of the Hugging Face library."""
     import datasets
 
     return datasets.load_dataset(
@@ -117,14 +117,14 @@ def prepared_row(row: dict[str, object]) -> dict[str, object]:
 
 
 def prepared_rows(batch: dict[str, list[object]]) -> dict[str, list[object]]:
-    """The same for as many as there are."""
+    """The same for a batch of them."""
     for _ in batch["number"]:
         burning()
     return batch
 
 
 def hub_map_style() -> Batches:
-    """Rows of a local table, transformed as they are asked for."""
+    """Rows of a local table, transformed on access."""
     data = hub(lambda: [f"{rows()}"], streaming=False).with_transform(prepared_rows)
     return lambda workers: loaded(data, workers)
 
@@ -173,7 +173,7 @@ def collated(prepare: Callable[[], None], samples: list[object]) -> torch.Tensor
 
 
 def mosaic(remote: str | None, prepare: Callable[[], None]) -> Batches:
-    """MosaicML's streaming, of local shards or remote ones that are soon forgotten."""
+    """MosaicML's streaming, with local shards or remote ones that are soon evicted."""
     _define_torchvision()
     import streaming
 
@@ -200,7 +200,7 @@ def mosaic(remote: str | None, prepare: Callable[[], None]) -> Batches:
 
 
 def _define_torchvision() -> None:
-    """Let torchvision be imported, which Mosaic does: the registry's build wants CUDA."""
+    """Make torchvision importable, which Mosaic imports: the registry's build needs CUDA."""
     for name in ("nms", "qnms"):
         _torchvision.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
 
@@ -291,7 +291,7 @@ def forever(batches: Iterable[object]) -> Load:
 
 
 def _allow_plain_http() -> None:
-    """litdata's client insists on TLS; its workers are started anew and import this again."""
+    """litdata's client insists on TLS; its workers are spawned and import this again."""
     from litdata.streaming import downloader
 
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True

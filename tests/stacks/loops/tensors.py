@@ -1,4 +1,4 @@
-"""tf.data, whose threads are the process's own: `python -m stacks.loops.tensors HOW`."""
+"""tf.data, whose threads belong to the process: `python -m stacks.loops.tensors HOW`."""
 
 # mypy: disable-error-code="import-not-found,import-untyped"
 
@@ -21,7 +21,7 @@ _RECORDS_A_BATCH = 8
 
 
 def python_map(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
-    """A function in Python, which TensorFlow calls from a thread of its own."""
+    """A function in Python, which TensorFlow calls from its own thread."""
 
     def prepare(number: Any) -> Any:  # noqa: ANN401 - a tensor
         burn(seconds)
@@ -86,7 +86,7 @@ def interleaved() -> Any:  # noqa: ANN401 - a tf.data.Dataset
 
 
 def mounted() -> Any:  # noqa: ANN401 - a tf.data.Dataset
-    """Records of fixed length, of a file of a file system that is far away."""
+    """Records of fixed length, from a file on a remote file system."""
     path = f"{FOLDER / 'mount' / 'data'}"
     reading = tf.data.FixedLengthRecordDataset(path, _RECORD, buffer_size=_RECORD)
     return reading.batch(2)
@@ -110,7 +110,7 @@ HOW: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    """Train for ever."""
+    """Train forever."""
     batches = iter(HOW[sys.argv[1]]())
     load: Load = lambda: next(batches)  # noqa: E731 - it needs its type
     train(load)

@@ -1,6 +1,6 @@
 """Work in threads of the main process, and in BLAS: `python -m stacks.loops.threads HOW`.
 
-zlib and numpy let go of the interpreter's lock while they work, as decoders of images do.
+zlib and numpy release the interpreter lock while they work, as image decoders do.
 """
 
 # ruff: noqa: PLC0415 - only BLAS needs numpy
@@ -68,7 +68,7 @@ def autograd(load: Load | None = None) -> None:
 
 
 def blas(threads: int, cpu_seconds: float = WAIT) -> Load:
-    """Products of matrices in so many threads."""
+    """Matrix products in this many threads."""
     os.environ["OPENBLAS_NUM_THREADS"] = f"{threads}"
     import numpy as np
 
@@ -80,7 +80,7 @@ def blas(threads: int, cpu_seconds: float = WAIT) -> Load:
 
 
 HOW: dict[str, Callable[[], object]] = {
-    # The main thread waits for threads that decode: what it lacks is more of them, or workers.
+    # The main thread waits for decoding threads: it lacks more of them, or workers.
     "decoder": lambda: train(prefetched(decoding())),
     "python-decoder": lambda: train(prefetched(lambda: burn(WAIT))),
     "decoders": lambda: train(together(decoding(), 2)),

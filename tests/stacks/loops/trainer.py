@@ -18,7 +18,7 @@ from stacks.loops.samples import BATCH, prepare
 
 
 class Model(lightning.LightningModule):
-    """It learns nothing, on a virtual GPU."""
+    """A model that learns nothing, on a virtual GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Model(lightning.LightningModule):
 
 
 def main() -> None:
-    """Fit for ever."""
+    """Fit forever."""
     warnings.filterwarnings("ignore")
     kind, workers, *how = sys.argv[1:]
     prepare(kind)

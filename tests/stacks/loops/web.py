@@ -48,7 +48,7 @@ def upstream() -> None:
 
 
 def unpacking() -> None:
-    """Decode pictures without the interpreter's lock."""
+    """Decode pictures without the interpreter lock."""
     _unpack()
     infer()
 
@@ -110,11 +110,11 @@ def starlette(work: str) -> None:
 
 
 def standard(work: str) -> None:
-    """The standard library's server, a thread a connection."""
+    """The standard library's server, one thread per connection."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # headers and body in one, or each answer waits 40 ms for an acknowledgement
+        wbufsize = -1  # headers and body in one write, or each answer waits 40 ms for an ACK
 
         def do_GET(self) -> None:
             HANDLERS[work]()
@@ -124,7 +124,7 @@ def standard(work: str) -> None:
             self.wfile.write(b"done")
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     ThreadingHTTPServer((HOST, PORT), Handler).serve_forever()
 

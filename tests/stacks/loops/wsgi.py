@@ -1,7 +1,7 @@
 """A model behind gunicorn: `python -m gunicorn stacks.loops.wsgi:application`.
 
-The module is imported by each worker process, which so holds the GPU itself.
-STACKS_WORK is what a request makes it do.
+Each worker process imports the module, and so holds the GPU itself. STACKS_WORK is what a request
+makes it do.
 """
 
 from __future__ import annotations

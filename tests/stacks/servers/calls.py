@@ -1,4 +1,4 @@
-"""Clients that ask the loop for work over gRPC: `... NAME CLIENTS PAUSE_SECONDS`."""
+"""Clients that request work from the loop over gRPC: `... NAME CLIENTS PAUSE_SECONDS`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A file system far away, mounted through FUSE: `... NAME cached|direct`.
+"""A remote file system, mounted through FUSE: `... NAME cached|direct`.
 
-Its one file is large, and every request to read from it takes a while. `direct`: the
-kernel keeps nothing and passes each read on; else it caches pages and reads ahead.
+Its only file is large, and every read from it takes a while. `direct`: the kernel caches nothing
+and passes each read on; otherwise it caches pages and reads ahead.
 """
 
-# mypy: disable-error-code="import-not-found,misc"
+# mypy: disable-error-code="import-not-found,import-untyped,misc"
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LATE_SECONDS = 0.06
 
 
 class Files(mfusepy.Operations):
-    """A folder of one file."""
+    """A folder with one file."""
 
     use_ns = True
 
     def init_with_config(self, _connection: object, config: object) -> None:
-        """Up: tell it."""
+        """Report that it is up."""
         if sys.argv[2] == "direct":
             config.direct_io = 1  # type: ignore[attr-defined]
         announce(sys.argv[1], 0)

@@ -1,7 +1,7 @@
-"""A server far away: it answers late. Run as `python -m stacks.servers.http NAME [tls]`.
+"""A remote server: it answers late. Run as `python -m stacks.servers.http NAME [tls]`.
 
-/late/MS/SIZE       so many bytes after so many milliseconds, also in ranges
-/trickle/MS/CHUNKS  a chunked body, a chunk each so many milliseconds
+/late/MS/SIZE       SIZE bytes after MS milliseconds, also in ranges
+/trickle/MS/CHUNKS  a chunked body, one chunk every MS milliseconds
 /file/MS/NAME       file NAME of the case's folder, also in ranges; late for every request
 """
 
@@ -21,7 +21,7 @@ _CHUNK = 4096
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as the path says, on connections that stay open."""
+    """Answers by path, on connections that stay open."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the base class names it
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _send(self, body: bytes) -> None:
         whole = len(body)
@@ -69,13 +69,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Takes more connections at once than the default."""
+    """Accepts more connections at once than the default."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def handle_error(self, *_: object) -> None:
-        """Clients are killed: say nothing."""
+        """Log nothing: clients are killed."""
 
 
 def main() -> None:

@@ -15,19 +15,19 @@ class Handler(socketserver.BaseRequestHandler):
     """One connection."""
 
     def handle(self) -> None:
-        """Answer until the client goes."""
+        """Answer until the client disconnects."""
         while self.request.recv(REQUEST, 256):
             time.sleep(float(sys.argv[2]) / 1000)
             self.request.sendall(bytes(REPLY))
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """A thread a connection."""
+    """One thread per connection."""
 
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Clients are killed: say nothing."""
+        """Log nothing: clients are killed."""
 
 
 if __name__ == "__main__":

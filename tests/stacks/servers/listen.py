@@ -1,4 +1,4 @@
-"""Telling where a server listens: its port stands in the case's folder."""
+"""Where a server listens: it writes its port to the case's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PORT = int(os.environ["STACKS_PORT"])
 
 
 def announce(name: str, port: int) -> None:
-    """Write it at once, as somebody waits for the file."""
+    """Write it atomically, as others wait for the file."""
     unfinished = FOLDER / f"{name}.port.new"
     unfinished.write_text(f"{port}")
     unfinished.rename(FOLDER / f"{name}.port")

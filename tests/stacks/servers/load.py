@@ -1,4 +1,4 @@
-"""Clients that ask the loop for work over HTTP: `... NAME PATH CLIENTS PAUSE_SECONDS`.
+"""Clients that request work from the loop over HTTP: `... NAME PATH CLIENTS PAUSE_SECONDS`.
 
 Each asks, waits for the answer, pauses, and asks again.
 """
@@ -27,9 +27,9 @@ def _ask_for_ever(path: str, pause: float) -> None:
         except OSError:
             if time.monotonic() > began + _PATIENCE_SECONDS:
                 raise
-            time.sleep(0.1)  # it is not up yet
+            time.sleep(0.1)  # the server is not up yet
         except http.client.HTTPException:
-            time.sleep(0.001)  # it closes connections after each answer
+            time.sleep(0.001)  # the server closes connections after each answer
         finally:
             connection.close()
 

@@ -1,4 +1,4 @@
-"""A server that sends 64 KiB again and again, and is asked for nothing: `... NAME MILLISECONDS`."""
+"""A server that keeps sending 64 KiB without requests: `... NAME MILLISECONDS`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Handler(socketserver.BaseRequestHandler):
     """One connection."""
 
     def handle(self) -> None:
-        """Send until the client goes."""
+        """Send until the client disconnects."""
         with contextlib.suppress(OSError):
             while True:
                 self.request.sendall(bytes(REPLY))

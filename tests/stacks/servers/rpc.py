@@ -1,6 +1,6 @@
 """A gRPC server that answers late: `... NAME MILLISECONDS`.
 
-/stacks/Get answers once, /stacks/Stream each so many milliseconds.
+/stacks/Get answers once, /stacks/Stream every MILLISECONDS.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _REPLY = bytes(65536)
 
 
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
-    """Bytes in, bytes out: no protocol needs to be generated."""
+    """Bytes in, bytes out: no generated protocol code is needed."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Find what answers."""
+        """Find the handler."""
         if handler_call_details.method == "/stacks/Get":
             return grpc.unary_unary_rpc_method_handler(_get)
         return grpc.unary_stream_rpc_method_handler(_stream)

@@ -1,4 +1,4 @@
-"""S3, as moto has it, with a latency to every request: `... NAME MILLISECONDS`."""
+"""S3 by moto, with latency added to every request: `... NAME MILLISECONDS`."""
 
 # mypy: disable-error-code="import-not-found,import-untyped"
 

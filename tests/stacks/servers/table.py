@@ -1,4 +1,4 @@
-"""The servers that cases ask for, each a process of its own: machines far away."""
+"""The servers for cases, each a separate process: remote machines."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from gpu_bottleneck_exporter.driver.board.layout import (
     CALL,
@@ -25,7 +24,7 @@ from gpu_bottleneck_exporter.driver.board.layout import (
     SLOTS,
     THROTTLE_REASONS,
     Event,
-    Gpu,
+    GpuRecord,
     Header,
     throttled_ns,
 )
@@ -42,10 +41,7 @@ class Board:
     """An open board file. Close it, or use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Map the board at `path`.
-
-        Raises BoardError when it is no board of this layout.
-        """
+        """Map the board at `path`. Raises BoardError if it is not a board of this layout."""
         self.path = path
         try:
             with open(path, "r+b") as file:
@@ -64,16 +60,11 @@ class Board:
     def __enter__(self) -> Board:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Unmap. The file stays; `unlink` removes it."""
+        """Unmap the file; `unlink` removes it."""
         for gpu in self.gpus:
             gpu.close()
         self.gpus = ()
@@ -83,12 +74,14 @@ class Board:
         """Remove the file; processes that have it mapped keep their view."""
         self.path.unlink(missing_ok=True)
 
-    def record(self, index: int) -> Gpu:
+    def record(self, index: int) -> GpuRecord:
         """The shared record of GPU `index`."""
-        return Gpu.from_buffer(self._memory, ctypes.sizeof(Header) + index * ctypes.sizeof(Gpu))
+        return GpuRecord.from_buffer(
+            self._memory, ctypes.sizeof(Header) + index * ctypes.sizeof(GpuRecord)
+        )
 
     def raise_xid(self, gpu: int, xid: int) -> None:
-        """Let GPU `gpu` report an XID to whoever waits for events."""
+        """Report an XID of GPU `gpu` to all processes that wait for events."""
         position = self.header.event_count
         self.header.events[position % MAX_EVENTS] = Event(gpu=gpu, xid=xid)
         self.header.event_count = position + 1
@@ -112,13 +105,13 @@ class VirtualGpu:
         del self.record
 
     def run(self, seconds: float, work: Work = TRAINING) -> None:
-        """Launch work and wait for its end."""
+        """Launch work and wait until it is done."""
         self.synchronize(self.launch(seconds, work))
 
     def launch(self, seconds: float, work: Work = TRAINING) -> int:
         """Queue `seconds` of work; returns the monotonic time in ns at which it will end.
 
-        Blocks, as a full launch queue does, while more than 8 s are queued.
+        Blocks while more than 8 s are queued, as a full launch queue does.
         """
         duration = round(seconds * 1e9)
         while self.record.free_at_ns + duration > time.monotonic_ns() + MAX_QUEUED_NS:
@@ -137,7 +130,7 @@ class VirtualGpu:
             time.sleep(left / 1e9)
 
     def hold(self, pid: int, used_bytes: int, kind: int = PROCESS_COMPUTE) -> None:
-        """Let process `pid` own a context with `used_bytes` of device memory."""
+        """Give process `pid` a context with `used_bytes` of memory. Raises BoardError if full."""
         with self._locked():
             for entry in self.record.processes:
                 if entry.pid in (0, pid):
@@ -153,7 +146,7 @@ class VirtualGpu:
                     entry.pid, entry.used_bytes = 0, 0
 
     def throttle(self, reason: str, ratio: float) -> None:
-        """From now on spend `ratio` of the time throttled for `reason`."""
+        """Throttle by `reason` for `ratio` of the time from now on."""
         now = time.monotonic_ns()
         position = THROTTLE_REASONS.index(reason)
         with self._locked():
@@ -163,7 +156,7 @@ class VirtualGpu:
             self.record.throttle_ppm[position] = round(ratio * 1e6)
 
     def fail(self, call: str, result: int) -> None:
-        """Let NVML call `call` (a name of `CALLS`) return `result` from now on."""
+        """Make NVML call `call` (a name of `CALLS`) return `result` from now on."""
         self.record.call_result[CALL[call]] = result
 
     def _book(self, start: int, end: int, work: Work) -> None:
@@ -173,7 +166,7 @@ class VirtualGpu:
             base = (index % SLOTS) * len(LANES)
             slots = self.record.slots
             row = slots[base : base + len(LANES)]
-            if row[0] != index:
+            if row[0] != index:  # the row still holds the slot of 20 s ago
                 row = [index] + [0] * (len(LANES) - 1)
             for lane, rate in enumerate(rates, start=1):
                 amount = int(overlap * rate)
@@ -184,11 +177,13 @@ class VirtualGpu:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # A file description is shared across fork and so is its flock: one per process.
+        # An open file description, and with it its flock, is shared across fork: reopen it in
+        # each process.
         if self._lock_pid != os.getpid():
             self._lock_fd = os.open(f"{self._path}", os.O_RDWR | os.O_CLOEXEC)
             self._lock_pid = os.getpid()
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+        # Odd while a writer is inside; `|=` also mends what a writer that died inside left behind.
         self.record.sequence |= 1
         try:
             yield

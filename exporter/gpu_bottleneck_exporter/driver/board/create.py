@@ -1,4 +1,4 @@
-"""Making a board."""
+"""Creating a board."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.driver.board.layout import (
     LAYOUT_VERSION,
     MAGIC,
     MAX_GPUS,
-    Gpu,
+    GpuRecord,
     Header,
 )
 
@@ -27,7 +27,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the board is shared on purpose
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The figures of a GPU model, as its data sheet or the driver gives them."""
+    """The figures of a GPU model, from its data sheet or the driver."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     architecture: int = 9
@@ -54,7 +54,7 @@ A100 = Model(
     sm_clock_max_mhz=1410,
     memory_clock_mhz=1593,
 )
-"""GA100: no GPM, and power of the moment only."""
+"""GA100: no GPM, and instantaneous power only."""
 
 
 def create(
@@ -64,15 +64,15 @@ def create(
     mig: Sequence[tuple[int, int]] = (),
     driver_version: str = "580.95.05",
 ) -> Board:
-    """Make a new board file (in /dev/shm unless `path` is given) and open it.
+    """Create a board file (in /dev/shm unless `path` is given) and open it.
 
-    `mig` lists (parent index, slices of 7) for each MIG instance; a parent named
-    there is in MIG mode.
+    `mig` lists (parent index, slices of 7) for each MIG instance, and puts its parent into MIG
+    mode. Raises BoardError.
     """
     count = len(gpus) + len(mig)
     if count > MAX_GPUS:
         raise BoardError(f"a virtual board holds at most {MAX_GPUS} GPUs and MIG instances")
-    size = ctypes.sizeof(Header) + count * ctypes.sizeof(Gpu)
+    size = ctypes.sizeof(Header) + count * ctypes.sizeof(GpuRecord)
     path = path or _fresh_path()
     with open(path, "wb") as file:
         file.truncate(size)
@@ -100,14 +100,14 @@ def _header(count: int, driver_version: str) -> Header:
         layout_version=LAYOUT_VERSION,
         gpu_count=count,
         created_ns=now,
-        timestamp_offset_ns=time.time_ns() - now,
+        timestamp_offset_ns=time.time_ns() - now,  # samples since the epoch, as on most GPUs
         cuda_version=13000,
         driver_branch=int(driver_version.split(".", maxsplit=1)[0]),
         driver_version=driver_version.encode(),
     )
 
 
-def _describe(record: Gpu, index: int, model: Model) -> None:
+def _describe(record: GpuRecord, index: int, model: Model) -> None:
     record.uuid = f"GPU-{uuid_module.uuid4()}".encode()
     record.name = model.name.encode()
     record.pci_bus_id = f"00000000:{0x10 + index:02X}:00.0".encode()
@@ -116,6 +116,7 @@ def _describe(record: Gpu, index: int, model: Model) -> None:
     record.slices = 7
     record.architecture = model.architecture
     record.gpm_supported = model.gpm
+    # As on real GPUs: utilization windows of 1/6 s, of which the ring holds about 10 s.
     record.period_slots = 17
     record.ring_samples = 60
     record.power_limit_mw = record.power_default_limit_mw = model.power_limit_watts * 1000
@@ -138,13 +139,14 @@ def _describe_mig(board: Board, index: int, parent: int, instance: int, slices: 
     above = board.gpus[parent].record
     above.mig_enabled = 1
     record = board.gpus[index].record
-    ctypes.memmove(ctypes.byref(record), ctypes.byref(above), Gpu.sequence.offset)
+    ctypes.memmove(ctypes.byref(record), ctypes.byref(above), GpuRecord.sequence.offset)
     record.uuid = f"MIG-{uuid_module.uuid4()}".encode()
     record.kind = KIND_MIG
     record.parent = parent
     record.gpu_instance = instance
     record.slices = slices
     record.mig_enabled = 0
+    # A GPU has seven slices of compute, but eight of memory.
     record.memory_total = above.memory_total * slices // 8
     gigabytes = round(record.memory_total / 1e9)
     record.name = f"{above.name.decode()} MIG {slices}g.{gigabytes}gb".encode()

@@ -1,4 +1,4 @@
-"""The layout of a board file: fixed-size records that Python and C share."""
+"""The layout of a board file: fixed-size records shared by Python and C."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAGIC = 0x4452414F42555047  # "GPUBOARD"
 LAYOUT_VERSION = 2
 SLOT_NS = 10_000_000
 SLOTS = 2048
-"""Slots kept per GPU: 20 s, room for the 10 s sample ring and for queued work."""
+"""Slots kept per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
 MAX_QUEUED_NS = 8_000_000_000
 MAX_GPUS = 24
 MAX_PROCESSES = 64
@@ -32,7 +32,7 @@ LANES = (
     "nvlink_transmit_bytes",
     "energy_uj",
 )
-"""What one slot accumulates; `index` is the slot's number, so that old slots read as zero."""
+"""What a slot accumulates. `index` is the slot's number, which shows whether it was overwritten."""
 LANE = {name: position for position, name in enumerate(LANES)}
 
 THROTTLE_REASONS = (
@@ -85,7 +85,7 @@ CALLS = (
     "GpmSampleGet",
     "GpmMetricsGet",
 )
-"""Calls whose result and latency can be set per GPU; named as NVML names them, versions dropped."""
+"""Calls whose result and latency can be set per GPU; NVML's names without versions."""
 CALL = {name: position for position, name in enumerate(CALLS)}
 
 NVML_SUCCESS = 0
@@ -98,8 +98,8 @@ PROCESS_COMPUTE = 0
 PROCESS_GRAPHICS = 1
 
 
-class Process(ctypes.Structure):
-    """A process that holds a context; `pid` 0 is a free entry. Dead pids do not count."""
+class ProcessRecord(ctypes.Structure):
+    """A process that holds a context; `pid` 0 marks a free entry. Dead pids do not count."""
 
     _fields_ = [
         ("pid", ctypes.c_uint32),
@@ -114,7 +114,7 @@ class Event(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("xid", ctypes.c_uint64)]
 
 
-class Gpu(ctypes.Structure):
+class GpuRecord(ctypes.Structure):
     """One virtual GPU or MIG instance: identity, gauges, faults, and its slots."""
 
     _fields_ = [
@@ -166,11 +166,11 @@ class Gpu(ctypes.Structure):
         ("ecc_uncorrected", ctypes.c_uint64),
         ("memory_total", ctypes.c_uint64),
         ("memory_reserved", ctypes.c_uint64),
-        # Throttling: `throttled_ns` says how these make a counter
+        # Throttling: `throttled_ns` makes a counter of these
         ("throttle_since_ns", ctypes.c_uint64),
         ("throttle_base_ns", ctypes.c_uint64 * len(THROTTLE_REASONS)),
         ("throttle_ppm", ctypes.c_uint32 * len(THROTTLE_REASONS)),
-        ("processes", Process * MAX_PROCESSES),
+        ("processes", ProcessRecord * MAX_PROCESSES),
         # Work: `sequence` is odd while a writer is inside
         ("sequence", ctypes.c_uint64),
         ("free_at_ns", ctypes.c_uint64),
@@ -180,7 +180,7 @@ class Gpu(ctypes.Structure):
 
 
 class Header(ctypes.Structure):
-    """The board as a whole: what NVML calls the system."""
+    """The board as a whole: the system, in NVML's terms."""
 
     _fields_ = [
         ("magic", ctypes.c_uint64),
@@ -198,7 +198,7 @@ class Header(ctypes.Structure):
     ]
 
 
-def throttled_ns(record: Gpu, reason: int, now: int) -> int:
-    """Nanoseconds GPU `record` has been throttled for `THROTTLE_REASONS[reason]`."""
+def throttled_ns(record: GpuRecord, reason: int, now: int) -> int:
+    """Nanoseconds for which GPU `record` was throttled so far by `THROTTLE_REASONS[reason]`."""
     grown = (now - record.throttle_since_ns) * record.throttle_ppm[reason] // 1_000_000
     return int(record.throttle_base_ns[reason] + grown)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Work:
     """What a kernel does to the GPU while it runs.
 
-    Ratios are 0-1 of the time it runs, byte rates are bytes per second, `watts`
-    comes on top of the idle power.
+    Ratios are 0-1 of its run time, byte rates are bytes per second, and `watts` adds to the idle
+    power.
     """
 
     memory: float = 0.4
@@ -29,7 +29,7 @@ class Work:
     watts: float = 420.0
 
     def per_nanosecond(self) -> tuple[float, ...]:
-        """Amounts added per nanosecond of run time, one for each of `LANES` but `index`."""
+        """Amounts added per nanosecond of run time, one for each of `LANES` except `index`."""
         return (
             1.0,
             self.memory,

@@ -1,5 +1,1 @@
-"""NVIDIA's driver through pynvml; FINDINGS.md says what it relies on."""
-
-from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
-
-__all__ = ["NvmlDriver"]
+"""NVIDIA's driver through pynvml; FINDINGS.md lists the driver behaviour that it relies on."""

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml import fields
 from gpu_bottleneck_exporter.driver.nvml.fields import FieldReader
-from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
-from gpu_bottleneck_exporter.driver.nvml.parts import (
-    Parts,
-    check_basics,
-    read_memory,
-    read_processes,
-)
+from gpu_bottleneck_exporter.driver.nvml.parts import Common, Parts
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
-from gpu_bottleneck_exporter.driver.protocol import DriverError
 from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
     Clocks,
     Health,
     Identity,
     Link,
-    Memory,
     Power,
-    Processes,
     RingState,
     Thermal,
     Throttle,
@@ -57,16 +47,13 @@ _ECC = {
 _MHZ = 1_000_000
 
 
-class NvmlDevice:
+class NvmlDevice(Common):
     """A whole GPU."""
 
     def __init__(
         self, calls: Calls, handle: object, identity: Identity, driver_version: str | None
     ) -> None:
-        self._calls = calls
-        self._handle = handle
-        self._identity = identity
-        self._parts = Parts(calls)
+        super().__init__(calls, handle, identity)
         self._gpu_ring = RingReader(self._parts, handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES)
         self._memory_ring = RingReader(self._parts, handle, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)
         self._power = FieldReader(calls, handle, [fields.POWER_AVERAGE])
@@ -74,50 +61,23 @@ class NvmlDevice:
         self._margins = FieldReader(calls, handle, list(_MARGINS.values()))
         self._throttle = ThrottleCounters(self._parts, handle, driver_version)
         self._supported_reasons: int | None = None
-        self._gpm: GpmReader | None = None
         self._default_limit: int | None = None
-        self._clock_maximum: dict[str, float] = {}
+        self._clock_maximum: dict[str, int] = {}
         self._temperature_limits: dict[str, float] = {}
 
-    @property
-    def identity(self) -> Identity:
-        """Who it is."""
-        return self._identity
-
-    @property
-    def trouble(self) -> DriverError | None:
-        """Why the last reading is incomplete though the GPU should have given all of it."""
-        return self._parts.trouble
-
-    def check(self) -> None:
-        """See `check_basics`."""
-        check_basics(self._calls, self._handle)
-
-    def close(self) -> None:
-        """Free the GPM samples."""
-        if self._gpm:
-            self._gpm.close()
-        self._gpm = None
-
     def utilization(self) -> Utilization:
-        """NvmlDeviceGetSamples types 1 and 2, else nvmlDeviceGetUtilizationRates."""
+        """Utilization rings (nvmlDeviceGetSamples), else nvmlDeviceGetUtilizationRates."""
         parts = self._begin()
         gpu, memory = self._gpu_ring.drain(), self._memory_ring.drain()
         if gpu.state is RingState.SAMPLES and memory.state is RingState.SAMPLES:
             return Utilization(gpu, memory)
         rates = parts.ask(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
+        # An empty ring is an answer. Without a ring, the single reading has to do.
         if gpu.state is RingState.UNSUPPORTED or parts.trouble:
             parts.require(rates, *gpu.samples)
         if rates is None:
             return Utilization(gpu, memory)
         return Utilization(gpu, memory, int(rates.gpu), int(rates.memory))
-
-    def activity(self) -> Activity | None:
-        """GPM means since the last reading."""
-        self._begin()
-        if self._gpm is None:
-            self._gpm = GpmReader(self._calls, self._handle)
-        return self._gpm.read()
 
     def power(self) -> Power:
         """Mean power of the last second, limits, energy since the driver was loaded."""
@@ -140,7 +100,7 @@ class NvmlDevice:
         )
 
     def thermal(self) -> Thermal:
-        """Temperatures, and limits as absolute degrees."""
+        """Temperatures, and limits in absolute degrees Celsius."""
         parts = self._begin()
         sensors: dict[str, float] = {}
         gpu = parts.ask(pynvml.nvmlDeviceGetTemperatureV, self._handle, pynvml.NVML_TEMPERATURE_GPU)
@@ -156,18 +116,15 @@ class NvmlDevice:
         parts.require(sensors)
         if len(self._temperature_limits) < len(_LIMITS) and not parts.refusals.stands("limits"):
             self._temperature_limits |= self._limits(parts, gpu)
-            parts.refusals.refused("limits")  # few GPUs have them all: ask now and then
+            parts.refusals.refused("limits")  # few GPUs have them all: retry now and then
         return Thermal(sensors, dict(self._temperature_limits))
 
     def _limits(self, parts: Parts, temperature: int | None) -> dict[str, float]:
-        limits = {
-            name: float(degrees)
-            for name, kind in _LIMITS.items()
-            if (degrees := parts.ask(pynvml.nvmlDeviceGetTemperatureThreshold, self._handle, kind))
-        }
+        found = self._each(pynvml.nvmlDeviceGetTemperatureThreshold, _LIMITS)
+        limits = {name: float(degrees) for name, degrees in found.items() if degrees}
         if limits or temperature is None:
             return limits
-        # From Ada on, limits are offsets from the point at which the margin reaches zero.
+        # From Ada on, limits are offsets from the temperature at which the margin reaches zero.
         margin = parts.ask(pynvml.nvmlDeviceGetMarginTemperature, self._handle)
         if margin is None:
             return {}
@@ -179,28 +136,25 @@ class NvmlDevice:
         }
 
     def clocks(self) -> Clocks:
-        """NvmlDeviceGetClockInfo and nvmlDeviceGetMaxClockInfo."""
+        """Clocks from nvmlDeviceGetClockInfo and nvmlDeviceGetMaxClockInfo."""
         parts = self._begin()
-        now = self._clock_values(parts, pynvml.nvmlDeviceGetClockInfo)
-        # Constants of the GPU are asked for once, here and in `_limits`.
-        missing = _CLOCKS.keys() - self._clock_maximum.keys()
-        self._clock_maximum |= self._clock_values(parts, pynvml.nvmlDeviceGetMaxClockInfo, missing)
+        now = self._each(pynvml.nvmlDeviceGetClockInfo, _CLOCKS)
+        # Constants of the GPU are read once, here and in `_limits`.
+        missing = {name: kind for name, kind in _CLOCKS.items() if name not in self._clock_maximum}
+        self._clock_maximum |= self._each(pynvml.nvmlDeviceGetMaxClockInfo, missing)
         parts.require(now, self._clock_maximum)
-        return Clocks(now, dict(self._clock_maximum))
+        return Clocks(_hertz(now), _hertz(self._clock_maximum))
 
-    def _clock_values(
-        self, parts: Parts, getter: Callable[..., int], wanted: Collection[str] = _CLOCKS.keys()
-    ) -> dict[str, float]:
-        values: dict[str, float] = {}
-        for name in wanted:
-            clock = _CLOCKS[name]
-            megahertz = parts.ask(getter, self._handle, clock)
-            if megahertz is not None:
-                values[name] = megahertz * _MHZ
-        return values
+    def _each(
+        self, getter: Callable[..., int], kinds: Mapping[str, int], *further: int
+    ) -> dict[str, int]:
+        """The answers of `getter` by name of `kinds`, without those that the GPU does not give."""
+        asked = ((name, (self._handle, kind, *further)) for name, kind in kinds.items())
+        answers = {name: self._parts.ask(getter, *arguments) for name, arguments in asked}
+        return {name: answer for name, answer in answers.items() if answer is not None}
 
     def throttle(self) -> Throttle:
-        """Throttle counters by field value, and the event-reason bits."""
+        """Throttle counters from field values, and the event-reason bits."""
         parts = self._begin()
         spent = self._throttle.read()
         bits = parts.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, self._handle)
@@ -214,23 +168,10 @@ class NvmlDevice:
         supported = self._supported_reasons or 0
         return Throttle(spent, {} if bits is None else active_reasons(bits, supported))
 
-    def memory(self) -> Memory:
-        """nvmlDeviceGetMemoryInfo_v2, else the first version."""
-        return read_memory(self._begin(), self._handle)
-
     def health(self) -> Health:
         """Volatile ECC counters and row remapping."""
         parts = self._begin()
-        errors: dict[str, int] = {}
-        for kind, error_type in _ECC.items():
-            count = parts.ask(
-                pynvml.nvmlDeviceGetTotalEccErrors,
-                self._handle,
-                error_type,
-                pynvml.NVML_VOLATILE_ECC,
-            )
-            if count is not None:
-                errors[kind] = count
+        errors = self._each(pynvml.nvmlDeviceGetTotalEccErrors, _ECC, pynvml.NVML_VOLATILE_ECC)
         rows = parts.ask(pynvml.nvmlDeviceGetRemappedRows, self._handle)
         parts.require(errors, rows)
         if rows is None:
@@ -255,13 +196,9 @@ class NvmlDevice:
         parts.require(*values)
         return Link(*values)
 
-    def processes(self) -> Processes:
-        """Compute, graphics and MPS processes."""
-        return read_processes(self._begin(), self._handle)
 
-    def _begin(self) -> Parts:
-        self._parts.trouble = None
-        return self._parts
+def _hertz(megahertz: Mapping[str, int]) -> dict[str, float]:
+    return {name: value * _MHZ for name, value in megahertz.items()}
 
 
 def _thousandth(value: float | None) -> float | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import pynvml
 
+from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.events import XidEvents
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, load
+from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_OTHER_ERRORS, remedy
 from gpu_bottleneck_exporter.driver.protocol import (
     Device,
     DriverError,
@@ -21,7 +24,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
     NothingFound,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import Identity, System, Xid
+from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, System
 
 _ARCHITECTURES = {
     value: name.removeprefix("NVML_DEVICE_ARCH_").lower()
@@ -34,40 +37,41 @@ T = TypeVar("T")
 class NvmlDriver:
     """NVML, opened once and never shut down.
 
-    Shutting down while a thread is still inside a call is a use after free in the
-    library, and reopening it costs a cold start of every GPU without persistence.
+    A shutdown while a thread is inside a call is a use-after-free in the library, and reopening it
+    costs a cold start of every GPU without persistence mode.
     """
 
     name = "nvml"
+    about = NVIDIA
 
     def __init__(self) -> None:
         """Load and initialise the library.
 
-        Raises DriverMissing (also where the driver has no GPU yet), DriverUnusable, or another
+        Raises DriverMissing (also if the driver has no GPU yet), DriverUnusable, or another
         DriverError.
         """
         self._metered: dict[int | None, Calls] = {}
         self._lock = threading.Lock()
         calls = self._meter(None)
         load()
-        calls.ask(pynvml.nvmlInit)
+        _ask_of_all(calls, pynvml.nvmlInit)
         self._system = System(
             driver_version=_optional(lambda: calls.text("nvmlSystemGetDriverVersion")),
             cuda_version=_cuda_version(calls),
         )
-        self._count = int(calls.ask(pynvml.nvmlDeviceGetCount))
+        self._count = int(_ask_of_all(calls, pynvml.nvmlDeviceGetCount))
         if not self._count:
-            # No thread is inside yet; and only a new start makes the driver count again.
+            # Safe, as no thread is inside yet; and the driver counts GPUs at initialisation only.
             with contextlib.suppress(DriverError):
                 calls.ask(pynvml.nvmlShutdown)
-            raise DriverMissing("the driver lists no GPU", "no_gpu")
+            raise DriverMissing("the driver lists no GPU", remedy("no_gpu"))
         self._events = XidEvents(calls)
         self._handles: dict[int, object] = {}
         self._divided: dict[int, bool] = {}
 
     @property
     def system(self) -> System:
-        """Versions."""
+        """Versions of driver and CUDA."""
         return self._system
 
     @property
@@ -96,8 +100,8 @@ class NvmlDriver:
             devices += _instances(calls, handle, identity)
         return devices
 
-    def watch_xids(self, index: int) -> None:
-        """nvmlDeviceRegisterEvents; again with each new set of events."""
+    def watch_errors(self, index: int) -> None:
+        """Register with nvmlDeviceRegisterEvents, once for each new event set."""
         self._events.register(index, self._meter(index), self._handles[index])
 
     def instances(self, index: int) -> tuple[str, ...]:
@@ -111,9 +115,13 @@ class NvmlDriver:
             for instance in _instance_handles(calls, handle)
         )
 
-    def wait_xid(self, timeout_seconds: float) -> Xid | None:
-        """nvmlEventSetWait_v2."""
+    def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
+        """Wait with nvmlEventSetWait_v2."""
         return self._events.wait(timeout_seconds)
+
+    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
+        """Those of `gpus` that the kubelet may mean by `device`."""
+        return kubernetes.named(source, device, gpus)
 
     @staticmethod
     def _identify(calls: Calls, index: int, handle: object) -> Identity:
@@ -123,10 +131,11 @@ class NvmlDriver:
             name=_optional(lambda: calls.text("nvmlDeviceGetName", handle)),
             architecture=_optional(lambda: _architecture(calls, handle)),
             pci_bus_id=_optional(lambda: _pci_bus_id(calls, handle)),
+            minor=_optional(lambda: int(calls.ask(pynvml.nvmlDeviceGetMinorNumber, handle))),
         )
 
     def _is_divided(self, calls: Calls, index: int, handle: object) -> bool:
-        """Whether GPU `index` is in MIG mode; as it was known last, where it does not say."""
+        """Whether GPU `index` is in MIG mode; the last known answer if the call fails."""
         try:
             self._divided[index] = bool(calls.ask(pynvml.nvmlDeviceGetMigMode, handle)[0])
         except Unsupported:
@@ -136,8 +145,18 @@ class NvmlDriver:
         return self._divided[index]
 
     def _meter(self, index: int | None) -> Calls:
+        # One per GPU, hence per thread: counting then needs no lock.
         with self._lock:
             return self._metered.setdefault(index, Calls())
+
+
+def _ask_of_all(calls: Calls, function: Callable[[], T]) -> T:
+    """The answer to a call without which there is no GPU at all; all its errors have a remedy."""
+    try:
+        return calls.ask(function)
+    except DriverError as error:
+        error.remedy = error.remedy or OF_OTHER_ERRORS
+        raise
 
 
 def _instances(calls: Calls, parent: object, above: Identity) -> list[Device]:
@@ -145,31 +164,28 @@ def _instances(calls: Calls, parent: object, above: Identity) -> list[Device]:
     found: list[Device] = []
     for handle in _instance_handles(calls, parent):
         name = _optional(partial(calls.text, "nvmlDeviceGetName", handle))
-        instance = int(calls.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle))
-        identity = Identity(
-            index=above.index,
+        identity = replace(
+            above,
             uuid=calls.text("nvmlDeviceGetUUID", handle),
             name=name,
-            architecture=above.architecture,
-            pci_bus_id=above.pci_bus_id,
             mig_profile=name.rpartition("MIG ")[2] if name and "MIG " in name else None,
             parent_uuid=above.uuid,
-            gpu_instance=instance,
+            gpu_instance=int(calls.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle)),
         )
-        found.append(NvmlInstance(calls, handle, parent, instance, identity))
+        found.append(NvmlInstance(calls, handle, identity, parent))
     return found
 
 
 def _instance_handles(calls: Calls, parent: object) -> list[object]:
     handles: list[object] = []
     for position in range(int(calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, parent))):
-        with contextlib.suppress(NothingFound, Unsupported):  # no instance in this place
+        with contextlib.suppress(NothingFound, Unsupported):  # no instance at this position
             handles.append(calls.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, position))
     return handles
 
 
 def _optional(ask: Callable[[], T]) -> T | None:
-    """What `ask` gives; asked once more when it fails, as it is never asked again."""
+    """The result of `ask`, tried twice, as it is never read again later; None if both fail."""
     with contextlib.suppress(DriverError):
         return ask()
     with contextlib.suppress(DriverError):
@@ -187,6 +203,6 @@ def _pci_bus_id(calls: Calls, handle: object) -> str:
 
 
 def _cuda_version(calls: Calls) -> str | None:
-    """Highest CUDA version of the driver: 13000 means 13.0."""
+    """The highest CUDA version that the driver supports; 13000 means 13.0."""
     version = _optional(lambda: int(calls.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)))
     return f"{version // 1000}.{version % 1000 // 10}" if version else None

@@ -1,8 +1,8 @@
 """XIDs through NVML's event sets.
 
-One thread waits for all GPUs; each GPU is registered by the thread that reads it, as any call
-may hang with its GPU. A set that fails (as after a GPU's reset) is given up for a new one, with
-which every GPU registers again.
+One thread waits for all GPUs. Each GPU is registered by the thread that reads it, as any call may
+hang with its GPU. If a set fails (as after a GPU reset), a new one replaces it, and every GPU
+registers again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Xid
+from gpu_bottleneck_exporter.driver.readings import ErrorEvent
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 
 _XID = pynvml.nvmlEventTypeXidCriticalError
@@ -27,17 +27,17 @@ class _Set:
     handle: object
     registered: set[int] = field(default_factory=set)
     users: int = 0
-    """Threads that are registering a GPU with it: it must not be freed under them."""
+    """Threads that are registering a GPU with it: it must not be freed meanwhile."""
 
 
 class XidEvents:
-    """The XIDs of all GPUs that were registered."""
+    """The XIDs of all registered GPUs."""
 
     def __init__(self, calls: Calls) -> None:
-        """`calls`: of the thread that waits."""
+        """`calls`: those of the waiting thread."""
         self._calls = calls
         self._lock = threading.Lock()
-        # Made at once where it can be, so that GPUs register as they are opened.
+        # Created now if possible: events are lost until a GPU is registered, when it is opened.
         self._set: _Set | None = None
         with contextlib.suppress(DriverError):
             self._set = self._new_set()
@@ -46,9 +46,9 @@ class XidEvents:
         self._refusals = Refusals()
 
     def register(self, index: int, calls: Calls, handle: object) -> None:
-        """Have GPU `index` behind `handle` report its XIDs, unless it does; by its own thread.
+        """Register GPU `index` behind `handle`, unless it is; called by the GPU's own thread.
 
-        Raises DriverError when it should and cannot: nothing but its XIDs is lost.
+        Raises DriverError if a GPU that has XIDs cannot be registered; its readings go on.
         """
         with self._lock:
             self._handles[_address(handle)] = index
@@ -69,15 +69,15 @@ class XidEvents:
                 chosen.users -= 1
 
     def forget(self, index: int) -> None:
-        """GPU `index` was opened anew: what it was registered with may be gone."""
+        """Forget that GPU `index` is registered: reopening it may have undone that."""
         with self._lock:
             if self._set:
                 self._set.registered.discard(index)
 
-    def wait(self, timeout_seconds: float) -> Xid | None:
-        """nvmlEventSetWait_v2: the next XID, None when none came in time.
+    def wait(self, timeout_seconds: float) -> ErrorEvent | None:
+        """The next XID (nvmlEventSetWait_v2); None after `timeout_seconds` without one.
 
-        Raises Unsupported where the driver has no events, or another DriverError.
+        Raises Unsupported if the driver has no events, or another DriverError.
         """
         if self._set is None:
             self._set = self._new_set()
@@ -93,7 +93,7 @@ class XidEvents:
             index = self._handles.get(_address(data.device))
         if index is None or data.eventType != _XID:
             return None
-        return Xid(index, int(data.eventData))
+        return ErrorEvent(index, int(data.eventData))
 
     def _new_set(self) -> _Set:
         return _Set(self._calls.ask(pynvml.nvmlEventSetCreate))
@@ -105,6 +105,7 @@ class XidEvents:
             self._set = None
             unused = [old for old in self._retired if not old.users]
             self._retired = [old for old in self._retired if old.users]
+        # Outside of the lock, as any call may hang.
         for old in unused:
             with contextlib.suppress(DriverError):
                 self._calls.ask(pynvml.nvmlEventSetFree, old.handle)

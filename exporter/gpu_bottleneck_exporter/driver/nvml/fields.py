@@ -1,7 +1,7 @@
 """Reading NVML field values (nvmlDeviceGetFieldValues) into a reused array.
 
-Only the ids 199, 200 and 251-273 ever changed their meaning between driver
-branches (header history from 11.5 to 13.3); ask for those by branch.
+Only ids 199, 200 and 251-273 ever changed their meaning between driver branches (nvml.h from CUDA
+11.5 to 13.3); choose those by driver version.
 """
 
 from __future__ import annotations
@@ -16,23 +16,27 @@ from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
 
 MEMORY_TEMPERATURE = 82
 POWER_AVERAGE = 185
+"""Mean power over a second; Turing and GA100 do not have it."""
 TEMPERATURE_LIMIT_SHUTDOWN = 193
 TEMPERATURE_LIMIT_SLOWDOWN = 194
 TEMPERATURE_LIMIT_GPU_MAX = 196
 
 _LAYOUT = struct.Struct("=IIqqII8s")
+"""nvmlFieldValue_t: field id, scope id, timestamp, latency, value type, return code, value."""
 _UNTOUCHED = 998
-"""No NVML code: marks entries that the driver left alone (seen with ECC off)."""
+"""Not an NVML code: marks entries that the driver did not fill in, as it does with ECC off."""
 
-_VALUES = {
-    pynvml.NVML_VALUE_TYPE_DOUBLE: struct.Struct("=d"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: struct.Struct("=I4x"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: struct.Struct("=Q"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: struct.Struct("=Q"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: struct.Struct("=q"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_INT: struct.Struct("=i4x"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: struct.Struct("=H6x"),
+VALUES = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "d",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "I4x",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "Q",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "Q",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "q",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "i4x",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "H6x",
 }
+"""Format of nvmlValue_t, a union of eight bytes, by value type."""
+_FORMATS = {kind: struct.Struct(f"={value}") for kind, value in VALUES.items()}
 
 
 class FieldReader:
@@ -48,10 +52,9 @@ class FieldReader:
         self._buffer = ctypes.create_string_buffer(len(self._template))
 
     def read(self) -> dict[int, float]:
-        """Value by field id; a field that this GPU does not have is left out.
+        """Value by field id, without fields that this GPU does not have.
 
-        Raises Unsupported where the library has no field values, DeviceLost, or
-        DriverError.
+        Raises Unsupported if the library has no field values, DeviceLost or DriverError.
         """
         self._buffer.raw = self._template
         code = self._calls.code("nvmlDeviceGetFieldValues", self._handle, self._count, self._buffer)
@@ -62,6 +65,6 @@ class FieldReader:
         for field, _, _, _, kind, result, raw in _LAYOUT.iter_unpack(rows):
             if result == pynvml.NVML_ERROR_GPU_IS_LOST:
                 raise driver_error(result, "nvmlDeviceGetFieldValues")
-            if result == pynvml.NVML_SUCCESS and kind in _VALUES:
-                values[field] = _VALUES[kind].unpack(raw)[0]
+            if result == pynvml.NVML_SUCCESS and kind in _FORMATS:
+                values[field] = _FORMATS[kind].unpack(raw)[0]
         return values

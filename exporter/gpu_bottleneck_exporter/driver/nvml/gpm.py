@@ -1,7 +1,7 @@
 """GPU performance monitoring (nvmlGpm*): means between two samples, Hopper and later.
 
-The previous sample is kept and compared with the new one each time, so the means
-cover all time, whatever the tick. No root, no conflict with profilers.
+Each sample is compared with the previous one, so the means cover all time, however long a tick
+is. Needs no root, and does not conflict with profilers.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from gpu_bottleneck_exporter.driver.protocol import DriverError
 from gpu_bottleneck_exporter.driver.readings import Activity
 
 MINIMUM_INTERVAL_NS = 200_000_000
-"""Below 100 ms the driver's means are invalid."""
+"""Twice the 100 ms below which the driver's means are invalid."""
 MAXIMUM_INTERVAL_NS = 10_000_000_000
-"""A mean over more is given up; it would be booked at one moment."""
+"""A mean over a longer interval is dropped, as its whole time would be booked at one moment."""
 
 _GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM = 1, 2, 3, 10
 _PIPES = {5: "tensor", 11: "fp64", 12: "fp32", 13: "fp16", 4: "int"}
-_RATES = {
-    20: "pcie_transmit",
-    21: "pcie_receive",
-    60: "nvlink_receive",
-    61: "nvlink_transmit",
-}
+_RATES = {20: "pcie_transmit", 21: "pcie_receive", 60: "nvlink_receive", 61: "nvlink_transmit"}
 _IDS = (_GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM, *_PIPES, *_RATES)
+"""Read in one call into an array of our own: the binding's has room for all metrics, 19 kB."""
 _MIB = 1024 * 1024
 _VERSION = 1
 _HEAD = struct.Struct("=II2Q")
+"""nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
 _METRIC = struct.Struct("=IId24x")
+"""nvmlGpmMetric_t: metric id, return code, value, and three names that are not used."""
+# Preset to an error, so that an entry that the driver leaves untouched is not taken for a value.
 _UNANSWERED = b"".join(_METRIC.pack(m, pynvml.NVML_ERROR_UNKNOWN, math.nan) for m in _IDS)
 
 
@@ -45,7 +44,7 @@ class GpmReader:
     def __init__(self, calls: Calls, handle: object, gpu_instance: int | None = None) -> None:
         """Read the GPU behind `handle`, or its MIG GPU instance `gpu_instance`.
 
-        Raises Unsupported where the GPU has no GPM.
+        Raises Unsupported if the GPU has no GPM.
         """
         self._calls = calls
         self._handle = handle
@@ -64,7 +63,7 @@ class GpmReader:
         self._metrics = memoryview(self._buffer).cast("B")[_HEAD.size :]
 
     def close(self) -> None:
-        """Give the two samples back to the library."""
+        """Free both samples."""
         for sample in (self._old, self._new):
             with contextlib.suppress(DriverError):
                 self._calls.ask(pynvml.nvmlGpmSampleFree, sample)
@@ -86,7 +85,7 @@ class GpmReader:
         values = self._compare()
         self._old, self._new = self._new, self._old
         self._old_at_ns = now
-        # After a spell of failures: minutes booked at once would pass for a rate above one.
+        # After a series of failures: minutes booked at once would look like a rate above one.
         return None if interval > MAXIMUM_INTERVAL_NS else _activity(values, interval)
 
     def _sample(self, sample: object) -> None:

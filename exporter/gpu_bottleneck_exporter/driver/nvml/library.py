@@ -10,24 +10,26 @@ from typing import Any, TypeVar
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml import trial
+from gpu_bottleneck_exporter.driver.nvml.remedies import remedy
 from gpu_bottleneck_exporter.driver.protocol import (
-    NO_PERMISSION,
     AccessLost,
     DeviceLost,
     DriverError,
     DriverMissing,
     DriverUnusable,
+    Forbidden,
     NothingFound,
     Unsupported,
 )
 
 T = TypeVar("T")
 
+# Not final: `Device.check` confirms a code that concerns the whole GPU before it is believed.
 _ERRORS: dict[int, type[DriverError]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: AccessLost,
     pynvml.NVML_ERROR_INVALID_ARGUMENT: Unsupported,
     pynvml.NVML_ERROR_NOT_SUPPORTED: Unsupported,
-    pynvml.NVML_ERROR_NO_PERMISSION: Unsupported,
+    pynvml.NVML_ERROR_NO_PERMISSION: Forbidden,
     pynvml.NVML_ERROR_NOT_FOUND: NothingFound,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: DriverMissing,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: DriverMissing,
@@ -38,15 +40,16 @@ _ERRORS: dict[int, type[DriverError]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: Unsupported,
     pynvml.NVML_ERROR_DEPRECATED: Unsupported,
     pynvml.NVML_ERROR_GPU_NOT_FOUND: DeviceLost,
+    # What a container gets that lost its device cgroup, as after `systemctl daemon-reload`.
     pynvml.NVML_ERROR_UNKNOWN: AccessLost,
 }
 
 
 _TEXT_BYTES = 96
-"""Names and UUIDs (NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+"""Buffer size of names and UUIDs (NVML_DEVICE_{NAME,UUID}_V2_BUFFER_SIZE)."""
 _CAUSES = {
     pynvml.NVML_ERROR_UNINITIALIZED: "access_lost",
-    pynvml.NVML_ERROR_NO_PERMISSION: NO_PERMISSION,
+    pynvml.NVML_ERROR_NO_PERMISSION: "no_permission",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "not_loaded",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no_library",
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "library_broken",
@@ -57,26 +60,27 @@ _CAUSES = {
 
 
 def load() -> None:
-    """See to it that the library can be loaded without harm; pynvml loads it at its first call.
+    """Make sure that the library can be loaded safely, before pynvml loads it at its first call.
 
-    Raises DriverMissing where there is a library that cannot be.
+    Raises DriverMissing if there is a library that cannot.
     """
     if pynvml.nvmlLib is not None:
         return
     reason = trial.failure()
     if reason is not None:
-        forbidden = "permission" in reason.lower()
+        cause = "library_forbidden" if "permission" in reason.lower() else "library_broken"
         sentence = f"nvmlInit: {_describe(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)}: {reason}"
-        raise DriverMissing(sentence, "library_forbidden" if forbidden else "library_broken")
+        raise DriverMissing(sentence, remedy(cause))
 
 
 def driver_error(code: int, what: str) -> DriverError:
     """The exception for NVML return code `code` of call `what`."""
-    return _ERRORS.get(code, DriverError)(f"{what}: {_describe(code)}", _CAUSES.get(code))
+    kind, cause = _ERRORS.get(code, DriverError), _CAUSES.get(code)
+    return kind(f"{what}: {_describe(code)}", remedy(cause) if cause else None)
 
 
 def _describe(code: int) -> str:
-    # The library's own nvmlErrorString is out: it may be gone or of another version.
+    # Not nvmlErrorString: the library may be missing, or of another version.
     return next(
         (
             f"{name.removeprefix('NVML_ERROR_')} ({code})"
@@ -88,14 +92,14 @@ def _describe(code: int) -> str:
 
 
 class Calls:
-    """Calls into NVML by one thread: how many, how long, and their errors as exceptions."""
+    """Calls into NVML by one thread: counts and times them, and raises their errors."""
 
     def __init__(self) -> None:
         self.count = 0
         self.nanoseconds = 0
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call a pynvml function; raises DriverError or one of its kinds."""
+        """Call a pynvml function. Raises DriverError or a subclass."""
         began = time.perf_counter_ns()
         try:
             return function(*arguments)
@@ -106,9 +110,9 @@ class Calls:
             self.nanoseconds += time.perf_counter_ns() - began
 
     def text(self, name: str, *arguments: object) -> str:
-        """The text that the C function `name` writes; raises DriverError or one of its kinds.
+        """The text that the C function `name` writes. Raises DriverError or a subclass.
 
-        Not through pynvml, which fails on what is not UTF-8.
+        Not through pynvml, which fails on text that is not UTF-8.
         """
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         code = self.code(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES))
@@ -117,11 +121,10 @@ class Calls:
         return buffer.value.decode(errors="replace")
 
     def code(self, name: str, *arguments: object) -> int:
-        """Call the C function `name` itself and return its code.
+        """Call the C function `name` directly and return its code.
 
-        For the hot path: reading an answer through pynvml's structures costs 22 times
-        what one call into a reused array does. Raises Unsupported where the library
-        has no such function.
+        For the hot path: pynvml's structures cost 22 times as much as a call into a reused array.
+        Raises Unsupported if the library has no such function.
         """
         began = time.perf_counter_ns()
         try:

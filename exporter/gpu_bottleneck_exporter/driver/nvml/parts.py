@@ -1,4 +1,4 @@
-"""Readings asked for part by part, and those that GPUs and MIG instances share."""
+"""Reading part by part, and the readings that GPUs and MIG instances share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.protocol import CONCERNS_ALL, DriverError, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Memory, Process, Processes
+from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 
 T = TypeVar("T")
 
-# Version 2 first: between drivers 530 and 535.98 version 3 filled a longer structure
-# than the binding's, and both answer the same.
+# Version 2 first: both return the same, but from driver 530 to 535.98 version 3 wrote a longer
+# structure than the binding's.
 _PROCESS_LISTS = (
     (
         pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
@@ -33,25 +34,25 @@ _PROCESS_LISTS = (
 
 
 class Parts:
-    """Asks for the parts of a reading one by one, so that one broken call costs only its part."""
+    """Reads the parts of a reading one by one, so that a failing call costs only its own part."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.trouble: DriverError | None = None
-        """Of the calls that failed, one that concerns all if there is one, else the last."""
+        """Of the failures, the first that concerns the whole GPU, else the last one."""
         self.refusals = Refusals()
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T | None:
         """The answer, or None.
 
-        A call that the GPU does not support is hardly ever made again; one that failed, or
-        that worked before, is told in `trouble`.
+        A call that the GPU does not support is retried only rarely. A failure, or a refusal of
+        what worked before, is kept in `trouble`.
         """
         key = (function.__name__, *arguments[1:])
         return self.attempt(key, lambda: self.calls.ask(function, *arguments))
 
     def attempt(self, key: tuple[object, ...], read: Callable[[], T]) -> T | None:
-        """Like `ask`, for a read that is more than one call; `key` names it."""
+        """Like `ask`, for a read of several calls, which `key` identifies."""
         if self.refusals.stands(key):
             return None
         try:
@@ -67,18 +68,18 @@ class Parts:
         return answer
 
     def note(self, error: DriverError) -> None:
-        """Remember that something failed."""
+        """Keep a failure, unless a more serious one is kept."""
         if not isinstance(self.trouble, CONCERNS_ALL):
             self.trouble = error
 
     def require(self, *parts: object) -> None:
-        """Raises when not one of `parts` was read: what failed, or Unsupported if none exists."""
+        """Raise if none of `parts` was read: the failure, or Unsupported if there was none."""
         if any(part is not None and part != {} for part in parts):
             return
         trouble = self.trouble
-        if isinstance(trouble, Unsupported):  # given before
+        if isinstance(trouble, Unsupported):  # kept only if it was answered before: a failure
             raise DriverError(str(trouble)) from trouble
-        raise trouble or Unsupported("not given by this GPU")
+        raise trouble or Unsupported("not provided by this GPU")
 
 
 _BASICS: tuple[tuple[Callable[..., object], tuple[object, ...]], ...] = (
@@ -88,11 +89,11 @@ _BASICS: tuple[tuple[Callable[..., object], tuple[object, ...]], ...] = (
     (pynvml.nvmlDeviceGetClockInfo, (pynvml.NVML_CLOCK_SM,)),
     (pynvml.nvmlDeviceGetUtilizationRates, ()),
 )
-"""What nearly every GPU gives, and the library does not know by itself."""
+"""Calls that nearly every GPU answers, and that the library cannot answer without the GPU."""
 
 
 def check_basics(calls: Calls, handle: object) -> None:
-    """Raises what all of `_BASICS` answer, if that concerns the whole GPU behind `handle`."""
+    """Raise the error of the GPU behind `handle` if all of `_BASICS` fail with `CONCERNS_ALL`."""
     found = [_failure(calls, handle, *basic) for basic in _BASICS]
     told = [error for error in found if not isinstance(error, Unsupported)]
     worst = [error for error in told if isinstance(error, CONCERNS_ALL)]
@@ -110,28 +111,71 @@ def _failure(
     return None
 
 
-def read_memory(parts: Parts, handle: object) -> Memory:
-    """Device memory behind `handle`; raises Unsupported on unified-memory parts."""
-    info = parts.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    if info is not None:
-        return Memory(int(info.total), int(info.used), int(info.reserved))
-    info = parts.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    parts.require(info)
-    assert info is not None  # noqa: S101 - `require` has just said so
-    return Memory(int(info.total), int(info.used))
+class Common:
+    """What a GPU and a MIG instance have in common."""
 
+    def __init__(
+        self, calls: Calls, handle: object, identity: Identity, parent: object = None
+    ) -> None:
+        """`handle`: of the GPU or instance; `parent`: of an instance's whole GPU, else None."""
+        self.identity = identity
+        self._calls = calls
+        self._handle = handle
+        self._whole = handle if parent is None else parent
+        self._parts = Parts(calls)
+        self._gpm: GpmReader | None = None
 
-def read_processes(parts: Parts, handle: object) -> Processes:
-    """Processes behind `handle`, each once; raises Unsupported without the permission."""
-    lists = [_process_list(parts, handle, *versions) for versions in _PROCESS_LISTS]
-    parts.require(*lists)
-    compute, graphics, shared = (entries or () for entries in lists)
-    computing = {process.pid for process in (*compute, *shared)}
-    found: dict[int, int | None] = {}
-    for process in (*compute, *graphics, *shared):
-        known = found.get(process.pid)
-        found[process.pid] = known if process.usedGpuMemory is None else process.usedGpuMemory
-    return Processes(tuple(Process(pid, used, pid not in computing) for pid, used in found.items()))
+    @property
+    def trouble(self) -> DriverError | None:
+        """Why the last reading is incomplete, if the GPU should have returned all of it."""
+        return self._parts.trouble
+
+    def check(self) -> None:
+        """See `check_basics`; checks the whole GPU."""
+        check_basics(self._calls, self._whole)
+
+    def close(self) -> None:
+        """Free the GPM samples."""
+        if self._gpm:
+            self._gpm.close()
+        self._gpm = None
+
+    def activity(self) -> Activity | None:
+        """GPM means since the last reading; for an instance, those of its GPU instance."""
+        self._begin()
+        if self._gpm is None:
+            self._gpm = GpmReader(self._calls, self._whole, self.identity.gpu_instance)
+        return self._gpm.read()
+
+    def memory(self) -> Memory:
+        """Memory from nvmlDeviceGetMemoryInfo. Raises Unsupported on GPUs with unified memory."""
+        parts = self._begin()
+        info = parts.ask(pynvml.nvmlDeviceGetMemoryInfo, self._handle, pynvml.nvmlMemory_v2)
+        if info is not None:
+            return Memory(int(info.total), int(info.used), int(info.reserved))
+        info = parts.ask(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
+        parts.require(info)
+        assert info is not None  # noqa: S101 - `require` has just said so
+        return Memory(int(info.total), int(info.used))
+
+    def processes(self) -> Processes:
+        """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
+        parts = self._begin()
+        lists = [_process_list(parts, self._handle, *versions) for versions in _PROCESS_LISTS]
+        parts.require(*lists)
+        compute, graphics, shared = (entries or () for entries in lists)
+        computing = {process.pid for process in (*compute, *shared)}
+        found: dict[int, int | None] = {}
+        for process in (*compute, *graphics, *shared):
+            known = found.get(process.pid)
+            found[process.pid] = known if process.usedGpuMemory is None else process.usedGpuMemory
+        return Processes(
+            tuple(Process(pid, used, pid not in computing) for pid, used in found.items())
+        )
+
+    def _begin(self) -> Parts:
+        self._parts.trouble = None
+        return self._parts
 
 
 def _process_list(

@@ -1,7 +1,7 @@
 """Draining NVML's sample rings (nvmlDeviceGetSamples).
 
-The driver keeps about 10 s of utilization samples. Only those newer than a mark are
-returned, and the mark must be a timestamp that the driver itself gave.
+The driver keeps about 10 s of utilization samples. A call returns those newer than a mark, which
+must be a timestamp from an earlier answer: the driver's clock need not be ours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 
 import pynvml
 
+from gpu_bottleneck_exporter.driver.nvml.fields import VALUES
 from gpu_bottleneck_exporter.driver.nvml.library import driver_error
 from gpu_bottleneck_exporter.driver.nvml.parts import Parts
 from gpu_bottleneck_exporter.driver.protocol import DriverError
@@ -24,25 +25,20 @@ from gpu_bottleneck_exporter.driver.readings import (
 )
 
 CAPACITY = 512
-"""Samples read at once; drivers were seen to keep 72 to 120."""
+"""Samples read at once; drivers are known to keep 72 to 120."""
 
-_FORMATS = {
-    pynvml.NVML_VALUE_TYPE_DOUBLE: struct.Struct("=Qd"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: struct.Struct("=QI4x"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: struct.Struct("=QQ"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: struct.Struct("=QQ"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: struct.Struct("=Qq"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_INT: struct.Struct("=Qi4x"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: struct.Struct("=QH6x"),
-}
+_FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
+"""nvmlSample_t (time in µs, value) by the value type of the answer, whatever nvml.h promises."""
 _SAMPLE_BYTES = 16
 _SILENCE_BEFORE_PROBE_NS = 3_000_000_000
+"""After so long without new samples, check whether the clock was set back."""
 _MARGIN_NS = 2_000_000_000
+"""By how much a timestamp may be ahead of the time that passed since the last answer."""
 _FULL_PERCENT = 100
 
 
 class RingReader:
-    """One ring of one GPU, with its own mark."""
+    """One sample ring of one GPU, with its own mark."""
 
     def __init__(self, parts: Parts, handle: object, kind: int) -> None:
         """Read ring `kind` (an NVML sampling type) of the GPU behind `handle`."""
@@ -57,9 +53,9 @@ class RingReader:
         self._buffer = ctypes.create_string_buffer(CAPACITY * _SAMPLE_BYTES)
 
     def drain(self) -> Ring:
-        """The samples newer than the last drain; one that fails is told in the parts' trouble."""
+        """The samples since the last drain; a failure is kept in the parts' `trouble`."""
         samples = self._ask(self._mark)
-        if samples is None:
+        if samples is None:  # a ring that answered before has failed, and is not unsupported
             return EMPTY_RING if self._parts.refusals.gave(self._key) else UNSUPPORTED_RING
         if not samples:
             samples = self._after_clock_step()
@@ -71,7 +67,7 @@ class RingReader:
         return Ring(RingState.SAMPLES, possible, len(samples) - len(possible))
 
     def _possible(self, samples: tuple[RingSample, ...]) -> tuple[RingSample, ...]:
-        """Without those of a time that has not come, unless the clock was set forward for all."""
+        """`samples` without those in the future; if all are, the clock was set forward."""
         if not self._mark:
             return samples
         passed_us = (time.monotonic_ns() - self._last_answer_ns + _MARGIN_NS) // 1000
@@ -79,7 +75,7 @@ class RingReader:
         return tuple(one for one in samples if one.timestamp_us <= latest) or samples
 
     def _after_clock_step(self) -> tuple[RingSample, ...]:
-        """Samples of a clock that was set back: all of them look older than the mark."""
+        """The newest sample if the clock was set back, which makes all look older than the mark."""
         if not self._mark or time.monotonic_ns() - self._last_answer_ns < _SILENCE_BEFORE_PROBE_NS:
             return ()
         self._last_answer_ns = time.monotonic_ns()
@@ -89,7 +85,7 @@ class RingReader:
         return samples[-1:]
 
     def _ask(self, mark: int) -> tuple[RingSample, ...] | None:
-        """Those newer than `mark`, None where the driver does not say."""
+        """The samples newer than `mark`; None if the call fails."""
         return self._parts.attempt(self._key, lambda: self._read(mark))
 
     def _read(self, mark: int) -> tuple[RingSample, ...]:
@@ -112,7 +108,7 @@ class RingReader:
             raise DriverError(f"nvmlDeviceGetSamples: values of unknown type {self._type.value}")
         filled = memoryview(self._buffer)[: self._count.value * _SAMPLE_BYTES]
         rows = sorted(row for row in layout.iter_unpack(filled) if row[0] > mark)
-        # Entries above 100 % are seen in the field, such as 808334905.
+        # Drivers do return entries above 100 %, such as 808334905.
         return tuple(
             [
                 RingSample(at, round(value) if 0 <= value <= _FULL_PERCENT else None)

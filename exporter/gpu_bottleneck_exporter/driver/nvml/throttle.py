@@ -1,9 +1,9 @@
 """Throttle time by reason, in nanoseconds since the driver was loaded.
 
-The ids of the finer causes moved twice, the second time inside a driver branch, and the binding's
-constants follow the newest one: under another driver they read power-smoothing settings as time.
-So ids are chosen by the driver's full version, and where it leaves a doubt only those are read
-that never moved. A counter that keeps running backwards is not one and is dropped.
+The field ids of the finer causes moved twice, the second time within a driver branch. The
+binding's constants follow the newest driver: with another one they read power-smoothing settings
+as time. So ids are chosen by the driver's full version, and in doubt only those that never moved
+are read. A value that keeps running backwards is not a counter and is dropped.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _EVERY_VERSION = {
     79: "reliability",
     80: "app_clocks",
 }
-# All thermal throttling in one; see the family's help.
+# All thermal throttling in one counter; see the family's help.
 _COARSE = {75: "sw_thermal"}
 _FINE_FIRST = {251: "sw_thermal", 252: "hw_thermal", 253: "hw_power_brake"}
 _FINE_MOVED = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
 _FINE = frozenset(_FINE_MOVED.values())
-# The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the others. Which
-# 580.66 to 580.81 have is not published.
+# The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the moved ones. Those
+# of 580.66 to 580.81 are not published.
 _FIRST, _LAST_OF_FIRST, _MOVED = (575, 0), (580, 65), (580, 82)
 _VERSION = re.compile(r"\D*(\d{3,4})(?:\.(\d+))?")
 
@@ -48,11 +48,11 @@ _POLICIES = {
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
 _FIELDS = ("throttle fields",)
 _DISTRUSTED = 3
-"""A counter that was set back so often was not reset."""
+"""A value that ran backwards so often is not a counter: resets are rarer."""
 
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
-    """Field id → throttle reason on driver `driver_version`, such as 580.95.05."""
+    """Throttle reason by field id for driver `driver_version`, such as 580.95.05."""
     lowest, highest = _versions(driver_version)
     if lowest >= _MOVED:
         return _EVERY_VERSION | _FINE_MOVED
@@ -62,20 +62,19 @@ def field_ids(driver_version: str | None) -> Mapping[int, str]:
 
 
 def _versions(text: str | None) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The lowest and the highest branch and minor version that `text` may mean."""
+    """The lowest and the highest (branch, minor version) that `text` may mean."""
     found = _VERSION.match(text or "")
-    if found is None or "\ufffd" in (text or ""):  # what no encoding knows is not trusted
+    if found is None or "\ufffd" in (text or ""):  # undecodable text is not trusted
         return (0, 0), (math.inf, math.inf)
     branch, minor = found.groups()
     return (int(branch), int(minor or 0)), (int(branch), int(minor) if minor else math.inf)
 
 
 def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
-    """What the event-reason bits say, by reason; `supported` are the bits the GPU can set.
+    """By reason, whether its event-reason bit is set; `supported`: the bits that the GPU can set.
 
-    Bit 8 (hardware slowdown) is the umbrella of the two hardware causes; a driver that
-    sets it alone does not say which, so both are left out. So are those of the later bits
-    that are neither set nor known to this driver.
+    Bit 8 (hardware slowdown) covers both hardware causes. If a driver sets it alone, the cause is
+    unknown and both are left out. So are `LATER` bits that are neither set nor supported.
     """
     unknown = LATER & ~(bits | supported)
     if bits & HW_SLOWDOWN and not bits & _HW_CAUSES:
@@ -89,7 +88,7 @@ class ThrottleCounters:
     def __init__(self, parts: Parts, handle: object, driver_version: str | None) -> None:
         self._parts = parts
         self._handle = handle
-        # A GPU that has none of the finer counters still has the coarse one.
+        # A GPU without the finer counters still has the coarse one.
         self._reasons = {**_COARSE, **field_ids(driver_version)}
         self._fields = FieldReader(parts.calls, handle, list(self._reasons))
         self._counts_finely = False
@@ -97,7 +96,7 @@ class ThrottleCounters:
         self._backwards: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
-        """Nanoseconds by reason; what fails is told in the parts' trouble."""
+        """Nanoseconds by reason; failures are kept in the parts' `trouble`."""
         spent = self._from_fields()
         if not spent and not self._parts.refusals.gave(_FIELDS):
             spent = self._from_policies()
@@ -124,7 +123,7 @@ class ThrottleCounters:
         return values
 
     def _from_policies(self) -> dict[str, int]:
-        # Deprecated, gone in CUDA 14; the only way on drivers without the fields.
+        # Deprecated, to be removed in CUDA 14; the only way with drivers that lack the fields.
         found = {
             reason: self._parts.ask(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
             for policy, reason in _POLICIES.items()

@@ -1,8 +1,8 @@
-"""Loading the driver's library for a try, in a process of its own.
+"""Loading the driver's library in a child process first.
 
-A library that was cut short kills the process that loads it (SIGBUS), and a pipe in its place
-blocks it for ever. So another process goes first, with the same loader and the same search path:
-`failure` starts it, and the end of this file is what it runs, on Python's own modules alone.
+A truncated library kills the process that loads it (SIGBUS), and a pipe in its place blocks it
+forever. So a child process tries first, with the same loader and search path: `failure` starts it,
+and it runs the end of this file, with Python's standard library only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _CACHE_BYTES = 16 * 2**20
 _MOST_SEGMENTS = 64
 _ELF64 = b"\x7fELF\x02"
 _SEGMENT = struct.Struct("=IIQQQQ")
+"""Elf64_Phdr: type, flags, offset in the file, two addresses, size in the file (elf.h)."""
 _PT_LOAD = 1
 _PR_SET_DUMPABLE = 4
 
 
 def failure(library: str = LIBRARY, patience_seconds: float = PATIENCE_SECONDS) -> str | None:
-    """Why `library` cannot be loaded, in one line; None where it can, or where none is there.
+    """Why `library` cannot be loaded, in one line; None if it can, or if there is none.
 
-    Takes some 30 ms.
+    Takes about 30 ms.
     """
     command = [sys.executable, "-I", "-S", __file__, library]
     quiet = subprocess.DEVNULL
@@ -42,13 +43,13 @@ def failure(library: str = LIBRARY, patience_seconds: float = PATIENCE_SECONDS) 
             command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet
         )
     except OSError:
-        return None  # where no process can be started, nobody can go first
+        return None  # no process can be started: go without the trial
     try:
         said, _ = process.communicate(timeout=patience_seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1)  # not for ever: it may hang in a file system
+            process.communicate(timeout=1)  # limited, as it may hang in a file system
         return f"{_named(library)}: loading it has not ended within {patience_seconds:g} s"
     if process.returncode < 0:
         ended = signal.Signals(-process.returncode).name
@@ -62,7 +63,7 @@ def _try(library: str) -> str | None:
         handle = ctypes.CDLL(library)._handle  # noqa: SLF001 - has no other name
     except OSError as error:
         said = f"{error}"
-        if library not in said:  # of another library that it needs
+        if library not in said:  # about another library that it needs
             return f"{_named(library)}: {said}"
         return _hidden(library) if "No such file" in said else said
     # A loaded library's handle points to its link map: an address, then its path.
@@ -71,7 +72,7 @@ def _try(library: str) -> str | None:
 
 
 def _cut_short(path: str) -> str | None:
-    """Whether the file lacks a part that is mapped: a page of it that is touched later kills."""
+    """Why the file is too short for its segments: touching a missing page later would kill us."""
     try:
         length, needed = _lengths(path)
     except (OSError, struct.error):
@@ -80,11 +81,12 @@ def _cut_short(path: str) -> str | None:
 
 
 def _lengths(path: str) -> tuple[int, int]:
-    """How long a library is, and how long its segments make it."""
+    """The length of a library's file, and the length that its segments need."""
     with open(path, "rb") as file:
         length, head = os.fstat(file.fileno()).st_size, file.read(64)
         if not head.startswith(_ELF64):
             return length, 0
+        # e_phoff, e_phentsize and e_phnum of Elf64_Ehdr: the table of segments.
         (table,) = struct.unpack_from("=Q", head, 32)
         size, count = struct.unpack_from("=HH", head, 54)
         file.seek(table)
@@ -94,7 +96,7 @@ def _lengths(path: str) -> tuple[int, int]:
 
 
 def _hidden(library: str) -> str | None:
-    """What the loader passes over without a word: a file that may not be read, a dead link."""
+    """What the loader skips silently: a file that it may not read, or a dead link."""
     return next(filter(None, map(_complaint, _places(library))), None)
 
 
@@ -111,7 +113,7 @@ def _complaint(path: Path) -> str | None:
 
 
 def _named(library: str) -> str:
-    """The path of the file that the loader takes, as far as it can be told."""
+    """The path of the file that the loader takes, as far as it can be determined."""
     found = next((path for path in _places(library) if os.access(path, os.R_OK)), None)
     if found is None:
         return library
@@ -129,7 +131,7 @@ def _places(library: str) -> Iterator[Path]:
 
 
 def _cached(library: str) -> list[Path]:
-    """The paths of `library` that `ldconfig` has found."""
+    """The paths of `library` in the cache of `ldconfig`."""
     try:
         with open(_LOADER_CACHE, "rb") as cache:
             strings = cache.read(_CACHE_BYTES).split(b"\0")
@@ -141,9 +143,9 @@ def _cached(library: str) -> list[Path]:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # a crash is foreseen: no core dump
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # a crash is expected: no core dump
     reason = _try(sys.argv[1])
     if reason:
         sys.stdout.write(f"\n{_SAYS}{' '.join(reason.split())}")
         sys.stdout.flush()
-    os._exit(0)  # the library's own clean-up has nothing to clean up
+    os._exit(0)  # skips the library's exit handlers: nothing was initialised

@@ -1,4 +1,4 @@
-"""The status page: what an exporter's `/` shows. It needs no script, and runs only its own."""
+"""The status page at `/`. It works without a script, and allows only its own."""
 
 from gpu_bottleneck_exporter.web.status.page import status_page
 

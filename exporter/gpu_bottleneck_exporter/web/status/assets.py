@@ -1,4 +1,4 @@
-"""The page's own style and script, and the policy that lets these two run and nothing else."""
+"""The page's style and script, and the policy that allows these two and nothing else."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _digest(text: str) -> str:
 STYLE = _read("status.css") + _colours()
 SCRIPT = _read("refresh.js")
 BUILD = sha256((STYLE + SCRIPT).encode()).hexdigest()[:12]
-"""A page that finds another one loads itself anew: its style would not fit."""
+"""An open page that fetches another build reloads itself: its own style would not fit."""
 
 CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; style-src {_digest(STYLE)}; script-src {_digest(SCRIPT)}; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""The page shows names of processes and users; nothing of it is to run or to leave."""
+"""The page shows names of processes and users: none may run as script or leave the page."""

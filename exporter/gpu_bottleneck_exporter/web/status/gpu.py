@@ -4,45 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.nodeview.advice import outcome, prescription
 from gpu_bottleneck_exporter.nodeview.model import (
     DASH,
     KEPT_BUSY,
+    WORTH_NAMING,
     GpuView,
     Shares,
     likely_cause,
     notices,
 )
-from gpu_bottleneck_exporter.nodeview.text import (
-    duration,
-    label,
-    memory,
-    of,
-    owners,
-    percent,
-)
-from gpu_bottleneck_exporter.remedies import OF_DOWN, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
-from gpu_bottleneck_exporter.web.status.html import Html, element
+from gpu_bottleneck_exporter.nodeview.text import duration, label, levels, owners, percent
+from gpu_bottleneck_exporter.remedies import REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
+from gpu_bottleneck_exporter.web.status.html import Html, described, element, table_row
 
-_WORTH_NAMING = 0.005
 _WIDE, _HIGH = 1000, 100
+"""Of the drawings, in their own units; CSS scales them."""
 _COLUMNS = 60
-"""Of a trend: 5 s each, so 5 min; the last one is now."""
-_MEGA = 1e6
+"""Columns of a trend: 5 s each, 5 min in all; the last one is now."""
 
 
 def card(at: int, gpu: GpuView, runbooks: str) -> Html:
-    """The GPU that stands at place `at`."""
+    """The GPU at position `at`."""
     heading = f"gpu-{at}"
-    return element(
-        "li",
-        element(
-            "article",
-            _head(gpu, heading),
-            *_body(gpu, runbooks),
-            aria_labelledby=heading,
-            class_=f"c-{gpu.cause or KEPT_BUSY}" if gpu.now.up and gpu.shares else "c-unknown",
-        ),
-    )
+    colour = f"c-{gpu.cause or KEPT_BUSY}" if gpu.now.up and gpu.shares else "c-unknown"
+    content = (_head(gpu, heading), *_body(gpu, runbooks))
+    return element("li", element("article", *content, aria_labelledby=heading, class_=colour))
 
 
 def row(at: int, gpu: GpuView) -> Html:
@@ -50,9 +38,8 @@ def row(at: int, gpu: GpuView) -> Html:
     name = element("a", label(gpu), href=f"#gpu-{at}")
     shares = gpu.shares
     strip = _drawing("bar", f"0 0 {_WIDE} 1", _spoken(shares), _rects(shares)) if shares else None
-    return element(
-        "tr",
-        element("th", name, scope="row"),
+    return table_row(
+        name,
         element("td", strip or DASH, class_="wide"),
         element("td", percent(shares.busy if shares else None), class_="number"),
         element("td", likely_cause(gpu), class_=None if gpu.now.up else "bad"),
@@ -60,27 +47,22 @@ def row(at: int, gpu: GpuView) -> Html:
 
 
 def _head(gpu: GpuView, heading: str) -> Html:
-    busy = percent(gpu.shares.busy) if gpu.shares else DASH
-    return element(
-        "div",
-        element("h3", f"GPU {label(gpu)}", " ", element("small", gpu.now.name or ""), id=heading),
-        element("p", element("b", busy), " busy", class_="busy")
-        if gpu.now.up
-        else element("p", element("b", "down"), class_="busy bad"),
-        class_="head",
-    )
+    name = element("small", gpu.now.name or "")
+    title = element("h3", f"GPU {label(gpu)}", " ", name, id=heading)
+    if gpu.now.up:
+        busy = percent(gpu.shares.busy if gpu.shares else None)
+        state = element("p", element("b", busy), " busy", class_="busy")
+    else:
+        state = element("p", element("b", "down"), class_="busy bad")
+    return element("div", title, state, class_="head")
 
 
 def _body(gpu: GpuView, runbooks: str) -> Iterator[Html | None]:
     if gpu.now.up:
         yield element("p", "Held by ", element("bdi", owners(gpu)), class_="owner")
     else:
-        yield _verdict(
-            f"Down: {gpu.now.down or 'the log says why'}",
-            None,
-            gpu.now.down_remedy or OF_DOWN,
-            _link(runbooks, RUNBOOK_OF_DOWN),
-        )
+        down, remedy = gpu.now.down or "see the log", gpu.now.down_remedy or DOWN
+        yield _verdict(f"Down: {down}", None, remedy, _link(runbooks, RUNBOOK_OF_DOWN))
         return
     if gpu.shares:
         yield _bar(gpu.shares)
@@ -89,15 +71,15 @@ def _body(gpu: GpuView, runbooks: str) -> Iterator[Html | None]:
         yield _cause(gpu, gpu.shares, runbooks)
         if gpu.cause and gpu.now.evidence:
             seen = (element("li", element("bdi", text)) for text in gpu.now.evidence)
-            yield element("ul", *seen, class_="seen", aria_label="Seen behind the waiting")
+            yield element("ul", *seen, class_="seen", aria_label="Evidence")
+        yield _advice(gpu)
     else:
-        yield element("p", "Nothing was observed in the last minute.")
+        yield element("p", "Nothing observed in the last minute.")
     yield _facts(gpu)
     found = notices(gpu.now)
     if found:
-        yield element(
-            "ul", *(element("li", text) for text in found), class_="chips", aria_label="Notices"
-        )
+        chips = (element("li", text) for text in found)
+        yield element("ul", *chips, class_="chips", aria_label="Notices")
 
 
 def _bar(shares: Shares) -> Html:
@@ -123,7 +105,7 @@ def _strip(caption: str, drawing: Html) -> Html:
 
 
 def _trend(steps: Sequence[Shares | None]) -> Html | None:
-    """The same, one column a step."""
+    """The shares over time, one column per step."""
     known = [step for step in steps if step]
     if len(known) < 2:  # noqa: PLR2004 - one column is the bar again
         return None
@@ -136,7 +118,7 @@ def _trend(steps: Sequence[Shares | None]) -> Html | None:
             below += part
     mean = sum(step.busy for step in known) / len(known)
     lasted = duration(sum(step.seconds for step in known))
-    text = f"Course of the last {lasted}: {percent(mean)} busy on average"
+    text = f"Trend of the last {lasted}: {percent(mean)} busy on average"
     drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
     return _strip("last 5 min", _drawing("trend", f"0 0 {_COLUMNS} {_HIGH}", text, drawn))
 
@@ -156,31 +138,34 @@ def _drawing(kind: str, box: str, text: str, shapes: Sequence[Html]) -> Html:
 def _parts(shares: Shares) -> Html:
     items = (
         element("li", element("i", class_=f"c-{name}"), element("span", name), f" {percent(part)}")
-        for name, part in _all(shares)
-        if part >= _WORTH_NAMING
+        for name, part in _named(shares)
     )
-    return element(
-        "ul", *items, class_="parts", aria_label=f"Shares of the last {duration(shares.seconds)}"
-    )
+    about = f"Shares of the last {duration(shares.seconds)}"
+    return element("ul", *items, class_="parts", aria_label=about)
 
 
 def _cause(gpu: GpuView, shares: Shares, runbooks: str) -> Html:
     lasted = f" for {duration(gpu.verdict_seconds)}" if gpu.verdict_seconds else ""
     if shares.verdict == KEPT_BUSY:
-        return _verdict(f"Kept busy{lasted}", None, None, None)
+        return _verdict(f"Kept busy{lasted}")
     if gpu.cause is None:
-        return _verdict("What it waits for is not known", None, None, None)
+        return _verdict("What it waits for is unknown")
     meaning, remedy = REMEDIES[gpu.cause]
     runbook = RUNBOOKS.get(gpu.cause)
-    return _verdict(
-        f"Waits: {gpu.cause}{lasted}",
-        meaning,
-        remedy,
-        _link(runbooks, runbook) if runbook else None,
-    )
+    link = _link(runbooks, runbook) if runbook else None
+    return _verdict(f"Waits: {gpu.cause}{lasted}", meaning, remedy, link)
 
 
-def _verdict(what: str, meaning: str | None, remedy: str | None, link: Html | None) -> Html:
+def _advice(gpu: GpuView) -> Html | None:
+    last = outcome(gpu.now.last_change) if gpu.now.last_change else None
+    told = {"Prescription": prescription(gpu), "Last change": last}
+    pairs = [(name, text) for name, text in told.items() if text]
+    return described(pairs, "advice") if pairs else None
+
+
+def _verdict(
+    what: str, meaning: str | None = None, remedy: str | None = None, link: Html | None = None
+) -> Html:
     return element(
         "div",
         element("p", element("strong", what), f": {meaning}" if meaning else None),
@@ -194,28 +179,23 @@ def _link(runbooks: str, name: str) -> Html:
 
 
 def _facts(gpu: GpuView) -> Html:
-    now = gpu.now
-    clock = None if now.sm_clock is None else now.sm_clock / _MEGA
-    highest = None if now.sm_clock_max is None else now.sm_clock_max / _MEGA
+    power, temperature, memory, clock = levels(gpu.now)
     facts = {
-        "Power": of(now.power_watts, now.power_limit_watts, " W"),
-        "Temperature": of(now.temperature, now.slowdown_temperature, " °C"),
-        "Memory": memory(now.memory_used_bytes, now.memory_total_bytes),
+        "Power": power,
+        "Temperature": temperature,
+        "Memory": memory,
         "SMs active": percent(gpu.shares.sm_active if gpu.shares else None),
-        "SM clock": of(clock, highest, " MHz"),
+        "SM clock": clock,
         "Feeders": _feeders(gpu),
     }
-    pairs = (
-        element("div", element("dt", name), element("dd", text)) for name, text in facts.items()
-    )
-    return element("dl", *pairs, class_="facts")
+    return described(facts.items(), "facts")
 
 
 def _feeders(gpu: GpuView) -> str:
     if gpu.now.processes is None:
         return DASH
     workers = "" if gpu.now.workers is None else f", workers: {gpu.now.workers:.0f}"
-    return f"on it: {gpu.now.processes:.0f}{workers}"
+    return f"processes: {gpu.now.processes:.0f}{workers}"
 
 
 def _all(shares: Shares) -> Iterator[tuple[str, float]]:
@@ -224,5 +204,8 @@ def _all(shares: Shares) -> Iterator[tuple[str, float]]:
 
 
 def _spoken(shares: Shares) -> str:
-    named = [f"{name} {percent(part)}" for name, part in _all(shares) if part >= _WORTH_NAMING]
-    return ", ".join(named)
+    return ", ".join(f"{name} {percent(part)}" for name, part in _named(shares))
+
+
+def _named(shares: Shares) -> Iterator[tuple[str, float]]:
+    return ((name, part) for name, part in _all(shares) if part >= WORTH_NAMING)

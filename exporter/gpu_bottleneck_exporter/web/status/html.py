@@ -1,23 +1,24 @@
-"""HTML that cannot be broken by what it shows: all text is escaped, once, where it goes in."""
+"""HTML that its content cannot break: all text is escaped once, where it is inserted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 VOID = frozenset({"meta", "link", "rect", "path"})
-"""Elements without content; those of SVG are closed in the tag."""
+"""Elements without content, closed in the tag as SVG requires."""
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
 
 def element(tag: str, /, *content: str | None, **attributes: str | None) -> Html:
-    """One element. Content is text unless it is `Html`; what is None is left out.
+    """One element. Content is text unless it is `Html`; None is left out.
 
-    A trailing underscore keeps an attribute off Python's keywords, others become hyphens.
+    A trailing underscore avoids Python's keywords; other underscores become hyphens.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
@@ -30,8 +31,19 @@ def element(tag: str, /, *content: str | None, **attributes: str | None) -> Html
 
 
 def join(*content: str | None) -> Html:
-    """Pieces one after another."""
+    """The pieces, one after another; None is left out."""
     return Html("".join(_safe(piece) for piece in content if piece is not None))
+
+
+def described(pairs: Iterable[tuple[str, str]], class_: str) -> Html:
+    """A list of names and what is known under them."""
+    items = (element("div", element("dt", name), element("dd", text)) for name, text in pairs)
+    return element("dl", *items, class_=class_)
+
+
+def table_row(name: str, *cells: Html) -> Html:
+    """A row of a table, headed by its name."""
+    return element("tr", element("th", name, scope="row"), *cells)
 
 
 def _safe(piece: str) -> str:

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_bottleneck_exporter.nodeview.model import DASH, CollectorHealth, NodeView
-from gpu_bottleneck_exporter.nodeview.text import (
-    memory,
-    number,
-    percent,
-    summary,
-)
-from gpu_bottleneck_exporter.remedies import OF_SIGNALS
+from gpu_bottleneck_exporter.nodeview.text import memory, number, percent, summary
 from gpu_bottleneck_exporter.web.status.assets import BUILD, SCRIPT, STYLE
 from gpu_bottleneck_exporter.web.status.gpu import card, row
-from gpu_bottleneck_exporter.web.status.html import Html, element, join
+from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, table_row
 
 _TITLE = "GPU bottleneck exporter"
 _ICON = (
@@ -23,13 +17,14 @@ _ICON = (
     "%3Crect x='3' width='5' height='8' rx='1' fill='%23E69F00'/%3E%3C/svg%3E"
 )
 _MANY = 5
+"""From this many GPUs on, an overview precedes the cards."""
 _NUMBERS = frozenset({"Busy", "Took"})
 _RELOAD_SECONDS = "5"
-"""Where no script runs."""
+"""Between reloads if no script runs."""
 
 
 def status_page(view: NodeView, *, telemetry_path: str, runbooks: str) -> str:
-    """The page as HTML. `runbooks`: the address below which they are."""
+    """The page as HTML. `runbooks`: the base URL of the runbooks."""
     head = join(
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -82,30 +77,22 @@ def _footer(view: NodeView) -> str:
 def _simulated(view: NodeView) -> Html | None:
     if not view.now.simulated:
         return None
-    return element(
-        "p",
-        "These GPUs are ",
-        element("strong", "simulated"),
-        "; the processes that feed them are real.",
-        class_="notice",
-    )
+    real = "; the processes that feed them are real."
+    return element("p", "These GPUs are ", element("strong", "simulated"), real, class_="notice")
 
 
 def _node(view: NodeView) -> Html:
-    tiles = [
-        element("div", element("dt", name), element("dd", value)) for name, value in _facts(view)
-    ]
     return element(
         "section",
         element("h2", "This node", id="node"),
-        element("dl", *tiles, class_="tiles"),
+        described(_facts(view), "tiles"),
         aria_labelledby="node",
     )
 
 
 def _facts(view: NodeView) -> Iterator[tuple[str, str]]:
     host = view.now.host
-    yield "Idle GPUs, added up", _lost(view)
+    yield "Idle GPUs, summed", _lost(view)
     yield "CPU", f"{percent(view.cpu_busy)} of {number(host.cpus)}" if host.cpus else DASH
     available, total = host.memory_available_bytes, host.memory_total_bytes
     used = None if available is None or total is None else total - available
@@ -113,11 +100,11 @@ def _facts(view: NodeView) -> Iterator[tuple[str, str]]:
     yield "Shared memory", memory(host.shm_used_bytes, host.shm_size_bytes)
     for resource in ("cpu", "io", "memory"):
         name = {"cpu": "CPU", "io": "I/O"}.get(resource, resource)
-        yield f"Held up for {name}", percent(view.pressure.get(resource))
+        yield f"Pressure on {name}", percent(view.pressure.get(resource))
 
 
 def _lost(view: NodeView) -> str:
-    """Idle GPUs, added up: what all this is about."""
+    """The idle shares of all GPUs added up: how many GPUs are lost."""
     known = [gpu.shares for gpu in view.gpus if gpu.shares and gpu.now.mig_profile is None]
     if not known:
         return DASH
@@ -139,14 +126,10 @@ def _gpus(view: NodeView, runbooks: str) -> Html:
         cards = (card(at, gpu, runbooks) for at, gpu in enumerate(view.gpus))
         content = element("ul", *cards, class_="gpus")
     else:
-        content = element(
-            "div",
-            element(
-                "p", element("strong", "No GPU to show: "), f"{view.now.status or 'not known yet'}."
-            ),
-            view.now.remedy and element("p", f"To have one here: {view.now.remedy}."),
-            class_="notice bad",
-        )
+        status, remedy = view.now.status or "unknown yet", view.now.remedy
+        missing = element("p", element("strong", "No GPU to show: "), f"{status}.")
+        fix = remedy and element("p", f"To fix it: {remedy}.")
+        content = element("div", missing, fix, class_="notice bad")
     return element("section", title, content, aria_labelledby="gpus")
 
 
@@ -154,56 +137,34 @@ def _signals(view: NodeView) -> Html | None:
     missing = sorted(name for name, given in view.now.signals.items() if not given)
     if not missing:
         return None
-    rows = (
-        element("tr", element("th", name, scope="row"), element("td", OF_SIGNALS.get(name, DASH)))
-        for name in missing
-    )
-    return _table(
-        "Missing signals", "What each costs, and how to get it", ("Signal", "What it costs"), *rows
-    )
+    remedies = view.now.signal_remedies
+    rows = (table_row(name, element("td", remedies.get(name, DASH))) for name in missing)
+    about = "What is lost without each, and how to get it"
+    return _table("Missing signals", about, ("Signal", "What is lost without it"), *rows)
 
 
 def _collectors(collectors: tuple[CollectorHealth, ...]) -> Html | None:
     if not collectors:
         return None
-    rows = (
-        element(
-            "tr",
-            element("th", found.name, scope="row"),
-            element(
-                "td",
-                "works" if found.success else f"fails: {found.error or 'see the log'}",
-                class_=None if found.success else "bad",
-            ),
-            element(
-                "td",
-                DASH if found.seconds is None else f"{1000 * found.seconds:.1f} ms",
-                class_="number",
-            ),
-        )
-        for found in collectors
-    )
-    return _table(
-        "Collectors",
-        "Readings of the driver, and how long the last one took over all GPUs",
-        ("Collector", "State", "Took"),
-        *rows,
+    about = "Readings of the driver, and how long the last one took on all GPUs"
+    return _table("Collectors", about, ("Collector", "State", "Took"), *map(_collector, collectors))
+
+
+def _collector(found: CollectorHealth) -> Html:
+    state = "works" if found.success else f"fails: {found.error or 'see the log'}"
+    took = DASH if found.seconds is None else f"{1000 * found.seconds:.1f} ms"
+    return table_row(
+        found.name,
+        element("td", state, class_=None if found.success else "bad"),
+        element("td", took, class_="number"),
     )
 
 
 def _table(title: str, about: str, columns: tuple[str, ...], *rows: Html) -> Html:
-    head = element("tr", *(_column(column) for column in columns))
-    return element(
-        "section",
-        element("h2", title),
-        element(
-            "table",
-            element("caption", about),
-            element("thead", head),
-            element("tbody", *rows),
-        ),
+    heads = (
+        element("th", name, scope="col", class_="number" if name in _NUMBERS else None)
+        for name in columns
     )
-
-
-def _column(name: str) -> Html:
-    return element("th", name, scope="col", class_="number" if name in _NUMBERS else None)
+    head, body = element("thead", element("tr", *heads)), element("tbody", *rows)
+    table = element("table", element("caption", about), head, body)
+    return element("section", element("h2", title), table)

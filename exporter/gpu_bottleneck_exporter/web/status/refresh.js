@@ -1,13 +1,13 @@
 "use strict";
-// Fetches the page anew and takes over what has changed, so that scroll position, focus and
-// selection stay. Without it the page reloads itself.
+// Fetches the page and applies only the changes, which keeps scroll position, focus and selection.
+// Without this script the page reloads itself.
 (() => {
-  const PERIOD = 2000;
-  const PATIENCE = 10000;
+  const PERIOD = 2000; // ms
+  const PATIENCE = 10000; // ms
   const note = document.getElementById("link");
   let since = null;
 
-  // Its part of the page; classes that begin with c- are colours, which change.
+  // A node's first class names its part of the page, unless it is a colour (c-*), which changes.
   const part = (node) => (node.classList?.[0] ?? "").replace(/^c-.*/, "");
   const same = (one, other) => one.nodeName === other.nodeName && part(one) === part(other);
 
@@ -29,7 +29,7 @@
     }
   }
 
-  // A part that comes or goes leaves those behind it what they are: one may have the focus.
+  // When a part appears or disappears, those after it keep their nodes: one may have the focus.
   function takeOverChildren(old, fresh) {
     let next = old.firstChild;
     for (const node of [...fresh.childNodes]) {

@@ -1,0 +1,1 @@
+"""Where GPU time goes: busy windows, and idle time by what it waited on."""

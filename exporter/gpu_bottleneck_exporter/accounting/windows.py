@@ -1,0 +1,247 @@
+"""Busy and observed time from the driver's utilization samples: pure arithmetic, no I/O.
+
+All times are integer nanoseconds, so sums are exact: observed = busy + idle, in
+every window. Time that no source covered is unobserved, never idle. Whatever the
+driver says, observed plus unobserved time never exceeds the time since the first feed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.driver.readings import Ring, RingSample, RingState
+
+MAX_PERIOD_NS = 1_000_000_000
+"""The driver's sample period is 1/6 s to 1 s, by product (nvml.h, nvmlUtilization_t)."""
+
+WINDOW_BUCKETS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+class Window(NamedTuple):
+    """One observed stretch of time.
+
+    `end_ns` is its end on the monotonic clock. The driver's clock is mapped onto that one with
+    an error below one sample period: the age of the newest sample.
+    """
+
+    end_ns: int
+    duration_ns: int
+    active_ns: int
+
+
+class Integrator:
+    """Adds up one utilization signal of one GPU.
+
+    Call `ring` once a tick or, where the driver has no ring, `reading` or `mean`. Each returns
+    the windows that it booked.
+    """
+
+    def __init__(self, tick_ns: int) -> None:
+        """`tick_ns`: the time between two feeds when all is well."""
+        self.observed_ns = 0
+        self.active_ns = 0
+        self.unobserved_ns = 0
+        self.lost_ns = 0
+        """The part of `unobserved_ns` whose samples the ring dropped before we read them."""
+        self.booked_at_ns: int | None = None
+        """When a window was last booked."""
+        self._tick_ns = tick_ns
+        self._longest_reading_ns = 2 * max(tick_ns, MAX_PERIOD_NS)
+        self._began_ns: int | None = None
+        self._accounted_ns: int | None = None
+        self._frontier_us: int | None = None
+        """Driver time of the newest sample that was booked."""
+        self._clock_offset_ns: int | None = None
+        self._steps: deque[int] = deque(maxlen=15)
+        self._pending: list[tuple[int, int]] = []
+        """Single readings taken while the ring is silent: booked only if it stays silent."""
+        self._covered_ns = 0
+        """Time beyond the frontier that single readings have booked.
+
+        A ring that comes back after a silence also delivers samples for the time that readings
+        stood in for. So much of the next samples is skipped, or it would count twice.
+        """
+
+    def ring(self, now_ns: int, ring: Ring, percent: int | None) -> list[Window]:
+        """Book the samples of a drained ring.
+
+        Some GPUs empty their ring while idle. Once it has been silent for three periods, the
+        driver's single readings `percent` stand in, one per silent tick.
+        """
+        self._began_ns = self._began_ns or now_ns
+        if ring.state is RingState.UNSUPPORTED:
+            windows = self.reading(now_ns, percent)
+            self._covered_ns += sum(window.duration_ns for window in windows)
+            return windows
+        if ring.samples:
+            return self._samples(now_ns, ring.samples)
+        return self._silence(now_ns, percent)
+
+    def reading(self, now_ns: int, percent: int | None) -> list[Window]:
+        """Book the time since the last call by one reading of the driver.
+
+        A reading stands for two periods at most; the rest of a longer gap is unobserved.
+        """
+        if percent is None:
+            return []
+        if self._accounted_ns is None:
+            self._begin(now_ns)
+            return []
+        elapsed = now_ns - self._accounted_ns
+        seen = min(elapsed, self._longest_reading_ns)
+        self._miss(now_ns, elapsed - seen)
+        self._accounted_ns = now_ns
+        return self._book(now_ns, now_ns, seen, seen * percent // 100)
+
+    def mean(self, now_ns: int, interval_ns: int, ratio: float) -> list[Window]:
+        """Book an interval by its mean `ratio` (0-1), as the driver gives it.
+
+        What a ring or a reading has booked of it is not booked again.
+        """
+        if self._accounted_ns is None:
+            self._begin(now_ns - interval_ns)
+        since = now_ns - (self._accounted_ns or 0)
+        self._miss(now_ns, since - interval_ns)
+        self._accounted_ns = now_ns
+        self._frontier_us = None  # a ring that comes back begins anew
+        seen = min(interval_ns, since)
+        return self._book(now_ns, now_ns, seen, round(seen * ratio))
+
+    def longest_wait_ns(self) -> int:
+        """How long nothing may be booked while all is well: a silent ring gets that much time."""
+        return 4 * self._period_ns() + 2 * self._tick_ns
+
+    def _begin(self, now_ns: int) -> None:
+        self._accounted_ns = now_ns
+        self._began_ns = self._began_ns or now_ns
+
+    def _samples(self, now_ns: int, samples: tuple[RingSample, ...]) -> list[Window]:
+        self._pending.clear()
+        self._map_clock(now_ns, samples[-1].timestamp_us)
+        if self._frontier_us is None:
+            self._start(now_ns, samples)
+            return []
+        period = self._period_ns()
+        windows: list[Window] = []
+        for sample in self._unseen(samples):
+            windows += self._sample(now_ns, sample, period, samples[-1].timestamp_us)
+        self._accounted_ns = now_ns
+        # The ring has caught up. What is still covered beyond two periods was time for which it
+        # will never deliver samples, and would swallow good ones.
+        self._covered_ns = min(self._covered_ns, 2 * period)
+        return windows
+
+    def _unseen(self, samples: tuple[RingSample, ...]) -> tuple[RingSample, ...]:
+        """Samples beyond the frontier; a GPU that was reopened repeats old ones."""
+        assert self._frontier_us is not None  # noqa: S101 - the caller has looked
+        newest = samples[-1].timestamp_us
+        if newest <= self._frontier_us:  # the driver's clock was set back
+            self._frontier_us = newest - self._period_ns() // 1000
+            return samples[-1:]
+        return tuple(sample for sample in samples if sample.timestamp_us > self._frontier_us)
+
+    def _start(self, now_ns: int, samples: tuple[RingSample, ...]) -> None:
+        # The first drain returns up to 10 s from before we started: learn the period, book nothing.
+        for old, new in pairwise(samples):
+            self._steps.append((new.timestamp_us - old.timestamp_us) * 1000)
+        self._frontier_us = samples[-1].timestamp_us
+        self._covered_ns = 0
+        if self._accounted_ns is not None:
+            self._miss(now_ns, now_ns - self._accounted_ns)
+        self._begin(now_ns)
+
+    def _sample(self, now_ns: int, sample: RingSample, period: int, newest_us: int) -> list[Window]:
+        assert self._frontier_us is not None  # noqa: S101 - set by `_start`
+        step = (sample.timestamp_us - self._frontier_us) * 1000
+        self._frontier_us = sample.timestamp_us
+        self._steps.append(step)
+        covered = min(step, self._covered_ns)
+        self._covered_ns -= covered
+        step -= covered
+        # One sample stands for one period; up to two allow for jitter. The rest was dropped.
+        seen = min(step, 2 * period)
+        # If the driver's clock jumps ahead, no more may be missing than has passed for us.
+        elapsed = now_ns - (self._accounted_ns or now_ns) - (newest_us - sample.timestamp_us) * 1000
+        self.lost_ns += self._miss(now_ns, min(step, elapsed) - seen)
+        if sample.percent is None:
+            self._miss(now_ns, seen)
+            return []
+        end = sample.timestamp_us * 1000 + (self._clock_offset_ns or 0)
+        return self._book(now_ns, end, seen, seen * sample.percent // 100)
+
+    def _silence(self, now_ns: int, percent: int | None) -> list[Window]:
+        if percent is None:
+            return []
+        if self._accounted_ns is None:
+            self._begin(now_ns)
+        self._pending.append((now_ns, percent))
+        if now_ns - (self._accounted_ns or now_ns) <= 3 * self._period_ns():
+            return []
+        windows = []
+        for at_ns, value in self._pending:
+            before = self._accounted_ns or at_ns
+            windows += self.reading(at_ns, value)
+            self._covered_ns += at_ns - before
+        self._pending.clear()
+        return windows
+
+    def _period_ns(self) -> int:
+        if not self._steps:
+            return MAX_PERIOD_NS
+        # Not statistics.median: it takes longer than all the rest of a tick's accounting.
+        steps = sorted(self._steps)
+        middle = len(steps) // 2
+        return min((steps[middle] + steps[~middle]) // 2, MAX_PERIOD_NS)
+
+    def _map_clock(self, now_ns: int, newest_us: int) -> None:
+        # The newest sample is up to a period old when we read it, so the smallest lag seen is the
+        # closest. A lag far above it means that one of the clocks was set: begin again.
+        lag = now_ns - newest_us * 1000
+        known = self._clock_offset_ns
+        if known is None or lag < known or lag > known + 2 * MAX_PERIOD_NS:
+            self._clock_offset_ns = lag
+
+    def _book(self, now_ns: int, end_ns: int, duration_ns: int, active_ns: int) -> list[Window]:
+        """Book a window, as far as there is time left for it."""
+        room_ns = min(duration_ns, self._room_ns(now_ns))
+        if room_ns <= 0:
+            return []
+        active_ns = active_ns * room_ns // duration_ns
+        duration_ns = room_ns
+        self.observed_ns += duration_ns
+        self.active_ns += active_ns
+        self.booked_at_ns = now_ns
+        return [Window(end_ns, duration_ns, active_ns)]
+
+    def _miss(self, now_ns: int, duration_ns: int) -> int:
+        """Book time that nothing covered; returns what of it there was time for."""
+        duration_ns = max(min(duration_ns, self._room_ns(now_ns)), 0)
+        self.unobserved_ns += duration_ns
+        return duration_ns
+
+    def _room_ns(self, now_ns: int) -> int:
+        """Time since the first feed that is booked neither as observed nor as unobserved."""
+        began_ns = now_ns if self._began_ns is None else self._began_ns
+        return now_ns - began_ns - self.observed_ns - self.unobserved_ns
+
+
+class WindowHistogram:
+    """How many windows were how busy: one observation per window."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(WINDOW_BUCKETS)
+        self.sum = 0.0
+
+    def observe(self, windows: list[Window]) -> None:
+        """Add windows."""
+        for window in windows:
+            ratio = window.active_ns / window.duration_ns
+            self.counts[bisect_left(WINDOW_BUCKETS, ratio)] += 1
+            self.sum += ratio
+
+    def cumulative(self) -> list[int]:
+        """Observations at or below each of `WINDOW_BUCKETS`."""
+        return list(accumulate(self.counts))

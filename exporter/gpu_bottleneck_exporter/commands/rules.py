@@ -1,0 +1,114 @@
+"""The `rules` command: prints or writes the rules as the flags ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_bottleneck_exporter import rulepack
+from gpu_bottleneck_exporter.errors import ExporterError
+
+NAME = "gpu-bottleneck-exporter"
+_WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
+_NAMESPACE = re.compile(r"(?=.{1,63}$)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_LABEL = re.compile(rf"((?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?{_WORD})=((?:{_WORD})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the flags ask for.
+
+    Raises ExporterError, with the flag's name, for an invalid value.
+    """
+
+    dialect: str = "exporter"
+    scale: float = 1.0
+    without_keep_firing: bool = False
+    without_prescriptions: bool = False
+    runbook_base: str | None = None
+    grafana_url: str | None = None
+    workload_namespace: bool = False
+    prometheusrule: bool = False
+    name: str | None = None
+    namespace: str | None = None
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = {"--name": self.name, "--namespace": self.namespace, "--label": self.labels}
+        if alone := [flag for flag, value in given.items() if value and not self.prometheusrule]:
+            raise ExporterError(f"{' and '.join(alone)}: only with --prometheusrule")
+        _check("--name", self.name, _NAME, "a Kubernetes name like gpu-rules")
+        _check("--namespace", self.namespace, _NAMESPACE, "a Kubernetes namespace like monitoring")
+        for label in self.labels:
+            _check("--label", label, _LABEL, "a Kubernetes label like release=prometheus")
+
+
+def rendered(wanted: Wanted) -> dict[str, str]:
+    """The files: several rule files, or one with the PrometheusRule."""
+    pack = {
+        name: _adapted(text, wanted)
+        for name, text in rulepack.for_dialect(rulepack.files(), wanted.dialect).items()
+    }
+    if not wanted.prometheusrule:
+        return pack
+    name = wanted.name or NAME
+    labels = dict(label.split("=") for label in wanted.labels)
+    return {f"{name}.yml": rulepack.as_prometheusrule(pack, name, wanted.namespace, labels)}
+
+
+def printed(wanted: Wanted) -> str:
+    """One valid document: the PrometheusRule, or one rule file with all groups."""
+    files = rendered(wanted)
+    return "".join(files.values()) if wanted.prometheusrule else rulepack.merged(files)
+
+
+def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
+    """Write the files that are missing, and return these.
+
+    Raises ExporterError, before it writes any, if other content would be lost without `force`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = {
+            folder / name: text for name, text in files.items() if _lacks(folder / name, text)
+        }
+        others = [path.name for path in missing if path.exists()]
+        if others and not force:
+            raise ExporterError(
+                f"--output: {', '.join(others)} in {folder} would change; --force overwrites"
+            )
+        for path, text in missing.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ExporterError(
+            f"--output: cannot write {error.filename or folder}: {error.strerror}"
+        ) from error
+    return list(missing)
+
+
+def _adapted(text: str, wanted: Wanted) -> str:
+    if wanted.scale != 1:
+        text = rulepack.scaled(text, wanted.scale)
+    if wanted.without_keep_firing:
+        text = rulepack.without_keep_firing(text)
+    if wanted.without_prescriptions:
+        text = rulepack.without_prescriptions(text)
+    if wanted.runbook_base is not None:
+        text = rulepack.with_runbooks_at(text, wanted.runbook_base)
+    if wanted.grafana_url is not None:
+        text = rulepack.with_dashboards_at(text, wanted.grafana_url)
+    if wanted.workload_namespace:
+        text = rulepack.with_workload_namespace(text)
+    return text
+
+
+def _check(flag: str, value: str | None, pattern: re.Pattern[str], like: str) -> None:
+    if value is not None and not pattern.fullmatch(value):
+        raise ExporterError(f"{flag} must be {like}, not {value!r}")
+
+
+def _lacks(path: Path, text: str) -> bool:
+    return not path.exists() or path.read_bytes() != text.encode()

@@ -1,0 +1,73 @@
+"""The kubelet's names of NVIDIA's GPUs, from NVIDIA's device plugin, GKE's, and the DRA driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpu_bottleneck_exporter.driver.readings import Identity
+
+_RESOURCES = "nvidia.com/"
+"""Covers `gpu`, `gpu.shared`, and MIG profiles such as `mig-1g.10gb`."""
+_DRA_DRIVER = "gpu.nvidia.com"
+"""NVIDIA's driver for Dynamic Resource Allocation."""
+_REPLICA = re.compile(r"::[0-9]+$")
+"""Suffix of NVIDIA's device plugin for a shared GPU: `GPU-<uuid>::3`."""
+_NODE = re.compile(r"nvidia([0-9]{1,4})(?:/gi([0-9]{1,4}))?(?:/vgpu[0-9]+)?")
+"""GKE's plugin uses the device node: `nvidia0`, `nvidia0/gi1`; either may end in `/vgpu2`."""
+_CLAIMED = re.compile(r"(?:k8s\.gpu\.nvidia\.com/(?:device=|claim=[0-9a-f-]{36}-))?(gpu-.+)")
+"""A claimed device: a name, or CDI's `k8s.gpu.nvidia.com/claim=<claim's uid>-<name>`."""
+_NUMBERED = re.compile(r"gpu-([0-9]{1,4})(?:-mig-(.+))?")
+_PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
+
+
+def named(source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    """See `Driver.named`."""
+    if source.startswith(_RESOURCES):
+        return _plain(device, gpus)
+    return _claimed(device, gpus) if source in (_DRA_DRIVER, "") else []
+
+
+def _plain(device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    if node := _NODE.fullmatch(device):
+        of_node = [gpu for gpu in gpus if gpu.minor == int(node[1])]
+        if node[2] is None:
+            return [gpu for gpu in of_node if gpu.parent_uuid is None]
+        return [gpu for gpu in of_node if gpu.gpu_instance == int(node[2])]
+    return _by_uuid(_REPLICA.sub("", device), gpus)
+
+
+def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    name = _CLAIMED.fullmatch(device)
+    if name is None:
+        return []
+    numbered = _NUMBERED.fullmatch(name[1])
+    if numbered is None:
+        return _by_uuid(name[1], gpus)
+    # Older versions of NVIDIA's DRA driver number GPUs by the driver's index, newer ones by the
+    # device node: trust the number only where both agree.
+    number = int(numbered[1])
+    of_gpu = [gpu for gpu in gpus if gpu.index == number == gpu.minor]
+    if numbered[2] is None:
+        return [gpu for gpu in of_gpu if gpu.parent_uuid is None]
+    return _by_profile(_PLACEMENT.sub("", numbered[2]), of_gpu)
+
+
+def _by_profile(profile: str, gpus: Sequence[Identity]) -> list[Identity]:
+    """MIG instances with this profile; their placement on the GPU is not known here.
+
+    Older versions name the profile by a number: then any instance may be meant.
+    """
+    instances = [gpu for gpu in gpus if gpu.parent_uuid is not None]
+    if profile.isdecimal():
+        return instances
+    return [gpu for gpu in instances if _in_a_name(gpu.mig_profile or "") == profile]
+
+
+def _in_a_name(profile: str) -> str:
+    """The form in which device names contain a profile such as `1g.10gb+me`: `1g10gb-me`."""
+    return profile.lower().replace(".", "").replace("+", "-")
+
+
+def _by_uuid(uuid: str, gpus: Sequence[Identity]) -> list[Identity]:
+    return [gpu for gpu in gpus if gpu.uuid and gpu.uuid.lower() == uuid.lower()]

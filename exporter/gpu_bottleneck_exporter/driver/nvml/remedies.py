@@ -1,0 +1,84 @@
+"""Remedies for errors and gaps of NVIDIA's driver."""
+
+from __future__ import annotations
+
+from gpu_bottleneck_exporter.driver.about import About
+from gpu_bottleneck_exporter.pod import in_a_pod
+
+OF_DOWN = "look for XIDs in the kernel log; reset the GPU or reboot the node"
+OF_NO_DRIVER = (
+    "install NVIDIA's driver; in a container, use the NVIDIA runtime with the capability "
+    "'utility'. To try the exporter without a GPU: gpu-bottleneck-exporter demo"
+)
+OF_OTHER_ERRORS = (
+    "run nvidia-smi, and look for NVRM and XIDs in the kernel log (dmesg); if both look fine, "
+    "report a bug with the driver's version"
+)
+OF_ERRORS: dict[str, str] = {
+    "no_library": OF_NO_DRIVER,
+    "library_broken": "the file is damaged, or not the driver's: reinstall the driver's libraries, "
+    "and point LD_LIBRARY_PATH at no other file of this name; recreate a container, so that the "
+    "NVIDIA runtime mounts the host's library, and keep the file out of its image",
+    "library_forbidden": "let the exporter's user read the library and the folders above it "
+    "(chmod a+rX), or run it as root; in a container, also check the mount, SELinux and AppArmor",
+    "binding": "pip install 'nvidia-ml-py>=12.570.86', and remove packages that ship their own "
+    "pynvml (pynvml before 12, py3nvml)",
+    "not_loaded": "load the driver's kernel module (modprobe nvidia; dmesg shows why it fails); a "
+    "container needs the host's driver and access to its devices. To try the exporter without a "
+    "GPU: gpu-bottleneck-exporter demo",
+    "no_permission": "give the exporter's user access to /dev/nvidiactl, /dev/nvidia0 and so on: "
+    "by their mode and group, in a unit by DeviceAllow=, in a container by the NVIDIA runtime or "
+    "--device",
+    "mismatch": "library and kernel module have different versions, as after an upgrade: load the "
+    "new module (rmmod, modprobe nvidia) or reboot the node; restart containers that have the old "
+    "library",
+    "access_lost": "if it runs in a container, restart it: it lost access to the devices (a "
+    "systemd daemon-reload does that); otherwise run nvidia-smi and check the kernel log",
+    "no_gpu": "the driver works but lists no GPU: in a container, request GPUs "
+    "(NVIDIA_VISIBLE_DEVICES, nvidia.com/gpu); on the host, check lspci -d 10de: and the kernel "
+    "log",
+    "asleep": "start it with --driver.wake-suspended, which keeps the GPUs awake, or use a GPU",
+    "reset_required": "drain the GPU and reset it (nvidia-smi --gpu-reset), or reboot the node",
+    "hung": "look for XIDs in the kernel log (119 and 120 above all); if it persists, reboot the "
+    "node: nothing else frees a call that hangs in the driver",
+}
+"""By cause of an error. For other errors: OF_DOWN for one GPU, OF_OTHER_ERRORS for all."""
+_BY_THE_CHART = (
+    "give the pod access to the GPUs with the chart's values gpu.access and gpu.runtimeClassName, "
+    "which its README lists for each platform; "
+)
+_IN_A_POD: dict[str, str] = {
+    "no_library": f"{_BY_THE_CHART}NVIDIA's driver must be installed on the node",
+    "not_loaded": f"{_BY_THE_CHART}NVIDIA's driver must be loaded on the node (modprobe nvidia; "
+    "dmesg shows why it fails)",
+    "no_permission": f"{_BY_THE_CHART}mounting /dev/nvidia0 alone does not allow opening it",
+    "no_gpu": f"{_BY_THE_CHART}gpu.visibleDevices selects which",
+}
+"""By the same causes, what to do in a pod: the chart has values for them."""
+
+
+def remedy(cause: str) -> str:
+    """The remedy for `cause`, in a pod or outside of one."""
+    found = _IN_A_POD.get(cause) if in_a_pod() else None
+    return found or OF_ERRORS[cause]
+
+
+NVIDIA = About(
+    "NVIDIA",
+    sees_all_namespaces=False,
+    error_event="XID",
+    down=OF_DOWN,
+    hung=OF_ERRORS["hung"],
+    forbidden=OF_ERRORS["no_permission"],
+    signals={
+        "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
+        "from GPM or from one reading per tick, which is coarser",
+        "gpm": "GPM needs Hopper or later and driver 525 or later: without it there are no SM, "
+        "tensor, DRAM, PCIe or NVLink counters",
+        "energy": "the energy counter needs Volta or later and no vGPU: use gpu_power_watts",
+        "throttle_counters": "the driver counts no throttle time: only gpu_throttle_active is left",
+        "processes": "the driver lists no processes: run in the host's PID namespace and, under "
+        "MIG, with access to /dev/nvidia-caps (mig monitor)",
+        "xid_events": "the driver reports no events: watch the kernel log for XIDs",
+    },
+)

@@ -1,0 +1,1 @@
+"""From the sampled state to what Prometheus scrapes."""

@@ -1,0 +1,150 @@
+"""From the sampler's state to Prometheus' exposition formats."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector as Registrable
+from prometheus_client.registry import CollectorRegistry
+
+from gpu_bottleneck_exporter.exposition import own
+from gpu_bottleneck_exporter.exposition.accept import prefers_openmetrics
+from gpu_bottleneck_exporter.sampling.collector import Collector, Family, Histogram, Sample
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
+
+GPU_LABELS = ("gpu", "uuid")
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+# Our names need no escaping; checking each of them would be a third of the work.
+_ENCODERS: dict[str, Callable[[CollectorRegistry], bytes]] = {
+    TEXT: partial(generate_latest, escaping=openmetrics.ALLOWUTF8),
+    OPENMETRICS: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
+}
+_LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
+
+
+class Families(Registrable):
+    """The state as metric families, in the order in which collectors declare them."""
+
+    def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
+        self._sampler = sampler
+        self._collectors = collectors
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, which saves a collection at registration."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Fresh families, without those that have no sample."""
+        state = self._sampler.state()
+        yield from _families(own.GPU_FAMILIES, _of_gpus(state, own.gpu_samples))
+        for collector in self._collectors:
+            if collector.of_machine is None:
+                yield from _families(collector.families, _of_gpus(state, collector.samples))
+            elif state.host is not None and state.host.machine is not None:
+                of_machine = collector.of_machine(state.host.machine)
+                yield from _families(collector.families, ((s, ()) for s in of_machine))
+        yield from _families(own.FAMILIES, ((s, ()) for s in own.samples(state)))
+
+
+class Exposition:
+    """Renders scrapes. Thread-safe; scrapes within one tick share one rendering."""
+
+    def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
+        self._sampler = sampler
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(Families(sampler, collectors))
+        ProcessCollector(registry=self._registry)
+        self._lock = threading.Lock()
+        self._last: dict[str, tuple[object, bytes]] = {}
+
+    def families(self) -> Iterable[Metric]:
+        """The same as a scrape, not yet as text."""
+        return self._registry.collect()
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Body and content type, OpenMetrics or text by the Accept header."""
+        # Ignore the version that the client asks for, or it could fill the cache with keys.
+        content_type = OPENMETRICS if prefers_openmetrics(accept) else TEXT
+        with self._lock:
+            state = self._sampler.state()
+            key = _version_of(state)
+            known, body = self._last.get(content_type, (None, b""))
+            # Without GPUs, nothing in the key changes as time passes.
+            if known is None or known != key or not state.gpus:
+                body = _ENCODERS[content_type](self._registry)
+                self._last[content_type] = key, body
+            return body, content_type
+
+
+def _version_of(state: SamplerState) -> object:
+    """Equal for two states with the same samples of GPUs and host."""
+    return (
+        state.system,
+        tuple(
+            (gpu.identity.uuid, gpu.up, gpu.at_ns, gpu.feeding.at_ns if gpu.feeding else None)
+            for gpu in state.gpus
+        ),
+        state.host.at_ns if state.host else None,
+    )
+
+
+Labelled = tuple[Sample, tuple[str, ...]]
+
+
+def _of_gpus(
+    state: SamplerState, samples: Callable[[GpuSnapshot], Iterable[Sample]]
+) -> Iterator[Labelled]:
+    for gpu in state.gpus:
+        labels = (str(gpu.identity.index), gpu.identity.uuid)
+        for sample in samples(gpu):
+            yield sample, labels
+
+
+def _families(families: Sequence[Family], samples: Iterable[Labelled]) -> Iterator[Metric]:
+    by_name: dict[str, list[Labelled]] = {}
+    for sample, labels in samples:
+        by_name.setdefault(sample.family, []).append((sample, labels))
+    for family in families:
+        found = by_name.get(family.name)
+        if found:
+            yield _family(family, found)
+
+
+def _family(family: Family, samples: list[Labelled]) -> Metric:
+    common = GPU_LABELS if samples[0][1] else ()
+    names = (*common, *family.labels)
+    if family.kind == "histogram":
+        return _histogram(family, names, samples)
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(family.name, family.help)
+    for sample, labels in samples:
+        pairs = dict(zip(names, (*labels, *sample.labels), strict=True))
+        if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
+            pairs = {name: value for name, value in pairs.items() if value}
+        metric.add_sample(family.name, pairs, float(sample.value))  # type: ignore[arg-type]
+    return metric
+
+
+def _histogram(family: Family, names: tuple[str, ...], samples: list[Labelled]) -> Metric:
+    metric = HistogramMetricFamily(family.name, family.help, labels=names)
+    for sample, labels in samples:
+        if isinstance(sample.value, Histogram):
+            buckets = [(str(bound), count) for bound, count in sample.value.buckets]
+            total = buckets[-1][1] if buckets else 0
+            metric.add_metric(
+                (*labels, *sample.labels), [*buckets, ("+Inf", total)], sample.value.sum
+            )
+    return metric

@@ -1,0 +1,67 @@
+"""What the feeders of one GPU did over some seconds, as predictions need it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.feeders.history import Looks
+from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
+from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import State
+
+_PRIVATE = re.compile(r"^Private_\w+:\s+(\d+) kB$", re.MULTILINE)
+_RECLAIMABLE = re.compile(r"^(?:total_)?inactive_file (\d+)$", re.MULTILINE)
+_WALKED_BYTES = 2 * 2**30
+"""Of a larger process the kernel takes long to add its pages up."""
+
+
+class Stretch(NamedTuple):
+    """Sums over `elapsed_ns`."""
+
+    elapsed_ns: int
+    main: Mapping[State, int]
+    """Samples of the mains by state."""
+    looks: Looks
+    """At the workers."""
+    threads: float
+    """Loading threads of the mains that were at work, on average."""
+    main_used: ProcessCounters
+    workers_used: ProcessCounters
+    periods: int
+    throttled_periods: int
+
+
+def private_bytes(proc: Path, member: Member) -> float | None:
+    """Memory that a process shares with no other (/proc/PID/smaps_rollup); None if unreadable.
+
+    Of a large one an upper bound: its resident memory without files and shared memory, which
+    counts pages that it still shares with the process it was forked from.
+    """
+    folder = proc / str(member.pid)
+    fields = (read(folder / "statm") or "").split()
+    if len(fields) < 3:  # noqa: PLR2004 - size, resident, shared
+        return None
+    resident, shared = int(fields[1]) * PAGE_BYTES, int(fields[2]) * PAGE_BYTES
+    text = read(folder / "smaps_rollup") if resident <= _WALKED_BYTES else None
+    if text:
+        return float(sum(int(kib) for kib in _PRIVATE.findall(text)) * 1024)
+    return float(max(resident - shared, 0))
+
+
+def free_bytes(groups: frozenset[Cgroup], available: float | None) -> float | None:
+    """Memory that a job may still take: `available` on the machine, or less by its limits.
+
+    Page cache that is not in use is free (memory.stat's inactive_file, as the kubelet counts).
+    """
+    left = [] if available is None else [available]
+    for group in groups:
+        level = group.memory_level()
+        if level is not None and level.limit_bytes is not None:
+            found = _RECLAIMABLE.findall(read(level.folder / "memory.stat") or "")
+            cache = int(found[-1]) if found else 0
+            left.append(float(max(level.limit_bytes - level.used_bytes + cache, 0)))
+    return min(left, default=None)

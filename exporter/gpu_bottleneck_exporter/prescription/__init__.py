@@ -1,0 +1,1 @@
+"""What would help a GPU that idles, by how much, and whether it did."""

@@ -1,0 +1,528 @@
+"""What would help a GPU that idles: the knob, its new value, and what that brings.
+
+One cause must lead, or there is no telling what a change of its knob would bring. The model is
+that of a loop of steps. Now a step takes one unit of time, of which the GPU works `busy`; a change
+makes `rate` steps in that time, so the GPU works `busy * rate`. Wherever idle time cannot be split
+for certain, the model is played with both extremes, and these are the ends of the interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.prescription import model
+from gpu_bottleneck_exporter.prescription.loader import Loader
+from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
+from gpu_bottleneck_exporter.prescription.observed import Observed
+
+HEALTHY = 0.85
+"""Busy share from which nothing is prescribed: what platform teams call well tuned."""
+LEAST_GAIN = 0.05
+"""Less is not worth a change, nor told from noise."""
+_HARDLY_WORKS = 0.01
+_LEADS = 0.4
+"""Share of the idle time from which a cause counts (`gpu:threshold:evidence` of the rules)."""
+_MOST_WORKERS = 128
+_ENOUGH = 0.97
+"""Share of what endless workers would bring that is aimed at: the rest takes many of them."""
+_ROOM = 1.1
+"""Less growth than this leaves no room for another worker."""
+_CHURN = 1.5
+"""Starts per worker within the window: once may be a new epoch."""
+_THROTTLED = 0.5
+_HEADROOM = 1.2
+"""CPU limit per core used: a limit counts per tenth of a second, in which use comes in bursts."""
+_HALF_A_CORE = 0.5
+_UNKNOWN_SPREAD = (0.0, 0.3, 1.0)
+_SPREADS = (0.6, 1.0, 1.5)
+"""Least, likeliest and largest spread, as multiples of the measured one."""
+_WORK_ERROR = 0.06
+PAD = 0.025
+"""On each side of an interval, for what was measured inexactly."""
+_NINE_OF_TEN = 1.64
+"""Standard errors to each side."""
+_TOLD = 0.4
+"""Share of the waits for batches that must look like waits for another process."""
+_BESIDE = 0.08
+"""Share of the time by which running and waiting must exceed the idle time: samples scatter."""
+_EXPLAINS = 0.6
+"""Share of the work that must have been seen: workers that rest while they are waited for are
+held up by something else."""
+_HARDLY_BURNS = 0.1
+"""Cores per worker: more of them need none to speak of."""
+_ALWAYS_FOUND = 0.25
+"""Cores that a job gets even on a busy machine if it mostly waits: the scheduler prefers it."""
+_MOST_MEMORY = 0.9
+_LOADS = 0.85
+"""At least this share of the host code of a main that loads is loading, to an optimist."""
+_TIGHT, _WIDE = 0.8, 1.3
+"""Share of the free cores that a pessimist and an optimist count on."""
+_UNSURE = 1.2
+"""Times as much of the idle time may belong to what is removed: it is told from samples."""
+_WAITS_FOR_WORKERS = (stall.WORKER_CPU, stall.STORAGE, stall.MEMORY, stall.NETWORK)
+_OUTSIDE = frozenset({stall.STORAGE, stall.MEMORY, stall.NETWORK})
+"""What workers wait for outside of the machine's CPUs: more of them may only wait longer."""
+
+Advice = Prescription | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A prediction and the interval around it."""
+
+    low: float
+    likely: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The loop as it is now, in three versions: pessimistic, likely, optimistic."""
+
+    low: Loader
+    likely: Loader
+    high: Loader
+    cause: str
+
+    def rates(self, workers: int) -> Range:
+        """Steps per unit of time with so many workers."""
+        return Range(*(version.rate(workers) for version in (self.low, self.likely, self.high)))
+
+
+def advise(seen: Observed) -> Advice | None:
+    """The best prescription for a GPU, why there is none, or None where there is no need."""
+    if seen.busy >= HEALTHY or seen.stalls.get(stall.UNALLOCATED, 0.0) > seen.idle / 2:
+        return None
+    refusal = _hopeless(seen)
+    if refusal:
+        return refusal
+    parts = parts_of(seen)
+    leading = max(parts, key=lambda name: parts[name])
+    if parts[leading] < _LEADS * seen.idle:
+        return Refusal("mixed")
+    found = _ADVISERS[leading](seen)
+    if isinstance(found, Prescription) and found.predicted - found.busy < LEAST_GAIN:
+        return Refusal("no_gain")
+    return found
+
+
+def forecast(seen: Observed, knob: str, value: float) -> Advice:
+    """What `knob` at `value` would bring, as far as that can be predicted."""
+    refusal = _hopeless(seen)
+    if refusal:
+        return refusal
+    if knob == model.NUM_WORKERS:
+        loop = _loop(seen)
+        return loop if isinstance(loop, Refusal) else _with_workers(seen, loop, round(value))
+    if knob in (model.CPU_LIMIT, model.CPU_CORES):
+        return _with_cores(seen, knob, value)
+    return _without(seen, knob)
+
+
+def parts_of(seen: Observed) -> Mapping[str, float]:
+    """Shares of the time that the GPU idles, by what would change it."""
+    told = seen.stalls
+    own_files = _own_files(seen)
+    own_answers = min(told.get(stall.NETWORK, 0.0), seen.main_network)
+    loading = sum(told.get(cause, 0.0) for cause in _WAITS_FOR_WORKERS) - own_files - own_answers
+    parts = dict.fromkeys(_ADVISERS, 0.0)
+    parts[model.CPU_LIMIT] = told.get(stall.CPU_QUOTA, 0.0)
+    parts[model.CPU_CORES] = told.get(stall.CPU_QUEUE, 0.0)
+    parts[model.HOST_CODE] = told.get(stall.HOST_CODE, 0.0)
+    if seen.workers >= _HALF_A_CORE:
+        parts[model.NUM_WORKERS] = loading
+        if seen.active >= seen.workers / 2:  # it sleeps until they have a batch
+            parts[model.NUM_WORKERS] += told.get(stall.ASLEEP, 0.0)
+        parts[model.CHECKPOINTS if seen.main_writes else _OTHER] += own_files
+        parts[_OTHER] += own_answers
+    elif seen.main_writes:
+        parts[model.CHECKPOINTS] = own_files
+        parts[_INLINE if not seen.threads else _OTHER] += own_answers
+    else:
+        inline = own_files + own_answers
+        if seen.main_reads or inline > parts[model.HOST_CODE]:
+            inline += parts[model.HOST_CODE]
+            parts[model.HOST_CODE] = 0.0
+        parts[_INLINE if seen.threads < _HALF_A_CORE else _OTHER] += inline
+        parts[_OTHER] += loading
+    parts[_OTHER] += max(seen.idle - sum(parts.values()), 0.0)
+    return parts
+
+
+def _own_files(seen: Observed) -> float:
+    """Share of the time in which the GPU waited for files of the main itself."""
+    files = seen.stalls.get(stall.STORAGE, 0.0) + seen.stalls.get(stall.MEMORY, 0.0)
+    return files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
+
+
+def _hopeless(seen: Observed) -> Refusal | None:
+    if seen.busy < _HARDLY_WORKS:
+        return Refusal("no_work")
+    if seen.mains > 1:
+        return Refusal("shared")
+    if seen.is_unseen:
+        return Refusal("unseen")
+    if seen.worker_starts * seen.seconds > _CHURN * max(seen.workers, 1.0):
+        return Refusal("churn")
+    return None
+
+
+# --- Workers -----------------------------------------------------------------------------------
+
+
+def _more_workers(seen: Observed) -> Advice:
+    loop = _loop(seen)
+    if isinstance(loop, Refusal):
+        return loop
+    if seen.saturated and loop.cause in _OUTSIDE:
+        return Refusal("saturated")
+    now = round(seen.workers)
+    room = _room(seen)
+    if _free(seen) is None and seen.worker_cores > _HARDLY_BURNS * seen.active:
+        return Refusal("unseen")
+    if room < _ROOM:
+        return _no_room(seen)
+    wanted = _fewest(loop.likely, now, min(_ENOUGH / loop.likely.cycle, room))
+    most = _most_by_memory(seen, now)
+    if most <= now:
+        return Refusal("no_memory")
+    return _with_workers(seen, loop, min(wanted, most))
+
+
+def _no_room(seen: Observed) -> Advice:
+    limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
+    return _more_limit(seen) if limited else Refusal("no_cores")
+
+
+def _loop(seen: Observed) -> Loop | Refusal:
+    """The loop with its workers; without any, as it would be with some."""
+    if seen.workers < _HALF_A_CORE:
+        return _inline(seen)
+    if seen.workers < 1 or abs(seen.workers - round(seen.workers)) > 0.1 * seen.workers:
+        return Refusal("changing")
+    now, waits = round(seen.workers), _waits_for_workers(seen)
+    serial = max(1 - waits, seen.busy)
+    # Host code may run while the GPU works: then, without waits, a step takes that much less.
+    none, some, most = (part * _overlap(seen) for part in _overlapping(seen))
+    least, likeliest, largest = _spreads(seen)
+    likely = Loader(seen.active, serial - some, likeliest)
+    loose = replace(likely, in_order=False)
+    if now > 1 and abs(loose.rate(now) - 1) < abs(likely.rate(now) - 1):
+        likely = loose
+    fitted = likely.fitted(now)
+    if waits > LEAST_GAIN and seen.active < _EXPLAINS * fitted.work:
+        return Refusal("inconsistent")
+    low = Loader(1.0, serial - none, largest).fitted(now)
+    high = Loader(1.0, serial - most, least, in_order=False).fitted(now)
+    return Loop(
+        replace(low, work=max(low.work, fitted.work) * (1 + _WORK_ERROR)),
+        fitted,
+        replace(high, work=min(high.work, fitted.work) * (1 - _WORK_ERROR)),
+        _cause(seen),
+    )
+
+
+def _overlap(seen: Observed) -> float:
+    return min(seen.busy, seen.stalls.get(stall.HOST_CODE, 0.0))
+
+
+def _overlapping(seen: Observed) -> tuple[float, float, float]:
+    """Which part of the host code runs while the GPU works: at least, likely, at most.
+
+    A main that hands a step to the GPU and waits for its end does nothing else meanwhile: what it
+    runs and waits for batches adds up to the idle time. With launches ahead that is more.
+    """
+    if seen.main_waits < _TOLD * _waits_for_workers(seen):
+        return 0.0, 0.5, 1.0  # how it waits for batches looks like any other sleep
+    beyond = seen.main_run + seen.main_waits - seen.idle
+    return (0.0, 0.0, 0.5) if beyond < _BESIDE else (0.0, 0.75, 1.0)
+
+
+def _spreads(seen: Observed) -> tuple[float, ...]:
+    spread = seen.spread
+    return _UNKNOWN_SPREAD if spread is None else tuple(spread * part for part in _SPREADS)
+
+
+def _cause(seen: Observed) -> str:
+    told = seen.stalls
+    causes = (*_WAITS_FOR_WORKERS, stall.ASLEEP)
+    return max(causes, key=lambda cause: told.get(cause, 0.0))
+
+
+def _waits_for_workers(seen: Observed) -> float:
+    """Share of the time in which the main had no batch."""
+    told = seen.stalls
+    causes = (*_WAITS_FOR_WORKERS, stall.ASLEEP, stall.CPU_QUEUE, stall.CPU_QUOTA)
+    own = seen.main_disk + seen.main_network + seen.main_queue
+    return max(sum(told.get(cause, 0.0) for cause in causes) - own, 0.0)
+
+
+def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
+    now, room = round(seen.workers), _room(seen)
+    rates = loop.rates(workers)
+    rate = min(rates.likely, room)
+    least, most = (1 + part * (room - 1) for part in (_TIGHT, _WIDE))
+    predicted = _range(seen, min(rates.low, least), rate, min(rates.high, most))
+    outside = loop.cause in _OUTSIDE and workers > now
+    more = max(workers - now, 0)
+    return Prescription(
+        cause=loop.cause,
+        knob=model.NUM_WORKERS,
+        current=now,
+        value=workers,
+        busy=seen.busy,
+        predicted=predicted.likely,
+        low=min(seen.busy, predicted.low) if outside else predicted.low,
+        high=predicted.high,
+        at_most=outside,
+        cores=max(rate - 1, 0.0) * seen.cores,
+        free_cores=_free(seen),
+        memory_bytes=None if seen.worker_bytes is None else more * seen.worker_bytes,
+        free_bytes=seen.free_bytes,
+        bytes_per_second=_more_data(seen, rate),
+        then=_then(seen, loop, rate, capped=rates.likely > room),
+    )
+
+
+def _more_data(seen: Observed, rate: float) -> float | None:
+    """Bytes per second beyond today's; a step takes as many as before."""
+    return None if seen.data_bytes is None else max(rate - 1, 0.0) * seen.data_bytes
+
+
+def _fewest(loader: Loader, now: int, target: float) -> int:
+    """The fewest workers that reach `target` steps per unit of time, more than `now`."""
+    low, high = now, now + 1
+    while loader.rate(high) < target and high < _MOST_WORKERS:
+        low, high = high, min(2 * high, _MOST_WORKERS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if loader.rate(middle) < target:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _free(seen: Observed) -> float | None:
+    """Cores that the job may use in addition."""
+    left = [] if seen.limit_cores is None else [max(seen.limit_cores - seen.cores, 0.0)]
+    left += [] if seen.free_cores is None else [seen.free_cores]
+    return min(left, default=None)
+
+
+def _room(seen: Observed) -> float:
+    """How many times as many steps the free cores hold."""
+    free = _free(seen)
+    if free is None or seen.cores <= 0:
+        return math.inf
+    if seen.worker_cores <= _HARDLY_BURNS * seen.active:
+        free = max(free, _ALWAYS_FOUND)
+    return 1 + free / seen.cores
+
+
+def _most_by_memory(seen: Observed, now: int) -> int:
+    if not seen.worker_bytes or seen.free_bytes is None:
+        return _MOST_WORKERS
+    return now + int(_MOST_MEMORY * seen.free_bytes / seen.worker_bytes)
+
+
+def _then(seen: Observed, loop: Loop, rate: float, *, capped: bool) -> str | None:
+    """What the GPU waits on most at `rate`."""
+    if capped:
+        return stall.CPU_QUEUE if seen.limit_cores is None else stall.CPU_QUOTA
+    told = {c: part * rate for c, part in seen.stalls.items() if c not in _WAITS_FOR_WORKERS}
+    told[loop.cause] = 1 - loop.likely.cycle * rate
+    return model.leading(told)
+
+
+# --- Loading in the main process ---------------------------------------------------------------
+
+
+def _first_worker(seen: Observed) -> Advice:
+    loop = _inline(seen)
+    if isinstance(loop, Refusal):
+        return loop
+    if seen.saturated and loop.cause in _OUTSIDE:
+        return Refusal("saturated")
+    room = _room(seen)
+    if room < _ROOM and seen.main_cores > _HALF_A_CORE:
+        return _no_room(seen)
+    target = min(_ENOUGH / loop.likely.cycle, room)
+    return _with_workers(seen, loop, _fewest(loop.likely, 0, target))
+
+
+def _inline(seen: Observed) -> Loop | Refusal:
+    """The loop as it would be if workers did what the main now does between two steps.
+
+    Its waits for files and answers are loading. Of its host code nobody knows how much is: all
+    of it, if this is about workers at all; a pessimist counts on none.
+    """
+    told = seen.stalls
+    # As states, not as idle time: what the main waits for while the GPU works moves along.
+    waits = min(seen.main_disk + seen.main_network, 1.0)
+    code = min(told.get(stall.HOST_CODE, 0.0) + told.get(stall.CPU_QUEUE, 0.0), 1 - waits)
+    if seen.threads >= _HALF_A_CORE or not (waits or code):
+        return Refusal("no_knob")
+    most = waits + code
+    whole = max(most, seen.idle)  # if nothing overlaps, that is exact, and states are samples
+    _, likeliest, largest = _spreads(replace(seen, spread=None))
+    cause = max(_OUTSIDE | {stall.HOST_CODE}, key=lambda name: told.get(name, 0.0))
+    return Loop(
+        Loader(waits, max(1 - waits, seen.busy), largest),
+        Loader(whole, max(1 - whole, seen.busy), likeliest),
+        Loader(waits + _LOADS * code, max(1 - most, seen.busy), in_order=False),
+        cause,
+    )
+
+
+# --- CPU ---------------------------------------------------------------------------------------
+
+
+def _more_limit(seen: Observed) -> Advice:
+    if seen.limit_cores is None:
+        return Refusal("unseen")
+    return _more_cores(seen, model.CPU_LIMIT)
+
+
+def _free_cores(seen: Observed) -> Advice:
+    return _more_cores(seen, model.CPU_CORES)
+
+
+def _more_cores(seen: Observed, knob: str) -> Advice:
+    rate = _unhindered(seen)
+    if isinstance(rate, Refusal):
+        return rate
+    wanted = seen.cores * rate.likely
+    if knob == model.CPU_CORES:
+        return _with_cores(seen, knob, math.ceil(round(10 * wanted, 3)) / 10)
+    value = math.ceil(round(_HEADROOM * wanted / _HALF_A_CORE, 3)) * _HALF_A_CORE
+    if seen.free_cores is not None:
+        value = min(value, math.floor(10 * (seen.cores + seen.free_cores)) / 10)
+    if value <= (seen.limit_cores or 0.0):
+        return Refusal("no_cores")
+    return _with_cores(seen, knob, value)
+
+
+def _with_cores(seen: Observed, knob: str, value: float) -> Advice:
+    rate = _unhindered(seen)
+    if isinstance(rate, Refusal):
+        return rate
+    held = value / seen.cores if seen.cores else 1.0
+    predicted = _range(
+        seen, min(rate.low, 0.85 * held), min(rate.likely, held), min(rate.high, 1.1 * held)
+    )
+    limit = knob == model.CPU_LIMIT
+    reached = min(rate.likely, held)
+    told = {
+        cause: part * reached
+        for cause, part in seen.stalls.items()
+        if cause not in (stall.CPU_QUOTA, stall.CPU_QUEUE)
+    }
+    return Prescription(
+        cause=stall.CPU_QUOTA if limit else stall.CPU_QUEUE,
+        knob=knob,
+        current=(seen.limit_cores if limit else None) or seen.cores,
+        value=value,
+        busy=seen.busy,
+        predicted=predicted.likely,
+        low=predicted.low,
+        high=predicted.high,
+        cores=max(reached - 1, 0.0) * seen.cores,
+        free_cores=seen.free_cores if limit else None,
+        bytes_per_second=_more_data(seen, reached),
+        then=model.leading(told),
+    )
+
+
+def _unhindered(seen: Observed) -> Range | Refusal:
+    """Steps per unit of time if nobody ever waited for a CPU."""
+    if not seen.main_queue and not seen.worker_queue:
+        return Refusal("unseen")
+    own = min(seen.main_queue, seen.idle)
+    if seen.workers < _HALF_A_CORE:
+        cycle = max(1 - own, seen.busy)
+        return Range(1 / (cycle + own * 0.15), 1 / cycle, 1 / max(cycle - own * 0.15, seen.busy))
+    loop = _loop(seen)
+    if isinstance(loop, Refusal):
+        return loop
+    queued = seen.worker_queue / max(seen.worker_queue + seen.worker_cores, 1e-9)
+    part = queued * seen.running / max(seen.active, 1e-9)
+    now = round(seen.workers)
+
+    def faster(version: Loader, gone: float) -> float:
+        cycle = max(version.cycle - own * gone, seen.busy)
+        return replace(version, work=version.work * (1 - part * gone), cycle=cycle).rate(now)
+
+    return Range(faster(loop.low, 0.9), faster(loop.likely, 1.0), faster(loop.high, 1.0))
+
+
+# --- What can only be removed ------------------------------------------------------------------
+
+
+def _without_host_code(seen: Observed) -> Advice:
+    return _without(seen, model.HOST_CODE)
+
+
+def _without_checkpoints(seen: Observed) -> Advice:
+    return _without(seen, model.CHECKPOINTS)
+
+
+def _without(seen: Observed, knob: str) -> Advice:
+    """What is left of a step without it: an upper bound, as nobody removes all of it."""
+    share = parts_of(seen).get(knob, 0.0)
+    if not share:
+        return Refusal("no_knob")
+    removed = max(share, _own_time(seen)) if knob == model.HOST_CODE else share
+    cause = stall.HOST_CODE if knob == model.HOST_CODE else stall.STORAGE
+    # What it waits for a CPU is part of it; less of it is less of that.
+    queued = min(seen.stalls.get(stall.CPU_QUEUE, 0.0), seen.main_queue)
+    rate = 1 / max(1 - removed - queued, seen.busy)
+    told = {name: part * rate for name, part in seen.stalls.items() if name != cause}
+    best = 1 / max(1 - _UNSURE * (removed + queued), seen.busy)
+    predicted = _range(seen, rate, rate, best)
+    return Prescription(
+        cause=cause,
+        knob=knob,
+        current=share,
+        value=0.0,
+        busy=seen.busy,
+        predicted=predicted.likely,
+        low=seen.busy,
+        high=predicted.high,
+        at_most=True,
+        bytes_per_second=_more_data(seen, rate),
+        then=model.leading(told),
+    )
+
+
+def _own_time(seen: Observed) -> float:
+    """Share in which the main runs, unless it spins while the GPU works: an upper bound."""
+    spins = seen.main_run > seen.stalls.get(stall.HOST_CODE, 0.0) + seen.busy / 2
+    return 0.0 if spins else min(seen.main_run, seen.idle)
+
+
+def _no_knob(_: Observed) -> Advice:
+    return Refusal("no_knob")
+
+
+def _range(seen: Observed, low: float, likely: float, high: float) -> Range:
+    """Busy shares at these rates; the interval allows for what was measured inexactly."""
+    pad = PAD + _NINE_OF_TEN * seen.noise * likely
+    best = min(seen.busy * likely, 1.0)
+    worst, most = min(seen.busy * low, best) - pad, max(seen.busy * high, best) + pad
+    return Range(max(worst, 0.0), best, min(most, 1.0))
+
+
+_INLINE, _OTHER = "inline", "other"
+_ADVISERS: Mapping[str, Callable[[Observed], Advice]] = {
+    model.NUM_WORKERS: _more_workers,
+    _INLINE: _first_worker,
+    model.CPU_LIMIT: _more_limit,
+    model.CPU_CORES: _free_cores,
+    model.HOST_CODE: _without_host_code,
+    model.CHECKPOINTS: _without_checkpoints,
+    _OTHER: _no_knob,
+}

@@ -1,0 +1,212 @@
+"""The minute behind one GPU, what is prescribed from it, and how the last prediction did."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.prescription import model
+from gpu_bottleneck_exporter.prescription.advise import (
+    HEALTHY,
+    LEAST_GAIN,
+    Advice,
+    advise,
+    forecast,
+)
+from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
+from gpu_bottleneck_exporter.prescription.observed import Observed, merged
+from gpu_bottleneck_exporter.prescription.pauses import Pauses
+from gpu_bottleneck_exporter.prescription.startups import Startups
+
+WINDOW_SECONDS = 60.0
+"""Judged: long enough for slow batches, short enough to follow a job's phases."""
+LEAST_SECONDS = 15.0
+"""From less than this nothing is concluded."""
+ADVISED_EVERY_SECONDS = 20.0
+"""Times the number of idle GPUs: advice takes milliseconds, and must not grow with them."""
+_STAYS = 0.02
+"""A new value that brings less than this beyond the old one replaces it for nothing."""
+_WORKS = 0.01
+
+
+class Setting(NamedTuple):
+    """The knobs of a job as they stand."""
+
+    job: str
+    """What a job has in common with itself after a restart; empty: nobody has the GPU."""
+    mains: frozenset[int]
+    workers: int
+    """And whatever else the mains have started."""
+    limit_cores: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was known of a setting when it ended."""
+
+    at: float
+    setting: Setting
+    seen: Observed
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A change that was noticed, and what it was predicted to bring."""
+
+    knob: str
+    before: float
+    after: float
+    prediction: Prescription
+
+
+class Keeper:
+    """Of one GPU. Times are monotonic seconds; only one thread adds."""
+
+    def __init__(self, pauses: Pauses | None = None) -> None:
+        """`pauses`: when the GPU did nothing; without them start-ups cannot be told."""
+        self.outlook = model.NOTHING_KNOWN
+        self._parts: deque[Observed] = deque()
+        self._setting: Setting | None = None
+        self._pending: Setting | None = None
+        self._known: _Known | None = None
+        self._trial: _Trial | None = None
+        self._due = 0.0
+        self._startups = Startups(pauses or Pauses())
+        self._starts_for = 0.0
+
+    def add(self, at: float, part: Observed, setting: Setting, idle_gpus: int = 1) -> None:
+        """Take in what was seen until `at`, while the knobs were at `setting`."""
+        self._startups.add(at, part, setting.job, setting.mains)
+        if setting != self._setting:
+            before, waited = self._setting, self._pending
+            self._pending = setting
+            # For two parts in a row: workers come one by one, and go between two epochs.
+            if before and before.mains == setting.mains and waited != setting:
+                return
+            self._adopt(at, setting)
+            part = replace(part, worker_starts=0.0)  # who has just come is no churn
+        self._pending = None
+        if not self._parts and part.busy < _WORKS:
+            self._starts_for += part.seconds
+            if setting.job and self._starts_for >= LEAST_SECONDS:
+                self.outlook = self.outlook._replace(advice=self._better(Refusal("starting")))
+            return
+        self._parts.append(part)
+        while sum(one.seconds for one in self._parts) - self._parts[0].seconds >= WINDOW_SECONDS:
+            self._parts.popleft()
+        self._conclude(at, idle_gpus)
+
+    def cross(self, at: float, part: Observed, setting: Setting) -> None:
+        """Take in a part in which the mains changed, to those of `setting`."""
+        self._pending = None
+        self._startups.add(at, part, setting.job, setting.mains)
+
+    def skip(self) -> None:
+        """Nothing was seen for a while."""
+        self._pending = None
+
+    def forecast(self, knob: str, value: float) -> Advice:
+        """What `knob` at `value` would bring; see `model.KNOBS`."""
+        if knob == model.STARTUP:
+            return self._startups.advice()
+        parts = self._known_parts()
+        if not _enough(parts):
+            return Refusal("changing")
+        return forecast(merged(parts), knob, value)
+
+    def _adopt(self, at: float, setting: Setting) -> None:
+        self._setting = setting
+        self._parts.clear()
+        self._starts_for = 0.0
+        self.outlook = self.outlook._replace(advice=None)
+        self._due = 0.0
+        known = self._known
+        if known is None or not setting.job:
+            return
+        if at - known.at > model.REMEMBERED_SECONDS or known.setting.job != setting.job:
+            self._known = None
+        elif setting[2:] == known.setting[2:] or (known.setting.workers and not setting.workers):
+            return  # the same again, or between two epochs
+        # A score is of the last change: without a prediction for it there is none.
+        self._trial = _tried(known, setting) if self._known else None
+        self.outlook = self.outlook._replace(score=None)
+
+    def _conclude(self, at: float, idle_gpus: int) -> None:
+        parts = self._known_parts()
+        if at < self._due or not _enough(parts) or self._setting is None:
+            return
+        self._due = at + ADVISED_EVERY_SECONDS * idle_gpus
+        seen = merged(parts)
+        score = self.outlook.score
+        if self._trial is not None:
+            score = _scored(self._trial, seen)
+        if seen.seconds >= WINDOW_SECONDS:
+            self._trial = None  # what comes later is no answer to that change
+        if self._setting.job:
+            self._known = _Known(at, self._setting, seen)
+        self.outlook = Outlook(self._better(self._advised(seen)), score)
+
+    def _known_parts(self) -> list[Observed]:
+        """Without those that nobody saw, unless it is mostly so."""
+        seen = [part for part in self._parts if not part.is_unseen]
+        unseen = [part for part in self._parts if part.is_unseen]
+        return [*seen, *unseen] if _enough(unseen) and not _enough(seen) else seen
+
+    def _better(self, found: Advice | None) -> Advice | None:
+        """`found`, or that the job should start less often or faster, if this brings more."""
+        startups = self._startups.advice()
+        if not isinstance(startups, Prescription) or startups.busy >= HEALTHY:
+            return found
+        gain = 0.0
+        if isinstance(found, Prescription):
+            gain = (found.predicted - found.busy) * (1 - startups.current)
+        return startups if startups.predicted - startups.busy > max(gain, LEAST_GAIN) else found
+
+    def _advised(self, seen: Observed) -> Advice | None:
+        new, old = advise(seen), self.outlook.advice
+        if not isinstance(new, Prescription) or not isinstance(old, Prescription):
+            return new
+        if (new.knob, new.current) != (old.knob, old.current) or new.value == old.value:
+            return new
+        same = forecast(seen, old.knob, old.value)
+        stays = isinstance(same, Prescription) and same.predicted >= new.predicted - _STAYS
+        return same if stays and old.value < new.value else new
+
+
+def _enough(parts: list[Observed]) -> bool:
+    return sum(part.seconds for part in parts) >= LEAST_SECONDS
+
+
+def _tried(known: _Known, now: Setting) -> _Trial | None:
+    """The change from `known` to `now`, if one knob was turned and its effect was predictable."""
+    before = known.setting
+    workers, limit = before.workers != now.workers, before.limit_cores != now.limit_cores
+    if workers == limit:
+        return None
+    if workers:
+        others = round(known.seen.idlers)
+        knob, old = model.NUM_WORKERS, float(before.workers - others)
+        new = float(max(now.workers - others, 0))
+    elif before.limit_cores is None:
+        return None
+    else:
+        # Without a limit the job may use whatever the machine has.
+        knob, old = model.CPU_LIMIT, before.limit_cores
+        free = known.seen.free_cores or 0.0
+        new = now.limit_cores or known.seen.cores + free
+    prediction = forecast(known.seen, knob, new)
+    return _Trial(knob, old, new, prediction) if isinstance(prediction, Prescription) else None
+
+
+def _scored(trial: _Trial, seen: Observed) -> Score:
+    told = trial.prediction
+    return Score(
+        knob=trial.knob,
+        before=trial.before,
+        after=trial.after,
+        predicted=told.predicted,
+        low=told.low,
+        high=told.high,
+        outcome=seen.busy,
+    )

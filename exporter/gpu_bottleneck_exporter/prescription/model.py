@@ -1,0 +1,123 @@
+"""What a prescription says. Shares and predictions are busy shares of the GPU's time, 0-1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KNOBS = (
+    NUM_WORKERS := "num_workers",
+    CPU_LIMIT := "cpu_limit",
+    CPU_CORES := "cpu_cores",
+    HOST_CODE := "host_code",
+    CHECKPOINTS := "checkpoints",
+    STARTUP := "startup",
+)
+"""What can be changed, and the unit of its value: worker processes of a loader; cores of the CPU
+limit; cores that the job gets while others compete for them; and what can only be removed: the
+share of the time, 0-1, that the GPU waits for host code, for checkpoints, or for a job that starts
+again and again."""
+REMOVED = frozenset({HOST_CODE, CHECKPOINTS, STARTUP})
+"""Knobs that are removed rather than set."""
+
+REFUSALS = {
+    "mixed": "several causes share the idle time, and none of them leads",
+    "shared": "several processes share this GPU",
+    "no_work": "the GPU hardly works at all, so there is nothing to scale",
+    "starting": "its job has not been seen to use the GPU",
+    "changing": "its workers or limits have just changed",
+    "churn": "its workers are restarted all the time",
+    "unseen": "what its feeders do cannot be seen",
+    "no_knob": "no setting of the job is known to change this",
+    "saturated": "the disk or the network link is busy all the time",
+    "no_cores": "the machine has no CPU cores left for it",
+    "no_memory": "the memory does not hold more workers",
+    "varies": "the time that a batch takes varies too much for a prediction",
+    "inconsistent": "what the workers did does not explain the wait",
+    "no_gain": "what is known to change would bring too little",
+}
+"""Why nothing is prescribed, by the label of the metric."""
+REMEMBERED_SECONDS = 3600.0
+"""A job that is restarted later than this is another one."""
+_NAMED = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """A change, and the busy share that it is predicted to bring."""
+
+    cause: str
+    """What the GPU waits on (`WAITING_ON`)."""
+    knob: str
+    current: float
+    value: float
+    """Of the knob, now and then; its unit: see `KNOBS`."""
+    busy: float
+    """Now."""
+    predicted: float
+    low: float
+    high: float
+    """Nine of ten outcomes are meant to lie between them."""
+    at_most: bool = False
+    """Whether `predicted` is an upper bound: it depends on what cannot be seen."""
+    cores: float = 0.0
+    """CPU cores that it takes, beyond those in use."""
+    free_cores: float | None = None
+    memory_bytes: float | None = None
+    """Memory that it takes, beyond that in use; None if unknown or if it takes none."""
+    free_bytes: float | None = None
+    bytes_per_second: float | None = None
+    """Data from storage or the network that it takes, beyond today's; None if unknown."""
+    then: str | None = None
+    """What the GPU waits on most afterwards (`WAITING_ON`); None: nothing worth naming."""
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast the job would be."""
+        return self.predicted / self.busy if self.busy else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing is prescribed for a GPU that idles."""
+
+    reason: str
+    """A key of `REFUSALS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What came of the last change of a knob that was noticed."""
+
+    knob: str
+    before: float
+    after: float
+    """Of the knob."""
+    predicted: float
+    low: float
+    high: float
+    outcome: float
+    """The busy share since then."""
+
+    @property
+    def error(self) -> float:
+        """Outcome less prediction, as shares of the GPU's time: positive if it is busier."""
+        return self.outcome - self.predicted
+
+
+class Outlook(NamedTuple):
+    """What is known of one GPU."""
+
+    advice: Prescription | Refusal | None = None
+    """None for a GPU that is busy, or while too little is known."""
+    score: Score | None = None
+
+
+NOTHING_KNOWN = Outlook()
+
+
+def leading(stalls: Mapping[str, float]) -> str | None:
+    """The largest of these shares of the time, by cause; None if none is worth naming."""
+    cause = max(stalls, key=stalls.__getitem__, default=None)
+    return cause if cause and stalls[cause] >= _NAMED else None

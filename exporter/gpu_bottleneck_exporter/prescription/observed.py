@@ -1,0 +1,126 @@
+"""What was seen of a GPU and its feeders, as far as predictions need it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from gpu_bottleneck_exporter.accounting import stall
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Means over `seconds`; shares are of the time, 0-1. None: unknown, never zero."""
+
+    seconds: float
+    busy: float
+    """Share in which the GPU worked."""
+    stalls: Mapping[str, float]
+    """Shares in which it waited, by cause (`WAITING_ON`)."""
+    mains: float = 1.0
+    workers: float = 0.0
+    idlers: float = 0.0
+    """Children of the main that are no workers: they hand nothing over."""
+    active: float = 0.0
+    """How many workers were at work on a batch: running, reading, waiting for an answer."""
+    running: float = 0.0
+    """How many of these ran, or waited for a CPU."""
+    reading: float = 0.0
+    """How many of them waited for files."""
+    threads: float = 0.0
+    """How many loading threads of the main were at work."""
+    worker_cores: float = 0.0
+    """CPU time of all workers per time."""
+    worker_queue: float = 0.0
+    """How many of them waited for a CPU (first threads)."""
+    main_cores: float = 0.0
+    main_queue: float = 0.0
+    """Share in which the main waited for a CPU."""
+    main_run: float = 0.0
+    main_waits: float = 0.0
+    """Shares in which the main ran, and in which it waited for another process or thread."""
+    main_disk: float = 0.0
+    main_network: float = 0.0
+    """Shares in which the main itself waited for files, and for answers."""
+    main_writes: bool = False
+    """Whether the main wrote more to storage than it read."""
+    main_reads: bool = False
+    """Whether the main read files, from storage or from the page cache."""
+    worker_starts: float = 0.0
+    """Per second."""
+    throttled: float = 0.0
+    """Share of the quota periods in which the CPU limit ran out."""
+    spread: float | None = None
+    """Coefficient of variation of the time that a worker takes for a batch."""
+    limit_cores: float | None = None
+    """CPU limit; None without one."""
+    free_cores: float | None = None
+    """Idle cores among those on which the job may run, without regard to its limit."""
+    worker_bytes: float | None = None
+    """Memory that one worker has for itself."""
+    free_bytes: float | None = None
+    data_bytes: float | None = None
+    """Per second: what main and workers read from storage, or received if they wait for that."""
+    saturated: bool = False
+    """Whether a disk or a network interface was busy all the time."""
+    noise: float = 0.0
+    """Standard error of `busy`."""
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether it is not known why the GPU idled."""
+        return self.idle > _IDLES and self.stalls.get(stall.UNKNOWN, 0.0) > self.idle / 2
+
+    @property
+    def idle(self) -> float:
+        """Share in which the GPU did not work."""
+        return 1 - self.busy
+
+    @property
+    def cores(self) -> float:
+        """CPU time of the job per time."""
+        return self.worker_cores + self.main_cores
+
+
+_IDLES = 0.1
+_LATEST = frozenset({"spread", "limit_cores", "worker_bytes", "free_bytes"})
+"""What is no mean over the stretch: the last one counts."""
+_WORST = frozenset({"saturated", "main_writes", "main_reads"})
+_APART = _LATEST | _WORST | {"seconds", "stalls", "noise", "free_cores", "data_bytes"}
+
+
+def merged(parts: Sequence[Observed]) -> Observed:
+    """One observation from several that follow each other; at least one."""
+    seconds = sum(part.seconds for part in parts)
+    names = [item.name for item in fields(Observed) if item.name not in _APART]
+    means = {
+        name: sum(getattr(part, name) * part.seconds for part in parts) / seconds for name in names
+    }
+    causes = {cause for part in parts for cause in part.stalls}
+    return replace(
+        parts[-1],
+        **means,
+        **{name: sum(getattr(p, name) for p in parts) > len(parts) / 2 for name in _WORST},
+        seconds=seconds,
+        stalls={
+            cause: sum(part.stalls.get(cause, 0.0) * part.seconds for part in parts) / seconds
+            for cause in causes
+        },
+        free_cores=_mean([part.free_cores for part in parts]),
+        data_bytes=_mean([part.data_bytes for part in parts]),
+        noise=_standard_error([part.busy for part in parts]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    count = len(values)
+    if count < 2:  # noqa: PLR2004 - one value has no spread
+        return 0.0
+    mean = sum(values) / count
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)

@@ -1,0 +1,75 @@
+"""The parts of a collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+from gpu_bottleneck_exporter.driver.protocol import Device
+from gpu_bottleneck_exporter.driver.readings import Reading
+from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+EVERY_TICK = 0.0
+UNHURRIEDLY = 2.0
+"""Seconds between readings of gauges, and of counters that the driver itself keeps."""
+SLOWLY = 10.0
+"""Seconds between readings that are costly for the driver or hardly ever change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric family; `labels` come in addition to the common ones."""
+
+    kind: Kind
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+counter, gauge = partial(Family, "counter"), partial(Family, "gauge")
+histogram = partial(Family, "histogram")
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Value of a histogram sample: cumulative counts by upper bound, without +Inf, and the sum."""
+
+    buckets: tuple[tuple[float, int], ...]
+    sum: float
+
+
+class Sample(NamedTuple):
+    """One series of family `family`: label values in the order of the family's labels."""
+
+    family: str
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """One subject: what is read from each GPU, and the samples made from it."""
+
+    name: str
+    families: tuple[Family, ...]
+    samples: Callable[[GpuSnapshot], Iterable[Sample]]
+    read: Callable[[Device], Reading | None] | None = None
+    """None: the collector uses the readings of others only."""
+    every_seconds: float = EVERY_TICK
+    of_machine: Callable[[Machine], Iterable[Sample]] | None = None
+    """Samples of the host, without GPU labels; a collector has either these or GPU samples."""
+
+
+def each(family: str, values: Mapping[str, float]) -> Iterable[Sample]:
+    """A sample of each value, by label."""
+    return (Sample(family, float(value), (label,)) for label, value in values.items())
+
+
+def optional(family: str, value: float | None, *labels: str) -> Iterable[Sample]:
+    """A sample, or none if the value could not be read."""
+    return () if value is None else (Sample(family, float(value), labels),)

@@ -1,0 +1,249 @@
+"""The state of one GPU: running sums that outlive failures, and the last readings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.accounting.windows import (
+    WINDOW_BUCKETS,
+    Integrator,
+    Window,
+    WindowHistogram,
+)
+from gpu_bottleneck_exporter.driver.readings import (
+    Activity,
+    Identity,
+    Processes,
+    Reading,
+    RingState,
+    System,
+    Utilization,
+)
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.workload.join import NOTHING, Assigned
+
+R = TypeVar("R")
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTotals:
+    """Sums since the exporter started, in nanoseconds, bytes and counts. None: never measured."""
+
+    observed_ns: int | None = None
+    unobserved_ns: int = 0
+    lost_ns: int = 0
+    busy_ns: int = 0
+    memory_busy_ns: int | None = None
+    window_counts: tuple[tuple[float, int], ...] = ()
+    window_sum: float = 0.0
+    active_ns: Mapping[str, int] = field(default_factory=dict)
+    pipe_ns: Mapping[str, int] = field(default_factory=dict)
+    traffic_bytes: Mapping[str, float] = field(default_factory=dict)
+    stall_ns: Mapping[str, int] | None = None
+    last_busy_ratio: float | None = None
+    last_memory_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSnapshot:
+    """One GPU as of `at_ns` (monotonic): immutable, so that scrapes read it without a lock.
+
+    `readings` holds those that are still fresh, by type.
+    """
+
+    identity: Identity
+    at_ns: int
+    totals: GpuTotals
+    readings: Mapping[type[object], object]
+    errors: Mapping[int, int]
+    system: System
+    up: bool = True
+    feeding: Feeding | None = None
+    """None if the feeders are unknown, or were not read within the deadline."""
+    assigned: Assigned = NOTHING
+
+    def stale(self) -> GpuSnapshot:
+        """What still holds long after `at_ns`: that it was up, its identity, and its errors."""
+        return replace(self, totals=GpuTotals(lost_ns=self.totals.lost_ns), readings={})
+
+    def reading(self, kind: type[R]) -> R | None:
+        """The last reading of type `kind`; None if it failed or is stale."""
+        found = self.readings.get(kind)
+        return found if isinstance(found, kind) else None
+
+
+class _Sums(Generic[N]):
+    """Running sums by SM figure, pipe or link, each with the time until which it is current."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[N, int]] = {}
+
+    def add(self, until_ns: int, amounts: Mapping[str, N]) -> None:
+        for name, amount in amounts.items():
+            before, _ = self._sums.get(name, (0, 0))
+            self._sums[name] = before + amount, until_ns
+
+    def current(self, now_ns: int) -> dict[str, N]:
+        return {name: total for name, (total, until) in self._sums.items() if now_ns <= until}
+
+
+class GpuLedger:
+    """The state of one GPU or MIG instance; only its worker's thread writes it."""
+
+    def __init__(self, identity: Identity, system: System, tick_ns: int) -> None:
+        self.identity = identity
+        self._system = system
+        self.errors: dict[int, int] = {}
+        self._busy = Integrator(tick_ns)
+        self._memory = Integrator(tick_ns)
+        self._histogram = WindowHistogram()
+        self._active_ns = _Sums[int]()
+        self._pipe_ns = _Sums[int]()
+        self._traffic_bytes = _Sums[float]()
+        self._fresh_ns = 0
+        """How long a reading of utilization stays fresh."""
+        self._readings: dict[type[object], tuple[int, Reading]] = {}
+        self._last_busy: float | None = None
+        self._last_memory: float | None = None
+        self._samples_utilization = True
+        self._stall_ns: dict[str, int] | None = None
+
+    def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
+        """Add a reading, which stays fresh for `fresh_ns`.
+
+        Returns the utilization windows that it accounted, for `add_stall`.
+        """
+        self._readings[type(reading)] = now_ns + fresh_ns, reading
+        if isinstance(reading, Utilization):
+            self._fresh_ns = fresh_ns
+            return self._add_utilization(now_ns, reading)
+        if isinstance(reading, Activity):
+            if not self._samples_utilization:
+                self._fresh_ns = fresh_ns
+            return self._add_activity(now_ns, fresh_ns, reading)
+        return []
+
+    def add_stall(self, parts: Mapping[str, int]) -> None:
+        """Book the idle nanoseconds of the windows that `add` returned, by `waiting_on`."""
+        if self._stall_ns is None:
+            self._stall_ns = dict.fromkeys(WAITING_ON, 0)
+        for cause, nanoseconds in parts.items():
+            self._stall_ns[cause] += nanoseconds
+
+    def holders(self, now_ns: int) -> frozenset[int] | None:
+        """Pids of the holders; None if they cannot be read, or may be hidden from us."""
+        until_ns, reading = self._readings.get(Processes, (0, None))
+        if not isinstance(reading, Processes) or now_ns > until_ns:
+            return None
+        if not reading.processes and reading.others_hidden:
+            return None
+        return frozenset(process.pid for process in reading.processes)
+
+    def without_utilization(self) -> None:
+        """Take busy time from `Activity`: the driver samples no utilization here (MIG).
+
+        Ends with the next reading of `Utilization`, so that there is one source at a time.
+        """
+        self._samples_utilization = False
+
+    def add_error(self, code: int) -> None:
+        """Count one error event."""
+        # Replaced, not changed in place: snapshots share it with the threads that render.
+        self.errors = {**self.errors, code: self.errors.get(code, 0) + 1}
+
+    def snapshot(self, now_ns: int) -> GpuSnapshot:
+        """The state as of now."""
+        fresh = {
+            kind: reading
+            for kind, (until_ns, reading) in self._readings.items()
+            if now_ns <= until_ns
+        }
+        totals = self._totals(now_ns)
+        return GpuSnapshot(self.identity, now_ns, totals, fresh, self.errors, self._system)
+
+    def down(self, now_ns: int) -> GpuSnapshot:
+        """What still holds for a GPU that does not answer: its identity and its errors."""
+        totals = GpuTotals(lost_ns=self._busy.lost_ns)  # kept, as it is summed over all GPUs
+        return GpuSnapshot(self.identity, now_ns, totals, {}, self.errors, self._system, up=False)
+
+    def _add_utilization(self, now_ns: int, reading: Utilization) -> list[Window]:
+        self._samples_utilization = True
+        busy = self._busy.ring(now_ns, reading.gpu, reading.gpu_percent)
+        self._histogram.observe(busy)
+        self._last_busy = _ratio(busy, reading.gpu.state, reading.gpu_percent)
+        windows = self._memory.ring(now_ns, reading.memory, reading.memory_percent)
+        self._last_memory = _ratio(windows, reading.memory.state, reading.memory_percent)
+        return busy
+
+    def _is_current(self, integrator: Integrator, now_ns: int) -> bool:
+        booked_ns = integrator.booked_at_ns
+        wait_ns = max(self._fresh_ns, integrator.longest_wait_ns())
+        return booked_ns is not None and now_ns - booked_ns <= wait_ns
+
+    def _add_activity(self, now_ns: int, fresh_ns: int, reading: Activity) -> list[Window]:
+        interval = reading.interval_ns
+        windows: list[Window] = []
+        if not self._samples_utilization and reading.graphics is not None:
+            windows = self._busy.mean(now_ns, interval, reading.graphics)
+            self._histogram.observe(windows)
+            self._last_busy = reading.graphics
+        ratios = {
+            "sm": reading.sm_active,
+            "occupancy": reading.sm_occupancy,
+            "dram": reading.dram_active,
+        }
+        known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+        until_ns = now_ns + fresh_ns
+        self._active_ns.add(until_ns, {k: round(interval * ratio) for k, ratio in known.items()})
+        self._pipe_ns.add(
+            until_ns, {pipe: round(interval * ratio) for pipe, ratio in reading.pipes.items()}
+        )
+        self._traffic_bytes.add(until_ns, reading.traffic_bytes)
+        return windows
+
+    def _totals(self, now_ns: int) -> GpuTotals:
+        """Those that are still updated: any other would look like an idle GPU."""
+        busy, memory = self._busy, self._memory
+        totals = GpuTotals(
+            lost_ns=busy.lost_ns,
+            active_ns=self._active_ns.current(now_ns),
+            pipe_ns=self._pipe_ns.current(now_ns),
+            traffic_bytes=self._traffic_bytes.current(now_ns),
+        )
+        if self._is_current(memory, now_ns) and self._memory_is_measured():
+            totals = replace(
+                totals, memory_busy_ns=memory.active_ns, last_memory_ratio=self._last_memory
+            )
+        if not self._is_current(busy, now_ns):
+            return totals
+        counts = zip(WINDOW_BUCKETS, self._histogram.cumulative(), strict=True)
+        return replace(
+            totals,
+            observed_ns=busy.observed_ns or None,
+            unobserved_ns=busy.unobserved_ns,
+            busy_ns=busy.active_ns,
+            window_counts=tuple(counts) if busy.observed_ns else (),
+            window_sum=self._histogram.sum,
+            stall_ns=None if self._stall_ns is None else dict(self._stall_ns),
+            last_busy_ratio=self._last_busy,
+        )
+
+    def _memory_is_measured(self) -> bool:
+        # GPUs with unified memory always answer 0 %. Zero is accepted only as long as no kernel
+        # ran: no GPU works without touching its memory.
+        memory = self._memory
+        return memory.observed_ns > 0 and (memory.active_ns > 0 or self._busy.active_ns == 0)
+
+
+def _ratio(windows: list[Window], state: RingState, percent: int | None) -> float | None:
+    """Busy share of the tick, 0-1: from its windows, else from the driver's single reading."""
+    observed = sum(window.duration_ns for window in windows)
+    if observed:
+        return sum(window.active_ns for window in windows) / observed
+    if state is RingState.SAMPLES or percent is None:
+        return None
+    return percent / 100

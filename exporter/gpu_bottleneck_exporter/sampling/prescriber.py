@@ -1,0 +1,311 @@
+"""Watches what each GPU and its feeders do in stretches of a few seconds, and what would help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.job import cpu_cores
+from gpu_bottleneck_exporter.feeders.pace import Pace
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.feeders.stretch import Stretch, free_bytes, private_bytes
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.host.process import State
+from gpu_bottleneck_exporter.host.watch import HostSnapshot
+from gpu_bottleneck_exporter.prescription.advise import HEALTHY, Advice
+from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
+from gpu_bottleneck_exporter.prescription.model import Outlook, Refusal
+from gpu_bottleneck_exporter.prescription.observed import Observed
+from gpu_bottleneck_exporter.prescription.pauses import Pauses, Time
+
+STRETCH_NS = 3_900_000_000
+"""Two snapshots of the feeders, which come every 2 s."""
+_TOO_LONG = 4
+"""Stretches of more times that length are out of the feeders' history."""
+_MEMORY_NS = 60_000_000_000
+_PACE_NS = 7_500_000_000
+"""Times the number of idle GPUs."""
+_LIMIT_NS = 60_000_000_000
+"""For so long after it idled, a GPU may have become busy because the limit was raised."""
+_MUCH_BYTES_PER_SECOND = 1e6
+"""As the rules have it (`gpu:threshold:inline_bytes`)."""
+_SATURATED = 0.9
+_BITS_PER_MEGABIT_BYTE = 125_000
+_DIGITS = re.compile(r"\d+")
+_AT_WORK = (State.RUN, State.DISK, State.NETWORK, State.TIMER)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a stretch begins."""
+
+    at_ns: int
+    time: Time
+    mains: frozenset[int]
+    starts: int
+    host: HostSnapshot | None
+    received: int | None
+    """Bytes, since the job was first seen."""
+
+
+class Prescriber:
+    """Of one GPU; the host sampler's thread calls it, and `tell` the thread that reads the GPU."""
+
+    def __init__(self, proc: Path, sysfs: Path) -> None:
+        self._proc = proc
+        self._sysfs = sysfs
+        self._mark: Mark | None = None
+        self._pauses = Pauses()
+        self._keeper = Keeper(self._pauses)
+        self._worker_bytes: float | None = None
+        self._memory_due_ns = 0
+        self._spread: float | None = None
+        self._idlers = 0
+        self._limit_until_ns = 0
+        self._pace_due_ns = 0
+        self.idle_mains: frozenset[int] = frozenset()
+        """Who has the GPU, while it idles: more may be prescribed for them."""
+        self._rivals = 1
+
+    def tell(self, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """How a tick was split."""
+        self._pauses.add(active_ns, stalls)
+
+    @property
+    def outlook(self) -> Outlook:
+        """What is known now."""
+        return self._keeper.outlook
+
+    def forecast(self, knob: str, value: float) -> Advice:
+        """What `knob` at `value` would bring."""
+        return self._keeper.forecast(knob, value)
+
+    def look(
+        self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, rivals: int
+    ) -> None:
+        """Close the stretch, if it is long enough, and begin the next one.
+
+        `rivals`: jobs on this machine, this one included, for which more may be prescribed; they
+        share what is free.
+        """
+        self._rivals = max(rivals, 1)
+        now_ns = feed.last_tick_ns
+        if now_ns is None or (self._mark and now_ns - self._mark.at_ns < STRETCH_NS):
+            return
+        mark, mains = self._mark, frozenset(feed.mains)
+        received = feeding.job.received_bytes if feeding else None
+        starts = feed.totals.worker_starts
+        self._mark = Mark(now_ns, self._pauses.time.copy(), mains, starts, host, received)
+        if mark is None or now_ns - mark.at_ns > _TOO_LONG * STRETCH_NS:
+            self._keeper.skip()
+            return
+        seen = _plain(mark, self._mark, feed)
+        if seen is None:
+            return
+        wanted = feed.behind.wanted(now_ns)
+        seen = replace(seen, limit_cores=self._limit(feed, feeding, now_ns, wanted=wanted))
+        if mark.mains != mains:
+            self._keeper.cross(now_ns / 1e9, seen, _setting(feed, seen))
+            return
+        if wanted and (did := feed.stretch(mark.at_ns, now_ns)):
+            seen = self._explained(seen, did, mark, self._mark, feed, feeding)
+        self.idle_mains = mains if seen.busy < HEALTHY else frozenset()
+        self._keeper.add(now_ns / 1e9, seen, _setting(feed, seen), self._rivals)
+
+    def _explained(  # noqa: PLR0913, PLR0917 - all there is to know
+        self,
+        plain: Observed,
+        did: Stretch,
+        mark: Mark,
+        now: Mark,
+        feed: FeederGroup,
+        feeding: Feeding | None,
+    ) -> Observed:
+        elapsed = max(did.elapsed_ns, 1)
+        self._judge(feed.pace, now.at_ns)
+        much = _MUCH_BYTES_PER_SECOND * elapsed / 1e9
+        main, workers = did.main_used, did.workers_used
+        seen = max(sum(did.looks.states.values()) - did.looks.states.get(State.GONE, 0), 1)
+        weight = did.looks.workers / max(did.looks.moments, 1) / seen
+        samples = max(sum(did.main.values()), 1)
+        cores = (main.cpu_ns + workers.cpu_ns) / elapsed
+        return replace(
+            plain,
+            workers=max(plain.workers - self._idlers, 0),
+            idlers=self._idlers,
+            active=weight * sum(did.looks.states.get(state, 0) for state in _AT_WORK),
+            running=weight * did.looks.states.get(State.RUN, 0),
+            reading=weight * did.looks.states.get(State.DISK, 0),
+            threads=did.threads,
+            worker_cores=workers.cpu_ns / elapsed,
+            worker_queue=workers.queue_ns / elapsed,
+            main_cores=main.cpu_ns / elapsed,
+            main_queue=min((main.queue_ns + main.launch_queue_ns) / elapsed, 1.0),
+            main_run=did.main.get(State.RUN, 0) / samples,
+            main_waits=did.main.get(State.QUEUE, 0) / samples,
+            main_disk=did.main.get(State.DISK, 0) / samples,
+            main_network=did.main.get(State.NETWORK, 0) / samples,
+            main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, much),
+            main_reads=main.read_chars > much,
+            worker_starts=(now.starts - mark.starts) * 1e9 / elapsed,
+            throttled=did.throttled_periods / did.periods if did.periods else 0.0,
+            spread=self._spread,
+            free_cores=_shared(_free_cores(mark, now, feeding, cores), self._rivals),
+            worker_bytes=self._size(feed, now.at_ns),
+            free_bytes=_shared(free_bytes(feed.cgroups, _available(now.host)), self._rivals),
+            data_bytes=_data(did, mark, now, plain),
+            saturated=_saturated(mark, now, self._sysfs),
+        )
+
+    def _limit(
+        self, feed: FeederGroup, feeding: Feeding | None, now_ns: int, *, wanted: bool
+    ) -> float | None:
+        """The CPU limit: of a GPU that stays busy as the metrics have it, which costs nothing."""
+        if wanted:
+            self._limit_until_ns = now_ns + _LIMIT_NS
+        if now_ns < self._limit_until_ns:
+            return cpu_cores(feed.cgroups)
+        return feeding.job.limits.cpu_cores if feeding else None
+
+    def _judge(self, pace: Pace, now_ns: int) -> None:
+        if now_ns >= self._pace_due_ns:
+            self._pace_due_ns = now_ns + _PACE_NS * self._rivals
+            self._spread, self._idlers = pace.spread(), pace.idlers()
+
+    def _size(self, feed: FeederGroup, now_ns: int) -> float | None:
+        """Memory of one worker."""
+        if not feed.workers:
+            self._worker_bytes, self._memory_due_ns = None, 0
+        elif now_ns >= self._memory_due_ns:
+            self._memory_due_ns = now_ns + _MEMORY_NS
+            self._worker_bytes = private_bytes(self._proc, next(iter(feed.workers.values())))
+        return self._worker_bytes
+
+
+class Prescribers:
+    """Those of all GPUs."""
+
+    def __init__(self, proc: Path, sysfs: Path) -> None:
+        """`proc`, `sysfs`: the host's."""
+        self._paths = proc, sysfs
+        self._of: dict[str, Prescriber] = {}
+
+    def tell(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """How a tick of GPU `uuid` was split. For any thread."""
+        if found := self._of.get(uuid):
+            found.tell(active_ns, stalls)
+
+    def look(
+        self, uuid: str, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None
+    ) -> Outlook:
+        """What would help GPU `uuid`."""
+        found = self._of.setdefault(uuid, Prescriber(*self._paths))
+        idle = {one.idle_mains for one in self._of.values() if one.idle_mains}
+        found.look(feed, feeding, host, len(idle | {frozenset(feed.mains)}))
+        return found.outlook
+
+    def forget(self, uuid: str) -> None:
+        """Drop GPU `uuid`."""
+        self._of.pop(uuid, None)
+
+    def forecast(self, uuid: str, knob: str, value: float) -> Advice:
+        """What `knob` at `value` would bring GPU `uuid`. For any thread."""
+        found = self._of.get(uuid)
+        return found.forecast(knob, value) if found else Refusal("unseen")
+
+
+def _plain(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | None:
+    """What is known without a look at the feeders."""
+    active_ns = now.time.active_ns - mark.time.active_ns
+    stalls = {c: ns - mark.time.stall_ns.get(c, 0) for c, ns in now.time.stall_ns.items()}
+    total_ns = active_ns + sum(stalls.values())
+    if total_ns <= 0:
+        return None
+    return Observed(
+        seconds=total_ns / 1e9,
+        busy=active_ns / total_ns,
+        stalls={cause: ns / total_ns for cause, ns in stalls.items() if ns},
+        mains=len(feed.mains),
+        workers=feed.worker_count,
+    )
+
+
+def _data(did: Stretch, before: Mark, now: Mark, plain: Observed) -> float | None:
+    """Bytes per second that main and workers read, or received if they wait for the network.
+
+    Received is what comes into the job's network namespace, from whomever.
+    """
+    if plain.stalls.get(stall.NETWORK, 0.0) > plain.idle / 2:
+        if before.received is None or now.received is None:
+            return None
+        return max(now.received - before.received, 0) * 1e9 / (now.at_ns - before.at_ns)
+    main, workers = did.main_used.read_bytes, did.workers_used.read_bytes
+    if main is None or workers is None:
+        return None
+    return (main + workers) * 1e9 / max(did.elapsed_ns, 1)
+
+
+def _setting(feed: FeederGroup, seen: Observed) -> Setting:
+    job = "\0".join([*sorted(feed.users), _DIGITS.sub("", feed.command)]) if feed.mains else ""
+    workers = round(seen.workers + seen.idlers)
+    return Setting(job, frozenset(feed.mains), workers, seen.limit_cores)
+
+
+def _shared(free: float | None, rivals: int) -> float | None:
+    return None if free is None else free / rivals
+
+
+def _machine(mark: Mark) -> Machine | None:
+    return mark.host.machine if mark.host else None
+
+
+def _available(host: HostSnapshot | None) -> float | None:
+    machine = host.machine if host else None
+    return None if machine is None else machine.memory_available_bytes
+
+
+def _seconds(before: Mark, now: Mark) -> float:
+    if before.host is None or now.host is None:
+        return 0.0
+    return (now.host.at_ns - before.host.at_ns) / 1e9
+
+
+def _free_cores(before: Mark, now: Mark, feeding: Feeding | None, used: float) -> float | None:
+    """Idle cores of the machine, at most those on which the job may run."""
+    then, machine, seconds = _machine(before), _machine(now), _seconds(before, now)
+    if then is None or machine is None or seconds <= 0:
+        return None
+    if None in (machine.cpus, then.cpu_busy_seconds, machine.cpu_busy_seconds):
+        return None
+    busy = (machine.cpu_busy_seconds or 0.0) - (then.cpu_busy_seconds or 0.0)
+    free = max((machine.cpus or 0) - busy / seconds, 0.0)
+    allowed = feeding.job.limits.cpus_allowed if feeding else None
+    return free if allowed is None else min(free, max(allowed - used, 0.0))
+
+
+def _saturated(before: Mark, now: Mark, sysfs: Path) -> bool:
+    then, machine, seconds = _machine(before), _machine(now), _seconds(before, now)
+    if then is None or machine is None or seconds <= 0:
+        return False
+    disks = _rates(then.disk_io_seconds, machine.disk_io_seconds, seconds)
+    if any(share > _SATURATED for share in disks.values()):
+        return True
+    links = _rates(then.network_receive_bytes, machine.network_receive_bytes, seconds)
+    return any(rate > _SATURATED * _speed(sysfs, name) for name, rate in links.items() if rate)
+
+
+def _rates(
+    before: Mapping[str, float], now: Mapping[str, float], seconds: float
+) -> dict[str, float]:
+    return {name: (now[name] - before[name]) / seconds for name in now if name in before}
+
+
+def _speed(sysfs: Path, interface: str) -> float:
+    """Bytes per second of a network interface (/sys/class/net/NAME/speed); infinite if unknown."""
+    text = (read(sysfs / "class/net" / interface / "speed") or "").strip()
+    return int(text) * _BITS_PER_MEGABIT_BYTE if text.isdigit() else float("inf")

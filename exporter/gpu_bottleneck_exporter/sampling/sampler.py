@@ -1,0 +1,393 @@
+"""The sampler: opens the driver, runs one worker per GPU, and notices what is down."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
+from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
+from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, System
+from gpu_bottleneck_exporter.host.watch import HostSnapshot
+from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.pod import in_a_pod
+from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
+from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
+from gpu_bottleneck_exporter.sampling.worker import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    GpuWorker,
+    Outcome,
+)
+from gpu_bottleneck_exporter.settings import KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.workload.kubelet import (
+    UNASKED,
+    Condition,
+    KubeletPaths,
+    KubeletWatch,
+    Occupancy,
+    Pace,
+)
+
+log = logging.getLogger(__name__)
+
+OPENING = "opening the driver"
+"""The status until the driver answers for the first time."""
+ACCESS_LOST_SECONDS = 30.0
+"""If the driver refuses everything for so long, the process ends: only a new one can help."""
+PATIENCE_SECONDS = 60.0
+"""A thread without progress for so long is stuck: a pass over all feeders takes milliseconds."""
+_EVENT_WAIT_SECONDS = 1.0
+_EVENT_RETRY_SECONDS = 30.0
+_EVENT_QUIET_SECONDS = 60.0
+_WATCH_SECONDS = 2.0
+_BEATS = 4
+"""Looks at the workers per deadline, so that one does not seem to hang when we are late."""
+_WATCH_DEADLINE_SECONDS = 3.0
+"""At least this, as feeders and host are read once a second, however short the GPUs' deadline."""
+_FEEDING = frozenset({"stall", "prescription", "feeders", "workload"})
+"""Collectors that need the holders of GPUs watched."""
+_WATCHING = _FEEDING | {"host"}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """The state that a scrape shows."""
+
+    system: System
+    about: About
+    collectors: frozenset[str]
+    """Names of the enabled ones: what a disabled collector would read is not missing."""
+    gpus: tuple[GpuSnapshot, ...]
+    outcomes: tuple[tuple[str, Outcome], ...]
+    driver_calls: int
+    driver_seconds: float
+    error_events: bool | None
+    """Whether every GPU that is up and has them reports them.
+
+    None without a driver, or if the collector is disabled.
+    """
+    host: HostSnapshot | None = None
+    """None if it is not watched, or was not read within the deadline."""
+    kubelet: Condition = UNASKED
+    waited_for_cpu_seconds: float | None = None
+    """Run queue delay of the exporter's own threads; None if the kernel does not report it."""
+    starved: bool | None = None
+    """Whether the exporter gets so little CPU that it reads too late; None: not known yet."""
+    implausible: Mapping[str, int] = field(default_factory=dict)
+    """Impossible values that were dropped, by collector."""
+
+
+NO_SYSTEM = System(None, None)
+
+
+class Sampler:
+    """Runs in the background after `start`; `state` returns what is known."""
+
+    def __init__(
+        self,
+        open_driver: Callable[[], Driver],
+        collectors: Sequence[Collector],
+        settings: Settings,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """`on_fatal` is called from a thread, with the reason why the process must end."""
+        self._open_driver = open_driver
+        self._collectors = collectors
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._stop = threading.Event()
+        self._driver: Driver | None = None
+        self._workers: tuple[GpuWorker, ...] = ()
+        self._error_events: bool | None = None
+        self._status = OPENING
+        self._remedy: str | None = None
+        self._hung: set[int] = set()
+        self._news = News()
+        self._beat_seconds = min(_WATCH_SECONDS, settings.deadline_seconds / _BEATS)
+        self._own_cpu = OwnCpu(self._beat_seconds)
+        self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
+        self._names = frozenset(collector.name for collector in collectors)
+        self._wanted = _WATCHING & self._names
+        self._watch = self._new_watch() if self._wanted else None
+        asked = "workload" in self._wanted and "kubelet" not in settings.without
+        self._kubelet = self._new_kubelet() if asked else None
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._event_thread = threading.Thread(target=self._count_events, name="xid", daemon=True)
+
+    def start(self) -> None:
+        """Start the threads; returns at once, even without a driver."""
+        if self._watch is not None:
+            self._watch.start()
+        if self._kubelet is not None:
+            self._kubelet.start()
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 2.0) -> None:
+        """Stop all threads that do not hang in the driver; the driver stays open."""
+        self._stop.set()
+        for worker in self._workers:
+            worker.stop()
+        if self._watch is not None:
+            self._watch.stop()
+        deadline = time.monotonic() + timeout_seconds
+        if self._kubelet is not None:
+            self._kubelet.stop(timeout_seconds / 2)
+        for worker in self._workers:
+            worker.join(max(deadline - time.monotonic(), 0.0))
+        for thread in (self._thread, self._event_thread):
+            if thread.is_alive():
+                thread.join(max(deadline - time.monotonic(), 0.0))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the sampler's own thread runs; says nothing about the driver."""
+        return self._thread.is_alive()
+
+    def standstill(self, patience_seconds: float = PATIENCE_SECONDS) -> str | None:
+        """What has stopped, in one sentence; None if nothing has.
+
+        A hung driver does not count: only its GPU is down, and a new process would hang as well.
+        """
+        if not self.alive:
+            return f"the sampler has stopped: {self.status}"
+        if self._watch and self._watch.silent_seconds(time.monotonic_ns()) > patience_seconds:
+            return "watching the host and its processes is stuck"
+        return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to show: every GPU was tried, or no driver was found.
+
+        A GPU that hangs from the start counts as tried, so that the others need not wait for it.
+        """
+        if self._driver is None:
+            return self._status != OPENING
+        now = time.monotonic_ns()
+        return all(worker.attempted or worker.down_reason(now) for worker in self._workers)
+
+    @property
+    def status(self) -> str:
+        """One plain sentence for people."""
+        return self._status
+
+    @property
+    def remedy(self) -> str:
+        """The remedy for `status` if there is no GPU."""
+        return self._remedy or NO_GPU
+
+    def forecast(self, uuid: str, knob: str, value: float) -> Prescription | Refusal:
+        """What `knob` at `value` would bring GPU `uuid`; see `prescription.model.KNOBS`."""
+        return self._watch.forecast(uuid, knob, value) if self._watch else Refusal("unseen")
+
+    def down_remedies(self) -> dict[int, str]:
+        """Remedies for GPUs that are down, by index."""
+        now = time.monotonic_ns()
+        return {w.index: w.down_remedy(now) for w in self._workers if w.down_reason(now)}
+
+    def forbidden(self) -> dict[int, dict[str, str]]:
+        """By GPU: collectors that lack a permission, and the driver's error."""
+        return {worker.index: worker.forbidden for worker in self._workers}
+
+    def down_reasons(self) -> dict[int, str]:
+        """By index, why GPUs are down, in words."""
+        now = time.monotonic_ns()
+        return {w.index: reason for w in self._workers if (reason := w.down_reason(now))}
+
+    def state(self) -> SamplerState:
+        """The present state; cheap, and never waits for the driver."""
+        now = time.monotonic_ns()
+        driver, workers = self._driver, self._workers
+        return SamplerState(
+            system=driver.system if driver else NO_SYSTEM,
+            about=driver.about if driver else UNKNOWN,
+            collectors=self._names,
+            gpus=self._assigned(self._gpus(workers, now)),
+            outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
+            driver_calls=driver.calls if driver else 0,
+            driver_seconds=driver.seconds if driver else 0.0,
+            error_events=self._error_events and not any(w.event_trouble for w in workers),
+            implausible=self._implausible(),
+            waited_for_cpu_seconds=self._own_cpu.waited_seconds,
+            starved=self._own_cpu.starved,
+            host=self._host(now),
+            kubelet=self._kubelet.condition if self._kubelet else UNASKED,
+        )
+
+    def _implausible(self) -> Mapping[str, int]:
+        counts = Counter({c.name: 0 for c in self._collectors if c.read} if self._driver else {})
+        for worker in self._workers:
+            counts.update(dict(worker.implausible))  # a copy: its thread adds to it
+        return counts
+
+    def _new_watch(self) -> HostSampler:
+        settings = self._settings
+        return HostSampler(
+            settings.procfs,
+            settings.sysfs,
+            machine="host" in self._wanted,
+            owners="workload" in self._wanted,
+            prescriptions="prescription" in self._wanted,
+            longest_answer_seconds=settings.longest_answer_seconds,
+            without=settings.without,
+        )
+
+    def _new_kubelet(self) -> KubeletWatch:
+        settings = self._settings
+        expected = in_a_pod() or settings.kubelet_socket != KUBELET_SOCKET
+        places = KubeletPaths(settings.kubelet_socket, settings.container_logs, expected)
+        return KubeletWatch(places, self._seen, Pace())
+
+    def _seen(self) -> Occupancy:
+        gpus = self._gpus(self._workers, time.monotonic_ns())
+        owners = (owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners)
+        return Occupancy(frozenset(owners))
+
+    def _gpus(self, workers: Sequence[GpuWorker], now_ns: int) -> list[GpuSnapshot]:
+        return [self._fed(gpu, now_ns) for worker in workers for gpu in worker.snapshots(now_ns)]
+
+    def _assigned(self, gpus: Sequence[GpuSnapshot]) -> tuple[GpuSnapshot, ...]:
+        """`gpus` with the kubelet's allocations for those that are up."""
+        if self._kubelet is None or self._driver is None:
+            return tuple(gpus)
+        found = self._kubelet.assigned([gpu.identity for gpu in gpus], self._driver.named)
+        return tuple(
+            replace(gpu, assigned=found[gpu.identity.uuid]) if gpu.up else gpu for gpu in gpus
+        )
+
+    def _fed(self, gpu: GpuSnapshot, now_ns: int) -> GpuSnapshot:
+        """`gpu` with its feeders, if its holders are known and were read within the deadline."""
+        if self._watch is None or gpu.reading(Processes) is None:
+            return gpu
+        feeding = self._watch.feeding(gpu.identity.uuid)
+        if feeding is None or now_ns - feeding.at_ns > self._deadline_ns:
+            return gpu
+        return replace(gpu, feeding=feeding)
+
+    def _host(self, now_ns: int) -> HostSnapshot | None:
+        found = self._watch.host.snapshot if self._watch else None
+        return found if found and now_ns - found.at_ns <= self._deadline_ns else None
+
+    def _run(self) -> None:
+        try:
+            driver = self._open_with_patience()
+            if driver is not None:
+                self._start_workers(driver)
+        except Exception as error:
+            log.exception("the sampler could not start")
+            self._fatal(f"the sampler could not start: {type(error).__name__}: {error}")
+        while not self._stop.wait(self._beat_seconds):
+            self._look_after_workers()
+
+    def _open_with_patience(self) -> Driver | None:
+        retry = FIRST_RETRY_SECONDS
+        refused_since: float | None = None
+        while not self._stop.is_set():
+            try:
+                return self._open_driver()
+            except DriverUnusable as error:
+                self._remedy = error.remedy
+                self._fatal(f"this process cannot use the driver: {error}")
+                return None
+            except DriverError as error:
+                if self._status != str(error):
+                    log.warning("no GPU metrics: %s; trying again", error)
+                self._status, self._remedy = str(error), error.remedy
+                now = time.monotonic()
+                # Only refusals in a row count: any other error starts over.
+                refused_since = (refused_since or now) if isinstance(error, AccessLost) else None
+                if refused_since and now - refused_since > ACCESS_LOST_SECONDS:
+                    self._fatal(f"no access to the driver for {ACCESS_LOST_SECONDS:.0f} s: {error}")
+                    return None
+            self._stop.wait(retry)
+            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+        return None
+
+    def _start_workers(self, driver: Driver) -> None:
+        count = driver.count()
+        # The host sampler may run for the host alone: workers then need no feeders.
+        watch = self._watch if self._wanted & _FEEDING else None
+        workers = tuple(
+            GpuWorker(index, driver, self._collectors, self._settings, watch, own_cpu=self._own_cpu)
+            for index in range(count)
+        )
+        # The workers first: `ready` takes a driver without workers for one whose GPUs were tried.
+        self._workers, self._driver = workers, driver
+        self._remedy = None
+        self._status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
+        log.info("%s, driver version %s", self._status, driver.system.driver_version)
+        self._own_cpu.beat(time.monotonic_ns())
+        for worker in workers:
+            worker.start()
+        if "xid" in self._names:
+            self._event_thread.start()
+
+    def _look_after_workers(self) -> None:
+        now = time.monotonic_ns()
+        self._own_cpu.beat(now)
+        if self._news.is_new("own CPU", bool(self._own_cpu.starved), usual=False):
+            late = "is starved of CPU: readings come late"
+            told = late if self._own_cpu.starved else "gets enough CPU again"
+            log.warning("the exporter %s", told)
+        for worker in self._workers:
+            self._tell_hang(worker.index, worker.hung_seconds(now))
+        unusable = [worker.unusable for worker in self._workers if worker.unusable]
+        if unusable:
+            self._fatal(f"this process can no longer use the driver: {unusable[0]}")
+        refused = [worker.access_lost_since for worker in self._workers]
+        if refused and all(s and now / 1e9 - s > ACCESS_LOST_SECONDS for s in refused):
+            self._fatal(f"the driver has refused all GPUs for {ACCESS_LOST_SECONDS:.0f} s")
+
+    def _tell_hang(self, index: int, seconds: float | None) -> None:
+        if seconds and index not in self._hung:
+            log.error("gpu %d is down: a driver call has not returned for %.0f s", index, seconds)
+            self._hung.add(index)
+        elif not seconds and index in self._hung:
+            log.info("gpu %d: the driver call has returned", index)
+            self._hung.remove(index)
+
+    def _fatal(self, reason: str) -> None:
+        self._status = reason
+        self._stop.set()
+        self._on_fatal(reason)
+
+    def _count_events(self) -> None:
+        driver = self._driver
+        assert driver is not None  # noqa: S101 - started after it was opened
+        self._error_events = True  # at once, as the first wait takes up to a second
+        retry = FIRST_RETRY_SECONDS
+        while not self._stop.is_set():
+            trouble = self._count_event(driver)
+            self._error_events = trouble is None
+            if self._news.is_new("error events", trouble):
+                log.warning("%ss: %s", driver.about.error_event, trouble or "reported again")
+            if trouble:
+                self._stop.wait(retry)
+            retry = min(2 * retry, _EVENT_RETRY_SECONDS) if trouble else FIRST_RETRY_SECONDS
+
+    def _count_event(self, driver: Driver) -> str | None:
+        """Wait for one; returns what went wrong."""
+        try:
+            event = driver.wait_error(_EVENT_WAIT_SECONDS)
+            if event is not None:
+                self._workers[event.index].add_error(event.code)
+                self._tell_event(event, driver.about.error_event)
+        except DriverError as error:
+            return str(error)
+        except Exception as error:  # one bad event must not end the only thread that counts them
+            log.debug("error events", exc_info=True)
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _tell_event(self, event: ErrorEvent, kind: str) -> None:
+        """Log `event`, once a minute for each kind: a job can cause thousands."""
+        minute = int(time.monotonic() / _EVENT_QUIET_SECONDS)
+        if self._news.is_new(str(event), minute):
+            log.warning("gpu %d: %s %d", event.index, kind, event.code)

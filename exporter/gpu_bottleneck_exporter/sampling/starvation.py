@@ -1,0 +1,116 @@
+"""Whether the exporter itself gets enough CPU: what it misses otherwise is nobody else's fault."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
+
+_OWN_TASKS = Path("/proc/self/task")
+"""Our own /proc, whatever --path.procfs is: these are the threads of this process."""
+_MOST_THREADS = 1024
+_STARVED = 0.25
+"""Share of time: a thread that is late by more reads too late to see what happened when."""
+_LOOK_NS = 10_000_000_000
+
+
+def run_delay_ns(thread: int | None = None) -> int | None:
+    """Run queue delay of a thread of this process in nanoseconds; of the calling one by default.
+
+    Counts the time since its start in which it was runnable and did not run, without a wait that
+    still lasts. None if the kernel does not report it. Source: the second field of
+    /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
+    """
+    try:
+        return _delay_ns(read(_schedstat(thread or threading.get_native_id())))
+    except NoRoomError:
+        return None
+
+
+def _schedstat(thread: int) -> Path:
+    return _OWN_TASKS / f"{thread}" / "schedstat"
+
+
+def _delay_ns(text: str | bytes | None) -> int | None:
+    fields = (text or "").split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+class OwnDelay:
+    """`run_delay_ns` of one thread through an open file, at a tenth of the cost."""
+
+    def __init__(self) -> None:
+        self._file: KeptFile | None = None
+
+    def read_ns(self) -> int | None:
+        """The delay of the calling thread, which must always be the same one."""
+        if self._file is None:
+            self._file = KeptFile(_schedstat(threading.get_native_id()))
+        try:
+            return _delay_ns(self._file.read())
+        except NoRoomError:
+            return None
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._file is not None:
+            self._file.close()
+
+
+class OwnCpu:
+    """How long the exporter went without a CPU, measured in two ways.
+
+    From the kernel's counters of each thread, and from how late a thread wakes that sleeps for a
+    fixed time. The latter works on any kernel, and notices what schedstat does not: a stopped
+    process, and an interpreter lock held by a thread that has no CPU.
+    """
+
+    def __init__(self, beat_seconds: float) -> None:
+        """`beat_seconds`: the interval at which one thread means to call `beat`."""
+        self.starved: bool | None = None
+        """Whether we were starved in the last ten seconds; None before that."""
+        self.waited_seconds: float | None = None
+        """Run queue delay of all threads since the start; None if the kernel does not report it."""
+        self._beat_ns = int(beat_seconds * 1e9)
+        self._beats_ns: int | None = None
+        self._late_ns = 0
+        self._look_due_ns = 0
+        self._looked: tuple[int, int] | None = None
+        """Time of the last look, and the sum of delays then."""
+        self._delays_ns: dict[str, int] = {}
+
+    def beat(self, now_ns: int) -> None:
+        """Note that the thread is awake at monotonic time `now_ns`."""
+        self._late_ns, self._beats_ns = self.late_ns(now_ns), now_ns
+        if now_ns >= self._look_due_ns:
+            self._look_due_ns = now_ns + _LOOK_NS
+            self._look(now_ns)
+
+    def late_ns(self, now_ns: int) -> int:
+        """Sum of the delays of all beats up to `now_ns`, including one that is overdue."""
+        if self._beats_ns is None:
+            return 0
+        return self._late_ns + max(now_ns - self._beats_ns - self._beat_ns, 0)
+
+    def _look(self, now_ns: int) -> None:
+        lacked_ns = self._grown_ns()
+        if self._looked is not None:
+            at_ns, late_ns = self._looked
+            # The worst thread counts: any of them may be the one that reads a GPU.
+            longest_ns = max(self._late_ns - late_ns, *lacked_ns, 0)
+            self.starved = longest_ns > _STARVED * (now_ns - at_ns)
+        self._looked = now_ns, self._late_ns
+
+    def _grown_ns(self) -> list[int]:
+        """Run queue delay of each thread since the last look."""
+        try:
+            names, _ = listed(_OWN_TASKS, _MOST_THREADS)
+        except (OSError, NoRoomError):
+            return []
+        now = {name: delay for name in names if (delay := run_delay_ns(int(name))) is not None}
+        grown = [max(delay - self._delays_ns.get(name, 0), 0) for name, delay in now.items()]
+        if now:
+            self._delays_ns = now
+            self.waited_seconds = (self.waited_seconds or 0.0) + sum(grown) / 1e9
+        return grown

@@ -1,0 +1,464 @@
+"""One thread per physical GPU: opens it, reads it every tick, and if it hangs, hangs alone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.accounting.charge import charge
+from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.driver.plausible import Screen, is_void
+from gpu_bottleneck_exporter.driver.protocol import (
+    CONCERNS_ALL,
+    AccessLost,
+    Device,
+    Driver,
+    DriverError,
+    DriverUnusable,
+    Forbidden,
+    Unsupported,
+)
+from gpu_bottleneck_exporter.driver.readings import (
+    Identity,
+    Processes,
+    Reading,
+    RingState,
+    Utilization,
+)
+from gpu_bottleneck_exporter.driver.refusals import Refusals
+from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
+from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, OwnDelay, run_delay_ns
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.workload.desktop import without_desktop
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 60.0
+_SLOW_READINGS_KEPT = 3
+_EVENT_RETRY_NS = 30_000_000_000
+FULL_TICK_SECONDS = 2.0
+"""Between two readings of a GPU that is always busy; its ring holds 10 s."""
+FULL_LASTS_NS = 10_000_000_000
+APART_SECONDS = 0.001
+"""Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
+Python's lock."""
+_EARLY_SECONDS = 0.001
+"""A thread that wakes up to so much early has reached its tick."""
+_FULL = 0.95
+"""Busy share of a tick above which there is nothing to explain."""
+
+
+class Outcome(NamedTuple):
+    """How a collector last fared on one GPU or MIG instance."""
+
+    success: bool = False
+    seconds: float = 0.0
+    """Time the last read took."""
+    last_success: float | None = None
+    """Unix time of the last read that succeeded."""
+    error: str | None = None
+    down: bool = False
+    """Whether it failed with the whole GPU, and not by itself."""
+
+
+_UNTRIED = Outcome()
+
+
+@dataclass(slots=True)
+class Opened:
+    """A device under observation: what is due when, and what it does not have."""
+
+    device: Device
+    ledger: GpuLedger
+    screen: Screen = field(default_factory=Screen)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    due_ns: dict[str, int] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
+    """By the collectors' names."""
+    forbidden: dict[str, str] = field(default_factory=dict)
+    """By collector that wants a permission: what the driver said."""
+
+
+class GpuWorker:
+    """Reads physical GPU `index` and its MIG instances."""
+
+    def __init__(  # noqa: PLR0913 - what one GPU's reader needs of the whole
+        self,
+        index: int,
+        driver: Driver,
+        collectors: Sequence[Collector],
+        settings: Settings,
+        watch: HostSampler | None = None,
+        *,
+        own_cpu: OwnCpu,
+    ) -> None:
+        """`watch` learns who holds the GPU and says what they did; without it, no stalls.
+
+        `own_cpu` measures how late a thread wakes that never calls the driver.
+        """
+        self.index = index
+        self._own_cpu = own_cpu
+        self._watch = watch
+        self.attempted = False
+        """Whether the first tick is over, successful or not."""
+        self.access_lost_since: float | None = None
+        """Monotonic seconds since which the driver has refused every call; None if it does not."""
+        self.unusable: str | None = None
+        """Why only a new process can talk to the driver again, if that is so."""
+        self.event_trouble: str | None = None
+        """Why the GPU does not report its error events though it should."""
+        self.implausible: dict[str, int] = {}
+        """Implausible values that were dropped, by collector."""
+        self._news = News()
+        self._events_due_ns = 0
+        self._counts_errors = any(collector.name == "xid" for collector in collectors)
+        self._driver = driver
+        self._collectors = [collector for collector in collectors if collector.read]
+        self._tick_seconds = settings.interval_seconds
+        self._tick_ns = int(self._tick_seconds * 1e9)
+        longer = min(2 * self._tick_seconds, FULL_TICK_SECONDS, settings.deadline_seconds / 2)
+        self._full_tick_seconds = max(self._tick_seconds, longer)
+        self._full_since_ns: int | None = None
+        """Since when the GPU has been busy all the time; None if it is not."""
+        self._sees_all_holders = (
+            driver.about.sees_all_namespaces or in_hosts_pid_namespace(settings.procfs) is not False
+        )
+        self._proc = settings.procfs
+        self._deadline_ns = int(settings.deadline_seconds * 1e9)
+        self._stop = threading.Event()
+        self._ledgers: dict[str, GpuLedger] = {}
+        self._opened: tuple[Opened, ...] = ()
+        self._snapshots: tuple[GpuSnapshot, ...] = ()
+        self._finished_tick_ns = time.monotonic_ns()
+        self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
+        self._own_delay = OwnDelay()
+        self._delay_ns: int | None = 0
+        """This thread's run-queue delay as of the end of the last tick."""
+        self._down: str | None = None
+        self._down_remedy: str | None = None
+        self._thread = threading.Thread(target=self._run, name=f"gpu{index}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end after its current tick; it may hang in the driver."""
+        self._stop.set()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait for the thread to end; False if it has not."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def down_reason(self, now_ns: int) -> str | None:
+        """Why this GPU is down; None while it is up."""
+        if self._down:
+            return self._down
+        hung = self.hung_seconds(now_ns)
+        return f"a driver call has not returned for {hung:.0f} s" if hung else None
+
+    def down_remedy(self, now_ns: int) -> str:
+        """What to do about `down_reason`."""
+        about = self._driver.about
+        return about.hung if self.hung_seconds(now_ns) else self._down_remedy or about.down
+
+    def hung_seconds(self, now_ns: int) -> float | None:
+        """For how long the thread has been inside the driver, if past the deadline.
+
+        Time without a CPU is not the driver's fault, and does not count towards the deadline.
+        """
+        silent_ns = now_ns - self._finished_tick_ns
+        if silent_ns <= self._deadline_ns or self._down:
+            return None
+        hung = silent_ns - self._starved_ns(now_ns) > self._deadline_ns
+        return silent_ns / 1e9 if hung else None
+
+    def _starved_ns(self, now_ns: int) -> int:
+        """For how long the thread could not run since the last tick, at most.
+
+        Its own run-queue delay, plus the delay that every thread had: it may wait for a lock
+        whose owner has no CPU. Some time may be in both; better to report a hang late than to
+        blame the driver.
+        """
+        late_ns = self._own_cpu.late_ns(now_ns) - self._late_ns
+        delay_ns = run_delay_ns(self._thread.native_id) if self._thread.native_id else None
+        if delay_ns is None or self._delay_ns is None:
+            return late_ns
+        return late_ns + delay_ns - self._delay_ns
+
+    def _finish_tick(self, now_ns: int) -> None:
+        self._delay_ns = self._own_delay.read_ns()
+        self._late_ns = self._own_cpu.late_ns(now_ns)
+        self._finished_tick_ns = now_ns
+
+    def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
+        """The GPU and its MIG instances, as far as they may be shown now."""
+        if self.down_reason(now_ns) is None:
+            late = now_ns - self._finished_tick_ns > self._deadline_ns
+            return [shot.stale() for shot in self._snapshots] if late else list(self._snapshots)
+        ledgers = [opened.ledger for opened in self._opened] or list(self._ledgers.values())
+        unknown = GpuLedger(Identity(self.index, uuid=""), self._driver.system, self._tick_ns)
+        return [ledger.down(now_ns) for ledger in ledgers or [unknown]]
+
+    def outcomes(self, now_ns: int) -> list[tuple[str, Outcome]]:
+        """How each collector fared on each device it is supported on."""
+        found = [pair for opened in self._opened for pair in list(opened.outcomes.items())]
+        down = self.down_reason(now_ns)
+        if down is None:
+            return found
+        return [(name, how._replace(success=False, error=down, down=True)) for name, how in found]
+
+    @property
+    def forbidden(self) -> dict[str, str]:
+        """Collectors that lack a permission on the physical GPU, and what the driver said."""
+        opened = self._opened
+        return dict(opened[0].forbidden) if opened else {}
+
+    def add_error(self, code: int) -> None:
+        """Count an error event of the physical GPU."""
+        for ledger in self._ledgers.values():
+            if ledger.identity.parent_uuid is None:
+                ledger.add_error(code)
+
+    def _run(self) -> None:
+        retry = FIRST_RETRY_SECONDS
+        while not self._stop.is_set():
+            up_since = time.monotonic()
+            try:
+                self._open()
+                self._tick()
+                up_since = time.monotonic()
+                self._read_until_stopped()
+            except DriverError as error:
+                self._fail(error)
+            except Exception as error:  # a bug must not end the only reader of this GPU
+                log.debug("gpu %d", self.index, exc_info=True)
+                self._fail(DriverError(f"{type(error).__name__}: {error}"))
+            finally:
+                self.attempted = True
+            if time.monotonic() - up_since > LONGEST_RETRY_SECONDS:
+                retry = FIRST_RETRY_SECONDS  # it is not one that comes and goes
+            self._stop.wait(retry)
+            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+        self._own_delay.close()
+
+    def _open(self) -> None:
+        self._close()
+        devices = self._driver.open(self.index)
+        before = self._ledgers
+        self._ledgers = {
+            who.uuid: before.get(who.uuid) or GpuLedger(who, self._driver.system, self._tick_ns)
+            for who in (device.identity for device in devices)
+        }
+        if self._watch is not None:
+            for uuid in before.keys() - self._ledgers.keys():
+                self._watch.forget(uuid)
+        self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
+
+    def _close(self) -> None:
+        opened, self._opened = self._opened, ()
+        for one in opened:
+            one.device.close()
+
+    def _read_until_stopped(self) -> None:
+        next_layout_check = time.monotonic() + SLOWLY
+        while not self._stop.is_set():
+            tick = _next_tick(time.monotonic(), self._interval(), self.index * APART_SECONDS)
+            self._stop.wait(tick - time.monotonic())
+            if time.monotonic() >= next_layout_check:
+                next_layout_check += SLOWLY
+                self._follow_layout()
+            self._tick()
+
+    def _interval(self) -> float:
+        """Seconds between two ticks; twice as many for a GPU that is always busy.
+
+        Nothing is lost: the driver's ring holds what it did meanwhile.
+        """
+        since_ns = self._full_since_ns
+        lasts = since_ns is not None and time.monotonic_ns() - since_ns >= FULL_LASTS_NS
+        return self._full_tick_seconds if lasts else self._tick_seconds
+
+    def _follow_layout(self) -> None:
+        known = tuple(o.device.identity.uuid for o in self._opened[1:])
+        try:
+            found = self._driver.instances(self.index)
+        except DriverError as error:  # if only this fails, keep reading the rest
+            log.debug("gpu %d: MIG instances: %s", self.index, error)
+            return
+        if found != known:
+            log.info("gpu %d: MIG instances changed", self.index)
+            self._open()
+
+    def _watch_errors(self) -> None:
+        now = time.monotonic_ns()
+        if not self._counts_errors or now < self._events_due_ns:
+            return
+        self.event_trouble = None
+        try:
+            self._driver.watch_errors(self.index)
+        except DriverError as error:
+            self.event_trouble = str(error)
+            self._events_due_ns = now + _EVENT_RETRY_NS
+        if self._news.is_new("error events", self.event_trouble):
+            event, told = self._driver.about.error_event, self.event_trouble or "reported again"
+            log.warning("gpu %d: %ss are %s", self.index, event, told)
+
+    def _drop(self, collector: str, name: str, value: object) -> None:
+        """Count a value that cannot be; say so for the first of its kind."""
+        told = f"{collector} {name}"
+        self.implausible[collector] = self.implausible.get(collector, 0) + 1
+        if self._news.is_new(told, state=True):
+            what = f"the driver returned {value} for {told}: impossible, dropped and counted"
+            log.warning("gpu %d: %s", self.index, what)
+
+    def _tick(self) -> None:
+        self._watch_errors()
+        for opened in self._opened:
+            for collector in self._collectors:
+                if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
+                    self._collect(collector, opened)
+        now = time.monotonic_ns()
+        self._snapshots = tuple(opened.ledger.snapshot(now) for opened in self._opened)
+        self._finish_tick(now)
+        self.attempted = True
+        self.access_lost_since = None
+        self._down = None
+        self._tell_state()
+
+    def _collect(self, collector: Collector, opened: Opened) -> None:
+        began = time.monotonic_ns()
+        name = collector.name
+        if opened.refusals.stands(name):
+            return
+        # Half a tick early, or a tick that comes a little sooner would skip this collector.
+        opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
+        before = opened.outcomes.get(name, _UNTRIED)
+        try:
+            error = self._read(collector, opened)
+        except Unsupported as refusal:
+            if isinstance(refusal, Forbidden):
+                opened.forbidden[name] = str(refusal)
+            if not opened.refusals.refused(name):
+                opened.outcomes.pop(name, None)
+                if name == "utilization":
+                    opened.ledger.without_utilization()
+                return
+            error = str(refusal)
+        self._tell(opened, name, error)
+        opened.outcomes[name] = Outcome(
+            success=error is None,
+            seconds=(time.monotonic_ns() - began) / 1e9,
+            last_success=time.time() if error is None else before.last_success,
+            error=error,
+        )
+
+    def _read(self, collector: Collector, opened: Opened) -> str | None:
+        """Read and book; returns what went wrong.
+
+        Raises Unsupported, or what concerns the whole GPU.
+        """
+        assert collector.read is not None  # noqa: S101 - `__init__` kept only those
+        fresh_ns = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
+        try:
+            reading = collector.read(opened.device)
+            if reading is None:  # a mean needs two readings: take the second at the next tick
+                opened.due_ns[collector.name] = 0
+            else:
+                opened.refusals.given(collector.name)
+                opened.forbidden.pop(collector.name, None)
+                before = self.implausible.get(collector.name)
+                reading = self._screened(collector, opened, reading)
+                self._book(opened, fresh_ns, reading)
+                if before != self.implausible.get(collector.name) and is_void(reading):
+                    return "only impossible values"
+        except Unsupported:
+            raise
+        except DriverError as error:
+            return self._weigh(opened, error)
+        except Exception as error:  # the one place that isolates collectors from each other
+            log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
+            return f"{type(error).__name__}: {error}"
+        return self._weigh(opened, opened.device.trouble)
+
+    @staticmethod
+    def _weigh(opened: Opened, error: DriverError | None) -> str | None:
+        """What went wrong with one reading; raises what concerns the whole GPU."""
+        if isinstance(error, CONCERNS_ALL):
+            opened.device.check()
+        return str(error) if error else None
+
+    def _screened(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
+        drop = partial(self._drop, collector.name)
+        reading = opened.screen.clean(time.monotonic_ns(), reading, drop)
+        if not isinstance(reading, Processes):
+            return reading
+        hidden = reading.others_hidden or not self._sees_all_holders
+        return without_desktop(replace(reading, others_hidden=hidden), self._proc)
+
+    def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
+        windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
+        if isinstance(reading, Utilization):
+            self._note_work(reading, windows)
+        if self._watch is not None and (windows or isinstance(reading, Processes)):
+            ledger = opened.ledger
+            holders = ledger.holders(time.monotonic_ns())
+            charge(self._watch, ledger.identity, holders, windows, ledger.add_stall)
+
+    def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
+        """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
+        observed = sum(window.duration_ns for window in windows)
+        active = sum(window.active_ns for window in windows)
+        rings = reading.gpu.state is RingState.SAMPLES and len(self._opened) == 1
+        if not rings or active < _FULL * observed:
+            self._full_since_ns = None
+        elif self._full_since_ns is None:
+            self._full_since_ns = time.monotonic_ns()
+
+    def _tell(self, opened: Opened, name: str, error: str | None) -> None:
+        """Log how a collector fares, if that is new."""
+        if not self._news.is_new(f"{opened.ledger.identity.uuid} {name}", error):
+            return
+        if error is None:
+            log.info("gpu %d: collector %s works again", self.index, name)
+        else:
+            log.warning("gpu %d: collector %s failed: %s", self.index, name, error)
+
+    def _tell_state(self) -> None:
+        """Log whether the GPU is down, if that is new."""
+        if not self._news.is_new("gpu", self._down):
+            return
+        if self._down is None:
+            log.info("gpu %d is back", self.index)
+        else:
+            log.error("gpu %d is down: %s", self.index, self._down)
+
+    def _fail(self, error: DriverError) -> None:
+        if isinstance(error, DriverUnusable):
+            self.unusable = str(error)
+        if isinstance(error, AccessLost):
+            self.access_lost_since = self.access_lost_since or time.monotonic()
+        else:
+            self.access_lost_since = None
+        self._down, self._down_remedy = str(error), error.remedy
+        self._tell_state()
+        self._close()
+        self._finish_tick(time.monotonic_ns())
+
+
+def _next_tick(now: float, interval: float, offset: float) -> float:
+    """The next tick on the grid that all GPUs share, each shifted by its own `offset`."""
+    passed = (now - offset + _EARLY_SECONDS) // interval
+    return (passed + 1) * interval + offset

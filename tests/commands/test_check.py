@@ -1,0 +1,233 @@
+"""`check`: parts that are switched off, remedies by what went wrong, gaps beside other gaps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from gpu_bottleneck_exporter.commands.check import check, sampled
+from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, WITH_GAPS, Report
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import A100, H100
+from gpu_bottleneck_exporter.driver.board.layout import GpuRecord
+from gpu_bottleneck_exporter.driver.nvml.library import driver_error
+from gpu_bottleneck_exporter.driver.nvml.remedies import OF_DOWN, OF_ERRORS, OF_OTHER_ERRORS
+from gpu_bottleneck_exporter.driver.readings import Activity
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.exposition.own import _OF_THE_HOST
+from gpu_bottleneck_exporter.sampling.worker import GpuWorker
+from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings
+from support.drivers import Libraries
+from support.samplers import FAST
+from support.waiting import until
+
+READERS = frozenset(
+    {
+        *("utilization", "activity", "power", "throttle", "processes", "xid"),
+        *("stall", "feeders", "workload", "host"),
+    }
+)
+"""Collectors that read a signal, of the GPU or of the host."""
+
+
+def test_what_no_collector_reads_is_no_gap(make_board: Callable[..., Board]) -> None:
+    board = make_board(gpus=[H100])
+    settings = Settings(interval_seconds=0.2, disabled_collectors=READERS)
+    report = check(settings, lambda: VirtualDriver(board))
+    driver, gpu, *rest = report.lines
+    assert driver.startswith("driver ")
+    assert gpu.startswith("gpu 0 ")
+    assert (report.status, rest) == (COMPLETE, ["everything is available"])
+
+
+def test_readings_that_come_late_are_waited_for(
+    make_board: Callable[..., Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick, ticks = GpuWorker._tick, []
+
+    def late(worker: GpuWorker) -> None:
+        ticks.append(worker)
+        if len(ticks) == 2:
+            time.sleep(1.0)
+        tick(worker)
+
+    monkeypatch.setattr(GpuWorker, "_tick", late)
+    board = make_board(gpus=[H100])
+    sampler = sampled(Settings(interval_seconds=0.2), lambda: VirtualDriver(board), ticks=2)
+    (gpu,) = sampler.state().gpus
+    sampler.stop()
+    assert gpu.reading(Activity)
+
+
+def remedy_after(report: Report, start: str) -> str:
+    """The remedy of the line that starts with `start`."""
+    at = next(at for at, line in enumerate(report.lines) if line.startswith(start))
+    return report.lines[at + 1].removeprefix("  remedy").strip()
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "words"),
+    [
+        (pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "/dev/nvidiactl"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not_loaded", "modprobe nvidia"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_library", "install NVIDIA's driver"),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "library_broken", "not the driver's"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "mismatch", "different versions"),
+        (pynvml.NVML_ERROR_UNKNOWN, "access_lost", "restart it"),
+        (pynvml.NVML_ERROR_IRQ_ISSUE, None, "nvidia-smi"),
+    ],
+)
+def test_without_gpus_the_remedy_is_the_errors(
+    make_board: Callable[..., Board], libraries: Libraries, code: int, cause: str | None, words: str
+) -> None:
+    board = make_board()
+    board.header.init_result = code
+    report = check(FAST, lambda: libraries.open(board))
+    found, remedy = report.lines
+    assert f"({code})" in found
+    assert words in remedy
+    assert remedy.strip() == f"remedy        {OF_ERRORS[cause] if cause else OF_OTHER_ERRORS}"
+    assert ("install NVIDIA's driver" in remedy) == (cause == "no_library")
+    assert report.status == NO_GPU
+
+
+def test_a_driver_without_gpus_is_not_to_be_installed_either(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(gpus=[])
+    report = check(FAST, lambda: libraries.open(board))
+    assert remedy_after(report, "GPU metrics     none: ") == OF_ERRORS["no_gpu"]
+
+
+def test_remedies_are_phrases() -> None:
+    of_codes = {driver_error(code, "call").remedy for code in (*range(30), 999)} - {None}
+    assert len(of_codes) > 5
+    assert of_codes < {*OF_ERRORS.values()}
+    assert all(not text.endswith(".") and "\n" not in text for text in OF_ERRORS.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (pynvml.NVML_ERROR_NO_PERMISSION, OF_ERRORS["no_permission"]),
+        (pynvml.NVML_ERROR_RESET_REQUIRED, OF_ERRORS["reset_required"]),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, OF_DOWN),
+    ],
+)
+def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(
+    make_board: Callable[..., Board], libraries: Libraries, code: int, remedy: str
+) -> None:
+    board = make_board(gpus=[H100, H100, H100])
+    board.gpus[0].record.device_result = code
+    for gpu in (1, 2):
+        board.gpus[gpu].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
+    report = check(FAST, lambda: libraries.open(board))
+    assert report.status == WITH_GAPS
+    assert remedy_after(report, "gap             gpu 0: down: ") == remedy
+    failed = [line for line in report.lines if line.startswith("gap             collector ")]
+    assert failed == [
+        "gap             collector link: nvmlDeviceGetPcieReplayCounter: TIMEOUT (10)"
+    ]
+
+
+def test_a_gpu_that_hangs_is_no_gap_of_each_collector(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    board.gpus[1].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
+    driver = libraries.open(board)
+
+    def hang_soon(gpu: GpuRecord) -> None:
+        gpu.hang = 1
+
+    def found() -> Report | None:
+        timer = threading.Timer(0.3, hang_soon, (board.gpus[0].record,))
+        timer.start()
+        try:
+            report = check(Settings(interval_seconds=0.9, deadline_seconds=1.8), lambda: driver)
+        finally:
+            timer.join()
+            board.gpus[0].record.hang = 0
+        return report if "gpu 0: down" in "".join(report.lines) else None
+
+    report = until(found, "a hang that was there for long enough of what we had the CPU")
+    assert remedy_after(report, "gap             gpu 0: down: ") == OF_ERRORS["hung"]
+    failed = [line for line in report.lines if line.startswith("gap             collector ")]
+    assert failed == [
+        "gap             collector link: nvmlDeviceGetPcieReplayCounter: TIMEOUT (10)"
+    ]
+
+
+def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    board = make_board(gpus=[H100, A100])
+    board.gpus[0].fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
+    report = check(FAST, lambda: libraries.open(board))
+    gap = "gap             gpm: not given by gpu 0, gpu 1: nvmlGpmSampleGet: NO_PERMISSION (4)"
+    assert remedy_after(report, gap) == OF_ERRORS["no_permission"]
+    board.gpus[0].fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    report = check(FAST, lambda: libraries.open(board))
+    assert "needs Hopper" in remedy_after(report, "gap             gpm: not given by gpu 0, gpu 1")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "gpu.access"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "gpu.runtimeClassName"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "gpu.access"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, OF_ERRORS["mismatch"]),
+    ],
+)
+def test_in_a_pod_the_remedy_names_the_charts_values(
+    make_board: Callable[..., Board],
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    words: str,
+) -> None:
+    board = make_board()
+    board.header.init_result = code
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    remedy = remedy_after(check(FAST, lambda: libraries.open(board)), "GPU metrics     none: ")
+    assert words in remedy
+    assert "install NVIDIA's driver;" not in remedy
+
+
+def test_what_somebody_does_without_is_no_gap(
+    make_board: Callable[..., Board],
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    board = make_board()
+    nowhere = tmp_path / "kubelet.sock"
+    wanting = replace(FAST, sysfs=tmp_path, kubelet_socket=nowhere)
+    named = {"cgroup_cpu", "cgroup_memory", "psi_cgroup", "kubelet"}
+
+    def told(settings: Settings) -> str:
+        caplog.clear()
+        return "\n".join(check(settings, lambda: libraries.open(board)).lines)
+
+    gaps = told(wanting)
+    assert all(f"gap             {name}: " in gaps for name in named)
+    assert "signal kubelet is not available" in caplog.text
+    report = told(replace(wanting, without=frozenset(named)))
+    assert not any(f"gap             {name}: " in report for name in named)
+    assert f"switched off    {', '.join(sorted(named))} (--without)" in report
+    assert not any(f"signal {name}" in caplog.text for name in named)
+
+
+def test_one_can_do_without_each_signal_of_the_host_and_the_kubelet() -> None:
+    hosts = set(_OF_THE_HOST) - {"all_threads", "all_sockets", "all_processes"}
+    assert {*RENOUNCEABLE} == hosts | {"kubelet"}

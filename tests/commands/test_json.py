@@ -1,0 +1,356 @@
+"""`--json`: what programs read, from real processes, and that it is what people are told."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.demo.run import Demo, running
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.exposition.document import scrape_document
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.document import node_document
+from gpu_bottleneck_exporter.nodeview.metrics import reading_of
+from gpu_bottleneck_exporter.prescription.model import REFUSALS
+from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.sampling.sampler import SamplerState
+from support.command import run
+from support.drivers import Libraries
+from support.nodes import reading, view
+from support.states import FixedSampler, mixed_state
+
+Document = Mapping[str, Any]
+README = Path(__file__).parents[2] / "exporter" / "README.md"
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    with running() as started:
+        yield started
+
+
+def on_board(board: Board, libraries: Libraries) -> dict[str, str]:
+    """Variables with which pynvml finds the GPUs of `board`."""
+    folder = libraries.path(580).parent
+    return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_BOARD": str(board.path)}
+
+
+@pytest.fixture
+def gpus(demo: Demo, libraries: Libraries) -> dict[str, str]:
+    return on_board(demo.board, libraries)
+
+
+def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def documented(table: str) -> set[str]:
+    """The fields in the README's table of JSON documents, in the row that starts with `table`."""
+    in_brackets = re.compile(r"\([^)]*\)")
+    section = README.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
+    (row,) = (line for line in section.splitlines() if line.startswith(f"| {table} |"))
+    return set(re.findall(r"`(\w+)`", in_brackets.sub("", row.split("|")[2])))
+
+
+def test_check_says_the_same_as_to_people(
+    make_board: Callable[..., Board], libraries: Libraries, tmp_path: Path
+) -> None:
+    board = make_board(gpus=[H100, H100, H100])
+    board.gpus[0].record.device_result = pynvml.NVML_ERROR_RESET_REQUIRED
+    for gpu in (1, 2):
+        board.gpus[gpu].fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
+        board.gpus[gpu].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
+    gpus = on_board(board, libraries)
+    told = run(tmp_path, "check", **gpus)
+    result = run(tmp_path, "check", "--json", **gpus)
+    (document,) = documents(result)
+    assert (told.returncode, result.returncode) == (1, 1)
+    assert document["status"] == 1
+    lines = [line for gap in document["gaps"] for line in _lines(gap)]
+    gaps = told.stdout.splitlines()
+    assert lines == [line for line in gaps if line.startswith(("gap ", "  remedy "))]
+    where = {gap["subject"]: gap["where"] for gap in document["gaps"]}
+    assert {"gpu 0": ["gpu 0"], "energy": ["gpu 1", "gpu 2"]}.items() <= where.items()
+    assert "collector link" in where
+    signals = re.findall(r"^  (yes|no ) +(\w+)$", told.stdout, re.MULTILINE)
+    assert document["signals"] == {name: word == "yes" for word, name in signals}
+    assert [(gpu["gpu"], gpu["up"]) for gpu in document["gpus"]] == [
+        *(("0", False), ("1", True), ("2", True))
+    ]
+    assert all(gpu["uuid"] in told.stdout for gpu in document["gpus"])
+    assert document["driver"]["version"] in told.stdout
+    assert document.keys() == documented("`check`")
+    assert {key for gap in document["gaps"] for key in gap} == documented("each of `gaps`")
+
+
+def _lines(gap: Document) -> tuple[str, str]:
+    told = f"gap             {gap['subject']}: {gap['problem']}"
+    return told, f"  remedy        {gap['remedy']}"
+
+
+def test_what_is_switched_off_is_no_gap_but_told(gpus: dict[str, str], tmp_path: Path) -> None:
+    (document,) = documents(run(tmp_path, "check", "--json", "--without", "kubelet", **gpus))
+    assert document["switched_off"] == ["kubelet"]
+    assert "kubelet" not in {gap["subject"] for gap in document["gaps"]}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--diagnose", "1")])
+def test_check_without_a_driver(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    result = run(tmp_path, "check", "--json", *arguments)
+    assert (result.returncode, result.stderr) == (2, "")
+    (document,) = documents(result)
+    assert (document["status"], document["driver"], document["gpus"]) == (2, None, [])
+    (gap,) = document["gaps"]
+    assert gap["subject"] == "GPU metrics"
+    assert "file too short" in gap["problem"]
+    assert gap["remedy"] in run(tmp_path, "check").stdout
+
+
+def test_the_web_config_is_part_of_the_document(tmp_path: Path) -> None:
+    config = tmp_path / "web.yml"
+    config.write_text("http_server_config:\n  http2: false\n")
+    arguments = ("check", "--web.config.file", str(config))
+    (document,) = documents(run(tmp_path, *arguments, "--json"))
+    assert f"{config}: {document['web_config']}\n" in run(tmp_path, *arguments).stdout
+    config.write_text("nonsense: 1\n")
+    broken = run(tmp_path, *arguments, "--json")
+    assert (broken.returncode, broken.stdout, broken.stderr.count("\n")) == (2, "", 1)
+
+
+def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_path: Path) -> None:
+    result = run(tmp_path, "check", "--diagnose", "8", "--json", **gpus)
+    assert (result.returncode, result.stderr) == (0, "")
+    (document,) = documents(result)
+    assert (document["status"], document["gaps"]) == (0, [])
+    assert len(document["gpus"]) == 4
+    for gpu in document["gpus"]:
+        assert gpu.keys() == documented("`check --diagnose`, each of `gpus`")
+        assert len(gpu["holder_pids"]) == 1
+        assert_shares(gpu)
+        assert (gpu["meaning"], gpu["remedy"]) == REMEDIES.get(gpu["cause"], (None, None))
+    # On a crowded machine all of them wait for a CPU.
+    assert document["gpus"][3]["cause"] in {"asleep", "cpu_queue"}
+
+
+def assert_shares(gpu: Document) -> None:
+    """They are shares of the time that was observed."""
+    assert 0 < gpu["observed_seconds"] < 60
+    assert math.isclose(gpu["busy_ratio"] + sum(gpu["stall_ratios"].values()), 1, abs_tol=1e-6)
+    assert gpu["stall_ratios"].keys() <= set(WAITING_ON)
+    assert gpu["verdict"] == ("busy" if gpu["busy_ratio"] >= 0.9 else gpu["cause"])
+
+
+def test_what_a_gpu_does_not_give_is_null_and_not_zero(
+    make_board: Callable[..., Board], libraries: Libraries, tmp_path: Path
+) -> None:
+    board = make_board()
+    for name in ("DeviceGetEnforcedPowerLimit", "DeviceGetTemperature"):
+        board.gpus[0].fail(name, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    variables = on_board(board, libraries)
+    (document,) = documents(run(tmp_path, "top", "--once", "--json", **variables))
+    gpu = document["gpus"][0]
+    assert (gpu["power_limit_watts"], gpu["temperature_celsius"]) == (None, None)
+    assert gpu["memory_total_bytes"] > 2**30
+    assert gpu["owners"] is None
+
+
+def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: Path) -> None:
+    arguments = ("top", "--json", "--count", "4", "--interval", "3")
+    result = run(tmp_path, *arguments, **gpus)
+    assert (result.returncode, result.stderr) == (0, "")
+    found = documents(result)
+    times = [document["time_seconds"] for document in found]
+    assert len(times) == 4
+    assert times == sorted(times)
+    last = found[-1]
+    assert last["source"] == "this machine"
+    assert last.keys() == documented("`top`")
+    assert last["host"].keys() == documented("`host` in it")
+    assert 0 <= last["host"]["cpu_busy_ratio"] <= 1
+    assert [gpu["gpu"] for gpu in last["gpus"]] == ["0", "1", "2", "3"]
+    for gpu in last["gpus"]:
+        diagnosis = documented("`check --diagnose`, each of `gpus`")
+        assert gpu.keys() - diagnosis == documented("`top`, also in each of `gpus`")
+        assert diagnosis <= gpu.keys()
+        assert_shares(gpu)
+        assert 0 < gpu["memory_used_bytes"] < gpu["memory_total_bytes"]
+
+
+def documented_gpus(now: SamplerState) -> list[Document]:
+    """GPUs as `top --json` and `check --diagnose --json` print them."""
+    gpus: list[Document] = json.loads(dumps(node_document(view(reading(now)))))["gpus"]
+    return gpus
+
+
+def test_a_prescription_has_its_figures_in_base_units() -> None:
+    prescribed, refused, _, without, _ = documented_gpus(mixed_state())
+    text = "num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001 - the dash of an interval
+    assert prescribed["prescription"] == {
+        "text": f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
+        "cause": "worker_cpu",
+        "knob": "num_workers",
+        "current_value": 2,
+        "value": 6,
+        "current_busy_ratio": 0.44,
+        "busy_ratio": 0.93,
+        "busy_low_ratio": 0.88,
+        "busy_high_ratio": 0.95,
+        "at_most": False,
+        "needs_cores": 4,
+        "free_cores": 7,
+        "needs_memory_bytes": 2.1 * 2**30,
+        "free_memory_bytes": 40 * 2**30,
+        "needs_bytes_per_second": None,
+        "then": "host_code",
+    }
+    assert prescribed["prescription"].keys() == documented("its `prescription`")
+    assert prescribed["prescription_refused"] is None
+    reason = {"text": REFUSALS["mixed"], "reason": "mixed"}
+    assert (refused["prescription"], refused["prescription_refused"]) == (None, reason)
+    assert reason.keys() == documented("its `prescription_refused`")
+    names = ("prescription", "prescription_refused", "last_change")
+    assert [without[name] for name in names] == [None] * 3
+
+
+def test_the_last_change_has_prediction_and_outcome() -> None:
+    last = documented_gpus(mixed_state())[0]["last_change"]
+    assert last == {
+        "text": "num_workers 1 → 2: predicted 46 % (42–50), now 44 %",  # noqa: RUF001
+        "knob": "num_workers",
+        "value_before": 1,
+        "value_after": 2,
+        "predicted_busy_ratio": 0.46,
+        "predicted_low_ratio": 0.42,
+        "predicted_high_ratio": 0.5,
+        "busy_ratio": 0.44,
+        "error_ratio": pytest.approx(-0.02),
+    }
+    assert last.keys() == documented("its `last_change`")
+
+
+def test_another_exporters_prescription_has_null_where_metrics_say_nothing() -> None:
+    text = Exposition(FixedSampler(mixed_state()), ALL).render()[0].decode()
+    remote = view(reading_of(text_string_to_metric_families(text)))
+    gpu = node_document(remote)["gpus"][0]
+    change, last = gpu["prescription"], gpu["last_change"]
+    unknown = {"cause", "current_busy_ratio", "then"} | {
+        name for name in change if name.startswith(("needs", "free"))
+    }
+    assert {name for name, value in change.items() if value is None} == unknown
+    assert {name for name, value in last.items() if value is None} == {
+        *("value_before", "value_after", "predicted_low_ratio", "predicted_high_ratio")
+    }
+
+
+HOSTILE = "\x1b[2J\u202e\n\"'\\\x7f"
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Metrics with every value that is none, and with names that would do things to a terminal."""
+
+    def do_GET(self) -> None:
+        name = HOSTILE.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        lines = [
+            'gpu_exporter_build_info{version="9"} 1',
+            f'gpu_up{{gpu="0",uuid="{name}"}} 1',
+            f'gpu_info{{gpu="0",uuid="{name}",name="{name}"}} 1',
+            f'gpu_observed_seconds_total{{gpu="0",uuid="{name}"}} +Inf',
+            f'gpu_busy_seconds_total{{gpu="0",uuid="{name}"}} NaN',
+            f'gpu_power_watts{{gpu="0",uuid="{name}"}} NaN',
+            f'gpu_workload_info{{gpu="0",uuid="{name}",workload_pod="{name}"}} 1',
+            f'gpu_prescription_value{{gpu="0",uuid="{name}",knob="{name}"}} 1',
+            f'gpu_prescription_refused{{gpu="0",uuid="{name}",reason="{name}"}} 1',
+            f'gpu_prescription_scored_ratio{{gpu="0",uuid="{name}",knob="host_code"}} NaN',
+            f'gpu_prescription_error_ratio{{gpu="0",uuid="{name}",knob="host_code"}} -Inf',
+        ]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write("\n".join([*lines, ""]).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_hostile_exporter_makes_no_hostile_document(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        result = run(tmp_path, "top", "--url", url, "--once", "--json", "--interval", "0.5")
+        server.shutdown()
+        thread.join()
+    assert (result.returncode, result.stderr) == (0, "")
+    (line,) = result.stdout.splitlines()
+    assert line.isascii()
+    assert line.isprintable()
+    (gpu,) = json.loads(line, parse_constant=pytest.fail)["gpus"]
+    assert (gpu["uuid"], gpu["name"]) == (HOSTILE, HOSTILE)
+    assert gpu["owners"] == [{"workload_pod": HOSTILE}]
+    assert (gpu["power_watts"], gpu["holder_pids"]) == (None, None)
+    advice = (gpu["prescription"], gpu["prescription_refused"], gpu["last_change"])
+    assert advice == (None, None, None)
+
+
+def test_once_gives_what_a_scrape_gives(gpus: dict[str, str], tmp_path: Path) -> None:
+    result = run(tmp_path, "once", "--json", **gpus)
+    assert (result.returncode, result.stderr) == (0, "")
+    (document,) = documents(result)
+    assert document.keys() == documented("`once`")
+    text = run(tmp_path, "once", **gpus).stdout
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    helps = dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE))
+    names = set(re.findall(r"^(\w+)[{ ]", text, re.MULTILINE))
+    # Some families are absent until there is something to count, in either run.
+    both = [family for family in document["families"] if family["name"] in types]
+    assert len(both) > 0.9 * max(len(types), len(document["families"]))
+    assert all(family["type"] == types[family["name"]] for family in both)
+    for family in both:
+        assert family.keys() == documented("each of `families`")
+        assert helps[family["name"]] == family["help"].replace("\\", r"\\")
+        for sample in family["samples"]:
+            assert sample.keys() == documented("each of `samples`")
+            assert sample["name"] in names, "a kind of sample that the text does not have"
+            assert isinstance(sample["value"], float)
+    up = next(family for family in document["families"] if family["name"] == "gpu_up")
+    assert [sample["labels"]["gpu"] for sample in up["samples"]] == ["0", "1", "2", "3"]
+
+
+def test_once_without_a_driver_prints_what_there_is_and_fails(tmp_path: Path) -> None:
+    result = run(tmp_path, "once", "--json")
+    assert result.returncode == 1
+    (document,) = documents(result)
+    assert "gpu_exporter_build_info" in {family["name"] for family in document["families"]}
+    errors = [line for line in result.stderr.splitlines() if not line.startswith("time=")]
+    assert len(errors) == 1
+
+
+def test_top_without_a_gpu_fails_in_one_line(tmp_path: Path) -> None:
+    result = run(tmp_path, "top", "--once", "--json", "--interval", "0.5")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+
+
+def test_values_that_json_lacks_are_written_as_prometheus_writes_them() -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("measured", "A figure.", ["kind"], registry=registry)
+    for kind, value in (("a", math.nan), ("b", math.inf), ("c", -math.inf), ("d", 0.25)):
+        gauge.labels(kind).set(value)
+    document = json.loads(dumps(scrape_document(registry.collect())))
+    (family,) = document["families"]
+    assert [sample["value"] for sample in family["samples"]] == ["NaN", "+Inf", "-Inf", 0.25]

@@ -1,0 +1,219 @@
+"""A driver of another vendor, which knows utilization and processes only, under all the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.commands.check import check
+from gpu_bottleneck_exporter.commands.report import NO_GPU, WITH_GAPS, Report
+from gpu_bottleneck_exporter.driver.about import NO_GPU as REMEDY
+from gpu_bottleneck_exporter.driver.about import About
+from gpu_bottleneck_exporter.driver.protocol import (
+    Device,
+    DeviceLost,
+    Driver,
+    DriverError,
+    DriverMissing,
+)
+from gpu_bottleneck_exporter.driver.readings import (
+    Identity,
+    Process,
+    Processes,
+    System,
+    Utilization,
+)
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from support.kubelet import Kubelet, with_gpus
+from support.samplers import sampling
+from support.waiting import until
+
+BUSY_PERCENT = 75
+WITH_ITS_DRIVER = """
+import sys
+from test_another_vendor import AcmeDriver
+from gpu_bottleneck_exporter import cli
+from gpu_bottleneck_exporter.driver import open as opening
+holder = int(sys.argv.pop())
+opening.open_driver = lambda sysfs, *, wake_suspended: AcmeDriver(holder)
+cli.main()
+"""
+
+
+class AcmeDevice(Device):
+    """One GPU."""
+
+    trouble: DriverError | None = None
+
+    def __init__(self, index: int, holders: Sequence[int]) -> None:
+        self._index = index
+        self._holders = holders
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self._index, f"acme-{self._index}", name="Acme One")
+
+    def check(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def utilization(self) -> Utilization:
+        return Utilization(gpu_percent=BUSY_PERCENT if self._holders else 0)
+
+    def processes(self) -> Processes:
+        return Processes(tuple(Process(pid) for pid in self._holders))
+
+
+class AcmeDriver(Driver):
+    """GPUs, the first of which is held by `holders`; the last does not open, if `broken`."""
+
+    name = "acme"
+    about = About("Acme")
+    system = System("1.2", None)
+    calls = 0
+    seconds = 0.0
+
+    def __init__(self, *holders: int, broken: bool = False) -> None:
+        self._holders = holders
+        self._broken = broken
+
+    def count(self) -> int:
+        return 2
+
+    def open(self, index: int) -> list[Device]:
+        if index and self._broken:
+            raise DeviceLost("it smokes", "replace it")
+        return [AcmeDevice(index, () if index else self._holders)]
+
+    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
+        return [gpu for gpu in gpus if source == "acme.example/gpu" and gpu.uuid == device]
+
+
+@pytest.fixture
+def holder() -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        interval_seconds=0.2,
+        deadline_seconds=2.0,
+        kubelet_socket=tmp_path / "kubelet.sock",
+        container_logs=tmp_path,
+    )
+
+
+def shown(sampler: Sampler) -> list[Sample]:
+    text = Exposition(sampler, ALL).render()[0].decode()
+    return [one for family in text_string_to_metric_families(text) for one in family.samples]
+
+
+def total(found: Sequence[Sample], name: str, **labels: str) -> float | None:
+    """The sum over the series `name` with `labels`; None if there are none."""
+    values = [
+        one.value for one in found if one.name == name and labels.items() <= one.labels.items()
+    ]
+    return sum(values) if values else None
+
+
+def test_what_it_knows_is_shown_and_the_rest_is_absent(settings: Settings, holder: int) -> None:
+    free = {"gpu": "1", "waiting_on": "unallocated"}
+    with sampling(lambda: AcmeDriver(holder), settings) as sampler:
+
+        def whole() -> list[Sample] | None:
+            found = shown(sampler)
+            fed = total(found, "gpu_feeder_processes", gpu="0") == 1
+            return found if fed and total(found, "gpu_stall_seconds_total", **free) else None
+
+        found = until(whole, "the feeder and idle time")
+    observed, busy, stalled = (
+        total(found, f"gpu_{name}_seconds_total", gpu="0") or 0
+        for name in ("observed", "busy", "stall")
+    )
+    assert busy == pytest.approx(observed * BUSY_PERCENT / 100)
+    assert busy + stalled == pytest.approx(observed)
+    assert [total(found, "gpu_processes", gpu=gpu) for gpu in "01"] == [1, 0]
+    absent = ("gpu_power_watts", "gpu_clock_hertz", "gpu_sm_active_seconds_total")
+    assert [total(found, name) for name in absent] == [None, None, None]
+    assert total(found, "gpu_exporter_simulated") == 0
+    success = [one.value for one in found if one.name == "gpu_exporter_collector_success"]
+    assert success
+    assert all(success)
+    assert not [one for one in found if re.search("nvidia|nvml", f"{one}", re.IGNORECASE)]
+
+
+def remedy_after(report: Report, start: str) -> str:
+    at = next(at for at, line in enumerate(report.lines) if line.startswith(start))
+    return report.lines[at + 1].removeprefix("  remedy").strip()
+
+
+def test_check_names_its_vendor_and_none_other(settings: Settings, holder: int) -> None:
+    report = check(settings, lambda: AcmeDriver(holder, broken=True))
+    assert report.status == WITH_GAPS
+    assert report.lines[0] == "driver          Acme 1.2"
+    assert remedy_after(report, "gap             gpu 1: down: it smokes") == "replace it"
+    assert remedy_after(report, "gap             gpm: ") == "the driver does not give it"
+    assert not re.search("NVIDIA|nvidia|NVML|CUDA|XID|Hopper", "\n".join(report.lines))
+
+
+def test_without_it_the_remedy_is_its_own(settings: Settings) -> None:
+    def no_driver() -> Driver:
+        raise DriverMissing("no Acme here", "modprobe acme")
+
+    def silent() -> Driver:
+        raise DriverMissing("no Acme here")
+
+    report = check(settings, no_driver)
+    assert report.status == NO_GPU
+    assert report.lines == ("GPU metrics     none: no Acme here", "  remedy        modprobe acme")
+    assert check(settings, silent).lines[1] == f"  remedy        {REMEDY}"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("once", "acme-1"), ("check", "acme-1"), ("top --once", "nobody")]
+)
+def test_commands_open_it_in_one_place(command: str, words: str, holder: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_ITS_DRIVER, *command.split(), f"{holder}"],
+        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", WITH_GAPS if command == "check" else 0)
+    assert words in done.stdout
+
+
+def test_the_kubelet_names_its_gpus_as_it_says(settings: Settings) -> None:
+    kubelet = Kubelet(settings.kubelet_socket)
+    kubelet.pods = [
+        with_gpus("train-0", "acme-0", resource="acme.example/gpu"),
+        with_gpus("other-0", "acme-1"),
+    ]
+    kubelet.start()
+    try:
+        with sampling(AcmeDriver, settings) as sampler:
+
+            def pods() -> list[dict[str, str]]:
+                return [one.labels for one in shown(sampler) if one.name == "gpu_workload_info"]
+
+            found = until(pods, "the pod's name")
+    finally:
+        kubelet.stop()
+    assert [(labels["gpu"], labels["workload_pod"]) for labels in found] == [("0", "train-0")]

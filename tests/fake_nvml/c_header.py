@@ -1,0 +1,82 @@
+"""The layout of a board as a C header."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from gpu_bottleneck_exporter.driver.board.layout import (
+    CALLS,
+    KIND_GPU,
+    KIND_MIG,
+    LANES,
+    LAYOUT_VERSION,
+    MAGIC,
+    MAX_EVENTS,
+    MAX_PROCESSES,
+    PROCESS_COMPUTE,
+    PROCESS_GRAPHICS,
+    SLOT_NS,
+    SLOTS,
+    THROTTLE_REASONS,
+    Event,
+    GpuRecord,
+    Header,
+    ProcessRecord,
+)
+
+_C_TYPES = {
+    ctypes.c_uint32: "uint32_t",
+    ctypes.c_int32: "int32_t",
+    ctypes.c_uint64: "uint64_t",
+    ctypes.c_int64: "int64_t",
+    ctypes.c_char: "char",
+}
+
+
+def c_header() -> str:
+    """The layout as a C header: the structures above, their sizes asserted."""
+    constants = {
+        "BOARD_MAGIC": f"{MAGIC:#x}ULL",
+        "BOARD_LAYOUT_VERSION": LAYOUT_VERSION,
+        "SLOT_NS": f"{SLOT_NS}LL",
+        "SLOTS": SLOTS,
+        "LANES": len(LANES),
+        "MAX_PROCESSES": MAX_PROCESSES,
+        "MAX_EVENTS": MAX_EVENTS,
+        "KIND_GPU": KIND_GPU,
+        "KIND_MIG": KIND_MIG,
+        "PROCESS_COMPUTE": PROCESS_COMPUTE,
+        "PROCESS_GRAPHICS": PROCESS_GRAPHICS,
+    }
+    lines = ["/* Generated from driver/board.py. */", "#include <stdint.h>"]
+    lines += [f"#define {name} {value}" for name, value in constants.items()]
+    lines.append(_c_enum("lane", "LANE", LANES))
+    lines.append(_c_enum("throttle", "THROTTLE", THROTTLE_REASONS))
+    lines.append(_c_enum("call", "CALL", CALLS))
+    lines += [_c_struct(kind) for kind in (ProcessRecord, Event, GpuRecord, Header)]
+    return "\n".join(lines) + "\n"
+
+
+def _c_enum(name: str, prefix: str, values: Sequence[str]) -> str:
+    members = ", ".join(f"{prefix}_{value}" for value in values)
+    return f"enum {name} {{ {members} }};"
+
+
+def _c_struct(kind: type[ctypes.Structure]) -> str:
+    name = f"board_{kind.__name__.removesuffix('Record').lower()}"
+    members = [f"  {_c_member(str(field[0]), field[1])};" for field in kind._fields_]
+    check = f'_Static_assert(sizeof(struct {name}) == {ctypes.sizeof(kind)}, "{name}");'
+    return "\n".join([f"struct {name} {{", *members, "};", check])
+
+
+def _c_member(name: str, kind: object) -> str:
+    if isinstance(kind, type) and issubclass(kind, ctypes.Array):
+        return f"{_c_type(kind._type_)} {name}[{kind._length_}]"
+    return f"{_c_type(kind)} {name}"
+
+
+def _c_type(kind: object) -> str:
+    if isinstance(kind, type) and issubclass(kind, ctypes.Structure):
+        return f"struct board_{kind.__name__.removesuffix('Record').lower()}"
+    return _C_TYPES[kind]  # type: ignore[index]

@@ -1,0 +1,110 @@
+"""Prescriptions as the command line, `top` and the status page say them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_bottleneck_exporter.nodeview.advice import in_brief, in_full, outcome, prescription
+from gpu_bottleneck_exporter.nodeview.model import GpuReading, GpuView, Key, Shares
+from gpu_bottleneck_exporter.nodeview.outlook import Change, LastChange, change_of, last_change_of
+from gpu_bottleneck_exporter.prescription.model import REFUSALS
+from support.states import PRESCRIBED, SCORED
+
+WORKERS = "num_workers 2 → 6: busy 44 % → 93 % (88–95)"  # noqa: RUF001 - the dash of an interval
+GIB = 2**30
+
+
+def of(**changes: Any) -> Change:  # noqa: ANN401 - fields of any type
+    found = change_of(replace(PRESCRIBED, **changes))
+    assert found is not None
+    return found
+
+
+def said(**changes: Any) -> str:  # noqa: ANN401 - fields of any type
+    return in_full(of(**changes))
+
+
+def test_all_that_is_known_in_one_line() -> None:
+    assert said() == f"{WORKERS}; uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
+
+
+@pytest.mark.parametrize(
+    ("changes", "uses"),
+    [
+        ({"cores": 0.0}, "; uses 2.1 of 40 GiB"),
+        ({"memory_bytes": None}, "; uses 4 of 7 free cores"),
+        ({"cores": 0.01, "memory_bytes": None}, ""),
+        ({"cores": 2.5, "free_cores": 2.75, "memory_bytes": None}, "; uses 2.5 of 2.8 free cores"),
+        ({"free_cores": None, "memory_bytes": None}, "; uses 4 cores"),
+        ({"cores": 1.0, "free_cores": None, "memory_bytes": None}, "; uses 1 core"),
+        ({"cores": 0.0, "free_bytes": None}, "; uses 2.1 GiB"),
+        ({"cores": 0.0, "memory_bytes": 30 * 2**20}, "; uses 30 MiB of 40 GiB"),
+        ({"cores": 0.0, "memory_bytes": 30 * 2**20, "free_bytes": None}, "; uses 30 MiB"),
+        ({"cores": 0.0, "memory_bytes": 12 * GIB, "free_bytes": 9.5 * GIB}, "; uses 12 of 9.5 GiB"),
+        ({"cores": 0.0, "memory_bytes": 0.0}, ""),
+        ({"cores": 0.0, "bytes_per_second": 119.6e6}, "; uses 2.1 of 40 GiB, 120 MB/s"),
+        ({"cores": 0.0, "memory_bytes": 0.0, "bytes_per_second": 9e5}, ""),
+    ],
+)
+def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) -> None:
+    assert said(**changes, then=None) == f"{WORKERS}{uses}"
+
+
+@pytest.mark.parametrize(
+    ("knob", "current", "value", "shown"),
+    [
+        ("num_workers", 0.0, 4.0, "num_workers 0 → 4"),
+        ("cpu_limit", 0.5, 2.0, "cpu_limit 0.5 → 2"),
+        ("cpu_cores", 1.2345, 3.96, "cpu_cores 1.2 → 4"),
+        ("host_code", 0.314, 0.0, "host_code 31 % → 0"),
+        ("startup", 0.314, 0.0, "startup 31 % → 0"),
+        ("checkpoints", 0.06, 0.0, "checkpoints 6 % → 0"),
+    ],
+)
+def test_a_knob_in_its_unit(knob: str, current: float, value: float, shown: str) -> None:
+    change = of(knob=knob, current=current, value=value, at_most=True, predicted=0.64)
+    assert in_full(change).startswith(f"{shown}: busy 44 % → up to 64 %; uses")
+    assert in_brief(change) == f"{shown}: up to 64 %"
+
+
+def test_in_brief_it_is_the_change_and_what_it_brings() -> None:
+    assert in_brief(of()) == "num_workers 2 → 6: 93 %"
+
+
+def test_what_metrics_say_is_in_the_same_words() -> None:
+    change = Change("num_workers", 2, 6, 0.93, 0.88, 0.95)
+    assert in_full(change) == WORKERS.replace("busy 44 %", "busy")
+    assert in_full(replace(change, low=None)) == "num_workers 2 → 6: busy → 93 %"
+    assert outcome(LastChange("num_workers", 0.93, 0.91)) == "num_workers: predicted 93 %, now 91 %"
+
+
+def test_what_came_of_the_last_change() -> None:
+    last = last_change_of(replace(SCORED, before=2, after=6, outcome=0.91, predicted=0.93))
+    assert last is not None
+    interval = "(42–50)"  # noqa: RUF001 - the dash of an interval
+    assert outcome(last) == f"num_workers 2 → 6: predicted 93 % {interval}, now 91 %"
+    removed = replace(last, knob="host_code", before=0.31, after=0.02)
+    assert outcome(removed).startswith("host_code 31 % → 2 %: predicted")
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_a_refusal_says_why(reason: str) -> None:
+    gpu = GpuView(GpuReading(Key("0", ""), refused=reason))
+    assert prescription(gpu) == f"none: {REFUSALS[reason]}"
+
+
+def test_nothing_known_is_nothing_said() -> None:
+    assert prescription(GpuView(GpuReading(Key("0", "")))) is None
+
+
+def test_a_gpu_that_is_kept_busy_needs_none() -> None:
+    now = GpuReading(Key("0", ""), prescription=of())
+    idle, kept_busy = Shares(60, 0.44, {"worker_cpu": 0.56}), Shares(60, 0.95, {"worker_cpu": 0.05})
+    assert prescription(GpuView(now, idle)) == said()
+    assert prescription(GpuView(now, kept_busy)) is None
+    assert (
+        prescription(GpuView(replace(now, prescription=None, refused="mixed"), kept_busy)) is None
+    )

@@ -1,0 +1,103 @@
+"""Change knobs of real loops, and hold what was predicted against what came of it.
+
+    PYTHONPATH=tests python -m prescriptions.matrix [--keep FILE] [--into FILE] [NAME ...]
+
+NAME are regular expressions: the chains that have one of them in `family: case`; all, without any.
+The tables are written between the markers `<!-- prescriptions: begin -->` and
+`<!-- prescriptions: end -->` of the file of --into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from prescriptions.cases import CHAINS, GROUPS
+from prescriptions.keep import keep
+from prescriptions.measure import Glance, Pace, Pair, measure
+from prescriptions.rows import Check, Row, checks, row
+from prescriptions.settings import Chain
+from prescriptions.table import tables, wrong
+from scenarios.cgroups import Unavailable
+from scenarios.measure import await_quiet
+from tables.splice import put
+
+_PACE = Pace()
+_SECONDS = {
+    "settle": "to wait after a change",
+    "watch": "to watch then",
+    "patience": "to watch on where the exporter has not seen enough",
+}
+
+
+def main() -> None:
+    """Measure, print, write; ends with 1 if something does not hold that must."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    options = _options()
+    wanted = [chain for chain in CHAINS if _is_wanted(chain, options.names)]
+    if options.list:
+        sys.stdout.writelines(f"{chain.title} ({chain.pairs})\n" for chain in wanted)
+        return
+    pace = Pace(**{name: getattr(options, name) for name in _SECONDS})
+    rows: list[Row] = []
+    found: list[Check] = []
+    lost: list[str] = []
+    for group in GROUPS:
+        chains = [chain for chain in group if chain in wanted]
+        if not chains:
+            continue
+        await_quiet()
+        try:
+            for one in measure(chains, pace):
+                if options.keep:
+                    keep(options.keep, one)
+                _note(one, rows, found)
+        except (Unavailable, AssertionError) as reason:
+            titles = ", ".join(chain.title for chain in chains)
+            lost.append(f"Not measured, or not to its end: {titles} ({reason})")
+            _tell(lost[-1])
+    text = "\n\n".join([tables(rows, found), *lost])
+    sys.stdout.write(f"{text}\n")
+    if options.into:
+        put(options.into, {"prescriptions": text})
+    faults = [*wrong(rows, found), *lost]
+    sys.exit("\n".join(faults) or 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="regular expression")
+    parser.add_argument("--list", action="store_true", help="name the chains, and do nothing")
+    parser.add_argument("--keep", type=Path, help="add all that is measured to this file, as JSON")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="write the tables into it")
+    for name, why in _SECONDS.items():
+        default = getattr(_PACE, name)
+        parser.add_argument(f"--{name}", type=float, default=default, help=f"seconds {why}")
+    return parser.parse_args()
+
+
+def _is_wanted(chain: Chain, names: Sequence[str]) -> bool:
+    return not names or any(re.search(name, chain.title, re.IGNORECASE) for name in names)
+
+
+def _note(one: Pair | Glance, rows: list[Row], found: list[Check]) -> None:
+    if isinstance(one, Pair):
+        rows.append(row(one))
+        _tell(f"{rows[-1]}")
+    seen = checks(one)
+    found += seen
+    for check in seen:
+        _tell(f"{check}")
+
+
+def _tell(what: str) -> None:
+    sys.stderr.write(f"{what}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,410 @@
+"""Stages chains of settings side by side, and takes the exporter's word for each change before it.
+
+One sampler runs through, as the exporter does: the loop is killed and started with the new value on
+the same GPU. What the GPU really did is read from the virtual board, not from the exporter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+import gpu_bottleneck_exporter
+from gpu_bottleneck_exporter.accounting.stall import Feeders
+from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.driver.board.layout import LANE
+from gpu_bottleneck_exporter.driver.virtual import view
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.nodeview.history import between
+from gpu_bottleneck_exporter.nodeview.local import counted
+from gpu_bottleneck_exporter.nodeview.model import GpuTime
+from gpu_bottleneck_exporter.prescription.advise import HEALTHY
+from gpu_bottleneck_exporter.prescription.model import (
+    NOTHING_KNOWN,
+    NUM_WORKERS,
+    Outlook,
+    Prescription,
+    Refusal,
+    Score,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.settings import Settings
+from prescriptions.settings import Chain, Setting
+from scenarios.cgroups import Limits, disk_of, limited
+from scenarios.loops import DATA, MEBIBYTE
+from scenarios.measure import end_group, make_data
+from stacks.measure import free_port, unmount
+from support.samplers import sampling
+from support.waiting import until
+
+_FIRST_WORK_NS = 100_000_000
+_DATA_BYTES = 64 * MEBIBYTE
+_SLICE_SECONDS = 4.0
+_POLL_SECONDS = 1.0
+_TOO_EARLY = frozenset({"changing", "starting"})
+_MOST_WORKERS = 16
+"""More are not staged, whatever is prescribed."""
+_TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds to wait after a change, and to watch then."""
+
+    settle: float = 5.0
+    watch: float = 26.0
+    patience: float = 25.0
+    """To watch on while the exporter has not seen enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What the exporter saw of one GPU in a few seconds."""
+
+    seconds: float
+    busy: float
+    stalls: Mapping[str, float]
+    """Shares of the time."""
+    feeders: Feeders | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One setting, watched for a while. Shares of the time, 0-1."""
+
+    setting: Setting
+    busy: float
+    """As the board has it: the truth."""
+    counted: float | None
+    """As the exporter has it."""
+    stalls: Mapping[str, float]
+    strangers: float
+    """Cores in use by processes that are not staged: what may have spoilt it."""
+    outlook: Outlook
+    slices: tuple[Slice, ...] = ()
+    feeding: Feeding | None = None
+    """The exporter's view of the job in the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A change of a knob: what was predicted for it, and what came of it."""
+
+    chain: Chain
+    before: Seen
+    said: Prescription | Refusal | None
+    """None: it was to choose the value, and said nothing."""
+    value: float | None
+    """Of the knob, after; None: it was not changed."""
+    followed: bool = False
+    """Whether the exporter chose the value."""
+    after: Seen | None = None
+
+    @property
+    def score(self) -> Score | None:
+        """What the exporter itself made of it; None if it noticed no change, or knew nothing."""
+        score = self.after.outlook.score if self.after else None
+        return score if score and self._is_of_this(score) else None
+
+    @property
+    def stray_score(self) -> Score | None:
+        """A score that the exporter gave after this change to another one."""
+        score = self.after.outlook.score if self.after else None
+        if score is None or score == self.before.outlook.score or self._is_of_this(score):
+            return None
+        return score
+
+    def _is_of_this(self, score: Score) -> bool:
+        return (score.knob, score.after) == (self.chain.knob, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A first setting, and what was prescribed for it."""
+
+    chain: Chain
+    seen: Seen
+
+
+class Job:
+    """The processes of one chain, on GPU `index`."""
+
+    def __init__(self, chain: Chain, gpu: VirtualGpu, stage: Stage) -> None:
+        self.chain = chain
+        self.setting = chain.first
+        self.gpu = gpu
+        self._stage = stage
+        self._running = ExitStack()
+        self._done_ns = 0
+
+    @property
+    def uuid(self) -> str:
+        """Of its GPU."""
+        return bytes(self.gpu.record.uuid).decode()
+
+    def start(self, setting: Setting) -> None:
+        """End what runs, and start again as in `setting`."""
+        self.end()
+        self.setting = setting
+        self._done_ns = self.busy_ns()
+        for _ in range(setting.neighbours):
+            self._running.enter_context(self._stage.running((), "-c", "while True: pass"))
+        cages: tuple[Path, ...] = ()
+        if setting.cpu_limit is not None:
+            limits = Limits(cpu_cores=setting.cpu_limit)
+            cages = self._running.enter_context(limited(limits, self._stage.folder))
+        loop = f"{setting.loop}"
+        command = ("-m", "prescriptions.loops", f"{self.gpu.index}", loop)
+        process = self._running.enter_context(self._stage.running(cages, *command))
+        self._poll = process.poll
+
+    def await_work(self) -> None:
+        """Until the GPU has done something."""
+        until(
+            lambda: self.busy_ns() - self._done_ns > _FIRST_WORK_NS,
+            f"{self.chain.title} works",
+            unless=lambda: self._poll() is not None,
+        )
+
+    def ended_before(self, turn: int) -> bool:
+        """Whether there is no such turn in its chain; if so, it ends."""
+        if turn < self.chain.pairs:
+            return False
+        self.end()
+        return True
+
+    def changed_to(self, value: float | None) -> bool:
+        """Whether there is a value to set its knob to: it starts with that, or else ends."""
+        if value is None:
+            self.end()
+            return False
+        self.start(self.setting.turned(self.chain.knob, value))
+        return True
+
+    def check(self) -> None:
+        """Fail if it has ended."""
+        assert self._poll() is None, f"{self.chain.title} ended early"
+
+    def end(self) -> None:
+        """Kill all of its processes, and wait until they are gone."""
+        self._running.close()
+
+    def busy_ns(self) -> int:
+        """What the GPU has done until now."""
+        return view.done(self.gpu, time.monotonic_ns())[LANE["busy_ns"]]
+
+
+class Stage:
+    """Where processes run: a folder, the servers, the environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": f"{_TESTS}:{Path(gpu_bottleneck_exporter.__file__).parents[1]}",
+            "STACKS_BOARD": f"{folder / 'board'}",
+            "STACKS_FOLDER": f"{folder}",
+            "STACKS_PORT": f"{free_port()}",
+        }
+
+    @contextmanager
+    def running(
+        self, cgroups: tuple[Path, ...], *arguments: str
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A Python process with `arguments`, and all that it starts, until the end of the block."""
+        keep = ("-m", "stacks.keep", f"{os.getpid()}", ":".join(map(str, cgroups)))
+        command = [sys.executable, *keep, sys.executable, "-W", "ignore", *arguments]
+        process = subprocess.Popen(command, env=self._environment, start_new_session=True)
+        try:
+            yield process
+        finally:
+            end_group(process)
+
+    @contextmanager
+    def serving(self, name: str, *arguments: str) -> Iterator[None]:
+        """Server `name` of the suite with the loading libraries."""
+        announced = self.folder / f"{name}.port"
+        with self.running((), "-m", f"stacks.servers.{name}", name, *arguments) as process:
+            until(announced.exists, f"{name} listens", unless=lambda: process.poll() is not None)
+            yield
+
+
+def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Pair | Glance]:
+    """Stage `chains` side by side, a GPU each; what came of each change, as soon as it is known.
+
+    Raises Unavailable if the machine cannot stage it.
+    """
+    with staged(chains) as (board, stage), _sampling(board) as sampler, ExitStack() as cleanup:
+        jobs = [Job(chain, board.gpus[at], stage) for at, chain in enumerate(chains)]
+        for job in jobs:
+            cleanup.callback(job.end)
+            job.start(job.chain.first)
+        seen = _watch(sampler, jobs, pace)
+        yield from (Glance(job.chain, seen[job.uuid]) for job in jobs if job.chain.never)
+        for turn in range(max(chain.pairs for chain in chains)):
+            jobs = [job for job in jobs if not job.ended_before(turn)]
+            pairs = {job: _planned(sampler, job, turn, seen[job.uuid]) for job in jobs}
+            jobs = [job for job in jobs if job.changed_to(pairs[job].value)]
+            yield from (pair for pair in pairs.values() if pair.value is None)
+            seen = _watch(sampler, jobs, pace) if jobs else {}
+            yield from (replace(pairs[job], after=seen[job.uuid]) for job in jobs)
+
+
+def _planned(sampler: Sampler, job: Job, turn: int, before: Seen) -> Pair:
+    """The next change of `job`, and what the exporter says of it."""
+    chain, advice = job.chain, before.outlook.advice
+    if turn < len(chain.changes):
+        value = chain.changes[turn]
+        said = sampler.forecast(job.uuid, chain.knob, value)
+        return Pair(chain, before, said, value)
+    return Pair(chain, before, advice, _followed(chain, advice), followed=True)
+
+
+def _followed(chain: Chain, advice: Prescription | Refusal | None) -> float | None:
+    """The prescribed value, if it is one of the chain's knob that can be staged."""
+    if not isinstance(advice, Prescription) or advice.knob != chain.knob:
+        return None
+    crowded = chain.knob == NUM_WORKERS and advice.value > _MOST_WORKERS
+    return None if crowded else advice.value
+
+
+def _watch(sampler: Sampler, jobs: Sequence[Job], pace: Pace) -> dict[str, Seen]:
+    """What `jobs` do and what the exporter sees of it, once they have settled; by GPU."""
+    for job in jobs:
+        job.await_work()
+    time.sleep(pace.settle)
+    watches, strangers = [Watch(sampler, job) for job in jobs], Strangers()
+    end = time.monotonic() + pace.watch
+    while (left := end - time.monotonic()) > 0 or (
+        left > -pace.patience and not all(watch.is_judged for watch in watches)
+    ):
+        time.sleep(min(_SLICE_SECONDS, left) if left > 0 else _POLL_SECONDS)
+        for watch in watches:
+            watch.add()
+    cores = strangers.cores()
+    return {watch.job.uuid: watch.seen(cores) for watch in watches}
+
+
+class Known(NamedTuple):
+    """One GPU as of now."""
+
+    gpu: GpuSnapshot
+    counters: GpuTime | None
+
+
+class Watch:
+    """What one GPU did since this was made."""
+
+    def __init__(self, sampler: Sampler, job: Job) -> None:
+        self.job = job
+        self._sampler = sampler
+        self._began = time.monotonic_ns()
+        self._done_ns = job.busy_ns()
+        self._first = self._last = self._now()
+        self._slices: list[Slice] = []
+
+    def add(self) -> None:
+        """Note what was seen since the last call."""
+        self.job.check()
+        before, self._last = self._last, self._now()
+        shares = between(before.counters, self._last.counters)
+        watch = self._sampler._watch
+        since, until_ns = before.gpu.at_ns, self._last.gpu.at_ns
+        found = watch.feeders(self.job.uuid, since, until_ns) if watch else None
+        if shares is not None:
+            self._slices.append(Slice(shares.seconds, shares.busy, shares.stalls, found))
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the exporter has seen enough to say anything, or need not."""
+        outlook = self._last.gpu.feeding and self._last.gpu.feeding.outlook
+        said = self._sampler.forecast(self.job.uuid, self.job.chain.knob, 1.0)
+        early = isinstance(said, Refusal) and said.reason in _TOO_EARLY
+        return self._busy() >= HEALTHY or not (early or outlook in (None, NOTHING_KNOWN))
+
+    def seen(self, strangers: float) -> Seen:
+        """All of it."""
+        shares = between(self._first.counters, self._last.counters)
+        feeding = self._last.gpu.feeding
+        return Seen(
+            setting=self.job.setting,
+            busy=self._busy(),
+            counted=shares.busy if shares else None,
+            stalls=shares.stalls if shares else {},
+            strangers=strangers,
+            outlook=feeding.outlook if feeding else NOTHING_KNOWN,
+            slices=tuple(self._slices),
+            feeding=feeding,
+        )
+
+    def _busy(self) -> float:
+        """Share of the time, by the board."""
+        elapsed = time.monotonic_ns() - self._began
+        return min((self.job.busy_ns() - self._done_ns) / max(elapsed, 1), 1.0)
+
+    def _now(self) -> Known:
+        """What the sampler knows of its GPU."""
+        state, at = self._sampler.state(), self.job.gpu.index
+        return Known(state.gpus[at], counted(state).gpus[at].counters)
+
+
+class Strangers:
+    """CPU time of the machine that neither we nor what we started took."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._before = self._seconds()
+
+    def cores(self) -> float:
+        """Cores in use on average since this was made; processes that ended meanwhile count."""
+        spent = self._seconds() - self._before
+        return max(spent / max(time.monotonic() - self._began, 1e-9), 0.0)
+
+    @staticmethod
+    def _seconds() -> float:
+        machine, ours = psutil.cpu_times(), 0.0
+        for process in (me := psutil.Process(), *me.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                ours += sum(process.cpu_times()[:2])
+        return float(sum(machine) - machine.idle - machine.iowait - ours)
+
+
+@contextmanager
+def staged(chains: Sequence[Chain]) -> Iterator[tuple[Board, Stage]]:
+    """A board, a folder, and the servers that the batches of `chains` need."""
+    batches = [chain.first.loop.batch for chain in chains]
+    with ExitStack() as cleanup:
+        home = tempfile.TemporaryDirectory(prefix="prescriptions-", dir="/var/tmp")
+        folder = Path(cleanup.enter_context(home))
+        board = cleanup.enter_context(create(folder / "board", gpus=[H100] * len(chains)))
+        stage = Stage(folder)
+        if any(batch.disk for batch in batches):
+            disk_of(folder)
+            make_data(folder / DATA, _DATA_BYTES)
+        if any(batch.server for batch in batches):
+            cleanup.enter_context(stage.serving("http"))
+        if any(batch.mount for batch in batches):
+            cleanup.callback(unmount, folder / "mount")
+            cleanup.enter_context(stage.serving("fuse", "direct"))
+        yield board, stage
+
+
+@contextmanager
+def _sampling(board: Board) -> Iterator[Sampler]:
+    with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
+        until(lambda: len(sampler.state().gpus) == len(board.gpus), "the sampler sees all GPUs")
+        yield sampler

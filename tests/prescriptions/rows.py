@@ -1,0 +1,187 @@
+"""What came of each change, and of each advice that must not be given: a line of a table each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_bottleneck_exporter.prescription.model import (
+    CHECKPOINTS,
+    CPU_CORES,
+    CPU_LIMIT,
+    HOST_CODE,
+    NUM_WORKERS,
+    STARTUP,
+    Prescription,
+    Refusal,
+)
+from prescriptions.measure import Glance, Pair
+
+WRONG, DISTURBED = " ✗", " †"
+MUCH = 0.2
+"""Cores in use by other programs from which a pair counts as disturbed."""
+NOTHING = "nothing prescribed"
+_CORES_ERROR = 0.05
+"""Nobody sees smaller shares of a core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A change of a knob and what came of it, as kept. Shares of the time, 0-1."""
+
+    family: str
+    name: str
+    change: str
+    before: float
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    at_most: bool = False
+    refused: str | None = None
+    """The reason, if nothing was predicted."""
+    after: float | None = None
+    """None: nothing was changed."""
+    followed: bool = False
+    strangers: float = 0.0
+    """Cores that other programs used meanwhile: before or after, whichever is more."""
+    own_score: float | None = None
+    """The error that the exporter itself found afterwards."""
+
+    @property
+    def error(self) -> float | None:
+        """Outcome less prediction, of an upper bound as well: each change that is staged is one
+        that can bring all that is hoped for."""
+        if self.predicted is None or self.after is None:
+            return None
+        return self.after - self.predicted
+
+    @property
+    def width(self) -> float | None:
+        """Of the interval."""
+        return None if self.low is None or self.high is None else self.high - self.low
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the outcome lies in the interval."""
+        if self.after is None or self.low is None or self.high is None:
+            return None
+        return self.low <= self.after <= self.high
+
+    @property
+    def title(self) -> str:
+        """By which it is chosen."""
+        return f"{self.family}: {self.name}"
+
+    def __str__(self) -> str:
+        mark = WRONG if self.inside is False else ""
+        mark += DISTURBED if self.strangers > MUCH else ""
+        after = "" if self.after is None else _percent(self.after)
+        error = "" if self.error is None else f"{100 * self.error:+.1f}"
+        own = "" if self.own_score is None else f"{100 * self.own_score:+.1f}"
+        cells = (self.family, f"{self.name}{mark}", self.change, _percent(self.before))
+        return f"| {' | '.join((*cells, self._foretold(), after, error, own))} |"
+
+    def _foretold(self) -> str:
+        if self.predicted is None or self.low is None or self.high is None:
+            return f"refused: {self.refused}" if self.refused else NOTHING
+        up_to = "up to " if self.at_most else ""
+        ends = f"{_percent(self.low)} to {_percent(self.high)}"
+        return f"{up_to}{_percent(self.predicted)} ({ends})"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that must not be prescribed, and what was."""
+
+    family: str
+    name: str
+    busy: float
+    said: str
+    wrong: bool
+
+    @property
+    def title(self) -> str:
+        """By which it is chosen."""
+        return f"{self.family}: {self.name}"
+
+    def __str__(self) -> str:
+        mark = WRONG if self.wrong else ""
+        return f"| {self.family} | {self.name}{mark} | {_percent(self.busy)} | {self.said} |"
+
+
+def row(pair: Pair) -> Row:
+    """The line of `pair`."""
+    said, score = pair.said, pair.score
+    known = said if isinstance(said, Prescription) else None
+    predicted, low, high = (known.predicted, known.low, known.high) if known else (None,) * 3
+    return Row(
+        family=pair.chain.family,
+        name=pair.chain.name,
+        change=_change(pair),
+        before=pair.before.busy,
+        predicted=predicted,
+        low=low,
+        high=high,
+        at_most=bool(known and known.at_most),
+        refused=said.reason if isinstance(said, Refusal) else None,
+        after=pair.after.busy if pair.after else None,
+        followed=pair.followed,
+        strangers=max(one.strangers for one in (pair.before, pair.after) if one),
+        own_score=score.error if score else None,
+    )
+
+
+def checks(found: Pair | Glance) -> list[Check]:
+    """What must hold of the advice that was given before the change, whatever its number."""
+    chain = found.chain
+    if isinstance(found, Glance):
+        advice = found.seen.outlook.advice
+        wrong = isinstance(advice, Prescription) and advice.knob in chain.never
+        return [Check(chain.family, chain.name, found.seen.busy, told(advice), wrong)]
+    advice, faults = found.before.outlook.advice, []
+    if isinstance(advice, Prescription) and _too_much(advice):
+        faults.append(told(advice))
+    if found.after and (stray := found.stray_score):
+        faults.append(f"{_change(found)} was scored as {stray.before:g} → {stray.after:g}")
+    busy = found.before.busy
+    return [Check(chain.family, chain.name, busy, fault, wrong=True) for fault in faults]
+
+
+def told(advice: Prescription | Refusal | None) -> str:
+    """The advice in a few words."""
+    if isinstance(advice, Refusal):
+        return f"refused: {advice.reason}"
+    if advice is None:
+        return NOTHING
+    up_to = "up to " if advice.at_most else ""
+    uses = f"uses {advice.cores:.1f} cores" if advice.cores else ""
+    change = f"{advice.knob} {advice.current:g} → {advice.value:g}"
+    return ", ".join(filter(None, (f"{change}: {up_to}{_percent(advice.predicted)}", uses)))
+
+
+def _change(pair: Pair) -> str:
+    """What was done, in a few words."""
+    chain, setting, value = pair.chain, pair.before.setting, pair.value
+    if value is None:
+        return "as prescribed"
+    by_itself = " (as prescribed)" if pair.followed else ""
+    if chain.knob == CPU_CORES:
+        return f"{setting.neighbours} → 0 neighbours"
+    if chain.knob == HOST_CODE:
+        return "host code removed"
+    if chain.knob == CHECKPOINTS:
+        return "checkpoints removed"
+    if chain.knob == STARTUP:
+        return "runs in one process"
+    unit = {NUM_WORKERS: "workers", CPU_LIMIT: "cores"}[chain.knob]
+    return f"{setting.value(chain.knob):g} → {value:g} {unit}{by_itself}"
+
+
+def _too_much(advice: Prescription) -> bool:
+    """Whether it takes more than it says is there."""
+    cores = advice.free_cores is not None and advice.cores > advice.free_cores + _CORES_ERROR
+    memory = advice.free_bytes is not None and (advice.memory_bytes or 0) > advice.free_bytes
+    return cores or memory
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"

@@ -1,0 +1,146 @@
+"""What alerts say of prescriptions, rendered by a real Prometheus: with one, and without."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, REMOVED
+from rules.causes_table import pack, signal_and_remedy
+from rules.fleet import RULES
+from rules.parsed import Rule
+from rules.test_annotations import TARGET, firing, vector
+from support.prometheus import prometheus
+from support.waiting import until
+
+PRESCRIBED = re.compile(r"\{\{- \$of := .*$", re.DOTALL)
+TOLD = [rule for rule in pack() if PRESCRIBED.search(rule.annotations.get("description", ""))]
+CAUSES = {
+    *("cpu_throttled", "cpu_oversubscribed", "cpu_preprocessing_bound", "too_few_workers"),
+    *("inline_loading", "host_loop_bound", "checkpoint_stall", "startup_stall", "restart_loop"),
+    *("local_storage_bound", "network_storage_bound"),
+}
+"""Those with a knob."""
+AT_MOST = {NUM_WORKERS, *REMOVED}
+"""Knobs of which the prediction is said to be an upper bound here."""
+HOSTILE = 'a"b\\c\n{{ .X }} é'
+"""Part of the labels of a target or GPU, which anybody may shape."""
+NOWHERE = "nothing"
+"""Stands for a GPU for which nothing is prescribed."""
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, str], str]:
+    """Descriptions by cause and by knob that is prescribed."""
+    alerts = _told()
+    folder = tmp_path_factory.mktemp("prescribed")
+    made = folder / "made.yml"
+    made.write_text(json.dumps(_made(alerts)))  # JSON is YAML
+    wanted = {(rule.labels["cause"], knob) for rule in alerts for knob in (*KNOBS, NOWHERE)}
+    with prometheus(folder, [], [made]) as server:
+
+        def rendered() -> dict[tuple[str, str], str]:
+            return {
+                (one["labels"]["cause"], one["labels"]["gpu"]): one["annotations"]["description"]
+                for one in firing(server)
+            }
+
+        until(lambda: rendered().keys() == wanted, "all alerts")
+        return rendered()
+
+
+def _told() -> Sequence[Rule]:
+    """The severest alert of each cause."""
+    rising = sorted(TOLD, key=lambda rule: ("info", "warning").index(rule.labels["severity"]))
+    return list({rule.labels["cause"]: rule for rule in rising}.values())
+
+
+def _made(alerts: Sequence[Rule]) -> object:
+    """The same alerts, but they fire at once, for GPUs with each prescription and with none."""
+    gpus = {knob: _labels(knob) for knob in (*KNOBS, NOWHERE)}
+    records = [
+        {"record": f"gpu:prescription:{name}", "expr": vector({**labels, "knob": knob}, value)}
+        for knob, labels in gpus.items()
+        for name, value in (
+            *(("speedup", "2.114"), ("current_value", "0.5"), ("value", "6.2345")),
+            ("upper_bound", f"{int(knob in AT_MOST)}"),
+        )
+        if knob != NOWHERE
+    ]
+    made = [
+        {
+            "alert": alert.name,
+            "expr": " or ".join(
+                vector({**labels, "workload": "w", "cause": alert.labels["cause"]}, "0.63")
+                for labels in gpus.values()
+            ),
+            "labels": alert.fields["labels"],
+            "annotations": alert.annotations,
+        }
+        for alert in alerts
+    ]
+    return {"groups": [{"name": "made", "interval": "1s", "rules": [*records, *made]}]}
+
+
+def _labels(knob: str) -> dict[str, str]:
+    names = {"job": TARGET["job"] + HOSTILE, "instance": TARGET["instance"] + HOSTILE}
+    return {**names, "gpu": knob, "uuid": f"GPU-{knob}{HOSTILE}"}
+
+
+def test_a_cause_with_a_knob_tells_what_is_prescribed() -> None:
+    assert {rule.labels["cause"] for rule in TOLD} == CAUSES
+    of_causes = [rule for rule in pack() if rule.is_alert and rule.labels.get("cause") in CAUSES]
+    assert of_causes == TOLD
+
+
+def test_all_of_them_have_the_same_template() -> None:
+    for rule in TOLD:
+        found = PRESCRIBED.search(rule.annotations["description"])
+        first = PRESCRIBED.search(TOLD[0].annotations["description"])
+        assert found is not None
+        assert first is not None
+        assert found[0] == first[0], rule
+
+
+def test_all_of_their_runbooks_tell_the_number() -> None:
+    """With a query of their own cause, else in the same words; no other runbook does."""
+    numbers = {}
+    for page in (RULES / "runbooks").iterdir():
+        _, begin, rest = page.read_text(encoding="utf-8").partition("\nThe number: ")
+        if begin:
+            numbers[page.stem] = rest.partition("\n## ")[0]
+    causes = {rule.name: rule.labels["cause"] for rule in TOLD}
+    assert numbers.keys() == causes.keys()
+    told = {text.replace(f'"{causes[name]}"', '"X"') for name, text in numbers.items()}
+    assert len(told) == 1
+
+
+def test_the_number_has_all_that_is_recorded_of_a_gpu() -> None:
+    recorded = {rule.name for rule in pack() if rule.name.startswith("gpu:prescription:")}
+    text = (RULES / "runbooks/GpuTooFewWorkers.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", text.partition("The number: ")[2].partition("```")[0]))
+    assert {f"gpu:prescription:{name}" for name in named} == recorded
+
+
+@pytest.mark.parametrize("cause", sorted(CAUSES))
+@pytest.mark.parametrize("knob", KNOBS)
+def test_it_names_the_number(texts: Mapping[tuple[str, str], str], cause: str, knob: str) -> None:
+    bound = "up to" if knob in AT_MOST else "about"
+    said = f" Raise {knob} from 0.5 to 6.23: {bound} 2.1 times as fast."
+    if knob in REMOVED:
+        said = f" Without the wait for {knob}: up to 2.1 times as fast."
+    before = texts[cause, NOWHERE].replace(NOWHERE, knob)
+    assert texts[cause, knob] == before + said
+
+
+@pytest.mark.parametrize("cause", sorted(CAUSES))
+def test_without_a_prescription_it_reads_as_before(
+    texts: Mapping[tuple[str, str], str], cause: str
+) -> None:
+    (rule,) = [rule for rule in _told() if rule.labels["cause"] == cause]
+    _, remedy = signal_and_remedy(rule.annotations["description"])
+    assert texts[cause, NOWHERE].endswith(f" {remedy}")
+    assert "times as fast" not in texts[cause, NOWHERE]

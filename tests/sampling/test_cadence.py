@@ -1,0 +1,149 @@
+"""How often a GPU is read: half as often while it works all the time, and nothing is missed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
+from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
+from gpu_bottleneck_exporter.settings import Settings
+from support.drivers import KINDS, Libraries, open_driver
+from support.waiting import PATIENCE_SECONDS, until
+
+MakeBoard = Callable[..., Board]
+FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
+TICKS = 12
+PARTS_SECONDS = 0.05
+AHEAD_SECONDS = 4.0
+
+
+@pytest.fixture(params=KINDS)
+def opened(request: pytest.FixtureRequest, libraries: Libraries) -> Callable[[Board], Driver]:
+    """Opens either driver on a board."""
+    return lambda board: open_driver(str(request.param), board, libraries)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.FULL_LASTS_NS", 500_000_000)
+
+
+@contextmanager
+def reading(driver: Driver, gpus: int, settings: Settings = FAST) -> Iterator[list[GpuWorker]]:
+    workers = [
+        GpuWorker(index, driver, ALL, settings, own_cpu=OwnCpu(1.0)) for index in range(gpus)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
+        assert all(worker.join(PATIENCE_SECONDS) for worker in workers)
+
+
+class Ticks:
+    """Counts those of some workers while it drives their GPUs."""
+
+    def __init__(self, board: Board, workers: list[GpuWorker]) -> None:
+        self.board, self.workers = board, workers
+        self.seen: list[set[int]] = [set() for _ in workers]
+        self.missed = 1.0
+        """Of the time that the first worker observed in the last run, the share that it missed."""
+
+    def run(self, *full: int) -> None:
+        """Until one of the workers has had many; those of the GPUs `full` work all the time."""
+        for seen in self.seen:
+            seen.clear()
+        before = accounted(self.workers[0])
+        while max(map(len, self.seen)) < TICKS:
+            for index, gpu in enumerate(self.board.gpus):
+                if index in full and gpu.record.free_at_ns < time.monotonic_ns() + 10**9:
+                    gpu.launch(AHEAD_SECONDS)
+                elif index not in full and gpu.record.free_at_ns < time.monotonic_ns():
+                    gpu.launch(PARTS_SECONDS)
+            time.sleep(2 * PARTS_SECONDS)
+            for worker, seen in zip(self.workers, self.seen, strict=True):
+                seen.update(gpu.at_ns for gpu in worker.snapshots(time.monotonic_ns()))
+        after = accounted(self.workers[0])
+        observed, missed = (now - then for now, then in zip(after, before, strict=True))
+        self.missed = missed / observed if observed > 0 else 1.0
+
+    @property
+    def ratio(self) -> float:
+        """Of those of the first worker to those of the second, which may not have begun."""
+        return len(self.seen[0]) / max(len(self.seen[1]), 1)
+
+
+def accounted(worker: GpuWorker) -> tuple[int, int]:
+    """What it has observed, and what it has not; neither while its thread is late."""
+    known = [gpu.totals for gpu in worker.snapshots(time.monotonic_ns())]
+    return sum(one.observed_ns or 0 for one in known), sum(one.unobserved_ns for one in known)
+
+
+def test_a_gpu_that_works_all_the_time_is_read_half_as_often_and_is_seen_whole(
+    make_board: MakeBoard, opened: Callable[[Board], Driver]
+) -> None:
+    board = make_board(gpus=[H100, H100])
+    with reading(opened(board), gpus=2) as workers:
+        ticks = Ticks(board, workers)
+
+        def ratio(*full: int) -> float:
+            ticks.run(*full)
+            return ticks.ratio
+
+        # Where the machine has time.
+        until(lambda: ratio(0) < 0.7 and ticks.missed < 0.05, "a reading is left out, but no time")
+        until(lambda: ratio() > 0.8, "it idles, and is read as often as before")
+
+        def known() -> list[int]:
+            return [sum(accounted(worker)) for worker in workers]
+
+        until(lambda: min(known()) > 0.9 * max(known()) > 0, "as much is known of both")
+
+
+@pytest.mark.parametrize("interval", [0.2, 1.0, 5.0])
+def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
+    began = 1234.567
+    offsets = [index * APART_SECONDS for index in range(8)]
+    ticks = [_next_tick(began, interval, offset) for offset in offsets]
+    assert all(began < tick <= began + interval for tick in ticks)
+    assert [tick - ticks[0] for tick in ticks] == pytest.approx(offsets)
+    for tick, offset in zip(ticks, offsets, strict=True):
+        # Awake on time, a little early or late: one interval on. So late that one was missed: two.
+        for awake in (tick, tick - 1e-4, tick + 0.1 * interval):
+            assert _next_tick(awake, interval, offset) == pytest.approx(tick + interval)
+        assert _next_tick(tick + 1.1 * interval, interval, offset) == pytest.approx(
+            tick + 2 * interval
+        )
+
+
+@pytest.mark.parametrize(
+    ("interval", "deadline", "full"),
+    [
+        pytest.param(1.0, 5.0, 2.0, id="default"),
+        pytest.param(0.2, 5.0, 0.4, id="often"),
+        pytest.param(5.0, 20.0, 5.0, id="the ring holds 10 s"),
+        pytest.param(1.0, 3.0, 1.5, id="the deadline is near"),
+    ],
+)
+def test_who_works_is_read_within_the_deadline_and_what_the_ring_holds(
+    interval: float,
+    deadline: float,
+    full: float,
+    make_board: MakeBoard,
+    opened: Callable[[Board], Driver],
+) -> None:
+    settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
+    worker = GpuWorker(0, opened(make_board(gpus=[H100])), ALL, settings, own_cpu=OwnCpu(1.0))
+    worker._full_since_ns = 0
+    assert worker._interval() == full

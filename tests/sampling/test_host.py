@@ -1,0 +1,326 @@
+"""The watching thread, alone and below the sampler."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, PEER, STORAGE
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.sampling.host import HostSampler, Rhythm
+from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
+from gpu_bottleneck_exporter.workload.users import UserNames
+from support.children import Parent
+from support.samplers import sampling
+from support.waiting import until
+
+Start = Callable[[], Parent]
+PARENTS = {
+    "board": None,
+    "instance": "board",
+    "sibling": "board",
+    "other board": None,
+    "its instance": "other board",
+}
+"""GPUs and the GPU each is an instance of."""
+
+
+@pytest.fixture
+def watch() -> Iterator[HostSampler]:
+    found = HostSampler(Path("/proc"), Path("/sys"))
+    found.start()
+    yield found
+    found.stop()
+
+
+def all_but(*off: str) -> list[Collector]:
+    return [collector for collector in ALL if collector.name not in off]
+
+
+def no_driver() -> Driver:
+    raise DriverMissing("none here")
+
+
+def text(sampler: Sampler) -> str:
+    return Exposition(sampler, ALL).render()[0].decode()
+
+
+def text_with(sampler: Sampler, *words: str) -> str:
+    """A text with all of these; what was read too long ago is left out."""
+
+    def found() -> str | None:
+        shown = text(sampler)
+        return shown if all(word in shown for word in words) else None
+
+    return until(found, f"{words}")
+
+
+def peer_busy(watch: HostSampler, uuid: str) -> float | None:
+    """How busy peers of GPU `uuid` were, 0-1; None before its feeders were looked at."""
+    feeders = watch.feeders(uuid, 0, time.monotonic_ns())
+    return feeders.peer if feeders else None
+
+
+def waited_for_peer(sampler: Sampler) -> list[int]:
+    """Idle nanoseconds of each GPU, in the board's order, put down to a peer."""
+    return [(gpu.totals.stall_ns or {}).get(PEER, 0) for gpu in sampler.state().gpus]
+
+
+def test_a_process_that_holds_a_gpu_feeds_it(watch: HostSampler, start: Start) -> None:
+    main = start()
+    worker = main.fork()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    found = watch.feeding("a")
+    assert found is not None
+    assert found.processes == {"main": 1, "worker": 1}
+    assert watch.feeding("b") is None
+    main.end_child(worker)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.15, 0.2, 0.7])
+def test_what_is_done_every_second_is_done_once_a_second_at_any_pass(step: float) -> None:
+    rhythm = Rhythm(1.0)
+    times = [number * step for number in range(round(1000 / step))]
+    done = [at for at in times if rhythm.is_due(1e6 + at)]
+    assert done[0] == 0
+    assert len(done) == pytest.approx(1000, rel=0.01)
+    assert max(later - before for before, later in pairwise(done)) <= 1 + step + 1e-6
+
+
+def test_what_comes_late_is_not_made_up_for() -> None:
+    rhythm = Rhythm(1.0)
+    assert [rhythm.is_due(at) for at in (100.0, 107.0, 107.1, 108.0)] == [True, True, False, True]
+
+
+def test_a_member_with_one_thread_tells_its_children(watch: HostSampler, start: Start) -> None:
+    main = start()
+    worker = main.fork()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    feed = watch.feed("a")
+    assert feed is not None
+    assert feed.workers[worker].children() == []
+    assert feed.mains[main.pid].children() == [worker]
+    main.end_child(worker)
+    until(lambda: worker not in feed.workers, "the end of the worker")
+
+
+def test_a_gpu_that_nobody_holds_has_no_main(watch: HostSampler) -> None:
+    watch.hold("a", frozenset())
+    until(lambda: watch.feeding("a"), "a snapshot")
+    found = watch.feeding("a")
+    assert found is not None
+    assert found.processes == {"main": 0}
+
+
+def test_holders_that_cannot_be_seen_are_unknown(watch: HostSampler, start: Start) -> None:
+    main = start()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    main.end()
+    until(lambda: watch.feeding("a") is None, "unknown holders")
+
+
+@pytest.mark.parametrize(
+    ("busy", "waiting"),
+    [
+        ("board", {"other board", "its instance"}),
+        ("instance", {"sibling", "other board", "its instance"}),
+        ("other board", {"board", "instance", "sibling"}),
+    ],
+)
+def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
+    watch: HostSampler, start: Start, busy: str, waiting: set[str]
+) -> None:
+    holders = frozenset({start().pid})
+    for uuid, parent in PARENTS.items():
+        watch.hold(uuid, holders, parent)
+    until(lambda: all(peer_busy(watch, uuid) is not None for uuid in PARENTS), "feeders")
+    watch.tell_split(busy, 9, {ASLEEP: 1})
+    found = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
+    assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
+
+
+def test_nobody_waits_for_a_gpu_that_has_hung(
+    watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.host._PEER_FRESH_NS", 300_000_000)
+    holders = frozenset({start().pid})
+    for uuid in ("hung", "waiting"):
+        watch.hold(uuid, holders)
+    until(lambda: peer_busy(watch, "waiting") is not None, "feeders")
+    watch.tell_split("hung", 9, {ASLEEP: 1})
+    until(lambda: peer_busy(watch, "waiting") == 0.0, "its last tick is over")
+
+
+def test_a_gpu_that_is_no_more_is_forgotten(watch: HostSampler, start: Start) -> None:
+    watch.hold("instance", frozenset({start().pid}), "board")
+    watch.hold("board", frozenset())
+    until(lambda: watch.feeding("instance"), "its feeders")
+    watch.forget("instance")
+    until(lambda: watch.feed("instance") is None, "it is gone")
+    assert watch.feeding("instance") is None
+    assert watch.feed("board") is not None
+
+
+def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
+    make_board: Callable[..., Board], start: Start
+) -> None:
+    board = make_board(mig=[(0, 1)] * 3)
+    main, stranger = start(), start()
+    for gpu, process in zip(board.gpus[1:], (main, main, stranger), strict=True):
+        gpu.hold(process.pid, 2**30)
+    busy = board.gpus[1]
+    busy.launch(8)
+    with sampling(lambda: VirtualDriver(board)) as sampler:
+
+        def waited() -> list[int] | None:
+            if busy.record.free_at_ns < time.monotonic_ns() + 4 * 10**9:
+                busy.launch(4)
+            found = waited_for_peer(sampler)
+            return found if found[2:3] > [5 * 10**8] else None
+
+        whole, working, _, of_another_job = until(waited, "an idle sibling")
+    assert (whole, working, of_another_job) == (0, 0, 0)
+
+
+def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
+    watch: HostSampler, start: Start
+) -> None:
+    holders = {name: start().pid for name in ("steady", "lively")}
+    for name, pid in holders.items():
+        watch.hold(name, frozenset({pid}))
+    until(lambda: all(map(watch.feeding, holders)), "a snapshot")
+
+    def between_looks(name: str) -> float:
+        feed = watch.feed(name)
+        assert feed is not None
+        spans = [moment.elapsed_ns for moment in list(feed._moments)[-8:]]
+        return median(spans) if len(spans) == 8 else 0.0
+
+    for _ in range(20):
+        watch.tell_split("steady", 0, {ASLEEP: 1_000_000_000})
+        watch.tell_split("lively", 500_000_000, {ASLEEP: 500_000_000})
+    until(lambda: between_looks("steady") > 2 * between_looks("lively") > 0, "fewer looks")
+    watch.tell_split("steady", 0, {STORAGE: 1_000_000_000})
+    until(lambda: between_looks("steady") < 1.5 * between_looks("lively"), "more looks")
+
+
+def test_counters_of_steady_feeders_are_read_though_less_often(
+    watch: HostSampler, start: Start
+) -> None:
+    main = start()
+    watch.hold("a", frozenset({main.pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    feed = watch.feed("a")
+    assert feed is not None
+    for _ in range(20):
+        watch.tell_split("a", 1_000_000_000, {})
+    until(lambda: feed._ticks and feed._ticks[-1].elapsed_ns > 1_500_000_000, "a longer tick")
+
+    def counted() -> int:
+        now = time.monotonic_ns()
+        found = watch.feeders("a", now - 1_000_000_000, now)
+        return found.elapsed_ns if found else 0
+
+    until(lambda: counted() > 1_500_000_000, "all of it in what was done lately")
+
+
+def test_without_a_driver_the_host_is_read() -> None:
+    with sampling(no_driver) as sampler:
+        found = text_with(sampler, "gpu_host_cpus ")
+    assert "gpu_up" not in found
+    assert 'gpu_exporter_signal_available{signal="psi_host"}' in found
+
+
+def test_collectors_that_are_off_are_not_read() -> None:
+    with sampling(no_driver, collectors=all_but("host")) as sampler:
+        host = until(lambda: sampler.state().host, "the signals")
+        assert host.machine is None
+    none = all_but("host", "feeders", "stall", "prescription", "workload")
+    with sampling(no_driver, collectors=none) as sampler:
+        until(lambda: sampler.ready, "a first try")
+        assert sampler.state().host is None
+
+
+def test_the_owners_of_a_gpu_are_those_of_its_mains(start: Start) -> None:
+    main = start()
+    watch = HostSampler(Path("/proc"), Path("/sys"), owners=True)
+    watch.start()
+    try:
+        watch.hold("a", frozenset({main.pid}))
+        until(lambda: (found := watch.feeding("a")) and found.owners, "an owner")
+        found = watch.feeding("a")
+        assert found is not None
+        assert [owner.user for owner in found.owners] == [UserNames(Path("/proc")).of(os.getuid())]
+        watch.hold("a", frozenset())
+        until(lambda: (found := watch.feeding("a")) and not found.owners, "no owner")
+    finally:
+        watch.stop()
+
+
+def feedings(sampler: Sampler) -> list[Feeding]:
+    state: SamplerState = sampler.state()
+    return [gpu.feeding for gpu in state.gpus if gpu.feeding is not None]
+
+
+def fed(sampler: Sampler) -> bool:
+    return bool(feedings(sampler))
+
+
+@pytest.fixture
+def held(make_board: Callable[..., Board], start: Start) -> Board:
+    """A board whose GPU a process holds."""
+    board = make_board(gpus=[H100])
+    board.gpus[0].record.processes[0].pid = start().pid
+    return board
+
+
+def test_feeders_are_told_while_it_is_known_who_holds_the_gpu(held: Board) -> None:
+    with sampling(lambda: VirtualDriver(held)) as sampler:
+        text_with(sampler, 'role="main"', "\ngpu_workload_info{", "\ngpu_feeder_interactive{")
+    with sampling(lambda: VirtualDriver(held), collectors=all_but("processes")) as sampler:
+        until(lambda: sampler.state().gpus, "a GPU")
+        until(lambda: sampler.state().host, "the watching")
+        time.sleep(1.5)
+        assert not fed(sampler)
+        assert "\ngpu_workload_info{" not in text(sampler)
+
+
+def test_owners_are_told_alone_and_not_told_where_that_is_off(held: Board) -> None:
+    with sampling(
+        lambda: VirtualDriver(held), collectors=all_but("host", "feeders", "stall")
+    ) as sampler:
+        until(lambda: fed(sampler), "feeders")
+        assert all(feeding.owners for feeding in feedings(sampler))
+    with sampling(lambda: VirtualDriver(held), collectors=all_but("workload")) as sampler:
+        until(lambda: fed(sampler), "feeders")
+        assert not any(feeding.owners for feeding in feedings(sampler))
+
+
+def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
+    with sampling(lambda: VirtualDriver(held)) as sampler:
+        gpu = until(lambda: next((gpu for gpu in sampler.state().gpus if gpu.feeding), None), "it")
+        host = until(lambda: sampler.state().host, "the host")
+        assert gpu.feeding is not None
+        bare = replace(gpu, feeding=None)
+        assert sampler._fed(bare, gpu.feeding.at_ns).feeding is not None
+        assert sampler._host(host.at_ns) is not None
+        later = time.monotonic_ns() + 60_000_000_000
+        assert sampler._fed(bare, later).feeding is None
+        assert sampler._host(later) is None

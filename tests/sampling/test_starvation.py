@@ -1,0 +1,261 @@
+"""The exporter without a CPU: late, and nobody else's fault."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.commands.check import _gaps
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.sampling import starvation
+from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
+from gpu_bottleneck_exporter.sampling.worker import GpuWorker
+from gpu_bottleneck_exporter.settings import Settings
+from support.board_exporter import Exporter, started
+from support.daemon import HOST, get
+from support.drivers import Libraries
+from support.states import mixed_state
+from support.waiting import settled, until
+
+SECOND = 1_000_000_000
+BURN = "while True: pass"
+NICE = 19
+"""A 68th of the weight of each of those that burn."""
+BURNERS = 4
+STOPPED_SECONDS = 4.5
+"""More than twice the deadline below."""
+PATIENT = {"GPU_EXPORTER_SAMPLING_DEADLINE": "2"}
+OFTEN = {
+    "GPU_EXPORTER_SAMPLING_INTERVAL": "0.2",
+    "GPU_EXPORTER_SAMPLING_DEADLINE": "0.4",
+    "GPU_EXPORTER_LOG_LEVEL": "warning",
+}
+MakeBoard = Callable[..., Board]
+
+
+@pytest.fixture(params=[{}], ids=["often"])
+def exporter(
+    request: pytest.FixtureRequest, make_board: MakeBoard, libraries: Libraries
+) -> Iterator[Exporter]:
+    """One that reads a GPU five times a second, through pynvml; the parameter adds settings."""
+    command = [sys.executable, "-m", "gpu_bottleneck_exporter", "serve"]
+    board = make_board()
+    library = libraries.path(int(board.header.driver_branch))
+    places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
+    places |= OFTEN | request.param
+    listening = [*command, "--web.listen-address", f"{HOST}:0"]
+    with started(listening, places) as found:
+        until(lambda: bool(shown(found, "gpu_observed_seconds_total")), "time")
+        yield found
+
+
+def shown(exporter: Exporter, series: str) -> list[float]:
+    text = get(exporter.port, "/metrics")[1].decode()
+    found = re.findall(rf"^{series}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+    return [float(value) for value in found]
+
+
+def threads(pid: int) -> list[int]:
+    return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+
+
+@contextmanager
+def starved(pid: int) -> Iterator[None]:
+    """On one CPU, with what four others that burn it leave over."""
+    cpu = min(os.sched_getaffinity(0))
+    burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(BURNERS)]
+    try:
+        for burner in burners:
+            os.sched_setaffinity(burner.pid, {cpu})
+        for thread in threads(pid):
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, {cpu})
+                os.setpriority(os.PRIO_PROCESS, thread, NICE)
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def test_who_gets_no_cpu_says_so_and_does_not_blame_the_driver(exporter: Exporter) -> None:
+    available = 'gpu_exporter_signal_available{signal="own_cpu"}'
+    before = shown(exporter, "gpu_exporter_cpu_wait_seconds_total")
+
+    def starve() -> list[float]:
+        ups: list[float] = []
+
+        def tells() -> bool:
+            ups.extend(shown(exporter, "gpu_up"))
+            return shown(exporter, re.escape(available)) == [0.0]
+
+        with starved(exporter.process.pid):
+            until(tells, "that it says so")
+            for _ in range(4):
+                tells()
+        return ups
+
+    # If others want that CPU, too, one wait may be as long as the deadline; the kernel does not
+    # count it before it is over.
+    ups = settled(starve, lambda ups: "down" if 0.0 in ups else None)
+    assert set(ups) == {1.0}
+    waited = shown(exporter, "gpu_exporter_cpu_wait_seconds_total")[0] - before[0]
+    assert waited > 0
+
+
+@pytest.mark.parametrize("exporter", [PATIENT], indirect=True, ids=["patient"])
+def test_who_was_stopped_does_not_blame_the_driver(exporter: Exporter) -> None:
+    os.kill(exporter.process.pid, signal.SIGSTOP)
+    time.sleep(STOPPED_SECONDS)
+    os.kill(exporter.process.pid, signal.SIGCONT)
+    # Those of its threads that wait for a CPU now have the time up to the deadline.
+    assert shown(exporter, "gpu_up") == [1.0]
+    until(lambda: bool(shown(exporter, "gpu_observed_seconds_total")), "time, as before")
+
+
+@pytest.fixture
+def own_cpu() -> OwnCpu:
+    return OwnCpu(2.0)
+
+
+@pytest.fixture
+def worker(make_board: MakeBoard, own_cpu: OwnCpu) -> GpuWorker:
+    driver = VirtualDriver(make_board())
+    found = GpuWorker(0, driver, ALL, Settings(deadline_seconds=5.0), own_cpu=own_cpu)
+    own_cpu.beat(found._finished_tick_ns)
+    return found
+
+
+def test_a_hang_is_told_at_the_deadline_while_others_run(
+    worker: GpuWorker, own_cpu: OwnCpu
+) -> None:
+    now = worker._finished_tick_ns
+    for second in (2, 4):
+        own_cpu.beat(now + second * SECOND)
+    assert worker.hung_seconds(now + 5 * SECOND) is None
+    assert worker.hung_seconds(now + 5 * SECOND + 1) == pytest.approx(5)
+
+
+def test_a_hang_is_told_as_much_later_as_nobody_ran(worker: GpuWorker, own_cpu: OwnCpu) -> None:
+    now = worker._finished_tick_ns
+    assert worker.hung_seconds(now + 60 * SECOND) is None
+    own_cpu.beat(now + 60 * SECOND)
+    assert worker.hung_seconds(now + 62 * SECOND) is None
+    own_cpu.beat(now + 62 * SECOND)
+    assert worker.hung_seconds(now + 64 * SECOND) == pytest.approx(64)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[threading.Thread]:
+    """A thread, which the kernel says something of."""
+    ending = threading.Event()
+    thread = threading.Thread(target=ending.wait)
+    thread.start()
+    try:
+        if run_delay_ns(thread.native_id) is None:
+            pytest.skip("this kernel has no schedstat")
+        yield thread
+    finally:
+        ending.set()
+        thread.join()
+
+
+@pytest.fixture
+def asleep(
+    worker: GpuWorker, sleeper: threading.Thread, monkeypatch: pytest.MonkeyPatch
+) -> GpuWorker:
+    """A worker whose thread it is."""
+    monkeypatch.setattr(worker, "_thread", sleeper)
+    return worker
+
+
+def test_a_thread_that_alone_has_no_cpu_is_not_hung(
+    asleep: GpuWorker, own_cpu: OwnCpu, sleeper: threading.Thread
+) -> None:
+    delay = run_delay_ns(sleeper.native_id)
+    assert delay is not None
+    now = asleep._finished_tick_ns
+    asleep._delay_ns = delay - 3 * SECOND
+    for second in (2, 4, 6, 8):
+        own_cpu.beat(now + second * SECOND)
+    assert asleep.hung_seconds(now + 7 * SECOND) is None
+    assert asleep.hung_seconds(now + 9 * SECOND) == pytest.approx(9)
+
+
+def test_what_was_not_known_at_the_last_tick_is_no_delay(
+    asleep: GpuWorker, own_cpu: OwnCpu
+) -> None:
+    """There was no room to open a file, say."""
+    asleep._delay_ns = None
+    now = asleep._finished_tick_ns
+    for second in (2, 4, 6):
+        own_cpu.beat(now + second * SECOND)
+    assert asleep.hung_seconds(now + 7 * SECOND) == pytest.approx(7)
+
+
+@pytest.fixture(params=["schedstat", "none"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """One that tells how threads were scheduled, or one that does not, as in a sandbox."""
+    if request.param == "none":
+        monkeypatch.setattr(starvation, "_OWN_TASKS", Path("/proc/self/task/none"))
+    return run_delay_ns() is not None
+
+
+@pytest.mark.parametrize(("late_seconds", "starved"), [(0.4, False), (0.8, True)])
+def test_whether_it_is_starved_also_without_schedstat(
+    own_cpu: OwnCpu, late_seconds: float, *, starved: bool, kernel: bool
+) -> None:
+    own_cpu.beat(0)
+    assert own_cpu.starved is None, "nothing is known yet"
+    for at in range(1, 10):
+        own_cpu.beat(int(at * (2 + late_seconds) * SECOND))
+    assert own_cpu.starved is starved
+    assert (own_cpu.waited_seconds is not None) is kernel
+    for at in range(20, 40):
+        own_cpu.beat(at * 2 * SECOND)
+    assert own_cpu.starved is False
+
+
+def test_what_its_threads_waited_only_grows(own_cpu: OwnCpu, sleeper: threading.Thread) -> None:
+    sums = []
+    for second in range(0, 100, 2):
+        own_cpu.beat(second * SECOND)
+        assert own_cpu.waited_seconds is not None
+        sums.append(own_cpu.waited_seconds)
+    assert sums == sorted(sums)
+    assert sums[-1] > 0
+    assert sleeper.is_alive()
+
+
+def test_what_is_late_is_not_shown_as_current(worker: GpuWorker) -> None:
+    worker._open()
+    for _ in range(3):
+        worker._tick()
+        time.sleep(0.3)
+    now = worker._finished_tick_ns
+    (fresh,) = worker.snapshots(now)
+    assert fresh.readings
+    (late,) = worker.snapshots(now + 30 * SECOND)
+    assert late == replace(fresh, readings={}, totals=GpuTotals(lost_ns=fresh.totals.lost_ns))
+    assert late.up
+
+
+def test_a_gap_has_its_remedy() -> None:
+    starved = {gap.subject: gap for gap in _gaps(replace(mixed_state(), starved=True), {}, {})}
+    assert starved["own_cpu"].problem == "the exporter itself is starved of CPU"
+    assert "resources.requests.cpu" in starved["own_cpu"].remedy
+    assert not any(gap.subject == "own_cpu" for gap in _gaps(mixed_state(), {}, {}))

@@ -1,0 +1,30 @@
+"""The exporter over the driver in Python, as a separate process.
+
+    python tests/support/board_server.py BOARD PORT
+
+serves a virtual board that something else made and feeds. Port 0 lets the kernel choose.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gpu_bottleneck_exporter.commands.serve import serve
+from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.web.listen import bind
+
+
+def main(board: str, port: str) -> None:
+    """Serve the board file `board` until SIGTERM."""
+    sockets = bind(f"127.0.0.1:{port}")
+    host, bound = sockets[0].getsockname()
+    sys.stderr.write(f"serving on http://{host}:{bound}/metrics\n")
+    sys.stderr.flush()
+    serve(Settings(), lambda: VirtualDriver(Board(Path(board))), sockets)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,45 @@
+"""Waiting for what must happen, however busy the machine is."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE_SECONDS = 240.0
+"""Time allowed for what must happen: never a measure of speed, less than a test may take."""
+_PAUSE_SECONDS = 0.02
+Found = TypeVar("Found")
+Result = TypeVar("Result")
+
+
+def until(
+    condition: Callable[[], Found | None],
+    what: str | Callable[[], object],
+    unless: Callable[[], bool] = lambda: False,
+) -> Found:
+    """Wait for and return a true `condition`; fails if it never comes, or `unless` comes first.
+
+    `what` names it, or returns what is missing.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := condition()):
+        assert not unless(), f"cannot come: {what() if callable(what) else what}"
+        assert time.monotonic() < deadline, f"never came: {what() if callable(what) else what}"
+        time.sleep(_PAUSE_SECONDS)
+    return found
+
+
+def settled(measure: Callable[[], Result], wrong: Callable[[Result], object]) -> Result:
+    """The result of `measure`, repeated once if it is wrong, as other processes may disturb it."""
+    result = measure()
+    if found := wrong(result):
+        note_repeated(found)
+        return measure()
+    return result
+
+
+def note_repeated(wrong: object) -> None:
+    """List in pytest's summary that something is measured once more, as it was `wrong` at first."""
+    warnings.warn(f"measured once more: {wrong}", stacklevel=3)

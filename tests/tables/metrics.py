@@ -1,0 +1,35 @@
+"""The table of all metrics in the documentation, written from what the collectors declare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.exposition import own
+from gpu_bottleneck_exporter.exposition.render import GPU_LABELS
+from gpu_bottleneck_exporter.sampling.collector import Family
+
+
+def families() -> list[Family]:
+    """All metric families in the order of the exposition, each with all of its labels."""
+    found = [_of_gpu(family) for family in own.GPU_FAMILIES]
+    for collector in ALL:
+        per_gpu = collector.of_machine is None
+        found += map(_of_gpu, collector.families) if per_gpu else collector.families
+    return [*found, *own.FAMILIES]
+
+
+def _of_gpu(family: Family) -> Family:
+    return replace(family, labels=(*GPU_LABELS, *family.labels))
+
+
+def table() -> str:
+    """The families as a Markdown table."""
+    head = ["| Metric | Type | Labels | What it says |", "|---|---|---|---|"]
+    return "\n".join([*head, *map(_row, families())])
+
+
+def _row(family: Family) -> str:
+    labels = ", ".join(f"`{label}`" for label in family.labels)
+    said = family.help.replace("|", "\\|")
+    return f"| `{family.name}` | {family.kind} | {labels} | {said} |"

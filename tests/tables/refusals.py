@@ -1,0 +1,11 @@
+"""The table of reasons for which the exporter prescribes nothing."""
+
+from __future__ import annotations
+
+from gpu_bottleneck_exporter.prescription.model import REFUSALS
+
+
+def table() -> str:
+    """In Markdown."""
+    head = ["| Reason | Means |", "|---|---|"]
+    return "\n".join([*head, *(f"| `{reason}` | {said} |" for reason, said in REFUSALS.items())])

@@ -1,0 +1,44 @@
+"""Sections of documents that programs write, between `<!-- NAME: begin -->` and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def section(text: str, name: str) -> str:
+    """What stands between the markers of that name.
+
+    Raises ValueError when `text` does not have both, each once and in order.
+    """
+    return _parted(text, name)[1]
+
+
+def renewed(text: str, sections: Mapping[str, str]) -> str:
+    """`text` with new `sections`, by name, where it has markers of them. Raises as `section`."""
+    for name, content in sections.items():
+        if f"<!-- {name}: " in text:
+            before, _, after = _parted(text, name)
+            text = f"{before}{content}\n{after}"
+    return text
+
+
+def put(path: Path, sections: Mapping[str, str]) -> None:
+    """The same in a file, which must have at least one of them. Raises SystemExit."""
+    text = path.read_text(encoding="utf-8")
+    if not any(f"<!-- {name}: " in text for name in sections):
+        raise SystemExit(f"{path} has none of the markers of {', '.join(sections)}")
+    try:
+        path.write_text(renewed(text, sections), encoding="utf-8")
+    except ValueError as error:
+        raise SystemExit(f"{path}: {error}") from None
+
+
+def _parted(text: str, name: str) -> tuple[str, str, str]:
+    """What stands before and between the markers, and after, with the markers themselves."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    before, _, rest = text.partition(begin)
+    inside, _, after = rest.partition(end)
+    if (text.count(begin), rest.count(end), before.count(end)) != (1, 1, 0):
+        raise ValueError(f"{begin.strip()} and {end} are needed once, each on its line, in order")
+    return before + begin, inside, end + after

@@ -1,0 +1,68 @@
+"""Shell completion as a shell does it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.helptext import PROGRAM
+from support.command import environment, run
+from support.waiting import PATIENCE_SECONDS
+
+VARIABLE = "_GPU_BOTTLENECK_EXPORTER_COMPLETE"
+INSTALLED = Path(sys.executable).parent / PROGRAM
+
+
+def completed(folder: Path, *words: str) -> list[str]:
+    """What a real bash offers for the last of `words`, after the line that the README gives."""
+    script = f"""
+        source <({VARIABLE}=bash_source {PROGRAM}) || exit 3
+        COMP_WORDS=({PROGRAM} "$@") COMP_CWORD=$#
+        how=$(complete -p {PROGRAM}) || exit 4
+        "$(sed -E 's/.* -F ([^ ]+) .*/\\1/' <<<"$how")" {PROGRAM}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    result = subprocess.run(
+        ["bash", "--norc", "-c", script, "bash", *words],
+        cwd=folder,
+        env=environment(folder, PATH=f"{INSTALLED.parent}:/usr/bin:/bin"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout.split()
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash here")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("d",), ["demo", "dashboards"]),
+        (("check", "--dia"), ["--diagnose"]),
+        (("top", "--sort", "te"), ["temperature"]),
+        (("serve", "--log.level", "w"), ["warning"]),
+        (("serve", "--no-collector.po"), ["--no-collector.power"]),
+        (("dashboards", "fl"), ["fleet"]),
+        (("nonsense", "--x"), []),
+    ],
+)
+def test_bash_completes(tmp_path: Path, words: tuple[str, ...], offered: list[str]) -> None:
+    assert completed(tmp_path, *words) == offered
+
+
+@pytest.mark.parametrize(
+    ("shell", "mark"),
+    [("bash", "complete -o nosort -F"), ("zsh", "#compdef"), ("fish", "complete")],
+)
+def test_there_is_a_script_for_each_shell(tmp_path: Path, shell: str, mark: str) -> None:
+    result = run(tmp_path, **{VARIABLE: f"{shell}_source"})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert mark in result.stdout
+    assert PROGRAM in result.stdout
+    assert VARIABLE in result.stdout

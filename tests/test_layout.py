@@ -1,0 +1,47 @@
+"""The arrows between the parts of the package point one way."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import gpu_bottleneck_exporter
+
+ROOT = Path(gpu_bottleneck_exporter.__file__).parent
+PACKAGE = ROOT.name
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join((PACKAGE, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """Also those in functions, and those for types only."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            for name in node.names:
+                module = f"{node.module}.{name.name}"
+                found.add(module if module in known else str(node.module))
+    return found
+
+
+def part(module: str) -> str:
+    return module.removeprefix(f"{PACKAGE}.").partition(".")[0]
+
+
+def test_there_is_no_circle_of_imports_not_even_between_folders() -> None:
+    known = modules()
+    arrows = {module: imports(path, known) - {module} for module, path in known.items()}
+    folders: dict[str, set[str]] = {}
+    for module, others in arrows.items():
+        folders.setdefault(part(module), set()).update(map(part, others))
+    for folder, others in folders.items():
+        others.discard(folder)
+    assert list(TopologicalSorter(arrows).static_order())
+    assert list(TopologicalSorter(folders).static_order())
