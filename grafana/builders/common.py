@@ -1,10 +1,10 @@
-"""What several dashboards share: selectors, variables, causes and their colours, the verdicts."""
+"""Shared by several dashboards: selectors, variables, causes and their colours, verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builders import pack
+from builders import colours, pack
 from builders.model import (
     Json,
     Panel,
@@ -34,21 +34,21 @@ ON_GPU = "on (job, instance, gpu, uuid)"
 OF_GPU = "job, instance, gpu, uuid"
 RATE = "[$__rate_interval]"
 HOURS = f"* {pack.interval_seconds()} / 3600"
-"""Makes GPU-hours of a sum over the samples of a share."""
+"""Turns a sum over samples of a share into GPU-hours."""
 HOURS_TOLD = (
     f"Counted in steps of {pack.interval_seconds()} s, the interval of the pack's rule groups: "
-    "with another one, build the dashboards anew."
+    "with another interval, rebuild the dashboards."
 )
 NO_DATA = "No data: see the exporter's dashboard"
 OWNED = f"{ON_GPU} gpu:held:info{{{TARGETS}, {SPACE}}}"
-"""Narrows series of GPUs down to those that somebody of the namespace has."""
+"""Narrows series down to GPUs that are held from the namespace."""
 
 KNOWN = f"count(gpu:held:bool{{{TARGETS}}}) * 0"
-"""Of instances with a rule pack, whatever they hold: what makes a count of none a zero."""
+"""Zero for instances with a rule pack: added by `or`, it makes a count of none a zero."""
 
 
 def or_no_data(reading: str) -> str:
-    """What an empty panel says where that may be the answer, and may be a lack of one."""
+    """The text of a panel whose emptiness may be the answer, or a lack of data."""
     return f"{reading}, or {NO_DATA[0].lower()}{NO_DATA[1:]}"
 
 
@@ -58,13 +58,14 @@ def with_owner(expr: str) -> str:
 
 
 def cause_colours() -> dict[str, str]:
-    """For series named by a cause."""
-    return dict(palette.CAUSES)
+    """Colours of series named by a cause."""
+    causes = dict.fromkeys([*colours.CAUSES, *pack.alerts()])
+    return {cause: colours.of_cause(cause) for cause in causes}
 
 
 def causes_by_name() -> Json:
     """Shows a cause in its colour."""
-    return mapped({cause: (cause, colour) for cause, colour in palette.CAUSES.items()})
+    return mapped({cause: (cause, colour) for cause, colour in cause_colours().items()})
 
 
 def cause_column(**others: object) -> Json:
@@ -83,16 +84,16 @@ def cause_column(**others: object) -> Json:
 def causes_by_rank() -> Json:
     """Shows the rank of a primary cause as the cause."""
     ranks = sorted(pack.ranks().items(), key=lambda item: item[1])
-    return mapped({f"{rank:g}": (cause, palette.CAUSES[cause]) for cause, rank in ranks})
+    return mapped({f"{rank:g}": (cause, colours.of_cause(cause)) for cause, rank in ranks})
 
 
 def waits_colours() -> dict[str, str]:
-    """For series named by what is waited on, and for the busy time."""
+    """Colours of series named by `waiting_on`, and of busy time."""
     return {"busy": palette.BUSY, **palette.WAITING_ON}
 
 
 def target_variables(metric: str) -> list[Json]:
-    """Data source, and which targets, by a metric that all of them have."""
+    """Data source and targets; `metric` is one that all targets have."""
     within = 'cluster=~"$cluster"'
     return [
         datasource_variable(),
@@ -105,30 +106,30 @@ def target_variables(metric: str) -> list[Json]:
 
 
 def namespace_variable() -> Json:
-    """Whose: a namespace; All are also those without any."""
+    """Namespace of the job; All includes GPUs without one."""
     query = f"label_values(gpu:held:info{{{TARGETS}}}, workload_namespace)"
     return query_variable("namespace", "Namespace", query, everything=".*")
 
 
 def runbooks_variable() -> Json:
-    """Where the runbooks are."""
+    """Base address of the runbooks."""
     return constant("runbooks", pack.runbooks())
 
 
 def runbook(alert: str) -> Json:
-    """A link in the head of a panel: what to do when it shows that."""
+    """A link in the head of a panel to the runbook for what it shows."""
     return {"title": f"Runbook {alert}", "url": f"${{runbooks}}/{alert}.md", "targetBlank": True}
 
 
 def cost_variable() -> Json:
-    """What a GPU-hour costs."""
+    """Cost of a GPU-hour."""
     return textbox("cost", "Cost of a GPU-hour (like 2.5; 0: none)", "0")
 
 
 def cost_of(hours: str) -> str:
-    """`hours` in money; nothing where no cost is typed in."""
-    # With an exponent, an empty box makes the name of a metric that there is not, and no error. A
-    # leading zero would do as well, but makes an octal number of 10.
+    """`hours` in money; nothing if no cost is entered."""
+    # With the exponent, an empty box becomes the name of an unknown metric instead of an error.
+    # A leading zero would do the same, but turns 10 into an octal number.
     return f"{hours} * ${{cost}}e0 unless on () vector(1) * ${{cost}}e0 == 0"
 
 
@@ -141,20 +142,20 @@ _TO_GPU = (
 _OPENS = "open"
 _RUNBOOK = "${runbooks}/${__data.fields.page}"
 _ALL_RUNBOOKS = "."
-"""Below the folder of the runbooks: that folder. Of a GPU without a cause."""
+"""The folder of the runbooks itself, for a GPU without a cause."""
 UNCOLOURED: Json = {"mode": "fixed", "fixedColor": "transparent"}
-"""For cells with a coloured ground: one without a value has none; mappings have their own."""
+"""For cells with a coloured background: without a value it is transparent; mappings win."""
 _COLUMNS = ("cluster", "instance", "gpu", "owner", "cause", "Value #B", "Value #C", "Value #D")
 _MORE_COLUMNS = ("Value #E", "Value #F", "Value #G", "runbook", "job", "uuid", "page")
 _ROW = f"cluster, {OF_GPU}"
 
 
 def verdicts(title: str, selector: str, *, height: int) -> Panel:
-    """One row for each GPU that somebody has: whose, how busy, what is wrong, since when."""
+    """One row for each held GPU: whose, how busy, what is wrong, since when."""
     owned = f"{ON_GPU} gpu:held:info{{{selector}, {SPACE}}}"
     return table(
         title,
-        "Each GPU that somebody has, the most expensive one first. The cause is the first one with "
+        "Each GPU that somebody holds, the most expensive first. The cause is the first one with "
         "enough evidence; none: it is used well, or too young to be judged (10 minutes). Lost is "
         "counted over the time shown. A click on the cause leads to the GPU, the last column to "
         f"the runbook. {HOURS_TOLD}",
@@ -225,7 +226,7 @@ def _verdict_columns() -> Sequence[Json]:
         override("Value #F", displayName="Since", **narrow(115), unit="dateTimeFromNow"),
         override("Value #G", displayName="GPU-hours lost", **narrow(145), unit=AMOUNT, decimals=1),
         override("page", mappings=[pages], noValue=_ALL_RUNBOOKS),
-        # As Grafana says it up to 12.1, and later.
+        # Two spellings: up to Grafana 12.1, and later.
         *(
             override(name, custom_hidden=True, custom_hideFrom={"viz": True})
             for name in ("job", "uuid", "page")

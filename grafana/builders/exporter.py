@@ -29,7 +29,7 @@ OURS = f"on (job, instance) {OF_US}"
 UP, BAD = palette.WAITING_ON["unknown"], WARN
 _FROM_ONE = {"color": BAD, "value": 1}
 _KNOWN = f"count(gpu_up{{{TARGETS}}}) * 0"
-"""Where exporters tell of GPUs at all: what makes a count of none a zero."""
+"""Zero where exporters report GPUs at all: added by `or`, it makes a count of none a zero."""
 NO_EXPORTER = "No data: does Prometheus scrape the exporters?"
 
 
@@ -37,7 +37,7 @@ def _answers() -> list[Panel]:
     return [
         states(
             "Targets",
-            "Whether Prometheus reaches each exporter; those that have not answered for 6 hours "
+            "Whether Prometheus reaches each exporter. Those that have not answered for 6 hours "
             "are left out.",
             [
                 Query(
@@ -53,7 +53,7 @@ def _answers() -> list[Panel]:
         ),
         stats(
             "GPUs",
-            "GPUs that answered their driver within the deadline, and those that did not.",
+            "GPUs that answered the driver's calls within the deadline, and those that did not.",
             [
                 Query(f"count(gpu_up{{{TARGETS}}} == 1) or {_KNOWN}", "answer", instant=True),
                 Query(f"count(gpu_up{{{TARGETS}}} == 0) or {_KNOWN}", "do not", instant=True),
@@ -66,8 +66,8 @@ def _answers() -> list[Panel]:
         ),
         stats(
             "Rules",
-            "Whether the rule pack is loaded: without it there are no causes. More than once is "
-            "as bad as not at all.",
+            "Whether the rule pack is loaded, without which there are no causes. Loaded more "
+            "than once is as bad as not at all.",
             [Query("count(gpu:threshold:evidence)", "loaded", instant=True)],
             "none",
             defaults={
@@ -80,7 +80,7 @@ def _answers() -> list[Panel]:
         ),
         table(
             "GPUs that do not answer",
-            "The reason is in the exporter's log and on its status page.",
+            "The exporter's log and status page give the reason.",
             [
                 Query(
                     f"max by (instance, gpu, uuid) (gpu_up{{{TARGETS}}} == 0)",
@@ -100,7 +100,7 @@ def _answers() -> list[Panel]:
         ),
         table(
             "Versions",
-            "Of the exporter and its Python; simulated: the GPUs are made up (demo).",
+            "Versions of the exporter and its Python. Simulated: the GPUs are made up (demo).",
             [
                 Query(
                     "max by (instance, version, python_version) "
@@ -131,7 +131,7 @@ def _fresh() -> list[Panel]:
     return [
         lines(
             "Age of the last success, by collector",
-            "Of the exporter on which it is longest ago. Most collectors read once a second, "
+            "On the exporter where it is longest ago. Most collectors read once a second; "
             "health, link and processes every 10 s.",
             [Query(f"time() - min by (collector) ({last})", "{{collector}}")],
             "s",
@@ -140,8 +140,8 @@ def _fresh() -> list[Panel]:
         ),
         lines(
             "Collectors that fail",
-            "On how many exporters a collector's last reading did not succeed completely on every "
-            "GPU that supports it; the log says why, once.",
+            "The number of exporters on which a collector's last reading failed on a GPU that "
+            "supports it, even in part. The log gives the reason, once.",
             [
                 Query(
                     f"sum by (collector) (1 - gpu_exporter_collector_success{{{TARGETS}}})",
@@ -154,8 +154,8 @@ def _fresh() -> list[Panel]:
         ),
         lines(
             "Time that is not accounted for",
-            "The share of time, of all GPUs, of which it is not known whether they were busy; and "
-            "the part of it that the driver dropped before it was read.",
+            "The share of time, over all GPUs, for which it is unknown whether they were busy, "
+            "and the part of it that the driver dropped before it was read.",
             [
                 Query(
                     f"sum(rate(gpu_unobserved_seconds_total{{{TARGETS}}}{RATE})) "
@@ -176,8 +176,8 @@ def _fresh() -> list[Panel]:
         ),
         lines(
             "Duration of a reading, by collector",
-            "Over all GPUs of an exporter, of the slowest one. Readings run in the background: a "
-            "scrape does not wait for them.",
+            "Over all GPUs of an exporter, on the slowest exporter. Readings run in the "
+            "background: a scrape does not wait for them.",
             [
                 Query(
                     f"max by (collector) (gpu_exporter_collector_duration_seconds{{{TARGETS}}})",
@@ -196,9 +196,9 @@ def _sees() -> list[Panel]:
     return [
         table(
             "Signals",
-            "On how many nodes it is known whether every GPU that is up, or the host, gives the "
-            "signal, and on how many it is missing. It is not known where the collectors that "
-            "read it are off.",
+            "Nodes for which it is known whether every GPU that is up, or the host, gives the "
+            "signal, and nodes where it is missing. It is unknown where the collectors that read "
+            "the signal are off.",
             [
                 Query(f"count by (signal) ({given})", table=True),
                 Query(
@@ -227,8 +227,8 @@ def _sees() -> list[Panel]:
         ),
         table(
             "Where signals are missing",
-            "The series built on the signal are absent or coarser there; `check` on the node tells "
-            "the remedy.",
+            "Series built on the signal are absent or coarser there. `check` on the node reports "
+            "how to fix it.",
             [Query(f"{given} == 0", table=True)],
             "none",
             height=10,
@@ -248,7 +248,7 @@ def _costs() -> list[Panel]:
     return [
         lines(
             "CPU",
-            "Cores that the exporter itself uses, driver included.",
+            "Cores that the exporter uses, the driver included.",
             [Query(f"rate(process_cpu_seconds_total{{{TARGETS}}}{RATE}) and {OURS}", by)],
             "short",
             reaches=0.1,
@@ -263,7 +263,7 @@ def _costs() -> list[Panel]:
         ),
         lines(
             "Inside the driver",
-            "Seconds of each second that its threads spend inside driver calls.",
+            "Share of time that its threads spend inside driver calls.",
             [Query(f"rate(gpu_exporter_driver_seconds_total{{{TARGETS}}}{RATE})", by)],
             "percentunit",
             reaches=0.05,
@@ -271,21 +271,22 @@ def _costs() -> list[Panel]:
         ),
         lines(
             "Driver calls",
-            "Calls into the driver in a second.",
+            "Calls into the driver per second.",
             [Query(f"rate(gpu_exporter_driver_calls_total{{{TARGETS}}}{RATE})", by)],
             "cps",
             width=8,
         ),
         lines(
             "Duration of a scrape",
-            "As Prometheus sees it. A scrape renders what is known and calls no driver.",
+            "As Prometheus measures it. A scrape renders what is known and does not call the "
+            "driver.",
             [Query(f"scrape_duration_seconds{{{TARGETS}}} and {OURS}", by)],
             "s",
             width=8,
         ),
         lines(
             "Samples of a scrape",
-            "Series that the exporter shows.",
+            "Series that the exporter returns.",
             [Query(f"scrape_samples_scraped{{{TARGETS}}} and {OURS}", by)],
             "short",
             width=8,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from builders import pack
+from builders import pack, prescriptions
+from builders.colours import OTHER_CAUSE
 from builders.common import (
     FLEET_UID,
     HOURS,
@@ -59,21 +60,21 @@ _UNEXPLAINED = SUMMED.replace("{", '{cause="unexplained_low_utilization", ', 1)
 LOST_HOURS = f"(sum(sum_over_time({SUMMED}[$__range])) or {KNOWN}) {HOURS}"
 OF_TARGETS = f'ALERTS{{alertstate="firing", alertname=~"Gpu.+", {TARGETS}}}'
 FIRING = f'{OF_TARGETS} or ALERTS{{alertstate="firing", alertname=~"Gpu.+", {OF_NO_TARGET}}}'
-NO_CAUSE = {"other": "#9097A3", "nothing": palette.WAITING_ON["unallocated"]}
-"""Neither a zero nor a rest has a colour that looks like a cause."""
+NO_CAUSE = {"other": OTHER_CAUSE, "nothing": palette.WAITING_ON["unallocated"]}
+"""A zero and the rest must not look like a cause."""
 LARGEST = 10
 """More colours cannot be told apart."""
 MOST = f"topk({LARGEST}, sum by (cause) (sum_over_time({SUMMED}[$__range] @ end())))"
-"""The causes that cost most over the time shown, whenever asked within it."""
+"""The causes that cost most over the time shown, the same at every point of it."""
 
 
 def _counted(expr: str) -> str:
-    """How many; none where GPUs are known and none is like that."""
+    """A count, 0 where GPUs are known and none matches."""
     return f"count({expr}) or {KNOWN}"
 
 
 _OF_ANYBODY = f"gpu:held:bool{{{TARGETS}, {SPACE}}}"
-# They have no namespace: with one chosen there is no number, rather than a zero.
+# Free GPUs have no namespace: with one chosen there is no number, rather than a zero.
 FREE = (
     f"count({_OF_ANYBODY} == 0 unless {ON_GPU} gpu:tenants:count{{{TARGETS}}}) "
     f"or count({_OF_ANYBODY}) * 0"
@@ -107,10 +108,11 @@ def _counts() -> Panel:
     return stats(
         "GPUs",
         "Underused: busy for less than half of the time. Held and idle: practically unused, "
-        "servers without requests among them. Busy, inefficient: it works and few of its SMs do. "
-        "Blind: signals are missing for causes of this kind. No cause to name: held, old enough "
-        "to be judged, no cause has enough evidence. Held: somebody has it. Free: nobody has. A "
-        "GPU may count as several. With a namespace chosen, none is free: free GPUs are nobody's.",
+        "including servers without requests. Busy, inefficient: it works, but few of its SMs do. "
+        "Blind: signals for causes of this kind are missing. No cause to name: held, old enough "
+        "to be judged, and no cause has enough evidence. Held: somebody has it. Free: nobody has "
+        "it. A GPU may be in several groups. With a namespace chosen there are no free GPUs, "
+        "because they belong to no namespace.",
         [Query(expr, name, instant=True) for name, expr in queries.items()],
         "none",
         width=24,
@@ -126,7 +128,7 @@ def _counts() -> Panel:
 
 
 def _blind_now() -> str:
-    """How many by the kind of causes, without its `_causes`; a zero where none is blind."""
+    """Blind GPUs by kind of causes, without its `_causes`; a zero where none is blind."""
     blind = f"gpu:blind:bool{{{TARGETS}}} and {OWNED}"
     named = f'label_replace({blind}, "kind", "$1", "blind", "(.+)_causes")'
     none = f'label_replace({KNOWN}, "kind", "nothing", "", "")'
@@ -137,9 +139,9 @@ def _lost_over_time() -> Panel:
     return lines(
         "Lost GPUs, by cause",
         "How many GPUs' worth of work is lost at a time, each GPU under one cause: the idle time "
-        "of those that wait, the idle SMs of those that work in vain, all of those that are down. "
-        f"The area is GPU-hours. The {LARGEST} causes that cost most over the time shown; other: "
-        "all else.",
+        "of GPUs that wait, the idle SMs of GPUs that work in vain, all time of GPUs that are "
+        f"down. The area is GPU-hours. Shown are the {LARGEST} causes that cost most over the "
+        "time shown; other: all the rest.",
         [
             Query(f"sum by (cause) ({SUMMED}) and on (cause) {MOST}", "{{cause}}", step="1m"),
             Query(f"sum({SUMMED} unless on (cause) {MOST})", "other", step="1m"),
@@ -202,7 +204,7 @@ def _totals() -> list[Panel]:
         ),
         stats(
             "Share of what is held",
-            "GPU-hours lost, of those that somebody had a GPU.",
+            "GPU-hours lost, as a share of the GPU-hours for which somebody held a GPU.",
             [Query(f"({lost} or {KNOWN}) / ({held} > 0)", "lost", instant=True)],
             "percentunit",
             no_value=or_no_data("None held"),
@@ -210,7 +212,7 @@ def _totals() -> list[Panel]:
         ),
         stats(
             "Unexplained",
-            "The part of the loss for which no cause has enough evidence: the measure of the rules "
+            "The share of the loss for which no cause has enough evidence. It measures the rules "
             "themselves.",
             [Query(unexplained, "unexplained", instant=True)],
             "percentunit",
@@ -219,17 +221,17 @@ def _totals() -> list[Panel]:
         ),
         stats(
             "Cost of what is lost",
-            "GPU-hours lost times the cost of a GPU-hour, in the currency in which it is typed in "
-            "above: a number with a point, like 2.5.",
+            "GPU-hours lost times the cost of a GPU-hour, in the currency of the number entered "
+            "above (with a point, like 2.5).",
             [Query(cost_of(LOST_HOURS), "cost", instant=True)],
             AMOUNT,
-            no_value=or_no_data("No cost typed in"),
+            no_value=or_no_data("No cost entered"),
             **size,
         ),
         stats(
             "Used well, used very well",
-            "Share of the held GPUs that are busy for 70 % of the time and more, and for 85 % and "
-            "more: what a fleet may be measured by (cluster:gpus_used:ratio).",
+            "Shares of the held GPUs that are busy for at least 70 % and at least 85 % of the "
+            "time: a measure for a fleet (cluster:gpus_used:ratio).",
             [Query(expr, name, instant=True) for name, expr in used.items()],
             "percentunit",
             no_value=or_no_data("None held"),
@@ -243,8 +245,8 @@ def _owners() -> Panel:
     most = f"topk(20, {hours} {HOURS})"
     return table(
         "Who loses most",
-        "GPU-hours lost over the time shown, by owner and cause, the 20 largest, and what they "
-        f"cost, where a cost is typed in above. {HOURS_TOLD}",
+        "GPU-hours lost over the time shown, by owner and cause, the 20 largest; and their cost, "
+        f"if one is entered above. {HOURS_TOLD}",
         [Query(most, table=True), Query(cost_of(most), table=True)],
         AMOUNT,
         sort="GPU-hours lost",
@@ -274,10 +276,9 @@ def _alerts() -> list[Panel]:
     return [
         table(
             "Firing alerts",
-            "For how many GPUs and on how many nodes each alert fires, whatever Alertmanager "
-            "silences or inhibits included. Without GPUs: it is about nodes; without nodes: about "
-            "the rules. `owner` says who can do something: job or platform. The name leads to the "
-            "runbook.",
+            "On how many GPUs and nodes each alert fires, including alerts that Alertmanager "
+            "silences or inhibits. Without GPUs, it is about nodes; without nodes, about the "
+            "rules. `owner` is who can act: job or platform. The name leads to the runbook.",
             [
                 Query(f"max by ({by}) ({FIRING})", table=True),
                 Query(f"count by ({by}) (group by ({by}, uuid) ({of_gpus}))", table=True),
@@ -328,8 +329,8 @@ def _coverage() -> list[Panel]:
     return [
         lines(
             "Blind GPUs",
-            "Held GPUs for which a kind of causes cannot be told, as signals are missing. `check` "
-            "on the node names each gap and its remedy.",
+            "Held GPUs for which a kind of causes cannot be determined, because signals are "
+            "missing. `check` on the node names each gap and how to fix it.",
             [
                 Query(f"count by (blind) ({blind})", "{{blind}}", step="5m"),
                 Query(f"{KNOWN} unless on () ({blind})", "nothing", step="5m"),
@@ -342,8 +343,8 @@ def _coverage() -> list[Panel]:
         ),
         lines(
             "GPUs held and free",
-            "Held by a process or assigned by a scheduler, and free. With a namespace chosen, none "
-            "is free: free GPUs are nobody's.",
+            "Held: by a process, or assigned by a scheduler. With a namespace chosen there are "
+            "no free GPUs, because they belong to no namespace.",
             [Query(_counted(HELD), "held", step="5m"), Query(FREE, "free", step="5m")],
             "none",
             colours={
@@ -378,6 +379,7 @@ def dashboard() -> Dashboard:
         rows=[
             Row("Which GPUs are wasted, and what fires", [_counts(), *_alerts(), _owners()]),
             Row("GPU by GPU", [verdicts("Verdicts", TARGETS, height=13)]),
+            Row("What would help", prescriptions.of_fleet()),
             Row("What is lost", [_lost_over_time(), _lost_by_cause(), *_totals()]),
             Row("What cannot be seen", _coverage()),
         ],

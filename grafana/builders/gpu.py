@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders import pack
+from builders import pack, prescriptions
 from builders.common import (
     CHOSEN,
     GPU_UID,
@@ -46,7 +46,7 @@ def _sum(metric: str, *, by: str = "", where: str = "") -> str:
 
 
 def _rate(metric: str, *, by: str = "", where: str = "") -> str:
-    """What the chosen GPUs count in a second, together."""
+    """The summed rate of a counter over the chosen GPUs, per second."""
     return f"sum{_by(by)} (rate({metric}{{{where}{CHOSEN}}}{RATE}))"
 
 
@@ -62,10 +62,11 @@ def _by(labels: str) -> str:
 def _verdict() -> list[Panel]:
     return [
         verdicts("Verdict", CHOSEN, height=5),
+        prescriptions.of_gpus(height=5),
         states(
             "Primary cause",
-            "The first cause with enough evidence, over time; a gap: none. It takes some minutes "
-            "to show, as it is judged over 10.",
+            "The first cause with enough evidence, over time. A gap means none. It takes some "
+            "minutes to appear, because it is judged over 10 minutes.",
             [Query(f"min by ({OF_GPU}) (gpu:cause:rank{{{CHOSEN}}})", NAMED)],
             [causes_by_rank()],
             width=24,
@@ -75,8 +76,8 @@ def _verdict() -> list[Panel]:
         _evidence_table(),
         lines(
             "Evidence over time",
-            "How much speaks for each cause, of the GPU for which it is most. Causes for which "
-            "nothing speaks are left out.",
+            "The evidence for each cause, on the GPU where it is strongest. Causes without any "
+            "are left out.",
             [Query(f"max by (cause) (gpu:cause:evidence{{{CHOSEN}}}) > 0", "{{cause}}")],
             "percentunit",
             colours=cause_colours(),
@@ -91,10 +92,10 @@ def _verdict() -> list[Panel]:
 def _evidence_table() -> Panel:
     return table(
         "Evidence",
-        "Every cause that was weighed, so that a wrong verdict can be seen: 1 is certain, 0 ruled "
-        "out. The first one in the order of the rules that reaches the threshold is the primary "
-        "cause, not the largest. A cause that is missing could not be weighed: a signal is absent, "
-        "or the GPU is used well.",
+        "Every cause that was weighed, so that a wrong verdict can be recognised: 100 % is "
+        "certain, 0 % is ruled out. The primary cause is the first one in the order of the rules "
+        "that reaches the threshold, not the one with the most evidence. A cause that is missing "
+        "could not be weighed: a signal is absent, or the GPU is used well.",
         [
             Query(
                 f"max by ({OF_GPU}, cause) (gpu:cause:evidence{{{CHOSEN}}})",
@@ -141,8 +142,8 @@ def _time() -> list[Panel]:
     return [
         lines(
             "Busy, and idle by what it waited for",
-            "All of the observed time: busy, and idle by what the processes that feed the GPU were "
-            "waiting for. It adds up to 100 %.",
+            "All of the observed time: busy, and idle by what the processes that feed the GPU "
+            "were waiting for. It adds up to 100 %.",
             [
                 Query(f"{_rate('gpu_busy_seconds_total')} / ({observed} > 0)", "busy"),
                 Query(
@@ -153,7 +154,7 @@ def _time() -> list[Panel]:
             ],
             "percentunit",
             colours=waits_colours(),
-            # What it waits for is to be seen first.
+            # The waits matter most, so busy time is pale.
             overrides=[override("busy", custom_fillOpacity=25)],
             stacked=True,
             share=True,
@@ -163,9 +164,8 @@ def _time() -> list[Panel]:
         ),
         lines(
             "Activity",
-            "Busy says that a kernel ran, SM active how much of the GPU it used. Tensor, FP32 and "
-            "DRAM are shares of the peak. All but busy and memory controller are missing before "
-            "Hopper.",
+            "Busy: a kernel ran. SM active: how much of the GPU it used. Tensor, FP32 and DRAM "
+            "are shares of the peak. Before Hopper there is only busy and memory controller.",
             [
                 Query(_mean("gpu:busy:ratio_rate5m"), "busy"),
                 Query(_mean("gpu:sm_active:ratio_rate5m"), "SM active"),
@@ -229,17 +229,17 @@ def _feeders() -> list[Panel]:
     return [
         _waterfall(
             "What the workers did",
-            "Seconds of each second, of all workers together: 4 is four workers' time. Queue is "
-            "waiting for the main process or for work, which is good. Several threads in a worker "
-            "count for more than one.",
+            "Seconds per second, of all workers together: 4 is the time of four workers. Queue "
+            "is waiting for the main process or for work, which is good. A worker with several "
+            "threads counts for more than one.",
             "worker",
             WAIT["worker_cpu"],
         ),
         _waterfall(
             "What the main process did",
-            "Seconds of each second, of the processes that hold the GPU. Runs: all threads; it "
-            "also runs while it waits for the GPU by spinning. Queue is waiting for the workers or "
-            "for the GPU.",
+            "Seconds per second, of the processes that hold the GPU. Runs includes all threads, "
+            "and spinning while they wait for the GPU. Queue is waiting for the workers or for "
+            "the GPU.",
             "main",
             WAIT["host_code"],
         ),
@@ -257,8 +257,8 @@ def _cpu() -> list[Panel]:
     return [
         lines(
             "CPU of the job, and its limit",
-            "Cores that its processes use, are allowed by the limit of their control groups, and "
-            "are in their CPU set.",
+            "Cores that its processes use, that the limit of their control groups allows, and "
+            "that are in their CPU set.",
             [
                 Query(_rate("gpu_feeder_cpu_seconds_total", by="role"), "{{role}}"),
                 Query(f"max (gpu_feeder_cpu_limit_cores{{{CHOSEN}}})", "limit"),
@@ -274,7 +274,7 @@ def _cpu() -> list[Panel]:
         ),
         lines(
             "Throttled by the limit",
-            "The share of CPU time that the limit took away, which is the throughput that is lost.",
+            "The share of CPU time that the limit took away, which is the throughput lost.",
             [Query(f"max (gpu:throttled:ratio_rate5m{{{CHOSEN}}})", "throttled")],
             "percentunit",
             colours={"throttled": WAIT["cpu_quota"]},
@@ -284,7 +284,7 @@ def _cpu() -> list[Panel]:
         ),
         lines(
             "Idle CPUs of the node",
-            "The share of the node's CPUs with nothing to do, of the busiest node.",
+            "The share of the node's CPUs with nothing to do, on the busiest node.",
             [Query(f"min ({host})", "idle")],
             "percentunit",
             colours={"idle": WAIT["asleep"]},
@@ -303,8 +303,8 @@ def _io() -> list[Panel]:
         lines(
             "What the job reads and writes",
             "Read and written: from and to storage, past the page cache. Evicted: read before, "
-            "dropped from memory and read again. Network: of its network namespace, that is of the "
-            "node with hostNetwork.",
+            "dropped from memory and read again. Received and sent: in its network namespace, "
+            "which is the node's with hostNetwork.",
             [
                 Query(_rate("gpu_feeder_read_bytes_total"), "read"),
                 Query(_rate("gpu_feeder_written_bytes_total"), "written"),
@@ -343,7 +343,7 @@ def _io() -> list[Panel]:
         ),
         lines(
             "Busiest disk of the node",
-            "The share of time in which it had something to do, whoever uses it.",
+            "The share of time in which the disk had work, whoever caused it.",
             [Query(f"max ({disks})", "disk")],
             "percentunit",
             colours={"disk": WAIT["storage"]},
@@ -358,7 +358,7 @@ def _host_memory() -> list[Panel]:
     return [
         lines(
             "Host memory of the job",
-            "What its control groups use, page cache included, and their limit.",
+            "What its control groups use, including page cache, and their limit.",
             [
                 Query(f"max (gpu_feeder_memory_used_bytes{{{CHOSEN}}})", "used"),
                 Query(f"max (gpu_feeder_memory_limit_bytes{{{CHOSEN}}})", "limit"),
@@ -369,8 +369,8 @@ def _host_memory() -> list[Panel]:
         ),
         lines(
             "Shared memory",
-            "The used share of the job's /dev/shm, through which workers hand their batches over: "
-            "when it is full they die.",
+            "The used share of the job's /dev/shm, through which workers pass their batches. "
+            "When it is full, they die.",
             [Query(f"max (gpu:shm:used_ratio{{{CHOSEN}}})", "used")],
             "percentunit",
             colours={"used": WAIT["memory"]},
@@ -380,8 +380,8 @@ def _host_memory() -> list[Panel]:
         ),
         lines(
             "Workers, and their starts",
-            "Loader workers now, and those started in 10 minutes. Many starts: they are made anew "
-            "each epoch.",
+            "Loader workers now, and those started within 10 minutes. Many starts: workers are "
+            "recreated every epoch.",
             [
                 Query(_sum("gpu:workers:count"), "workers"),
                 Query(_sum("gpu:worker_starts:increase10m"), "started in 10 min"),
@@ -401,9 +401,10 @@ def _device() -> list[Panel]:
         *_links(),
         lines(
             "Errors",
-            "XIDs, ECC errors and PCIe replays within 10 minutes. 13, 31, 43, 45, 68 and 109 come "
-            "from the application, other XIDs from the hardware or the driver. An XID's first "
-            "event makes its series: here it shows from the second one on, among alerts at once.",
+            "XIDs, ECC errors and PCIe replays within 10 minutes. XIDs 13, 31, 43, 45, 68 and "
+            "109 come from the application, others from the hardware or the driver. An XID's "
+            "series starts with its first event, so it shows here from the second event on, and "
+            "in alerts at once.",
             [
                 Query(_increase("gpu_xid_errors_total", "xid"), "XID {{xid}}"),
                 Query(_increase("gpu_ecc_errors_total", "kind"), "ECC {{kind}}"),
@@ -423,9 +424,9 @@ def _increase(metric: str, label: str) -> str:
 def _device_memory() -> list[Panel]:
     return [
         lines(
-            "Memory of the GPU",
-            "Allocated by processes, caches of frameworks included, and installed. Free memory and "
-            "idle SMs ask for a larger batch.",
+            "GPU memory",
+            "Allocated by processes, including caches of frameworks, and installed. If memory is "
+            "free and SMs idle, try a larger batch.",
             [
                 Query(_sum("gpu_memory_used_bytes"), "used"),
                 Query(_sum("gpu_memory_total_bytes"), "installed"),
@@ -435,9 +436,9 @@ def _device_memory() -> list[Panel]:
             limits=["installed"],
         ),
         lines(
-            "Used share of the GPU's memory",
-            "Near the upper line and growing, it will run out; below the lower one there is room "
-            "for a larger batch.",
+            "GPU memory, share used",
+            "Close to the upper line and growing: it will run out. Below the lower line: there "
+            "is room for a larger batch.",
             [Query(f"max (gpu:memory:used_ratio{{{CHOSEN}}})", "used")],
             "percentunit",
             colours={"used": WAIT["memory"]},
@@ -452,8 +453,8 @@ def _power() -> list[Panel]:
     return [
         lines(
             "Power",
-            "Drawn, and the limit. Much less than the limit at full utilization: little of the GPU "
-            "works.",
+            "Drawn, and the limit. Much less than the limit at full utilization means that "
+            "little of the GPU works.",
             [
                 Query(_sum("gpu_power_watts"), "drawn"),
                 Query(_sum("gpu_power_limit_watts"), "limit"),
@@ -463,9 +464,9 @@ def _power() -> list[Panel]:
             limits=["limit"],
         ),
         lines(
-            "SM clock, of the highest",
-            "The clock falls by itself when a GPU idles. Below the lines while it is busy, "
-            "something holds it down.",
+            "SM clock, share of the maximum",
+            "The clock falls by itself when the GPU idles. If it is below the lines while the "
+            "GPU is busy, something holds it down.",
             [Query(f"min (gpu:clock:ratio_avg5m{{{CHOSEN}}})", "clock")],
             "percentunit",
             colours={"clock": WAIT["storage"]},
@@ -475,15 +476,15 @@ def _power() -> list[Panel]:
         ),
         lines(
             "Throttled, by reason",
-            "The share of time in which the reason held the clocks down. `power_cap` now and then "
-            "is healthy under full load.",
+            "The share of time in which the reason held the clocks down. `power_cap` now and "
+            "then is healthy under full load.",
             [Query(f"max by (reason) (gpu:throttle:ratio_rate5m{{{CHOSEN}}})", "{{reason}}")],
             "percentunit",
             share=True,
         ),
         lines(
             "Temperature",
-            "Of the hottest of the GPUs chosen, and where the driver begins to slow it down.",
+            "Temperature of the hottest GPU chosen, and where the driver starts to slow it down.",
             [
                 Query(f"max by (sensor) (gpu_temperature_celsius{{{CHOSEN}}})", "{{sensor}}"),
                 Query(f"min ({limits})", "slows down"),
@@ -499,8 +500,8 @@ def _links() -> list[Panel]:
     return [
         lines(
             "PCIe and NVLink traffic",
-            "PCIe: to and from the host; NVLink: between GPUs. Missing before Hopper. Capacity is "
-            "that of one direction of PCIe.",
+            "PCIe: to and from the host. NVLink: between GPUs. Not available before Hopper. "
+            "Capacity is that of PCIe in one direction.",
             [
                 Query(_rate("gpu_pcie_receive_bytes_total"), "PCIe received"),
                 Query(_rate("gpu_pcie_transmit_bytes_total"), "PCIe sent"),
@@ -518,7 +519,7 @@ def _links() -> list[Panel]:
             limits=["PCIe capacity"],
         ),
         lines(
-            "PCIe link, of what it supports",
+            "PCIe link, share of the maximum",
             "Lanes and generation in use. The generation falls while the GPU idles; fewer lanes "
             "are a fault.",
             [
@@ -539,7 +540,7 @@ def _siblings() -> list[Panel]:
     return [
         lines(
             "Job: busy",
-            "All GPUs of the same job, on whatever node. One below the others is starved or has "
+            "All GPUs of the same job, on any node. A GPU below the others is starved or has "
             "less to do; in a synchronous job the others wait for it and look busy.",
             [Query(_of_job("gpu:busy:ratio_rate10m"), NAMED)],
             "percentunit",
@@ -550,7 +551,7 @@ def _siblings() -> list[Panel]:
             **size,
         ),
         lines(
-            "Job: power, of the limit",
+            "Job: power, share of the limit",
             "All GPUs of the same job. One that draws more has more to do than the others, which "
             "wait for it.",
             [Query(_of_job("gpu:power:ratio_avg5m"), NAMED)],
@@ -560,8 +561,8 @@ def _siblings() -> list[Panel]:
             **size,
         ),
         lines(
-            "Job: SM clock, of the highest",
-            "All GPUs of the same job. A slower one holds up the others.",
+            "Job: SM clock, share of the maximum",
+            "All GPUs of the same job. A slower one delays the others.",
             [Query(_of_job("gpu:clock:ratio_avg5m"), NAMED)],
             "percentunit",
             share=True,

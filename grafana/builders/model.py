@@ -32,10 +32,10 @@ class Query:
     table: bool = False
     instant: bool = False
     step: str | None = None
-    """The smallest distance of two points."""
+    """The smallest step between two points."""
 
     def json(self, number: int) -> Json:
-        """As Grafana has it, the `number`th of its panel."""
+        """Grafana's form of the `number`th query of a panel."""
         once = self.table or self.instant
         return {
             "datasource": DATASOURCE,
@@ -69,11 +69,11 @@ class Panel:
     below_is_bad: bool = False
     transformations: Sequence[Json] = ()
     links: Sequence[Json] = ()
-    """In its head: there with and without data."""
+    """In the head of the panel, with and without data."""
     no_value: str = NOTHING
 
     def json(self, number: int, x: int, y: int) -> Json:
-        """As Grafana has it, at that place."""
+        """Grafana's form, at that place."""
         return {
             "id": number,
             "type": self.kind,
@@ -207,7 +207,7 @@ def _lined_up(panels: Sequence[Panel], number: int, y: int) -> tuple[list[Json],
 
 # --- Variables and annotations --------------------------------------------------------------------
 def datasource_variable() -> Json:
-    """Which Prometheus."""
+    """The Prometheus to query."""
     return {
         "name": "datasource",
         "label": "Data source",
@@ -254,7 +254,7 @@ def query_variable(
 
 
 def constant(name: str, value: str) -> Json:
-    """A hidden variable, to be changed where the dashboard is provisioned."""
+    """A hidden variable, to change where the dashboard is provisioned."""
     return {
         "name": name,
         "label": name,
@@ -268,7 +268,7 @@ def constant(name: str, value: str) -> Json:
 
 
 def textbox(name: str, label: str, value: str) -> Json:
-    """Something to type in."""
+    """A text box."""
     return {
         "name": name,
         "label": label,
@@ -301,7 +301,7 @@ def coloured(name: str, colour: str) -> Json:
 
 
 def override(name: str, /, **properties: object) -> Json:
-    """Properties of the field of that name; after `custom`, an underscore stands for a dot."""
+    """Properties of the field of that name; `custom_x` stands for `custom.x`."""
     return _override({"id": "byName", "options": name}, properties)
 
 

@@ -28,7 +28,7 @@ def _read() -> Iterator[dict[str, Any]]:
 
 
 def threshold(name: str) -> float:
-    """The number of `gpu:threshold:<name>`. Raises KeyError for one that is not there."""
+    """The number of `gpu:threshold:<name>`. Raises KeyError if there is none."""
     found = {rule["record"]: rule["expr"] for rule in _rules() if "record" in rule}
     return _number(found[THRESHOLD + name])
 
@@ -53,14 +53,14 @@ def runbooks() -> str:
 
 
 def interval_seconds() -> int:
-    """How far apart two samples of what is lost are."""
+    """Seconds between two samples of the loss."""
     lost = (rule for rule in _rules() if rule.get("record") == "gpu:bottleneck:lost_ratio")
     (interval,) = {rule["interval"] for rule in lost}
     return seconds(interval)
 
 
 def blind_kinds() -> list[str]:
-    """What `gpu:blind:bool` may be blind for."""
+    """Kinds of causes that `gpu:blind:bool` may report."""
     found = (rule for rule in _rules() if rule.get("record") == "gpu:blind:bool")
     return [rule["labels"]["blind"] for rule in found]
 

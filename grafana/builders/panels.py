@@ -1,4 +1,4 @@
-"""The kinds of panels, as they look here."""
+"""The kinds of panels and their look."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LEGEND_TABLE: Json = {
     "calcs": ["mean", "lastNotNull"],
 }
 EMPTY_CELLS = override_all("/.*/", noValue=NOTHING)
-"""Otherwise a cell without a value says what the whole panel says when it is empty."""
+"""Otherwise an empty cell shows the text of an empty panel."""
 NEUTRAL: Json = {"mode": "fixed", "fixedColor": "text"}
-"""Of numbers that are neither good nor bad by themselves: the colour of the theme's texts."""
+"""For numbers that are neither good nor bad by themselves: the theme's text colour."""
 ALL_VALUES: Json = {"mode": "multi", "sort": "desc"}
 ABOVE_ALL = 1.03
-"""Where an axis of shares ends: at 1, a line at 1 would lie on the frame."""
+"""The end of an axis of shares: at 1, a line at 1 would lie on the frame."""
 AXIS_REACHES = {"percentunit": ABOVE_ALL, "none": 1, "short": 1, "s": 0.01, "Bps": 1000, "cps": 1}
-"""At least, by unit: an axis without a value but zero goes to 100 by itself, which is 10 000 %."""
+"""The least an axis shows, by unit: with only zeros it goes to 100 by itself, which is 10 000 %."""
 
 
 def lines(  # noqa: PLR0913 - a panel has many sides
@@ -89,7 +89,7 @@ def stats(
     alarms: Mapping[str, str] | None = None,
     **others: Any,  # noqa: ANN401 - what `Panel` takes
 ) -> Panel:
-    """The last values, large; in the colour of an alarm those of these names, from 1 on."""
+    """The last values, large; those in `alarms` get its colour from 1 on."""
     return Panel(
         title=title,
         description=description,
@@ -102,7 +102,7 @@ def stats(
             "justifyMode": "auto",
             "orientation": "auto",
             "textMode": "auto",
-            # A name beside a number is soon read with the next one.
+            # A name next to its number is easily read with the next one.
             "wideLayout": False,
             "reduceOptions": LAST_VALUE,
         },
@@ -178,7 +178,7 @@ GAUGE: Json = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
 
 
 def narrow(width: int) -> Json:
-    """Properties of a column of `width` pixels that has nothing to choose from by a filter."""
+    """Properties of a column of `width` pixels that is not worth filtering."""
     return {"custom_width": width, "custom_filterable": False}
 
 

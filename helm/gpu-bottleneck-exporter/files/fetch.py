@@ -1,4 +1,4 @@
-"""Fetch the metrics as `helm test` does: URL, and "guarded" where a password may be asked for."""
+"""Fetch the metrics for `helm test`: URL, and "guarded" if it may ask for a password."""
 
 import ssl
 import sys
@@ -7,7 +7,7 @@ import urllib.request
 from http import HTTPStatus
 
 url, guard = sys.argv[1:]
-# Whether it answers, not whether its certificate names the service.
+# The test is whether it answers, not whether its certificate names the service.
 context = ssl._create_unverified_context() if url.startswith("https:") else None
 try:
     with urllib.request.urlopen(url, timeout=10, context=context) as answer:

@@ -13,7 +13,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* Fullname and a suffix, no longer than a name may be: `list . "suffix"`. */ -}}
+{{- /* Fullname plus a suffix, cut to the length of a name: `list . "suffix"`. */ -}}
 {{- define "exporter.named" -}}
 {{- $suffix := index . 1 }}
 {{- $length := int (sub 62 (len $suffix)) }}
@@ -76,7 +76,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if or .Values.webConfig.tls (hasKey .Values.webConfig.content "tls_server_config") }}https{{ else }}http{{ end }}
 {{- end }}
 
-{{- /* A probe of a path: `list . "/-/ready"`. */ -}}
+{{- /* The probe for a path: `list . "/-/ready"`. */ -}}
 {{- define "exporter.probe" -}}
 {{- $root := index . 0 }}
 {{- $type := $root.Values.probes.type | default (ternary "tcp" "http" (include "exporter.webSecret" $root | empty | not)) }}
@@ -116,7 +116,7 @@ relabelings:
   - sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: instance
   {{- end }}
-  # Those of the exporter's own pod change with each rollout, and with them every series.
+  # Labels of the exporter's own pod change with each rollout, which would end every series.
   - action: labeldrop
     regex: pod|container|endpoint|service
   {{- with .relabelings }}

@@ -1,13 +1,13 @@
-{{- /* What the values' schema cannot say, in one line each. */ -}}
+{{- /* Checks that the schema of the values cannot express. */ -}}
 {{- define "exporter.check" -}}
 {{- if and (eq .Values.gpu.access "privileged") (not (include "exporter.full" .)) }}
-{{- fail "gpu.access=privileged runs the container privileged: it takes privilege.level=full" }}
+{{- fail "gpu.access=privileged runs a privileged container and needs privilege.level=full" }}
 {{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not" }}
 {{- end }}
 {{- if and .Values.webConfig.existingSecret .Values.webConfig.content }}
-{{- fail "webConfig.existingSecret and webConfig.content exclude each other" }}
+{{- fail "set webConfig.existingSecret or webConfig.content, not both" }}
 {{- end }}
 {{- if and .Values.webConfig.certificateSecret (not (include "exporter.webSecret" .)) }}
 {{- fail "webConfig.certificateSecret needs a web config that names its tls.crt and tls.key" }}
@@ -19,7 +19,7 @@
 {{- if eq .Values.gpu.access "nri" }}
 {{- $_ := set $annotations "nvidia.cdi.k8s.io/container.exporter" .Values.gpu.cdiDevice }}
 {{- end }}
-{{- /* The exporter reads a changed web config by itself, but TLS goes on or off in a new one only. */}}
+{{- /* The exporter rereads a changed web config, but switching TLS on or off takes a new pod. */}}
 {{- if include "exporter.webSecret" . }}
 {{- $_ := set $annotations "web-config/scheme" (include "exporter.scheme" .) }}
 {{- end }}
@@ -33,7 +33,7 @@ imagePullSecrets:
 {{- end }}
 serviceAccountName: {{ include "exporter.serviceAccount" . }}
 automountServiceAccountToken: false
-# A service called gpu-exporter would else put variables like the exporter's own into the environment.
+# Service links of a service called gpu-exporter would look like the exporter's own variables.
 enableServiceLinks: false
 {{- if include "exporter.full" . }}
 hostPID: true
@@ -130,14 +130,14 @@ nodeAffinity:
 {{- if and .Values.kubelet.enabled (include "exporter.full" .) }}true{{ end }}
 {{- end }}
 
-{{/* Signals that the values do without: no gap, and nothing to warn of. */}}
+{{/* Signals that the values switch off: not reported as gaps. */}}
 {{- define "exporter.without" -}}
 {{- if not (include "exporter.full" .) }}host_pids,kubelet
 {{- else if not .Values.kubelet.enabled }}kubelet
 {{- end }}
 {{- end }}
 
-{{/* What `check`, run in the container, has to know as well: it does not see the arguments. */}}
+{{/* Also for `check`, which runs in the container and does not see the arguments. */}}
 {{- define "exporter.environment" -}}
 {{- if include "exporter.webSecret" . }}
 - name: GPU_EXPORTER_WEB_CONFIG_FILE
@@ -197,7 +197,7 @@ nodeAffinity:
 {{- toYaml (mergeOverwrite $context (deepCopy .Values.securityContext)) }}
 {{- end }}
 
-{{- /* The second, or what is mounted below a folder (the controllers of cgroup v1) stays writable. */ -}}
+{{- /* Without `recursiveReadOnly`, mounts below the folder (controllers of cgroup v1) stay writable. */ -}}
 {{- define "exporter.readOnly" -}}
 readOnly: true
 {{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
@@ -205,7 +205,7 @@ recursiveReadOnly: IfPossible
 {{- end }}
 {{- end }}
 
-{{- /* Of /sys only the cgroups: before Kubernetes 1.30 mounts below it (debugfs) would be writable. */ -}}
+{{- /* Only the cgroups, not all of /sys: before Kubernetes 1.30, mounts below it (debugfs) would be writable. */ -}}
 {{- define "exporter.mounts" -}}
 {{- if include "exporter.full" . }}
 - name: cgroup

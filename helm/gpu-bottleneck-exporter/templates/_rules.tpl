@@ -1,4 +1,4 @@
-{{- /* The groups of rules/*.yml as the values want them. Text from there is data: it holds templates of Prometheus. */ -}}
+{{- /* The groups of rules/*.yml, changed by the values. Their text is data: it holds Prometheus templates. */ -}}
 {{- define "exporter.ruleGroups" -}}
 {{- $groups := list }}
 {{- $known := dict "alerts" (dict) "thresholds" (dict) }}
@@ -16,12 +16,12 @@
 {{- end }}
 {{- range $.Values.prometheusRule.disabledAlerts }}
 {{- if not (hasKey $known.alerts .) }}
-{{- fail (printf "prometheusRule.disabledAlerts: there is no alert %s" .) }}
+{{- fail (printf "prometheusRule.disabledAlerts: unknown alert %s" .) }}
 {{- end }}
 {{- end }}
 {{- range $name, $_ := $.Values.prometheusRule.thresholds }}
 {{- if not (hasKey $known.thresholds $name) }}
-{{- fail (printf "prometheusRule.thresholds: there is no threshold %s; there are %s" $name (keys $known.thresholds | sortAlpha | join ", ")) }}
+{{- fail (printf "prometheusRule.thresholds: unknown threshold %s; known are %s" $name (keys $known.thresholds | sortAlpha | join ", ")) }}
 {{- end }}
 {{- end }}
 {{- toYaml $groups }}

@@ -1,0 +1,71 @@
+"""Colours of causes: each cause has the same colour on all dashboards.
+
+Causes of one family share a hue; a cause that equals a single wait has its colour. Tests keep any
+two colours apart in normal, red-blind and green-blind vision by 8 (CIE L*a*b*), which is enough
+side by side but not from memory. So a name always accompanies a colour.
+"""
+
+from __future__ import annotations
+
+from gpu_bottleneck_exporter.palette import WAITING_ON
+
+CAUSES: dict[str, str] = {
+    # Telemetry and hardware: reds
+    "telemetry_lost": "#C42353",
+    "gpu_fault": "#DD0117",
+    "hw_slowdown": "#CB4B54",
+    "thermal_throttle": "#D9727A",
+    "clock_limited": "#E699A0",
+    "power_capped": "#F3C2C3",
+    "near_thermal_limit": "#D24778",
+    "pcie_link_degraded": "#987883",
+    # Held and not used: sand
+    "job_stalled": "#8F7E3F",
+    "startup_stall": "#AE995B",
+    "restart_loop": "#BFA857",
+    "allocated_never_used": "#F0E6C0",
+    "interactive_session": "#C4AF74",
+    "allocated_idle": WAITING_ON["asleep"],
+    "oversized_gpu": "#76682D",
+    # No demand: pale, as nothing is at fault
+    "waits_for_requests": WAITING_ON["requests"],
+    # The CPU, in orange
+    "cpu_throttled": WAITING_ON["cpu_quota"],
+    "cpu_oversubscribed": WAITING_ON["cpu_queue"],
+    "cpu_preprocessing_bound": WAITING_ON["worker_cpu"],
+    "too_few_workers": "#F2BC4D",
+    "worker_churn": "#935D00",
+    # The main process: purples
+    "host_loop_bound": WAITING_ON["host_code"],
+    "inline_loading": "#A2497E",
+    # Storage and memory of the host: blues
+    "local_storage_bound": WAITING_ON["storage"],
+    "network_storage_bound": WAITING_ON["network"],
+    "page_cache_thrash": WAITING_ON["memory"],
+    "checkpoint_stall": "#6F8FD6",
+    "shm_exhausted": "#A9BFE8",
+    # Between GPUs, and to them: yellows
+    "gpu_imbalance": WAITING_ON["peer"],
+    "straggler": "#D6C92D",
+    "communication_bound": "#A69926",
+    "collective_hang": "#8E8921",
+    "sharing_contention": "#DAD67E",
+    "pcie_transfer_bound": "#92903C",
+    # On the GPU: greens
+    "gpu_memory_capped": "#057748",
+    "small_batch": "#33B38F",
+    "memory_bandwidth_bound": "#00825F",
+    "tensor_cores_idle": "#66C7AB",
+    "low_parallelism": "#A3E7D5",
+    "near_oom": "#D1FBF0",
+    # Without evidence
+    "unexplained_low_utilization": WAITING_ON["unknown"],
+}
+
+OTHER_CAUSE = "#9097A3"
+"""Of a cause that has no colour of its own yet."""
+
+
+def of_cause(cause: str) -> str:
+    """The colour (#RRGGBB) of a cause of the rules."""
+    return CAUSES.get(cause, OTHER_CAUSE)
