@@ -124,6 +124,40 @@ def test_a_main_that_waits_only_while_the_gpu_works_waits_for_the_gpu() -> None:
     assert shares(feeders, 0.5) == {HOST_CODE: 1.0}
 
 
+@given(st.lists(st.booleans(), min_size=10, max_size=10))
+def test_chance_in_the_samples_charges_no_sleep_of_a_main_that_waits_for_its_gpu_only(
+    sleeps: list[bool],
+) -> None:
+    seen = {State.SLEEP: sum(sleeps), State.RUN: 10 - sum(sleeps)}
+    feeders = Feeders(elapsed_ns=SECOND, main=seen, main_runnable=0.85)
+    likely = sum(sleeps) <= 5
+    assert (ASLEEP not in shares(feeders, 0.15)) is likely
+
+
+@pytest.mark.parametrize(
+    ("described", "host_code"),
+    [
+        pytest.param({"main_runnable": 0.5}, 0.5, id="as counted"),
+        pytest.param({}, 0.4, id="not counted"),
+        pytest.param({"main_runnable": 1.0}, 0.4, id="the samples rule it out"),
+        pytest.param({"main_runnable": 0.5, "throttled_periods": 1}, 0.4, id="under a quota"),
+    ],
+)
+def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
+    described: dict[str, float], host_code: float
+) -> None:
+    states = {State.RUN: 4, State.DISK: 3, State.SLEEP: 3}
+    feeders = Feeders(elapsed_ns=SECOND, main=states, **described)  # type: ignore[arg-type]
+    found = shares(feeders, 0.0)
+    assert found[HOST_CODE] == host_code
+    assert found[STORAGE] == found[ASLEEP] == (1 - host_code) / 2
+
+
+def test_a_main_that_was_never_seen_asleep_computes() -> None:
+    feeders = Feeders(elapsed_ns=SECOND, main={State.RUN: 10}, main_runnable=0.8)
+    assert shares(feeders, 0.0) == {HOST_CODE: 1.0}
+
+
 def test_quota_wins_over_queue() -> None:
     feeders = loader(workers=RUNS, worker_usage=STARVED, periods=10, throttled_periods=9)
     assert shares(feeders) == {CPU_QUOTA: 1.0}

@@ -149,6 +149,7 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         feed = watch.feed(UUID)
         assert feed is not None
         member = feed.workers[worker]
+        until(lambda: len(feed._moments) > 0, "a first pass")
         with all_in_use():
             until(lambda: len(caplog.records) > 0, "that it is told")
             last_ns = feed._moments[-1].at_ns

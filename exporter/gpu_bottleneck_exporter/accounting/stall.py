@@ -7,6 +7,7 @@ the next step, and neither costs anything. Only what is left explains idle time.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ from run time (CUDA spins by default), and only then from network and disk, whic
 hide a working GPU. What survives is charged, so the order decides which cause a mixed sample
 gets: a main that sleeps and computes is charged for computing.
 """
+_BY_CHANCE = 3
+"""Standard deviations of a share of few samples: by so much it may miss the true share."""
 _BULK_BYTES_PER_SECOND = 20e6
 """At this rate of file data, the kernel's CPU time is spent on copying it."""
 _MOSTLY = 0.5
@@ -92,6 +95,9 @@ class Feeders:
     main: Mapping[State, int] = field(default_factory=dict)
     workers: Mapping[State, int] = field(default_factory=dict)
     worker_count: float = 0.0
+    main_runnable: float | None = None
+    """Share of the time, 0-1, in which first threads were runnable, as the kernel counted it.
+    None if it did not, or if other threads launch kernels, too."""
     threads: Mapping[State, int] = field(default_factory=dict)
     """Samples of the mains' loading threads that were active, from closer looks."""
     thread_looks: int = 0
@@ -159,7 +165,7 @@ def _shares(busy: float, holders: int | None, feeders: Feeders | None) -> Mappin
         return {UNALLOCATED if busy == 0 else UNKNOWN: 1.0}
     if feeders is None or not sum(feeders.main.values()):
         return {UNKNOWN: 1.0}
-    left = _idle_states(busy, feeders.main)
+    left = _idle_states(busy, _main_states(feeders))
     running = left.get(State.RUN, 0.0)
     waiting = {state: left[state] for state in _WAITING if state in left}
     parts = [
@@ -174,10 +180,27 @@ def _shares(busy: float, holders: int | None, feeders: Feeders | None) -> Mappin
     return shares
 
 
-def _idle_states(busy: float, samples: Mapping[State, int]) -> dict[State, float]:
-    """Shares of the main's time by state, less the GPU's busy share (see the order above)."""
-    total = sum(samples.values())
-    left = {state: count / total for state, count in samples.items() if count}
+def _main_states(feeders: Feeders) -> dict[State, float]:
+    """Shares of the mains' time by state: samples, put right by the run time that was counted.
+
+    Ten samples of a tick miss the true shares by tens of percent. Each tick is charged by itself,
+    so a main that sleeps only while its GPU works would be charged for every tick that happens to
+    show more sleep than busy time, and the others would not make up for it.
+    """
+    total = sum(feeders.main.values())
+    shares = {state: count / total for state, count in feeders.main.items() if count}
+    sampled, counted = shares.pop(State.RUN, 0.0), feeders.main_runnable
+    if counted is None or not shares or feeders.throttled_periods:
+        counted = sampled  # newer kernels count no run queue delay while a quota throttles
+    chance = _BY_CHANCE * math.sqrt(counted * (1 - counted) / total) + 1 / total
+    run = counted if abs(counted - sampled) <= chance else sampled
+    rest = {state: share * (1 - run) / (1 - sampled) for state, share in shares.items()}
+    return {State.RUN: run, **rest}
+
+
+def _idle_states(busy: float, states: Mapping[State, float]) -> dict[State, float]:
+    """`states` of the main, less the GPU's busy share (see the order above)."""
+    left = dict(states)
     unexplained = busy
     for state in _BUSY_IS_EXPLAINED_BY:
         taken = min(left.get(state, 0.0), unexplained)

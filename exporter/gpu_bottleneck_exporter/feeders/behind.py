@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting.stall import Usage
 from gpu_bottleneck_exporter.feeders.closer import ACTIVE, LAUNCHES, Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
+from gpu_bottleneck_exporter.feeders.runnable import RunnableCounter
 from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
 from gpu_bottleneck_exporter.host.process import STATE_OF, State
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -88,6 +89,7 @@ class Behind:
         """Whether no worker and no kin was active in the last tick."""
         self.explained = False
         """Whether tasks that run or are in D state explain the waiting without closer looks."""
+        self.runnable = RunnableCounter()
         self._proc = proc
         self._known: Callable[[int], bool] = lambda _: False
         self._busy = 0.0
@@ -221,6 +223,7 @@ class Behind:
 
     def rest(self, members: Iterable[Member]) -> None:
         """The GPU is busy: release what closer looks keep open."""
+        self.runnable.pause()
         for member in members:
             member.look_no_closer()
 

@@ -27,6 +27,7 @@ from gpu_bottleneck_exporter.feeders.interactive import runs_notebook
 from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.pace import Pace
+from gpu_bottleneck_exporter.feeders.runnable import runnable_share
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.stretch import Stretch
 from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
@@ -245,6 +246,7 @@ class FeederGroup:
             None if self.behind.explained else looked,
             self.behind.look_at_kin(now_ns),
             len(self.behind.kin),
+            self.behind.runnable.count(self.mains.values(), now_ns),
         )
 
     def _next_workers(self) -> list[Member]:
@@ -313,6 +315,9 @@ class FeederGroup:
             main=summed(m.main for m in moments),
             workers=looks.states,
             worker_count=looks.workers / looks.moments,
+            main_runnable=None
+            if main.launch_cpu_ns
+            else runnable_share(m.runnable for m in moments),
             threads=summed(m.looked.threads for m in looked if m.looked),
             thread_looks=len(looked),
             kin=looks.kin_states,

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from gpu_bottleneck_exporter.accounting.stall import Usage
 from gpu_bottleneck_exporter.feeders.behind import Looked
 from gpu_bottleneck_exporter.feeders.member import ProcessCounters
+from gpu_bottleneck_exporter.feeders.runnable import Runnable
 from gpu_bottleneck_exporter.host.process import State
 
 HISTORY_NS = 20_000_000_000
@@ -44,6 +45,8 @@ class Moment(NamedTuple):
     """What closer looks at the mains found, if there were any."""
     kin: Mapping[State, int] = {}
     kin_count: int = 0
+    runnable: Runnable | None = None
+    """How long the mains' first threads were runnable; None where that is not known."""
 
 
 @dataclass(slots=True)
