@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -23,6 +25,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     WAITING_ON,
     WORKER_CPU,
     Feeders,
+    Owed,
     Usage,
     apportion,
     engaged,
@@ -156,6 +159,37 @@ def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
 def test_a_main_that_was_never_seen_asleep_computes() -> None:
     feeders = Feeders(elapsed_ns=SECOND, main={State.RUN: 10}, main_runnable=0.8)
     assert shares(feeders, 0.0) == {HOST_CODE: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("io", "cause"), [(State.NETWORK, NETWORK), (State.DISK, STORAGE)], ids=["network", "disk"]
+)
+def test_over_many_ticks_chance_takes_nothing_from_io(io: State, cause: str) -> None:
+    def asleep(owed: Owed | None) -> float:
+        draw, parts = random.Random(1), Counter[str]()  # noqa: S311 - no secret
+        for _ in range(300):
+            sleeps = sum(draw.random() < 0.5 for _ in range(10))
+            feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: sleeps, io: 10 - sleeps})
+            parts.update(split(windows(0.5), HELD, feeders, owed))
+        assert parts.keys() == {cause, ASLEEP}
+        return parts[ASLEEP] / parts.total()
+
+    assert asleep(None) > 0.1, "of the idle time, as each tick is charged by itself"
+    assert asleep({}) < 0.04
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_a_main_does_while_its_gpu_works_hardly_changes_what_it_is_charged_for_later(
+    state: State,
+) -> None:
+    owed: Owed = {}
+    for _ in range(60):
+        split(windows(0.9), HELD, Feeders(SECOND, {state: 10}), owed)
+    parts = Counter[str]()
+    for _ in range(10):
+        parts.update(split(windows(0.0), HELD, Feeders(SECOND, {State.SLEEP: 10}), owed))
+    assert parts[ASLEEP] >= 9 * SECOND
+    assert state in (State.NETWORK, State.DISK) or parts[ASLEEP] == 10 * SECOND
 
 
 def test_quota_wins_over_queue() -> None:
@@ -385,6 +419,7 @@ FEEDERS = st.builds(
     main=STATES,
     workers=STATES,
     worker_count=st.floats(0, 64),
+    main_runnable=st.none() | st.floats(0, 1),
     threads=STATES,
     thread_looks=st.integers(0, 100),
     kin=STATES,
@@ -408,17 +443,26 @@ WINDOWS = st.lists(
 )
 
 
-@given(WINDOWS, st.none() | st.integers(0, 4), st.none() | FEEDERS)
+@given(
+    st.lists(
+        st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | FEEDERS),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_idle_time_is_split_exactly(
-    given_windows: list[Window], holders: int | None, feeders: Feeders | None
+    ticks: list[tuple[list[Window], int | None, Feeders | None]],
 ) -> None:
-    parts = split(given_windows, holders, feeders)
-    idle = sum(window.duration_ns - window.active_ns for window in given_windows)
-    assert sum(parts.values()) == idle
-    assert all(part > 0 for part in parts.values())
-    assert set(parts) <= set(WAITING_ON)
-    active = sum(window.active_ns for window in given_windows)
-    assert active <= engaged(active, parts) <= active + idle
+    owed: Owed = {}
+    for of_tick, holders, feeders in ticks:
+        parts = split(of_tick, holders, feeders, owed)
+        idle = sum(window.duration_ns - window.active_ns for window in of_tick)
+        assert sum(parts.values()) == idle
+        assert all(part > 0 for part in parts.values())
+        assert set(parts) <= set(WAITING_ON)
+        active = sum(window.active_ns for window in of_tick)
+        assert active <= engaged(active, parts) <= active + idle
+        assert all(0 <= ns <= SECOND for ns in owed.values())
 
 
 @given(st.integers(1, 10**12), st.dictionaries(st.sampled_from(WAITING_ON), st.floats(0, 1e9)))

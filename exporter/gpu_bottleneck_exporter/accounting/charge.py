@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from gpu_bottleneck_exporter.accounting.stall import Feeders, split
+from gpu_bottleneck_exporter.accounting.stall import Feeders, Owed, split
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.readings import Identity
 
@@ -26,17 +26,20 @@ class Watch(Protocol):
         """Tell how the last tick of GPU `uuid` was split."""
 
 
-def charge(
+def charge(  # noqa: PLR0913 - one tick of one GPU
     watch: Watch,
     gpu: Identity,
     holders: frozenset[int] | None,
     windows: list[Window],
+    *,
+    owed: Owed,
     book: Callable[[Mapping[str, int]], None],
 ) -> None:
     """Split the idle time of `windows`, and `book` the nanoseconds by cause.
 
-    `holders`: the pids that have the GPU open; None when they could not be read. Whatever
-    goes wrong, all of the idle time is booked, then as unknown, and the error is raised.
+    `holders`: the pids that have the GPU open; None when they could not be read. `owed`: see
+    `split`. Whatever goes wrong, all of the idle time is booked, then as unknown, and the error
+    is raised.
     """
     watch.hold(gpu.uuid, holders, gpu.parent_uuid)
     if not windows:
@@ -50,7 +53,7 @@ def charge(
         if holders and active < observed:  # else nothing is to be explained, or nobody there
             start = windows[0].end_ns - windows[0].duration_ns
             feeders = watch.feeders(gpu.uuid, start, windows[-1].end_ns)
-        stalls = split(windows, known, feeders)
+        stalls = split(windows, known, feeders, owed)
     except Exception:
         book(split(windows, known, None))
         raise

@@ -48,6 +48,10 @@ from run time (CUDA spins by default), and only then from network and disk, whic
 hide a working GPU. What survives is charged, so the order decides which cause a mixed sample
 gets: a main that sleeps and computes is charged for computing.
 """
+_PAID_BACK = (State.NETWORK, State.DISK)
+_PAYS = (State.SLEEP, State.QUEUE, State.UNKNOWN)
+_MOST_OWED_NS = 1e9
+"""So much is wrong at most when a main that does I/O while its GPU works falls asleep."""
 _BY_CHANCE = 3
 """Standard deviations of a share of few samples: by so much it may miss the true share."""
 _BULK_BYTES_PER_SECOND = 20e6
@@ -60,6 +64,10 @@ _THRASHING_BYTES_PER_SECOND = 256 * 1024
 """Fewer refaults delay nothing: even a disk that seeks for each read-ahead reads far more."""
 _OF_ITS_OWN = frozenset({HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK})
 """Causes within one rank: while it waits for these, the other ranks of its job wait for it."""
+
+
+Owed = dict[State, float]
+"""Nanoseconds of busy time that earlier ticks subtracted from I/O for want of sleep, by state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +135,30 @@ class Feeders:
 
 
 def split(
-    windows: Sequence[Window], holders: int | None, feeders: Feeders | None
+    windows: Sequence[Window],
+    holders: int | None,
+    feeders: Feeders | None,
+    owed: Owed | None = None,
 ) -> dict[str, int]:
     """Idle nanoseconds of `windows` by what the GPU waited on; they add up exactly.
 
-    `holders`: how many processes hold the GPU; None if that could not be read.
+    `holders`: how many processes hold the GPU; None if that could not be read. `owed` is kept
+    from tick to tick of a GPU, and changed.
     """
     duration = sum(window.duration_ns for window in windows)
     idle = duration - sum(window.active_ns for window in windows)
     if idle <= 0:
         return {}
-    return apportion(idle, _shares(1 - idle / duration, holders, feeders))
+    busy = 1 - idle / duration
+    if holders is None:
+        return {UNKNOWN: idle}
+    if holders == 0:
+        # Busy without a holder: its holder is out of sight, so idle time is unknown, not free.
+        return {UNALLOCATED if busy == 0 else UNKNOWN: idle}
+    if feeders is None or not sum(feeders.main.values()):
+        return {UNKNOWN: idle}
+    left = _idle_states(busy, _main_states(feeders), {} if owed is None else owed, duration)
+    return apportion(idle, _shares(left, feeders))
 
 
 def apportion(total: int, shares: Mapping[str, float]) -> dict[str, int]:
@@ -157,15 +178,8 @@ def engaged(active_ns: int, stalls: Mapping[str, int]) -> int:
     return active_ns + sum(ns for cause, ns in stalls.items() if cause in _OF_ITS_OWN)
 
 
-def _shares(busy: float, holders: int | None, feeders: Feeders | None) -> Mapping[str, float]:
-    if holders is None:
-        return {UNKNOWN: 1.0}
-    if holders == 0:
-        # Busy without a holder: its holder is out of sight, so idle time is unknown, not free.
-        return {UNALLOCATED if busy == 0 else UNKNOWN: 1.0}
-    if feeders is None or not sum(feeders.main.values()):
-        return {UNKNOWN: 1.0}
-    left = _idle_states(busy, _main_states(feeders))
+def _shares(left: Mapping[State, float], feeders: Feeders) -> Mapping[str, float]:
+    """Shares by cause of what is `left` of the main's time once the busy share is subtracted."""
     running = left.get(State.RUN, 0.0)
     waiting = {state: left[state] for state in _WAITING if state in left}
     parts = [
@@ -198,7 +212,9 @@ def _main_states(feeders: Feeders) -> dict[State, float]:
     return {State.RUN: run, **rest}
 
 
-def _idle_states(busy: float, states: Mapping[State, float]) -> dict[State, float]:
+def _idle_states(
+    busy: float, states: Mapping[State, float], owed: Owed, duration_ns: int
+) -> dict[State, float]:
     """`states` of the main, less the GPU's busy share (see the order above)."""
     left = dict(states)
     unexplained = busy
@@ -207,7 +223,25 @@ def _idle_states(busy: float, states: Mapping[State, float]) -> dict[State, floa
         if taken:
             left[state] -= taken
             unexplained -= taken
+            if state in _PAID_BACK:
+                owed[state] = min(owed.get(state, 0.0) + taken * duration_ns, _MOST_OWED_NS)
+    _pay_back(left, owed, duration_ns)
     return left
+
+
+def _pay_back(left: dict[State, float], owed: Owed, duration_ns: int) -> None:
+    """Give I/O back what chance subtracted from it in earlier ticks.
+
+    Where one tick shows less sleep than busy time, another shows more, and that is no wait. Run
+    time gets nothing back: a main that spins while its GPU works would be owed all the time.
+    """
+    for state in [*owed]:
+        for waits in _PAYS:
+            paid = min(left.get(waits, 0.0), owed[state] / duration_ns)
+            if paid > 0:
+                left[waits] -= paid
+                left[state] = left.get(state, 0.0) + paid
+                owed[state] = max(owed[state] - paid * duration_ns, 0.0)
 
 
 def _running_main(feeders: Feeders) -> dict[str, float]:

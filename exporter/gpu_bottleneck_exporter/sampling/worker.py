@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.charge import charge
+from gpu_bottleneck_exporter.accounting.stall import Owed
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.plausible import Screen, is_void
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -87,6 +88,8 @@ class Opened:
     """By the collectors' names."""
     forbidden: dict[str, str] = field(default_factory=dict)
     """By collector that wants a permission: what the driver said."""
+    owed: Owed = field(default_factory=dict)
+    """What the split of idle time keeps from tick to tick."""
 
 
 class GpuWorker:
@@ -415,7 +418,14 @@ class GpuWorker:
         if self._watch is not None and (windows or isinstance(reading, Processes)):
             ledger = opened.ledger
             holders = ledger.holders(time.monotonic_ns())
-            charge(self._watch, ledger.identity, holders, windows, ledger.add_stall)
+            charge(
+                self._watch,
+                ledger.identity,
+                holders,
+                windows,
+                owed=opened.owed,
+                book=ledger.add_stall,
+            )
 
     def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
         """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
