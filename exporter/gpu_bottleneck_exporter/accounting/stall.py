@@ -50,6 +50,7 @@ gets: a main that sleeps and computes is charged for computing.
 """
 _PAID_BACK = (State.NETWORK, State.DISK)
 _PAYS = (State.SLEEP, State.QUEUE, State.UNKNOWN)
+"""Between these, chance moves time from tick to tick: see `_pay_back`."""
 _MOST_OWED_NS = 1e9
 """So much is wrong at most when a main that does I/O while its GPU works falls asleep."""
 _BY_CHANCE = 3

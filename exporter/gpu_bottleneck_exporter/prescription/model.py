@@ -72,11 +72,6 @@ class Prescription:
     then: str | None = None
     """What the GPU waits on most afterwards (`WAITING_ON`); None: nothing worth naming."""
 
-    @property
-    def speedup(self) -> float:
-        """How many times as fast the job would be."""
-        return self.predicted / self.busy if self.busy else 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
