@@ -18,6 +18,7 @@ _NODE = re.compile(r"nvidia([0-9]{1,4})(?:/gi([0-9]{1,4}))?(?:/vgpu[0-9]+)?")
 _CLAIMED = re.compile(r"(?:k8s\.gpu\.nvidia\.com/(?:device=|claim=[0-9a-f-]{36}-))?(gpu-.+)")
 """A claimed device: a name, or CDI's `k8s.gpu.nvidia.com/claim=<claim's uid>-<name>`."""
 _NUMBERED = re.compile(r"gpu-([0-9]{1,4})(?:-mig-(.+))?")
+"""The minor of the device node, in all versions of the DRA driver since the first, 25.3.0."""
 _PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
 
 
@@ -44,10 +45,7 @@ def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
     numbered = _NUMBERED.fullmatch(name[1])
     if numbered is None:
         return _by_uuid(name[1], gpus)
-    # Older versions of NVIDIA's DRA driver number GPUs by the driver's index, newer ones by the
-    # device node: trust the number only where both agree.
-    number = int(numbered[1])
-    of_gpu = [gpu for gpu in gpus if gpu.index == number == gpu.minor]
+    of_gpu = [gpu for gpu in gpus if gpu.minor == int(numbered[1])]
     if numbered[2] is None:
         return [gpu for gpu in of_gpu if gpu.parent_uuid is None]
     return _by_profile(_PLACEMENT.sub("", numbered[2]), of_gpu)
