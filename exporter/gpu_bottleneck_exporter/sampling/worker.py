@@ -39,7 +39,7 @@ from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, OwnDelay, run_delay_ns
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.desktop import without_desktop
+from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
 
 log = logging.getLogger(__name__)
 
@@ -409,7 +409,8 @@ class GpuWorker:
         if not isinstance(reading, Processes):
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders
-        return without_desktop(replace(reading, others_hidden=hidden), self._proc)
+        reading = replace(reading, others_hidden=hidden)
+        return without_bystanders(reading, self._proc, self._driver.about.daemons)
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)

@@ -11,6 +11,8 @@ from gpu_bottleneck_exporter.workload.podresources import Given, Holder
 
 MOST_HOLDERS = 32
 """Per GPU."""
+PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
+"""Namespaces of pods that hold a GPU for those to whom KAI and Run:ai give fractions of it."""
 Named = Callable[[str, str, Sequence[Identity]], Sequence[Identity]]
 """The type of `Driver.named`."""
 
@@ -48,14 +50,17 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
 
     Names are matched by container id only. That a GPU has one pod and one holder does not make
     them the same, as a process can open a GPU that it was not given. While a pod has no name, any
-    holder may be that pod, so none is added: it would count as a second tenant.
+    holder may be that pod, so none is added: it would count as a second tenant. A placeholder
+    counts only while it is alone: then a fraction was given whose pod has not opened the GPU.
     """
     named = tuple(_named(owner, assigned.names) for owner in owners)
     # Only owners with a pod uid: a container outside of pods is not the kubelet's, so no holder.
     if any(owner.pod_uid and owner.pod is None for owner in named):
         return named
     seen = {(owner.namespace, owner.pod, owner.container) for owner in named}
-    return (*named, *(Owner(*holder) for holder in assigned.holders if holder not in seen))
+    tenants = tuple(one for one in assigned.holders if one.namespace not in PLACEHOLDERS)
+    holders = tenants if named or tenants else assigned.holders
+    return (*named, *(Owner(*holder) for holder in holders if holder not in seen))
 
 
 def _named(owner: Owner, names: Mapping[str, Holder]) -> Owner:
