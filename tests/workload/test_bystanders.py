@@ -68,29 +68,31 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
 @pytest.mark.parametrize(
-    ("parent", "by", "program", "user", "held"),
+    ("parent", "server", "kept"),
     [
-        (CONTROL, 0, SERVER, 0, False),
-        (CONTROL, 0, SERVER, 54321, False),
-        (CONTROL, 54321, SERVER, 54321, True),
-        ("control", 0, SERVER, 54321, True),
-        (CONTROL, 0, "python", 0, True),
+        ((CONTROL, 0), (SERVER, 0), 0),
+        ((CONTROL, 0), (SERVER, 54321), 0),
+        ((CONTROL, 54321), (SERVER, 54321), 1),
+        (("control", 0), (SERVER, 54321), 1),
+        ((CONTROL, 0), ("python", 0), 1),
     ],
     ids=["root's", "as its client", "a user's own", "of another program", "another program"],
 )
 def test_roots_daemons_of_the_driver_hold_nothing(
-    parent: str, by: int, program: str, user: int, held: bool, programs: Path
+    parent: tuple[str, int], server: tuple[str, int], kept: int, programs: Path
 ) -> None:
-    """Real processes: a daemon, and a server that it started."""
+    """Real processes, each with its user: a daemon, and a server that it started."""
+    (shell, by), (name, user) = parent, server
+    program = programs / name
     become = "" if by == user else f"{shutil.which('setpriv')} --reuid {user} "
-    script = f"{become}{programs / program} 600 & echo $!; wait"
+    script = f"{become}{program} 600 & echo $!; wait"
     started = subprocess.Popen(
-        [programs / parent, "-c", script], stdout=subprocess.PIPE, user=by, text=True
+        [programs / shell, "-c", script], stdout=subprocess.PIPE, user=by, text=True
     )
     with started as daemon:
         assert daemon.stdout is not None
         pid = int(daemon.stdout.readline())
-        until(lambda: Path(f"/proc/{pid}/exe").readlink() == programs / program, "the server")
-        kept = without_bystanders(Processes((Process(pid),)), Path("/proc"), NVIDIA.daemons)
+        until(lambda: Path(f"/proc/{pid}/exe").readlink() == program, "the server")
+        found = without_bystanders(Processes((Process(pid),)), Path("/proc"), NVIDIA.daemons)
         os.kill(pid, signal.SIGKILL)
-    assert bool(kept.processes) == held
+    assert len(found.processes) == kept
