@@ -13,7 +13,7 @@ FAMILIES = (
         "gpu_workload_info",
         "Constant 1; the owners of the GPU: one series for each owner of the main processes, 8 at "
         "most, and for each container to which the kubelet gave the GPU and that has no process on "
-        "it, 32 at most (polled every 30 s, and at once for a new pod); likewise for each Slurm job "
+        "it, 32 at most (polled every 30 s, and at once for a new pod); likewise each Slurm job "
         "to which a prolog gave it, by its files (read every 10 s). Pod uid and container id "
         "come from the processes' cgroups (read every 10 s, later every 30 s), names from the "
         "links to container logs, the Slurm job from the cgroup or SLURM_JOB_ID (its SLUID where "
