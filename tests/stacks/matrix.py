@@ -119,7 +119,7 @@ def summary(rows: Sequence[Row]) -> str:
         if one.staged:
             families[one.family].append(one)
     staged = [one for one in rows if one.staged]
-    lines = ["| right | all | tuned on | held out |", "| --- | ---: | ---: | ---: |"]
+    lines = ["| right, by family | all | tuned on | held out |", "| --- | ---: | ---: | ---: |"]
     lines += [_count(family, of_family) for family, of_family in families.items()]
     lines.append(
         _count("**one process on one GPU**", [one for one in staged if one.single_process])
