@@ -4,6 +4,7 @@
 #if DRIVER_BRANCH >= 520
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define MINIMUM_SPACING_NS 100000000u
@@ -121,12 +122,23 @@ API int nvmlGpmMetricsGet(struct metrics_request *request)
   return NVML_SUCCESS;
 }
 
+static atomic_int open_samples;
+
+/* No NVML call: how many samples nobody has freed. */
+API int fake_nvml_open_samples(void)
+{
+  return atomic_load(&open_samples);
+}
+
 API int nvmlGpmSampleAlloc(struct gpm_sample **sample)
 {
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
   *sample = calloc(1, sizeof **sample);
-  return *sample == NULL ? NVML_MEMORY : NVML_SUCCESS;
+  if (*sample == NULL)
+    return NVML_MEMORY;
+  atomic_fetch_add(&open_samples, 1);
+  return NVML_SUCCESS;
 }
 
 API int nvmlGpmSampleFree(struct gpm_sample *sample)
@@ -134,6 +146,7 @@ API int nvmlGpmSampleFree(struct gpm_sample *sample)
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
   free(sample);
+  atomic_fetch_sub(&open_samples, 1);
   return NVML_SUCCESS;
 }
 
