@@ -28,8 +28,14 @@ Maintainer: nobody
 Version: 1
 Description: already installed
 """
-FOLDERS = ("etc/apt/apt.conf.d", "etc/apt/preferences.d", "var/lib/apt/lists/partial")
-FOLDERS += ("var/cache/apt/archives/partial", "var/lib/dpkg", "var/log/apt")
+FOLDERS = (
+    "etc/apt/apt.conf.d",
+    "etc/apt/preferences.d",
+    "var/lib/apt/lists/partial",
+    "var/cache/apt/archives/partial",
+    "var/lib/dpkg",
+    "var/log/apt",
+)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.driver.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Unsupported
 from gpu_bottleneck_exporter.driver.readings import Link, Memory
 from gpu_bottleneck_exporter.exposition.render import Exposition
-from support.drivers import first
+from support.drivers import Libraries, first
 from support.samplers import sampling
 from support.waiting import until
 
@@ -94,12 +94,10 @@ def test_traffic_over_c2c_is_counted_where_there_is_any(
 
 
 def test_a_driver_that_does_not_know_c2c_traffic_keeps_the_rest(
-    make_board: MakeBoard, open_on: OpenDriver, kind: str
+    make_board: MakeBoard, libraries: Libraries
 ) -> None:
-    if kind == "virtual":
-        pytest.skip("it has no branches")
     board = make_board(gpus=[GH200], driver_version="570.124.06")
-    device = first(open_on(board))
+    device = first(libraries.open(board))
     device.activity()
     time.sleep(0.3)
     activity = device.activity()

@@ -11,7 +11,6 @@ import os
 from gpu_bottleneck_exporter.driver.nvml import fields
 from gpu_bottleneck_exporter.driver.nvml.fields import FieldReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
-from gpu_bottleneck_exporter.driver.protocol import Unsupported
 from gpu_bottleneck_exporter.driver.readings import Link, Memory
 
 _PLACEHOLDER = (1, 1)
@@ -25,11 +24,8 @@ class C2cLinks:
         self._reader = FieldReader(calls, handle, [fields.C2C_LINKS])
 
     def read(self) -> float:
-        """Their number. Raises Unsupported if there are none, DeviceLost or DriverError."""
-        links = self._reader.read().get(fields.C2C_LINKS)
-        if not links:
-            raise Unsupported("not on NVLink-C2C")
-        return links
+        """Their number. Raises Unsupported, DeviceLost or DriverError."""
+        return self._reader.read().get(fields.C2C_LINKS, 0)
 
 
 def is_placeholder(link: Link) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, 
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 
 T = TypeVar("T")
+_C2C = "NVLink-C2C"
 
 # Version 2 first: both return the same, but from driver 530 to 535.98 version 3 wrote a longer
 # structure than the binding's.
@@ -179,9 +181,12 @@ class Common:
         )
 
     def _is_coherent(self) -> bool:
-        """Whether it hangs on NVLink-C2C; asked until it does, in the end only now and then."""
-        if not self._coherent:
-            self._coherent = self._parts.attempt(("C2C links",), self._c2c.read) is not None
+        """Whether it hangs on NVLink-C2C. No reading fails because this is not known."""
+        refusals = self._parts.refusals
+        if not self._coherent and not refusals.stands(_C2C):
+            with contextlib.suppress(DriverError):
+                self._coherent = self._c2c.read() > 0
+            refusals.refused(_C2C)  # few GPUs do: retry now and then
         return self._coherent
 
     def _begin(self) -> Parts:
