@@ -265,8 +265,9 @@ class GpuWorker:
             who.uuid: before.get(who.uuid) or GpuLedger(who, self._driver.system, self._tick_ns)
             for who in (device.identity for device in devices)
         }
-        if self._watch is not None:
-            for uuid in before.keys() - self._ledgers.keys():
+        for uuid in before.keys() - self._ledgers.keys():
+            self._news.forget(uuid)
+            if self._watch is not None:
                 self._watch.forget(uuid)
         self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
 
