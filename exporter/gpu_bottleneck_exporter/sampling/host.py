@@ -429,7 +429,9 @@ class HostSampler:
         for uuid in gone:
             if self._prescribers:
                 self._prescribers.forget(uuid)
-            for known in (self._readers, self._feedings, self._engaged, self._sought_kin):
+            self._news.forget(uuid)
+            by_gpu = (self._readers, self._feedings, self._engaged, self._sought_kin, self._parents)
+            for known in by_gpu:
                 known.pop(uuid, None)
 
     def _patience(self) -> Patience | None:
