@@ -98,8 +98,8 @@ POSTED = [
     *alerts("GpuHardwareSlowdown/warning", "hot", [0], **POD),
     *alerts("GpuStraggler/warning", "hot", [0], **POD),
     # Severities of one alert.
-    *alerts("GpuCpuThrottled/warning", "both", [0], user="ada"),
-    *alerts("GpuCpuThrottled/info", "both", [0, 1], user="ada"),
+    *alerts("GpuCheckpointStall/warning", "both", [0], user="ada"),
+    *alerts("GpuCheckpointStall/info", "both", [0, 1], user="ada"),
     # An exporter that is down.
     *alerts("GpuExporterDown/warning", "down"),
     *alerts("GpuTooFewWorkers/warning", "down", [0], **POD),
@@ -286,7 +286,7 @@ SENT: dict[str, list[Sent]] = {
         ("platform-ticket", [("GpuHardwareSlowdown/warning", "hot", [0])])
     ],
     # On GPU 1 there is no warning: its info is shown.
-    "info is shown, not sent": [("job-ticket", [("GpuCpuThrottled/warning", "both", [0])])],
+    "info is shown, not sent": [("job-ticket", [("GpuCheckpointStall/warning", "both", [0])])],
     "a silent exporter mutes what is old but no page": [
         ("platform-ticket", [("GpuExporterDown/warning", "down", [])]),
         ("platform-page", [("GpuFault/critical", "down", [2])]),
@@ -321,7 +321,7 @@ MUTED = {
     },
     "lost": {("GpuCpuThrottled", "warning", "lost", "0")},
     "hot": {("GpuStraggler", "warning", "hot", "0")},
-    "both": {("GpuCpuThrottled", "info", "both", "0")},
+    "both": {("GpuCheckpointStall", "info", "both", "0")},
     "down": {
         ("GpuTooFewWorkers", "warning", "down", "0"),
         ("GpuHardwareSlowdown", "warning", "down", "1"),
