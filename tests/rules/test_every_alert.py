@@ -148,7 +148,7 @@ ALERTS: Mapping[str, Firing] = {
 }
 SHORT = dict.fromkeys(
     ("GpuRestartLoop", "GpuUnderused"),
-    ("workload_container", "pod_uid", "container_id", "workload_group"),
+    ("workload_container", "pod_uid", "container_id"),
 )
 """Labels that change with each start are left out of what tells of an hour."""
 OF_NODES = {"GpuExporterDown/warning", "GpuCausesBlind/info"}
@@ -157,6 +157,7 @@ ELSEWHERE = {
     "GpuThresholdsMissing/warning": "a fleet without thresholds: test_health_and_jobs",
     "GpuOversized/info": "a whole day: test_on_the_gpu",
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",
+    "GpuNodeBottleneck/warning": "several jobs: test_incidents",
 }
 
 

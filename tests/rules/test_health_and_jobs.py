@@ -134,7 +134,7 @@ TELEMETRY: Table = {
     ),
     "does not answer while a stuck driver repeats its last readings": Row(
         lean(up=after(30, 0, 1), busy=0.2, stalls={"host_code": 0.8}),
-        "29 host_loop_bound/warning; 55 telemetry_lost/warning",
+        "29 host_loop_bound/warning; 55 telemetry_lost/warning host_loop_bound/warning",
     ),
     "does not answer for four minutes": quiet(lean(up=[(30, 1), (4, 0), (60, 1)]), "36,40,75"),
     "answers again": Row(
@@ -385,7 +385,7 @@ STARTS: Table = {
     "starts for an hour": Row(
         idle(age_seconds=ages(0), memory=0.1),
         "9 -; 11 startup_stall; 13,19 startup_stall/info; 23,59 startup_stall/warning; "
-        "75 allocated_idle/warning",
+        "75 allocated_idle/warning startup_stall/warning",
     ),
     "starts for 14 minutes": Row(
         idle(age_seconds=ages(0), busy=after(14, 0.95), main_cpu=0.5),
@@ -405,7 +405,9 @@ STARTS: Table = {
         idle(age_seconds=ages(0), busy=0.06), "12,35 unexplained_low_utilization"
     ),
     "compiles and tries kernels out": Row(
-        compiling(), "12 startup_stall/info; 40 startup_stall/warning; 75 too_few_workers/warning"
+        compiling(),
+        "12 startup_stall/info; 40 startup_stall/warning; "
+        "75 too_few_workers/warning startup_stall/warning",
     ),
     "compiles, it is not known what is copied": Row(
         compiling(pcie_bytes=None), "12 too_few_workers"

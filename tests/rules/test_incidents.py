@@ -9,8 +9,9 @@ import pytest
 
 from rules.cases import Row, Table, fleets_of
 from rules.fleet import Fleet, Gpu, add_gpu
-from rules.series import Signal
+from rules.series import Phases, Signal
 from rules.test_fleets import SPINS, job
+from rules.test_health_and_jobs import ages
 from rules.test_on_the_gpu import END, HANGING, HEALTHY, changed, then
 
 MINUTES = 110
@@ -153,4 +154,93 @@ def test_ranks_wait_for_one_with_bad_hardware(tmp_path: Path) -> None:
             f'sum by (gpu, cause) (gpu:bottleneck:primary{{instance="{node}"}})',
             {f'{{cause="{cause}",gpu="3"}}': 1.0},
         )
+    fleet.check(tmp_path)
+
+
+# --- How many tickets ------------------------------------------------------------------------
+
+DAY = 480
+
+
+def openings(node: str) -> str:
+    """How often warnings of `node` began within the day, by name."""
+    firing = f'ALERTS{{alertstate="firing",severity!="info",instance="{node}"}}'
+    began = f"{firing} unless {firing} offset 2m"
+    return f"sum by (alertname) (count_over_time(({began})[{DAY}m:2m]))"
+
+
+def phases(first: float, second: float, minutes: int) -> Phases:
+    return [(minutes, first), (minutes, second)] * (DAY // (2 * minutes))
+
+
+def test_what_comes_and_goes_all_day_opens_hardly_more_than_once(tmp_path: Path) -> None:
+    fleet = Fleet(DAY, evaluation_interval="2m")
+    loop = {"sm": 0.2, "dram": 0.1}
+    for minutes in (20, 30, 40):
+        busy, idle = phases(0.98, 0.2, minutes), phases(0.02, 0.8, minutes)
+        add_gpu(fleet, f"phases-{minutes}", Gpu(busy=busy, stalls={"host_code": idle}))
+        fleet.expect(DAY, openings(f"phases-{minutes}"), {'{alertname="GpuHostLoopBound"}': 1.0})
+    hovering = {"host_code": phases(0.36, 0.28, 15), "worker_cpu": phases(0.28, 0.36, 15)}
+    add_gpu(fleet, "hovering", Gpu(busy=0.2, **loop, stalls=hovering))
+    add_gpu(
+        fleet,
+        "disk",
+        Gpu(busy=0.2, **loop, stalls={"storage": 0.8}, disk_busy=phases(0.6, 0.43, 20)),
+    )
+    fleet.expect(DAY, openings("disk"), {'{alertname="GpuLocalStorageBound"}': 1.0})
+    twice = ("GpuCpuPreprocessingBound", "GpuHostLoopBound")
+    fleet.expect(DAY, openings("hovering"), {f'{{alertname="{one}"}}': 1.0 for one in twice})
+    fleet.check(tmp_path)
+
+
+def test_several_jobs_that_share_what_is_slow_are_the_nodes_incident(tmp_path: Path) -> None:
+    fleet = Fleet(40)
+    slow = {
+        "disk": ("local_storage_bound", {"stalls": {"storage": 0.75}, "disk_busy": 0.9}),
+        "crowd": ("cpu_oversubscribed", {"stalls": {"cpu_queue": 0.75}, "host_busy_cores": 32.0}),
+    }
+    for node, (cause, fields) in slow.items():
+        for index in range(8):
+            gpu = changed(Gpu(busy=0.25, sm=0.2, dram=0.1), **fields)
+            add_gpu(fleet, node, changed(gpu, owner=job(index)), index)
+        told = f'{{alertname="GpuNodeBottleneck",cause="{cause}"}}'
+        every = f'ALERTS{{alertstate="firing",instance="{node}"}}'
+        # Before the jobs' own, which it mutes.
+        fleet.expect(11, f"count by (alertname, cause) ({every})", {told: 1.0})
+    for index in range(8):
+        gpu = changed(Gpu(busy=0.25, sm=0.2, dram=0.1), **slow["disk"][1])
+        add_gpu(fleet, "one-job", changed(gpu, owner=job(index % 2)), index)
+    fleet.expect(39, 'ALERTS{alertname="GpuNodeBottleneck",instance="one-job"}', {})
+    fleet.check(tmp_path)
+
+
+def test_a_board_that_was_replaced_is_not_lost(tmp_path: Path) -> None:
+    fleet = Fleet(120)
+    for node in ("replaced", "lost"):
+        add_gpu(fleet, node, Gpu(uuid=f"GPU-old-{node}"), 0)
+        add_gpu(fleet, node, Gpu(), 1)
+        fleet.remove(f"GPU-old-{node}", 60)
+    first = len(fleet._series)
+    add_gpu(fleet, "replaced", Gpu(uuid="GPU-new"), 0)
+    fleet.silence(first, (0, 62))
+    lost = 'count by (instance, uuid) (gpu:bottleneck:primary{cause="telemetry_lost"})'
+    fleet.expect(110, lost, {'{instance="lost",uuid="GPU-old-lost"}': 1.0})
+    fleet.check(tmp_path)
+
+
+def test_a_notebook_in_bursts_is_interactive(tmp_path: Path) -> None:
+    fleet = Fleet(150)
+    bursts = [(4, 0.0), (4, 0.0), (4, 0.6)] * 12
+    add_gpu(fleet, "bursts", Gpu(busy=bursts, sm=0.1, dram=0.1, interactive=1))
+    fleet.expect_firing("bursts", 149, "GpuInteractiveSession/info")
+    fleet.check(tmp_path)
+
+
+def test_a_start_up_that_never_ends_has_a_name_at_any_time(tmp_path: Path) -> None:
+    fleet = Fleet(100)
+    asleep = Gpu(busy=0.0, sm=0.0, stalls={"asleep": 1.0}, age_seconds=ages(0))
+    add_gpu(fleet, "starting", asleep)
+    named = 'count by (instance) (ALERTS{alertstate="firing",severity="warning"}) > bool 0'
+    for minute in range(24, 100, 2):
+        fleet.expect(minute, named, {'{instance="starting"}': 1.0})
     fleet.check(tmp_path)

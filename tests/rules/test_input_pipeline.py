@@ -434,7 +434,8 @@ APART: Table = {
     # minutes more, as the next phase of the work may starve again.
     "late and over": Row(
         starving_between(6, 20),
-        "18,20 ?; 25 ? cpu_preprocessing_bound/warning; ? cpu_preprocessing_bound/warning; 47 -",
+        "18,20 ?; 25 ? cpu_preprocessing_bound/warning; ? cpu_preprocessing_bound/warning; "
+        "47 - cpu_preprocessing_bound/warning",
     ),
     "a gap longer than the windows": Row(
         replace(PREP, gap=(18, 26)),
