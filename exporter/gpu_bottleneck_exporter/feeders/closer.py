@@ -28,6 +28,7 @@ _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
 _MOST_CHILDREN = 4
+_MOST_AWAITED = 1024
 _DEEPEST = 2
 _STANDARD_INPUT = 0
 _QUIET = 2
@@ -99,6 +100,7 @@ class Closer:
         """Whether, at the last look, other threads than the first drove the GPU."""
         self.serving = False
         """Whether, at the last look, it listened and no client had a request open."""
+        self._awaited: set[int | None] = set()
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -119,6 +121,11 @@ class Closer:
         used, self.threads.used = self.threads.used, []
         return used
 
+    def take_awaited(self) -> set[int | None]:
+        """Descriptors that it waited on since the last call; None: in a way that does not tell."""
+        awaited, self._awaited = self._awaited, set()
+        return awaited
+
     def look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         """Look behind the first thread, which is in `wait`, at monotonic `now_ns`.
 
@@ -138,11 +145,14 @@ class Closer:
         if wait is Wait.STOPPED:
             return seen
         threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
-        first = self._descriptors(wait) if around.holds or wait is not Wait.PIPE else ()
+        first = self._descriptors(wait)
+        self._note_awaited(first, *(thread.descriptors for thread in threads))
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
-        verdicts = self._verdicts(now_ns, wait, first, threads, around)
-        self._judge_first(seen, wait, first, verdicts)
+        if wait is Wait.PIPE:
+            first = ()  # nobody at its other end is asked over the network
+        verdicts = self._verdicts(now_ns, first, threads, around)
+        self._judge_first(seen, first, verdicts)
         self._follow_requests(now_ns, verdicts, around)
         for thread in threads:
             self._judge_thread(seen, thread, verdicts)
@@ -161,6 +171,12 @@ class Closer:
             self.wire.sockets.forget()
             self.wire.look((), whole=True)
 
+    def _note_awaited(self, *found: tuple[int, ...] | None) -> None:
+        if len(self._awaited) > _MOST_AWAITED:  # nobody asks
+            self._awaited.clear()
+        for descriptors in found:
+            self._awaited.update((None,) if descriptors is None else descriptors)
+
     def _descriptors(self, wait: Wait) -> tuple[int, ...] | None:
         if self.wire is None or wait not in _ON_DESCRIPTORS:
             return ()
@@ -173,7 +189,6 @@ class Closer:
     def _verdicts(
         self,
         now_ns: int,
-        wait: Wait,
         first: tuple[int, ...] | None,
         threads: list[Thread],
         around: Surroundings,
@@ -184,9 +199,11 @@ class Closer:
             self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
             self.wire.sockets.forget()
             return self.wire.look((), around.ours, whole=True)
-        wanted = set(first or ()) if wait is not Wait.PIPE else set()
+        wanted = set(first or ())
         whole = first is None or bool(self.wire.ports)
         for thread in threads:
+            if thread.wait is Wait.PIPE:
+                continue
             if thread.descriptors is None:
                 whole = True
             else:
@@ -198,13 +215,12 @@ class Closer:
     def _judge_first(
         self,
         seen: Seen,
-        wait: Wait,
         descriptors: tuple[int, ...] | None,
         verdicts: Mapping[int, Verdict],
     ) -> None:
         if self.wire is None or self.wire.refused:
             return  # there is no more to see than its wait channel
-        if _owed(descriptors, verdicts) and wait is not Wait.PIPE:
+        if _owed(descriptors, verdicts):
             seen.first = State.NETWORK
         elif seen.first in (State.NETWORK, State.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.

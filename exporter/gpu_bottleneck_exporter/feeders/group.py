@@ -245,7 +245,7 @@ class FeederGroup:
             (len(self.mains), self.worker_count),
             None if self.behind.explained else looked,
             self.behind.look_at_kin(now_ns),
-            len(self.behind.kin),
+            len(self.behind.feeding),
             self.behind.runnable.count(self.mains.values(), now_ns),
         )
 
@@ -419,7 +419,17 @@ class FeederGroup:
     @property
     def own_ends(self) -> frozenset[Ends]:
         """Those of workers and kin."""
-        return _ends([*self._turns.members, *self.behind.kin.values()])
+        return _ends([*self._turns.members, *self.behind.in_the_job]) | self.ends
+
+    def take_awaited(self) -> list[tuple[int, set[int | None]]]:
+        """By pid: what mains, workers and kin waited on since the last call, see `Closer`."""
+        kin = (self.behind.kin[pid] for pid in self.behind.relatives)
+        members = (*self.mains.values(), *self._turns.members, *kin)
+        return [(one.pid, one.closer.take_awaited()) for one in members if one.closer]
+
+    def is_stranger(self, pid: int) -> bool:
+        """Whether a process neither holds the GPU nor is known to feed it."""
+        return not (self._knows(pid) or pid in self.mains or pid in self.behind.relatives)
 
     def evidence(self, now_ns: int) -> tuple[str, ...]:
         """What was seen behind the waiting lately, in words. Too costly for every tick."""
@@ -540,9 +550,11 @@ class FeederGroup:
     def _count_behind(self, tick: Tick) -> None:
         """What threads and ended children used; whether closer looks are needed at all."""
         tick.threads = self.behind.count_threads(self.mains.values(), tick.main)
-        self._advance(self.behind.kin.values(), tick.kin)
+        feeding = self.behind.feeding
+        self._advance(feeding, tick.kin)
+        self._advance(set(self.behind.kin.values()).difference(feeding), ProcessCounters())
         self._count_queues(self._turns.members, tick.workers)
-        self._count_queues(self.behind.kin.values(), tick.kin)
+        self._count_queues(feeding, tick.kin)
         # When a worker ends, the kernel adds the CPU time of its whole life to its parent's
         # counter of ended children. What was counted while it lived (`_ended_ns`) must not
         # count twice; halved each tick, as a parent may reap late, or never.

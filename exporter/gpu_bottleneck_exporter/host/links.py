@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def links(proc: Path, pid: int) -> Links:
     with contextlib.suppress(OSError):
         pidfd = pidfd_open(pid)
         try:
-            for number, target in _descriptors(proc / str(pid) / "fd"):
+            for number, target in descriptors(proc, pid):
                 if target.startswith("pipe:"):
                     if number > _ERRORS:
                         pipes.add(target)
@@ -56,10 +56,25 @@ def links(proc: Path, pid: int) -> Links:
     )
 
 
-def _descriptors(folder: Path) -> Iterator[tuple[int, str]]:
-    for name in listed(folder, _MOST)[0]:
-        with contextlib.suppress(OSError):
-            yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - half the time
+def descriptors(proc: Path, pid: int) -> Iterator[tuple[int, str]]:
+    """Numbers and targets; none if they may not be read. Raises NoRoomError."""
+    folder = f"{proc}/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for name in listed(folder, _MOST)[0]:
+            with contextlib.suppress(OSError):
+                yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - half the time
+
+
+def unix_peers(pid: int, numbers: Iterable[int]) -> dict[int, int]:
+    """Who created the other end of those `numbers` that are connected UNIX sockets."""
+    with contextlib.suppress(OSError):
+        pidfd = pidfd_open(pid)
+        try:
+            peers = {number: _peer(pidfd, number) for number in numbers}
+        finally:
+            os.close(pidfd)
+        return {number: peer for number, peer in peers.items() if peer}
+    return {}
 
 
 def _peer(pidfd: int, number: int) -> int:
