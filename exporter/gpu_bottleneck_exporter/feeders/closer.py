@@ -24,6 +24,7 @@ _WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
+_OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
 _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
@@ -122,7 +123,10 @@ class Closer:
         return used
 
     def take_awaited(self) -> set[int | None]:
-        """Descriptors that it waited on since the last call; None: in a way that does not tell."""
+        """Descriptors that it waited on since the last call, and those of its clients.
+
+        None: in a way that does not tell.
+        """
         awaited, self._awaited = self._awaited, set()
         return awaited
 
@@ -153,6 +157,7 @@ class Closer:
             first = ()  # nobody at its other end is asked over the network
         verdicts = self._verdicts(now_ns, first, threads, around)
         self._judge_first(seen, first, verdicts)
+        self._note_awaited(tuple(fd for fd, one in verdicts.items() if one in _OF_CLIENTS))
         self._follow_requests(now_ns, verdicts, around)
         for thread in threads:
             self._judge_thread(seen, thread, verdicts)

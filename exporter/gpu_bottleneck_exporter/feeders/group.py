@@ -332,7 +332,7 @@ class FeederGroup:
                 sum(tick.threads.user_ns for tick in ticks),
                 sum(tick.threads.queue_ns for tick in ticks),
             ),
-            children_cpu_ns=main.children_ns + workers.children_ns,
+            children_cpu_ns=main.children_ns + workers.children_ns + kin.children_ns,
             other_threads_cpu_ns=max(main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns, 0),
             periods=sum(held.periods for held in held_back),
             throttled_periods=sum(held.throttled_periods for held in held_back),
@@ -420,6 +420,11 @@ class FeederGroup:
     def own_ends(self) -> frozenset[Ends]:
         """Those of workers and kin."""
         return _ends([*self._turns.members, *self.behind.in_the_job]) | self.ends
+
+    @property
+    def lacks_clients(self) -> bool:
+        """Whether a main serves, and at the last look nobody had a request open."""
+        return any(one.closer.serving for one in self.mains.values() if one.closer)
 
     def take_awaited(self) -> list[tuple[int, set[int | None]]]:
         """By pid: what mains, workers and kin waited on since the last call, see `Closer`."""
@@ -561,7 +566,8 @@ class FeederGroup:
         known = min(self._ended_ns, tick.main.children_ns)
         self._ended_ns = (self._ended_ns - known) // 2
         tick.main.children_ns = min(tick.main.children_ns - known, tick.elapsed_ns)
-        tick.workers.children_ns = min(tick.workers.children_ns, tick.elapsed_ns)
+        for role in (tick.workers, tick.kin):
+            role.children_ns = min(role.children_ns, tick.elapsed_ns)
         if not self.behind.wanted(tick.at_ns):
             self.behind.rest([*self.mains.values(), *self._turns.members])
             self.behind.explained = self.behind.resting = False

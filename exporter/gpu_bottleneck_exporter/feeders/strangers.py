@@ -16,7 +16,8 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.otherends import End, find, other_ends
 from gpu_bottleneck_exporter.host.process import State, parse_stat
 
-_EVERY_NS = 5_000_000_000
+_FIRST_NS, _OFTEN_NS = 1_000_000_000, 10_000_000_000
+"""Between two searches: each time twice as long, up to so long."""
 _KEPT_NS = 60_000_000_000
 """A client may connect anew for each request, and be connected at few searches."""
 MOST_STRANGERS = 32
@@ -53,6 +54,10 @@ class Activity:
 class Feed(Protocol):
     """What a search needs to know of the feeders of a GPU (`feeders.group.FeederGroup`)."""
 
+    @property
+    def lacks_clients(self) -> bool:
+        """Whether it serves, and nobody has a request open."""
+
     def take_awaited(self) -> Awaited:
         """What its processes waited on since the last call."""
 
@@ -76,16 +81,23 @@ class StrangerFinder:
         self._proc = proc
         self._never = {1, *_ancestors(proc)}
         """No feeders: init, we ourselves, and who started us."""
-        self._due_ns = 0
+        self._due_ns = self._every_ns = 0
         self._seen: dict[Feed, dict[End, int]] = {}
         """When each end was last seen."""
         self._found: dict[End, _Found] = {}
 
-    def is_due(self, now_ns: int) -> bool:
-        """Whether to search again; if so, it is due again later."""
-        if now_ns < self._due_ns:
+    def is_due(self, now_ns: int, feeds: Collection[Feed]) -> bool:
+        """Whether to search again for those of `feeds`; if so, it is due again later.
+
+        A server's clients are best sought while one is connected.
+        """
+        if not feeds or now_ns < self._due_ns:
             return False
-        self._due_ns = now_ns + _EVERY_NS
+        if any(feed.lacks_clients for feed in feeds) and now_ns < self._due_ns + _OFTEN_NS:
+            return False
+        new = not self._seen.keys() >= {*feeds}
+        self._every_ns = _FIRST_NS if new else min(2 * self._every_ns, _OFTEN_NS)
+        self._due_ns = now_ns + self._every_ns
         return True
 
     def search(

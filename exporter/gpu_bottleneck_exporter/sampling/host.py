@@ -364,8 +364,7 @@ class HostSampler:
             stale |= self._look_at(uuid, feed, due)
         if counting:
             self._learn_connections(time.monotonic_ns())
-            with self._isolated("looking for strangers that feed"):
-                self._find_strangers(time.monotonic_ns())
+        self._find_strangers(time.monotonic_ns())
         return stale
 
     def _look_at(self, uuid: str, feed: FeederGroup, due: Due) -> bool:
@@ -460,11 +459,12 @@ class HostSampler:
             for feed in self._feeds.values()
             if feed.mains and feed.behind.wanted(now_ns) and not feed.behind.explained
         ]
-        if not self._connected or not feeds or not self._strangers.is_due(now_ns):
+        if not self._connected or not self._strangers.is_due(now_ns, feeds):
             return
         mains = [pid for feed in self._feeds.values() for pid in feed.mains]
-        for feed, found in self._strangers.search(feeds, mains, now_ns).items():
-            feed.behind.adopt_strangers(found)
+        with self._isolated("looking for strangers that feed"):
+            for feed, found in self._strangers.search(feeds, mains, now_ns).items():
+                feed.behind.adopt_strangers(found)
 
     def _learn_connections(self, now_ns: int) -> None:
         """For idle GPUs: which connections lead to other processes of the job."""

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import io
-import lzma
 import os
 import socket
 import sys
@@ -62,16 +61,12 @@ def pull(address: str) -> Load:
 
 def pipeline() -> None:
     """Be the shell that joins xz, tar and the loop."""
-    archive = FOLDER / "archive.tar.xz"
-    with (
-        lzma.open(archive, "wb", preset=0) as packed,
-        tarfile.open(fileobj=packed, mode="w|") as tar,
-    ):
-        for index in range(16):
-            member = tarfile.TarInfo(f"{index}")
-            member.size = 4 * MEBIBYTE
-            data = random.randbytes(member.size // 2) + bytes(member.size // 2)
-            tar.addfile(member, io.BytesIO(data))
+    archive, packed = FOLDER / "archive.tar.xz", io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz", preset=0) as tar:
+        member = tarfile.TarInfo("samples")
+        member.size = 16 * MEBIBYTE
+        tar.addfile(member, io.BytesIO(os.urandom(member.size // 2).hex().encode()))
+    archive.write_bytes(packed.getvalue())
     unpack = f"while xz -dc {archive}; do :; done | tar -xif - -O"
     loop = f"{sys.executable} -m stacks.loops.fed stdin"
     os.execvp("sh", ["sh", "-c", f"{unpack} | {loop}"])  # noqa: S606 - the point of it
