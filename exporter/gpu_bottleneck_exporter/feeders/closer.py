@@ -22,6 +22,8 @@ LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
 _WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
+_CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
+"""Where the system call tells the descriptors, if there are any."""
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
 _OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
@@ -153,10 +155,8 @@ class Closer:
         self._note_awaited(first, *(thread.descriptors for thread in threads))
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
-        if wait is Wait.PIPE:
-            first = ()  # nobody at its other end is asked over the network
-        verdicts = self._verdicts(now_ns, first, threads, around)
-        self._judge_first(seen, first, verdicts)
+        verdicts = self._verdicts(now_ns, wait, first, threads, around)
+        self._judge_first(seen, wait, first, verdicts)
         self._note_awaited(tuple(fd for fd, one in verdicts.items() if one in _OF_CLIENTS))
         self._follow_requests(now_ns, verdicts, around)
         for thread in threads:
@@ -187,13 +187,14 @@ class Closer:
             return ()
         call = self._call.read()
         found = waits_on(self._pid, call)
-        if wait is Wait.UNKNOWN and call and found is None:
+        if wait in _CERTAIN and call and found is None:
             return ()
         return found
 
     def _verdicts(
         self,
         now_ns: int,
+        wait: Wait,
         first: tuple[int, ...] | None,
         threads: list[Thread],
         around: Surroundings,
@@ -204,14 +205,12 @@ class Closer:
             self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
             self.wire.sockets.forget()
             return self.wire.look((), around.ours, whole=True)
-        wanted = set(first or ())
+        wanted = set(first or ()) if wait is not Wait.PIPE else set()
         whole = first is None or bool(self.wire.ports)
         for thread in threads:
-            if thread.wait is Wait.PIPE:
-                continue
             if thread.descriptors is None:
                 whole = True
-            else:
+            elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
             return self.wire.look(wanted, around.ours, whole=whole)
@@ -220,12 +219,13 @@ class Closer:
     def _judge_first(
         self,
         seen: Seen,
+        wait: Wait,
         descriptors: tuple[int, ...] | None,
         verdicts: Mapping[int, Verdict],
     ) -> None:
         if self.wire is None or self.wire.refused:
             return  # there is no more to see than its wait channel
-        if _owed(descriptors, verdicts):
+        if _owed(descriptors, verdicts) and wait is not Wait.PIPE:
             seen.first = State.NETWORK
         elif seen.first in (State.NETWORK, State.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
