@@ -28,6 +28,8 @@ _FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
 """Between two such questions: at first, and later."""
 _WEIGHT, _MOSTLY = 0.2, 0.75
 _SLEEPS = frozenset(Wait) - {Wait.RUN, Wait.DISK, Wait.GONE}
+_COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
+"""Itself, or a program that it started."""
 _AWAY = frozenset({Wait.TIMER, Wait.SOCKET})
 """Where a worker does not wait for its next task, even if nobody owes it an answer."""
 _RESTS = frozenset({State.QUEUE, State.SLEEP, State.UNKNOWN})
@@ -80,6 +82,8 @@ class Behind:
         self.patience = patience
         self.kin: dict[int, Member] = {}
         """Processes that may feed the GPU without descending from a holder; also strangers."""
+        self.compilers: list[Member] = []
+        """Descendants of mains that compile kernels: who waits for them does so itself."""
         self.ours: Collection[Ends] = frozenset()
         """Ends of connections of the job's other processes."""
         self.is_rank = False
@@ -180,7 +184,10 @@ class Behind:
                 for active, number in seen.active.items():
                     looked.threads[active] = looked.threads.get(active, 0) + number
                 if state in _RESTS and not seen.active:
-                    looked.reasons[seen.reason] += 1
+                    if any(one.reader.wait() in _COMPILES for one in self.compilers):
+                        state = State.RUN
+                    else:
+                        looked.reasons[seen.reason] += 1
             states[state] = states.get(state, 0) + 1
         return looked
 

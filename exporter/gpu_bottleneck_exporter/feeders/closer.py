@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_bottleneck_exporter.feeders.compilers import is_compiler
 from gpu_bottleneck_exporter.feeders.wire import Ends, Patience, Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
@@ -268,7 +269,9 @@ class Closer:
             state = _WORKS.get(wait)
             if state is None and wait is not Wait.GONE:
                 state = closer.look(now_ns, wait, around).whole
-            if state in ACTIVE:
+            if state is State.RUN and is_compiler(reader.command()):
+                seen.first = state
+            elif state in ACTIVE:
                 seen.active[state] = seen.active.get(state, 0) + 1
 
     def _list_children(self) -> list[int]:

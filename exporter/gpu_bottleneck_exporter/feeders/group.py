@@ -27,6 +27,7 @@ from gpu_bottleneck_exporter.feeders.interactive import runs_notebook
 from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.pace import Pace
+from gpu_bottleneck_exporter.feeders.roles import helpers
 from gpu_bottleneck_exporter.feeders.runnable import runnable_share
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.stretch import Stretch
@@ -56,7 +57,6 @@ _WAITS = {state: state.value for state in State if state not in (State.RUN, Stat
     State.TIMER: State.SLEEP.value,
 }
 _NOTHING = CgroupCounters()
-_HELPERS = ("forkserver", "resource_tracker")
 
 
 class FeederGroup:
@@ -110,7 +110,7 @@ class FeederGroup:
         """When to learn of the mains again."""
         self._others: frozenset[int] = frozenset()
         self._helpers: dict[int, Member] = {}
-        """multiprocessing's own: they load nothing, but a forkserver starts workers."""
+        """They load nothing, but a forkserver starts workers."""
         self._zombies: set[int] = set()
         self.unfollowed: frozenset[int] = frozenset()
         """Workers of which nothing is known but that they are there."""
@@ -194,10 +194,13 @@ class FeederGroup:
         # A zombie is a child until its parent asks for it: known, but no worker any more.
         self._zombies = {pid for pid in followed if self._is_zombie(pid)}
         followed -= self._zombies
-        new = followed - self.workers.keys()
-        helpers = (followed & self._helpers.keys()) | {pid for pid in new if self._is_helper(pid)}
-        self._replace(self._helpers, helpers)
-        self._replace(self.workers, followed - helpers)
+        new = followed - self.workers.keys() - self._helpers.keys()
+        compilers = followed & {one.pid for one in self.behind.compilers}
+        known = followed & self._helpers.keys()
+        helping = known | helpers(self._proc, new, self.mains, compilers)
+        self._replace(self._helpers, helping)
+        self._replace(self.workers, followed - helping)
+        self.behind.compilers = [self._helpers[pid] for pid in compilers]
         return len((self.workers.keys() | self.unfollowed) - before)
 
     @property
@@ -484,17 +487,6 @@ class FeederGroup:
             return self.workers[pid].state() is State.GONE
         stat = read(self._proc / str(pid) / "stat")
         return stat is not None and classify(parse_stat(stat.encode()).state, None) is State.GONE
-
-    def _is_helper(self, pid: int) -> bool:
-        """Whether the process is multiprocessing's forkserver or resource tracker.
-
-        Workers have their forkserver's command line, but it for a parent.
-        """
-        command = command_line(self._proc, pid).text
-        stat = read(self._proc / str(pid) / "stat")
-        if not stat or parse_stat(stat.encode()).parent not in self.mains:
-            return False
-        return any(f"from multiprocessing.{name} import main" in command for name in _HELPERS)
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")
