@@ -276,15 +276,7 @@ for line in iter(told, ""):
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     monkeypatch.setattr(module, "PATIENCE_MS", OF_TESTS_MS)
     before = descriptors()
-    made: list[Wire] = []
-
-    def begin(one: Program) -> Wire:
-        made.append(Wire(PROC, one.pid, Patience(OF_TESTS_MS)))
-        return made[-1]
-
-    yield begin
-    for wire in made:
-        wire.close()
+    yield lambda one: Wire(PROC, one.pid, Patience(OF_TESTS_MS))
     assert descriptors() <= before, "all descriptors are given back"
 
 
@@ -417,7 +409,6 @@ def test_a_question_grows_too_old(server: Program, client: Program) -> None:
     assert says(wire, client) is Verdict.ANSWER
     patience.of[remote(server)] = 200
     until(lambda: says(wire, client) is Verdict.IDLE, "patience at its end")
-    wire.close()
 
 
 def test_what_took_longer_is_learnt(server: Program, client: Program) -> None:
@@ -431,7 +422,6 @@ def test_what_took_longer_is_learnt(server: Program, client: Program) -> None:
     does(server, "say 100")
     does(client, "hear 100")
     says(wire, client)
-    wire.close()
     assert patience.with_(remote(server)) == 2 * shorter
 
 

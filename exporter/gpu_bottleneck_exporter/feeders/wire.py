@@ -13,10 +13,10 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,
-    RefusedError,
     Sockets,
     TcpState,
 )
@@ -209,10 +209,6 @@ class Wire:
         """Number of looks in a row at which a client was sent more without a new request."""
         self._latest: dict[int, int] = {}
         """By descriptor: its connection at the last look."""
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        self.sockets.close()
 
     def look(
         self, numbers: Collection[int], ours: Collection[Ends] = (), *, whole: bool = False

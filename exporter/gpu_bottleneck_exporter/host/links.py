@@ -7,13 +7,13 @@ to the parent that started the process, or to its neighbours in a shell pipeline
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.borrow import ask, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import listed
-from gpu_bottleneck_exporter.host.sockets import borrowed, pidfd_open, unix_peer
+from gpu_bottleneck_exporter.host.sockets import unix_peer
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
 _MOST = 512
@@ -36,49 +36,36 @@ class Links:
 
 def links(proc: Path, pid: int) -> Links:
     """The links of process `pid`; none without the permission. Raises NoRoomError."""
-    pipes, peers = set(), set()
+    pipes, sockets = set(), []
     standard: dict[int, str] = {}
-    with contextlib.suppress(OSError):
-        pidfd = pidfd_open(pid)
-        try:
-            for number, target in descriptors(proc, pid):
-                if target.startswith("pipe:"):
-                    if number > _ERRORS:
-                        pipes.add(target)
-                    else:
-                        standard[number] = target
-                elif number > _ERRORS and target.startswith("socket:"):
-                    peers.add(_peer(pidfd, number))
-        finally:
-            os.close(pidfd)
-    return Links(
-        frozenset(pipes), frozenset(peers - {0, pid}), standard.get(_INPUT), standard.get(_OUTPUT)
-    )
+    for number, link in descriptors(proc, pid):
+        if link.startswith("pipe:"):
+            if number > _ERRORS:
+                pipes.add(link)
+            else:
+                standard[number] = link
+        elif number > _ERRORS and is_socket(link):
+            sockets.append(number)
+    peers = frozenset(unix_peers(proc, pid, sockets).values()) - {pid}
+    return Links(frozenset(pipes), peers, standard.get(_INPUT), standard.get(_OUTPUT))
 
 
 def descriptors(proc: Path, pid: int) -> Iterator[tuple[int, str]]:
-    """Numbers and targets; none if they may not be read. Raises NoRoomError."""
+    """Numbers and links of what is open; none without the permission. Raises NoRoomError."""
     folder = f"{proc}/{pid}/fd"
     with contextlib.suppress(OSError):
-        for name in listed(folder, _MOST)[0]:
-            with contextlib.suppress(OSError):
-                yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - half the time
+        for number in map(int, listed(folder, _MOST)[0]):
+            link = link_of(folder, number)
+            if link is not None:
+                yield number, link
 
 
-def unix_peers(pid: int, numbers: Iterable[int]) -> dict[int, int]:
-    """Who created the other end of those `numbers` that are connected UNIX sockets."""
+def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
+    """Who created the other end of those `numbers` that are connected UNIX sockets.
+
+    None without the permission. Raises NoRoomError.
+    """
     with contextlib.suppress(OSError):
-        pidfd = pidfd_open(pid)
-        try:
-            peers = {number: _peer(pidfd, number) for number in numbers}
-        finally:
-            os.close(pidfd)
+        peers = ask(f"{proc}/{pid}/fd", pid, numbers, unix_peer)
         return {number: peer for number, peer in peers.items() if peer}
     return {}
-
-
-def _peer(pidfd: int, number: int) -> int:
-    """The pid at the other end of socket `number`; 0 if it is no UNIX socket or has no peer."""
-    with contextlib.suppress(OSError), borrowed(pidfd, number) as descriptor:
-        return 0 if descriptor is None else unix_peer(descriptor)
-    return 0

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.host.borrow import is_socket
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read
 from gpu_bottleneck_exporter.host.links import descriptors, unix_peers
 from gpu_bottleneck_exporter.host.mounts import mounts
@@ -54,7 +55,7 @@ def other_ends(proc: Path, pid: int, numbers: Collection[int | None]) -> set[End
     ends, inodes = set(), {}
     for number in wanted & targets.keys():
         target = targets[number]
-        if target.startswith("socket:"):
+        if is_socket(target):
             inodes[number] = target
         elif target.startswith("pipe:"):
             ends.add(End(target))
@@ -62,7 +63,7 @@ def other_ends(proc: Path, pid: int, numbers: Collection[int | None]) -> set[End
             file = _Opened.of(proc, pid, number)
             if file:
                 ends.add(End(_last(target), file.identity(proc, pid)))
-    peers = unix_peers(pid, inodes)
+    peers = unix_peers(proc, pid, [*inodes])
     ends.update(End(inodes[number], pid=peer) for number, peer in peers.items())
     others = {inodes[number] for number in inodes.keys() - peers.keys()}
     return ends | ({End(name) for name in _opposite(proc, pid, others)} if others else set())
@@ -89,7 +90,7 @@ def find(proc: Path, ends: Iterable[End]) -> dict[End, set[int]]:
             for end in names.get(name, ()):
                 if _has_open(proc, pid, number, end):
                     found[end].add(pid)
-            if name.startswith("socket:"):
+            if is_socket(name):
                 names.pop(name, None)
     return found
 
@@ -118,7 +119,7 @@ class _Opened(NamedTuple):
 
 
 def _has_open(proc: Path, pid: int, number: int, end: End) -> bool:
-    if end.name.startswith("socket:"):
+    if is_socket(end.name):
         return True
     file = _Opened.of(proc, pid, number)
     if not file or not file.writes:
