@@ -148,14 +148,16 @@ class Behind:
         return [member for pid, member in self.kin.items() if self._counts(pid)]
 
     @property
-    def in_the_job(self) -> list[Member]:
-        """The kin, with those strangers that do for it what takes this machine's CPU or disk."""
-        idle, others = 1 - self._busy, self._strangers
-        return [
-            member
-            for pid, member in self.kin.items()
-            if pid not in others or others[pid].works(idle)
-        ]
+    def pushed(self) -> frozenset[Ends]:
+        """Ends of connections that active strangers have opened.
+
+        A stranger that listens is asked: a service, whose answers come over the network.
+        """
+        closers = (self.kin[pid].closer for pid in self._strangers if self._counts(pid))
+        wires = [closer.wire for closer in closers if closer and closer.wire]
+        return frozenset(
+            ends for wire in wires for ends in wire.ends if ends[0].port not in wire.ports
+        )
 
     def _counts(self, pid: int) -> bool:
         activity = self._strangers.get(pid)
@@ -191,10 +193,15 @@ class Behind:
             states[state] = states.get(state, 0) + 1
         return looked
 
-    def others(self, members: Iterable[Member], now_ns: int) -> dict[State, int]:
-        """States of `members`, which hold no GPU, each process as a whole."""
+    def others(
+        self, members: Iterable[Member], now_ns: int, ends: frozenset[Ends] = frozenset()
+    ) -> dict[State, int]:
+        """States of `members`, which hold no GPU, each process as a whole.
+
+        `ends`: those of the mains; who waits for a main's answer waits for no network.
+        """
         states: dict[State, int] = {}
-        around = Surroundings(self.ours, self._known)
+        around = Surroundings(ends.union(self.ours) if ends else self.ours, self._known)
         for member in members:
             wait = member.reader.wait()
             state = STATE_OF[wait]
@@ -208,8 +215,8 @@ class Behind:
             states[state] = states.get(state, 0) + 1
         return states
 
-    def look_at_kin(self, now_ns: int) -> dict[State, int]:
-        """States of two of the kin, in turn, without strangers that do little."""
+    def look_at_kin(self, now_ns: int, ends: frozenset[Ends] = frozenset()) -> dict[State, int]:
+        """States of two of the kin, in turn, without strangers that do little; `ends` as above."""
         if not self.kin:
             return {}
         kin = list(self.kin.values())
@@ -217,7 +224,7 @@ class Behind:
         self._next += min(2, len(kin))
         states: dict[State, int] = {}
         for member in (kin[i % len(kin)] for i in range(first, self._next)):
-            (state,) = self.others([member], now_ns)
+            (state,) = self.others([member], now_ns, ends)
             if member.pid in self._strangers:
                 self._strangers[member.pid].note(state)
             if self._counts(member.pid):

@@ -247,7 +247,7 @@ class FeederGroup:
             self.behind.others(chosen, now_ns),
             (len(self.mains), self.worker_count),
             None if self.behind.explained else looked,
-            self.behind.look_at_kin(now_ns),
+            self.behind.look_at_kin(now_ns, _ends(self.mains.values())),
             len(self.behind.feeding),
             self.behind.runnable.count(self.mains.values(), now_ns),
         )
@@ -421,8 +421,9 @@ class FeederGroup:
 
     @property
     def own_ends(self) -> frozenset[Ends]:
-        """Those of workers and kin."""
-        return _ends([*self._turns.members, *self.behind.in_the_job]) | self.ends
+        """Those of workers and kin, and those that strangers have opened."""
+        kin = [self.behind.kin[pid] for pid in self.behind.relatives]
+        return _ends([*self._turns.members, *kin]) | self.behind.pushed
 
     @property
     def lacks_clients(self) -> bool:

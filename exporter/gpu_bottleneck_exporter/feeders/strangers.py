@@ -23,7 +23,7 @@ _KEPT_NS = 60_000_000_000
 MOST_STRANGERS = 32
 _MOSTLY = 0.5
 _ENOUGH_LOOKS, _WEIGHT = 3, 0.1
-_WORKS = frozenset({State.RUN, State.DISK})
+_ACTIVE = frozenset({State.RUN, State.DISK, State.NETWORK})
 Awaited = Iterable[tuple[int, Collection[int | None]]]
 """By pid: descriptors that were waited on; None: those in its epolls."""
 
@@ -32,23 +32,18 @@ class Activity:
     """In which part of its looks a stranger was active."""
 
     def __init__(self) -> None:
-        self._active = self._works = 0.0
+        self._active = 0.0
         self._looks = 0
 
     def note(self, state: State) -> None:
         """Take in the next look."""
         self._looks += 1
         weight = max(_WEIGHT, 1 / self._looks)
-        self._works += ((state in _WORKS) - self._works) * weight
-        self._active += ((state in _WORKS or state is State.NETWORK) - self._active) * weight
+        self._active += ((state in _ACTIVE) - self._active) * weight
 
     def counts(self, idle: float) -> bool:
         """Whether it was active for most of the time that the GPU is idle, a share of `idle`."""
         return self._looks >= _ENOUGH_LOOKS and self._active > _MOSTLY * idle
-
-    def works(self, idle: float) -> bool:
-        """Whether it ran or read its disk as much: then it is no network that it is asked over."""
-        return self.counts(idle) and self._works > _MOSTLY * idle
 
 
 class Feed(Protocol):
@@ -93,7 +88,7 @@ class StrangerFinder:
         """
         if not feeds or now_ns < self._due_ns:
             return False
-        if any(feed.lacks_clients for feed in feeds) and now_ns < self._due_ns + _OFTEN_NS:
+        if all(feed.lacks_clients for feed in feeds) and now_ns < self._due_ns + _OFTEN_NS:
             return False
         new = not self._seen.keys() >= {*feeds}
         self._every_ns = _FIRST_NS if new else min(2 * self._every_ns, _OFTEN_NS)
@@ -106,11 +101,16 @@ class StrangerFinder:
         """The strangers of each of `feeds`; `holders` of GPUs are none. Raises NoRoomError."""
         self._seen = {feed: self._look(feed, now_ns) for feed in feeds}
         ends = set().union(*self._seen.values())
-        fresh = {end: self._found[end] for end in ends & self._found.keys()}
-        self._found = {end: one for end, one in fresh.items() if now_ns - one.at_ns < _KEPT_NS}
+        known = {end: self._found[end] for end in ends & self._found.keys()}
+        self._found = {end: one for end, one in known.items() if self._holds(one, now_ns)}
         for end, pids in find(self._proc, ends - self._found.keys()).items():
             self._found[end] = _Found(frozenset(pids), now_ns)
         return {feed: self._strangers(feed, {*self._never, *holders}) for feed in feeds}
+
+    def _holds(self, one: _Found, now_ns: int) -> bool:
+        """Whether what was found need not be sought again yet."""
+        alive = [pid for pid in one.pids if (self._proc / f"{pid}").exists()]
+        return now_ns - one.at_ns < _KEPT_NS and (bool(alive) or not one.pids)
 
     def _look(self, feed: Feed, now_ns: int) -> dict[End, int]:
         """The ends that were seen lately, the newest last."""
