@@ -413,8 +413,8 @@ class HostSampler:
             whole = living.isdisjoint(found.cut)
             with self._isolated(f"finding the feeders of {uuid}"):
                 feeds[uuid].adopt(living, workers, mains, share_of(len(held)), whole=whole)
-        self._find_kin(feeds, mains)
         self._feeds = feeds
+        self._find_kin(feeds, mains)
         self._step = PASS_SECONDS if len(seen) <= FEW else LONGEST_PASS_SECONDS
         few = self._step == PASS_SECONDS
         for feed in feeds.values():
