@@ -218,6 +218,15 @@ def test_who_works_now_and_then_is_not_blamed() -> None:
         one.note(State.RUN if index % 4 == 0 else State.SLEEP)
     assert not one.counts(idle=1.0)
     assert one.counts(idle=0.3), "it works for as long as the GPU idles"
+    assert one.works(idle=0.3)
+
+
+def test_who_waits_for_the_network_counts_and_does_not_work() -> None:
+    one = Activity()
+    for _ in range(9):
+        one.note(State.NETWORK)
+    assert one.counts(idle=1.0)
+    assert not one.works(idle=1.0)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["that is known", "that has just started"])

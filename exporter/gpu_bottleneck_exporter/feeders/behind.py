@@ -148,16 +148,10 @@ class Behind:
         return [member for pid, member in self.kin.items() if self._counts(pid)]
 
     @property
-    def pushed(self) -> frozenset[Ends]:
-        """Ends of connections that active strangers have opened.
-
-        A stranger that listens is asked: a service, whose answers come over the network.
-        """
-        closers = (self.kin[pid].closer for pid in self._strangers if self._counts(pid))
-        wires = [closer.wire for closer in closers if closer and closer.wire]
-        return frozenset(
-            ends for wire in wires for ends in wire.ends if ends[0].port not in wire.ports
-        )
+    def in_the_job(self) -> list[Member]:
+        """The kin, with strangers whose work, not the network, is what is waited for."""
+        known, idle = self._strangers, 1 - self._busy
+        return [one for pid, one in self.kin.items() if pid not in known or known[pid].works(idle)]
 
     def _counts(self, pid: int) -> bool:
         activity = self._strangers.get(pid)

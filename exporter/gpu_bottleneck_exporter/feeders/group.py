@@ -421,9 +421,8 @@ class FeederGroup:
 
     @property
     def own_ends(self) -> frozenset[Ends]:
-        """Those of workers and kin, and those that strangers have opened."""
-        kin = [self.behind.kin[pid] for pid in self.behind.relatives]
-        return _ends([*self._turns.members, *kin]) | self.behind.pushed
+        """Those of workers and kin."""
+        return _ends([*self._turns.members, *self.behind.in_the_job])
 
     @property
     def lacks_clients(self) -> bool:

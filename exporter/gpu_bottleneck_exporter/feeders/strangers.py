@@ -21,9 +21,10 @@ _FIRST_NS, _OFTEN_NS = 1_000_000_000, 10_000_000_000
 _KEPT_NS = 60_000_000_000
 """A client may connect anew for each request, and be connected at few searches."""
 MOST_STRANGERS = 32
-_MOSTLY = 0.5
+_MOSTLY, _NEARLY_ALWAYS = 0.5, 0.75
 _ENOUGH_LOOKS, _WEIGHT = 3, 0.1
-_ACTIVE = frozenset({State.RUN, State.DISK, State.NETWORK})
+_WORKS = frozenset({State.RUN, State.DISK})
+_ACTIVE = _WORKS | {State.NETWORK}
 Awaited = Iterable[tuple[int, Collection[int | None]]]
 """By pid: descriptors that were waited on; None: those in its epolls."""
 
@@ -32,18 +33,26 @@ class Activity:
     """In which part of its looks a stranger was active."""
 
     def __init__(self) -> None:
-        self._active = 0.0
+        self._active = self._works = 0.0
         self._looks = 0
 
     def note(self, state: State) -> None:
         """Take in the next look."""
         self._looks += 1
         weight = max(_WEIGHT, 1 / self._looks)
+        self._works += ((state in _WORKS) - self._works) * weight
         self._active += ((state in _ACTIVE) - self._active) * weight
 
     def counts(self, idle: float) -> bool:
         """Whether it was active for most of the time that the GPU is idle, a share of `idle`."""
         return self._looks >= _ENOUGH_LOOKS and self._active > _MOSTLY * idle
+
+    def works(self, idle: float) -> bool:
+        """Whether it ran or read files for nearly all of that time.
+
+        Then its answers are late for that, and not for the network.
+        """
+        return self.counts(idle) and self._works > _NEARLY_ALWAYS * idle
 
 
 class Feed(Protocol):
