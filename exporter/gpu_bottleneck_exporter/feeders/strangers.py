@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.otherends import End, find, other_ends
+from gpu_bottleneck_exporter.host.otherends import Connected, End, find, other_ends
 from gpu_bottleneck_exporter.host.process import State, parse_stat
 
 _FIRST_NS, _OFTEN_NS = 1_000_000_000, 10_000_000_000
@@ -108,7 +108,8 @@ class StrangerFinder:
         self, feeds: Collection[F], holders: Collection[int], now_ns: int
     ) -> dict[F, set[int]]:
         """The strangers of each of `feeds`; `holders` of GPUs are none. Raises NoRoomError."""
-        self._seen = {feed: self._look(feed, now_ns) for feed in feeds}
+        networks: dict[int | None, Connected] = {}
+        self._seen = {feed: self._look(feed, networks, now_ns) for feed in feeds}
         ends = set().union(*self._seen.values())
         known = {end: self._found[end] for end in ends & self._found.keys()}
         self._found = {end: one for end, one in known.items() if self._holds(one, now_ns)}
@@ -121,12 +122,14 @@ class StrangerFinder:
         alive = [pid for pid in one.pids if (self._proc / f"{pid}").exists()]
         return now_ns - one.at_ns < _KEPT_NS and (bool(alive) or not one.pids)
 
-    def _look(self, feed: Feed, now_ns: int) -> dict[End, int]:
+    def _look(
+        self, feed: Feed, networks: dict[int | None, Connected], now_ns: int
+    ) -> dict[End, int]:
         """The ends that were seen lately, the newest last."""
         known = self._seen.get(feed, {})
         seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < _KEPT_NS}
         for pid, numbers in feed.take_awaited():
-            for end in other_ends(self._proc, pid, numbers):
+            for end in other_ends(self._proc, pid, numbers, networks):
                 seen.pop(end, None)
                 seen[end] = now_ns
         return seen

@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.host.borrow import is_socket
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read
 from gpu_bottleneck_exporter.host.links import descriptors, unix_peers
 from gpu_bottleneck_exporter.host.mounts import mounts
+from gpu_bottleneck_exporter.host.process import network_namespace
 
 _MOST_PROCESSES = 16_384
 _MOST_DESCRIPTORS = 32_768
@@ -42,10 +43,17 @@ class End(NamedTuple):
     """Who has it open, where the kernel says so; else 0."""
 
 
-def other_ends(proc: Path, pid: int, numbers: Collection[int | None]) -> set[End]:
+Connected = dict[tuple[str, str], str]
+"""The TCP sockets of a network namespace by local and remote end, named as in /proc/PID/fd."""
+
+
+def other_ends(
+    proc: Path, pid: int, numbers: Collection[int | None], networks: dict[int | None, Connected]
+) -> set[End]:
     """What is opposite to descriptors `numbers` of process `pid`; None: those in its epolls.
 
-    Only what can be waited for may be among them: a path counts as a FIFO's. Raises NoRoomError.
+    Only what can be waited for may be among them: a path counts as a FIFO's. `networks` are kept
+    for other processes that are looked at meanwhile. Raises NoRoomError.
     """
     targets = dict(descriptors(proc, pid))
     wanted = {number for number in numbers if number is not None}
@@ -66,7 +74,12 @@ def other_ends(proc: Path, pid: int, numbers: Collection[int | None]) -> set[End
     peers = unix_peers(proc, pid, [*inodes])
     ends.update(End(inodes[number], pid=peer) for number, peer in peers.items())
     others = {inodes[number] for number in inodes.keys() - peers.keys()}
-    return ends | ({End(name) for name in _opposite(proc, pid, others)} if others else set())
+    if others:
+        network = network_namespace(proc, pid)
+        if network not in networks:
+            networks[network] = _connected(proc, pid)
+        ends.update(End(name) for name in _opposite(networks[network], others))
+    return ends
 
 
 def find(proc: Path, ends: Iterable[End]) -> dict[End, set[int]]:
@@ -143,15 +156,19 @@ def _watched(proc: Path, pid: int, number: int) -> Iterator[int]:
     return map(int, _WATCHED.findall(read(f"{proc}/{pid}/fdinfo/{number}") or ""))
 
 
-def _opposite(proc: Path, pid: int, names: Collection[str]) -> Iterator[str]:
+def _opposite(connected: Connected, names: Collection[str]) -> Iterator[str]:
     """The other ends of those TCP sockets that are connected within a network namespace."""
-    ends: dict[tuple[str, str], str] = {}
+    for (local, remote), name in connected.items():
+        if name in names and (remote, local) in connected:
+            yield connected[remote, local]
+
+
+def _connected(proc: Path, pid: int) -> Connected:
+    ends: Connected = {}
     for table in ("tcp", "tcp6"):
         for line in (read(f"{proc}/{pid}/net/{table}", MANY_BYTES) or "").splitlines()[1:]:
             fields = line.split()
             if len(fields) > _INODE and fields[_INODE] != "0":
                 local, remote = (fields[at].removeprefix(_MAPPED) for at in (_LOCAL, _REMOTE))
                 ends[local, remote] = f"socket:[{fields[_INODE]}]"
-    for (local, remote), name in ends.items():
-        if name in names and (remote, local) in ends:
-            yield ends[remote, local]
+    return ends
