@@ -218,7 +218,7 @@ def test_who_works_now_and_then_is_not_blamed() -> None:
         one.note(State.RUN if index % 4 == 0 else State.SLEEP)
     assert not one.counts(idle=1.0)
     assert one.counts(idle=0.3), "it works for as long as the GPU idles"
-    assert one.works(idle=0.3)
+    assert one.works(idle=0.2)
 
 
 def test_who_waits_for_the_network_counts_and_does_not_work() -> None:
