@@ -1,7 +1,7 @@
 """The other ends of what a process waits on: FIFOs and pipes, UNIX sockets, TCP within a machine.
 
-Takes the permission to ptrace. No file is touched, only its links and its fdinfo in /proc, so a
-file system that never answers hangs nobody.
+Takes the permission to ptrace. No file is touched, only its link and its fdinfo in /proc: a file
+system that never answers is not asked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.borrow import is_socket
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read
 from gpu_bottleneck_exporter.host.links import descriptors, unix_peers
@@ -118,7 +119,7 @@ class _Opened(NamedTuple):
     @classmethod
     def of(cls, proc: Path, pid: int, number: int) -> _Opened | None:
         """None if it is closed by now, or before Linux 5.14, which tells no inode."""
-        fields = dict(_FIELD.findall(read(f"{proc}/{pid}/fdinfo/{number}") or ""))
+        fields = dict(_FIELD.findall(_fdinfo(proc, pid, number)))
         if fields.keys() < {"flags", "mnt_id", "ino"}:
             return None
         writes = int(fields["flags"], 8) & _ACCESS != _READS
@@ -151,9 +152,14 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def _fdinfo(proc: Path, pid: int, number: int) -> str:
+    """Aside, as an epoll's is locked while its process gets events, maybe in memory of FUSE."""
+    return aside.call(pid, lambda: read(f"{proc}/{pid}/fdinfo/{number}")) or ""
+
+
 def _watched(proc: Path, pid: int, number: int) -> Iterator[int]:
     """The descriptors that an epoll instance watches."""
-    return map(int, _WATCHED.findall(read(f"{proc}/{pid}/fdinfo/{number}") or ""))
+    return map(int, _WATCHED.findall(_fdinfo(proc, pid, number)))
 
 
 def _opposite(connected: Connected, names: Collection[str]) -> Iterator[str]:
