@@ -256,7 +256,7 @@ def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path)
         watched = watch(main, *map(int, main.words))
         assert watched.feed.worker_count == 0
         assert len(watched.feed.behind.compilers) == len(main.words)
-        assert not watched.look().main.get(State.RUN), "a pool that rests is no reason"
+        until(lambda: not watched.look().main.get(State.RUN), "a pool that rests is no reason")
 
 
 @pytest.mark.parametrize(
