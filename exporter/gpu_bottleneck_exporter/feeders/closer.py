@@ -104,6 +104,8 @@ class Closer:
         """Whether, at the last look, other threads than the first drove the GPU."""
         self.serving = False
         """Whether, at the last look, it listened and no client had a request open."""
+        self.lacks_clients = False
+        """Whether, at the last look, it listened and no client was connected."""
         self._awaited: set[int | None] = set()
 
     def close(self) -> None:
@@ -156,7 +158,9 @@ class Closer:
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
         self._judge_first(seen, wait, first, verdicts)
-        self._note_awaited(tuple(fd for fd, one in verdicts.items() if one in _OF_CLIENTS))
+        clients = tuple(fd for fd, one in verdicts.items() if one in _OF_CLIENTS)
+        self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
+        self._note_awaited(clients)
         self._follow_requests(now_ns, verdicts, around)
         for thread in threads:
             self._judge_thread(seen, thread, verdicts)

@@ -426,8 +426,8 @@ class FeederGroup:
 
     @property
     def lacks_clients(self) -> bool:
-        """Whether a main serves, and at the last look nobody had a request open."""
-        return any(one.closer.serving for one in self.mains.values() if one.closer)
+        """Whether a main listens, and at the last look nobody was connected."""
+        return any(one.closer.lacks_clients for one in self.mains.values() if one.closer)
 
     def take_awaited(self) -> list[tuple[int, set[int | None]]]:
         """By pid: what mains, workers and kin waited on since the last call, see `Closer`."""

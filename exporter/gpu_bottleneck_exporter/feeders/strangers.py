@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.host.otherends import Connected, End, find, other_e
 from gpu_bottleneck_exporter.host.process import State, parse_stat
 
 _FIRST_NS, _OFTEN_NS = 1_000_000_000, 10_000_000_000
-"""Between two searches: each time twice as long, up to so long."""
+"""Between two searches: each time a quarter longer, up to so long."""
 _KEPT_NS = 60_000_000_000
 """A client may connect anew for each request, and be connected at few searches."""
 MOST_STRANGERS = 32
@@ -60,7 +60,7 @@ class Feed(Protocol):
 
     @property
     def lacks_clients(self) -> bool:
-        """Whether it serves, and nobody has a request open."""
+        """Whether it listens, and nobody is connected."""
 
     def take_awaited(self) -> Awaited:
         """What its processes waited on since the last call."""
@@ -100,7 +100,7 @@ class StrangerFinder:
         if all(feed.lacks_clients for feed in feeds) and now_ns < self._due_ns + _OFTEN_NS:
             return False
         new = not self._seen.keys() >= {*feeds}
-        self._every_ns = _FIRST_NS if new else min(2 * self._every_ns, _OFTEN_NS)
+        self._every_ns = _FIRST_NS if new else min(self._every_ns * 5 // 4, _OFTEN_NS)
         self._due_ns = now_ns + self._every_ns
         return True
 
