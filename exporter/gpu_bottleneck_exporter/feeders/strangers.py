@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.otherends import Connected, End, find, other_ends
 from gpu_bottleneck_exporter.host.process import State, parse_stat
 
-_FIRST_NS, _OFTEN_NS = 1_000_000_000, 10_000_000_000
+_FIRST_NS, _OFTEN_NS = 300_000_000, 10_000_000_000
 """Between two searches: each time a quarter longer, up to so long."""
 _KEPT_NS = 60_000_000_000
 """A client may connect anew for each request, and be connected at few searches."""

@@ -10,6 +10,7 @@ hardly (anything).
 
 from __future__ import annotations
 
+import http.client
 import os
 import random
 import socket
@@ -97,15 +98,16 @@ def push(name: str, work: Work, address: str) -> None:
 
 
 def gateway(name: str, work: Work) -> None:
-    """Work on a request, then ask the loop over a new connection."""
+    """Work on a request, then ask the loop."""
     announce(name, PORT)
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
     while True:
         work()
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/work", timeout=30) as answer:
-                answer.read()
+            connection.request("GET", "/work")
+            connection.getresponse().read()
         except OSError:
-            time.sleep(0.1)  # it is not up yet
+            connection.close()  # it is not up yet
 
 
 def main(name: str, joint: str, kind: str) -> None:
