@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders import wire
+from gpu_bottleneck_exporter.feeders import patience
 from gpu_bottleneck_exporter.feeders.closer import Closer, Seen, Surroundings
-from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.process import ProcessReader, State
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
@@ -76,7 +76,7 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(wire, "PATIENCE_MS", LONGEST_MS)
+    monkeypatch.setattr(patience, "PATIENCE_MS", LONGEST_MS)
     before = descriptors()
     made: list[Watched] = []
 

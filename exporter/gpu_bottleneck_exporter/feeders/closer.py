@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.wire import Ends, Patience, Verdict, Wire
+from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.wire import Ends, Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
 from gpu_bottleneck_exporter.host.syscalls import waits_on
@@ -180,10 +181,11 @@ class Closer:
     ) -> Mapping[int, Verdict]:
         if self.wire is None:
             return {}
+        held = first or () if around.holds else ()
         if now_ns >= self._all_due_ns:
             self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
             self.wire.sockets.forget()
-            return self.wire.look((), around.ours, whole=True)
+            return self.wire.look((), around.ours, held, whole=True)
         wanted = set(first or ()) if wait is not Wait.PIPE else set()
         whole = first is None or bool(self.wire.ports)
         for thread in threads:
@@ -192,7 +194,7 @@ class Closer:
             else:
                 wanted.update(thread.descriptors)
         if whole or wanted:
-            return self.wire.look(wanted, around.ours, whole=whole)
+            return self.wire.look(wanted, around.ours, held, whole=whole)
         return {}
 
     def _judge_first(
