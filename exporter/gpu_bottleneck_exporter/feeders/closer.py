@@ -25,6 +25,11 @@ _WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
+_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
+_MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
+"""The same for who waits for nothing else."""
+_FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
+"""What a first thread sleeps in until another one has something for it."""
 _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
@@ -145,8 +150,9 @@ class Closer:
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
         self._judge_first(seen, wait, first, verdicts)
         self._follow_requests(now_ns, verdicts, around)
+        due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
-            self._judge_thread(seen, thread, verdicts)
+            self._judge_thread(seen, thread, verdicts, due)
         if seen.first not in ACTIVE and not seen.active:
             self._judge_children(seen, now_ns, around)
         self.serving = seen.serves = self._serves(wait, verdicts)
@@ -206,15 +212,20 @@ class Closer:
     ) -> None:
         if self.wire is None or self.wire.refused:
             return  # there is no more to see than its wait channel
-        if _owed(descriptors, verdicts) and wait is not Wait.PIPE:
+        if _owed(descriptors, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
             seen.first = State.NETWORK
         elif seen.first in (State.NETWORK, State.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
             seen.first = State.SLEEP
 
-    def _judge_thread(self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict]) -> None:
+    def _judge_thread(
+        self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
+    ) -> None:
         state = _WORKS.get(thread.wait)
-        if state is None and thread.descriptors != () and _owed(thread.descriptors, verdicts):
+        on = thread.descriptors
+        if not thread.moves:
+            due = due - {Verdict.DATAGRAMS}
+        if state is None and on != () and _owed(on, verdicts, due):
             state = State.NETWORK
         if state is None:
             return
@@ -274,8 +285,11 @@ class Closer:
         return Verdict.REQUEST not in verdicts.values()
 
 
-def _owed(descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict]) -> bool:
-    """Whether an answer is due on one of `descriptors` (None: on any)."""
+def _owed(
+    descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
+) -> bool:
+    """Whether one of `due` is said of one of `descriptors` (None: of any that owes an answer)."""
     if descriptors is None:
-        return Verdict.ANSWER in verdicts.values()
-    return any(verdicts.get(number) is Verdict.ANSWER for number in descriptors)
+        found = {*verdicts.values()}
+        return Verdict.ANSWER in found or (Verdict.STUCK in found and Verdict.REQUEST not in found)
+    return any(verdicts.get(number) in due for number in descriptors)

@@ -32,7 +32,7 @@ _STREAM_BYTES = 4096
 _STREAM_MS = 250
 _DELAYED_ACK_MS = 60
 """Linux delays acknowledgements by 40 ms (TCP_DELACK_MIN) where answers are usual."""
-_ENOUGH_PUSHES = 2
+_ENOUGH_PUSHES, _MOST_PUSHES = 2, 8
 _LIVELY_MS = 2_000
 _STREAK = 2
 """At least so many, as a single answer between two looks resembles one part of a stream."""
@@ -59,6 +59,8 @@ class Verdict(Enum):
     LISTENS = "listens"
     FEEDS = "feeds"
     """No answer is due, but what came before fed the GPU: who waits on it alone waits for more."""
+    DATAGRAMS = "datagrams"
+    """The same of UDP; nobody knows when the last one came."""
     STUCK = "stuck"
     """The other side takes slowly what it is sent."""
 
@@ -169,7 +171,7 @@ class Course:
             self._pushes = max(self._pushes - 1, 0)
         elif fed or (self._pauses and came >= _STREAM_BYTES):
             self._pauses = False
-            self._pushes = min(self._pushes + 1, _ENOUGH_PUSHES)
+            self._pushes = min(self._pushes + 1, _MOST_PUSHES)
         elif now.received_ms > _STREAM_MS:
             self._pauses = True
         self.now, self.held = now, held
@@ -222,7 +224,7 @@ class Wire:
         self.refused = None
         if whole:
             self.ports = frozenset(one.local.port for one in found if one.listens)
-            self.ends = frozenset((one.local, one.remote) for one in found if not one.listens)
+            self.ends = frozenset((one.local, one.remote) for one in found if one.connects)
             self.lively_clients = any(self._is_lively(one) for one in found)
         verdicts = {one.fd: self._judge(one, ours, held=one.fd in held) for one in found}
         self.asks_here = any(
@@ -237,6 +239,8 @@ class Wire:
         return min(one.sent_ms, one.received_ms) < _LIVELY_MS
 
     def _judge(self, now: Connection, ours: Collection[Ends], *, held: bool) -> Verdict:
+        if now.state == TcpState.DATAGRAMS:
+            return self._datagrams(now)
         course = self._courses.get(now.cookie)
         before = course.now if course else None
         if course is None:
@@ -252,11 +256,30 @@ class Wire:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         if verdict is Verdict.ANSWER and self._brings_nothing(course):
             verdict = Verdict.IDLE
+        if verdict is Verdict.IDLE and self._may_bring_more(course, patience_ms):
+            verdict = Verdict.FEEDS
         if verdict is Verdict.SERVED and course.streak >= _STREAK:
             verdict = Verdict.REQUEST
+        if self._is_stuck(now) and (now.remote, now.local) not in ours:
+            verdict = Verdict.STUCK
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
             self._remember(now)
         return verdict
+
+    def _may_bring_more(self, course: Course, patience_ms: int) -> bool:
+        open_ = course.now.state in _OPEN and course.waited_ms <= patience_ms
+        return open_ and self._patience.feeds(course.now.remote)
+
+    def _is_stuck(self, now: Connection) -> bool:
+        if not now.unsent_bytes or now.state not in _OPEN:
+            return False
+        return now.acknowledged_ms <= self._patience.longest_ms  # else it is dead
+
+    def _datagrams(self, now: Connection) -> Verdict:
+        """They have no ages: the GPU works between the waits for those that feed it."""
+        source = now.remote if now.remote.address else now.local
+        self._patience.learn(source, 0)
+        return Verdict.DATAGRAMS if self._patience.feeds(source) else Verdict.IDLE
 
     def _brings_nothing(self, course: Course) -> bool:
         remote = course.now.remote

@@ -24,11 +24,14 @@ def _load(name: str, path: str, clients: int, pause: float) -> Server:
     return _module("load", name, path, f"{clients}", f"{pause}")
 
 
+SLOW = ("late", "tracker", "pushes", "queue", "takes", "datagrams")
 SERVERS = {
     "http": _module("http", "http"),
     "tls": _module("http", "tls", "tls"),
     "lines": _module("lines", "lines", "120"),
     "push": _module("push", "push", "600"),
+    **{how: _module("slow", how, how) for how in SLOW},
+    "client": _module("slow", "client", "client", "{port}"),
     "rpc": _module("rpc", "rpc", "120"),
     "s3": _module("s3", "s3", "100", venv="s3"),
     "redis": _module("broker", "redis", programs="redis-server"),
