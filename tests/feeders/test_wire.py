@@ -354,10 +354,14 @@ def test_who_is_sent_data_again_and_again_waits_for_more_of_it(
         assert found is (Verdict.ANSWER if arriving or times >= 2 else Verdict.IDLE)
         time.sleep(0.3)
         assert says(wire, client) is (Verdict.ANSWER if times >= 2 else Verdict.IDLE)
-    does(client, "ask 10")
-    does(server, "say 10")
-    does(client, "hear 10")
-    until(lambda: says(wire, client) is Verdict.IDLE, "an answer")
+
+    def is_answered() -> bool:
+        does(client, "ask 10")
+        does(server, "say 10")
+        does(client, "hear 10")
+        return says(wire, client) is Verdict.IDLE
+
+    until(is_answered, "answers")
 
 
 def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
