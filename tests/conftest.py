@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.driver.board.board import Board
 from gpu_bottleneck_exporter.driver.board.create import create
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import aside, lending
 from support.children import CODE, Parent
 from support.drivers import Libraries
 from support.waiting import PATIENCE_SECONDS
@@ -46,8 +46,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_reads() -> None:
-    """A process whose memory is read late, on a busy machine, is not one that holds us up."""
-    aside._patience = PATIENCE_SECONDS
+    """A process that answers late, on a busy machine, is not one that holds us up."""
+    aside._patience = lending._patience = PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)

@@ -239,15 +239,7 @@ for line in iter(told, ""):
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     monkeypatch.setattr(patience_module, "PATIENCE_MS", OF_TESTS_MS)
     before = descriptors()
-    made: list[Wire] = []
-
-    def begin(one: Program) -> Wire:
-        made.append(Wire(PROC, one.pid, Patience(OF_TESTS_MS)))
-        return made[-1]
-
-    yield begin
-    for wire in made:
-        wire.close()
+    yield lambda one: Wire(PROC, one.pid, Patience(OF_TESTS_MS))
     assert descriptors() <= before, "all descriptors are given back"
 
 
@@ -393,7 +385,6 @@ def test_a_question_grows_too_old(client: Program, monkeypatch: pytest.MonkeyPat
     assert says(wire, client) is Verdict.ANSWER
     monkeypatch.setattr(patience_module, "PATIENCE_MS", 200)
     until(lambda: says(wire, client) is Verdict.IDLE, "patience at its end")
-    wire.close()
 
 
 @pytest.mark.parametrize(
@@ -444,7 +435,6 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(  # noqa: PLR0913 - one row o
         if works:
             patience.worked_ns = time.monotonic_ns()
     found = asks()
-    wire.close()
     assert found is last
 
 

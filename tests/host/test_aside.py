@@ -44,7 +44,8 @@ told()
 @pytest.fixture
 def usual_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of the tests."""
-    monkeypatch.setattr(module.aside, "_patience", module.PATIENCE_SECONDS)
+    for one in (module.aside, module.lending):
+        monkeypatch.setattr(one, "_patience", module.PATIENCE_SECONDS)
 
 
 @contextmanager

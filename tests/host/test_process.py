@@ -28,13 +28,15 @@ from support.waiting import until
 
 PROC = Path("/proc")
 SUCCESSOR = """
-import subprocess, time
+import subprocess, sys, time
 from pathlib import Path
 from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader
+from gpu_bottleneck_exporter.host.room import room
 
 proc = Path("/proc")
+room.most = room._allowed = int(sys.argv[1])
 with subprocess.Popen(["sleep", "60"]) as child:
-    reader = ProcessReader(proc, child.pid)
+    readers = [ProcessReader(proc, child.pid) for _ in range(4)]
     child.kill()
 time.sleep(2 * TICK_NS / 1e9)  # starts are told apart by the clock's tick
 try:
@@ -43,8 +45,9 @@ except OSError as error:
     raise SystemExit(f"unable: {error}")
 with subprocess.Popen(["sleep", "60"]) as successor:
     assert successor.pid == child.pid
-    other = ProcessReader(proc, successor.pid).started_ticks != reader.started_ticks
-    print(reader.stat(), reader.state(), other)
+    other = ProcessReader(proc, successor.pid).started_ticks != readers[0].started_ticks
+    first, second, third, fourth = readers
+    print(first.stat(), second.state(), third.leader_ns(), fourth.io(), other)
     successor.kill()
 """
 STAT = (
@@ -232,13 +235,14 @@ def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     assert reader.io() is None
 
 
-def test_a_real_successor_of_a_pid_is_never_shown() -> None:
-    """Where nobody else takes pids, nor gets those that others had."""
-    command = [*with_pids_of_its_own(), sys.executable, "-c", SUCCESSOR]
+@pytest.mark.parametrize("kept", [0, 3, 100])
+def test_a_real_successor_of_a_pid_is_never_shown(kept: int) -> None:
+    """Where nobody else takes pids, nor gets those that others had; so many files stay open."""
+    command = [*with_pids_of_its_own(), sys.executable, "-c", SUCCESSOR, str(kept)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.stderr.startswith("unable"):
         pytest.skip(f"pids cannot be chosen here: {done.stderr}")
-    assert done.stdout.split() == ["None", "State.GONE", "True"], done.stderr
+    assert done.stdout.split() == ["None", "State.GONE", "None", "None", "True"], done.stderr
 
 
 def test_a_wait_channel_that_is_not_told_is_unknown(tmp_path: Path) -> None:

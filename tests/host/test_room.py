@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.feeders.closer import Closer, Surroundings
+from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host import files
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
+from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.room import Room
+from gpu_bottleneck_exporter.host.room import room as here
+from gpu_bottleneck_exporter.host.sockets import Sockets
+from gpu_bottleneck_exporter.host.threads import Threads
+from gpu_bottleneck_exporter.host.waits import Wait
 from support.limits import all_in_use
 from support.programs import descriptors, program
 
+PROC = Path("/proc")
 UNDER_A_LIMIT = """
 import resource, sys
 from pathlib import Path
@@ -86,6 +98,30 @@ def test_a_process_is_not_gone_because_we_cannot_look() -> None:
         reader.stat()
     assert reader.stat()
     reader.close()
+
+
+@pytest.mark.parametrize("free", range(8))
+def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: int) -> None:
+    code = "s = socket.socket(); named('a', locked); named('b', burn); ready(); told()"
+    with program(code) as one:
+        before, kept = descriptors(), here.kept
+        text = read(f"/proc/{one.pid}/cgroup") or ""
+        looks: list[Callable[[], object]] = [
+            lambda: Member(PROC, one.pid),
+            lambda: Closer(PROC, one.pid, Patience(1000)).look(0, Wait.LOCK, Surroundings()),
+            lambda: Cgroups(Path("/sys")).of(text),
+            lambda: links(PROC, one.pid),
+        ]
+        threads, sockets = Threads(PROC, one.pid), Sockets(PROC, one.pid)
+        looks += [lambda: threads.look(0), sockets.all]
+        for look in looks:
+            with all_in_use(but=free), contextlib.suppress(NoRoomError):
+                look()
+        assert {thread.name for thread in threads.look(0)} == {"a", "b"}
+        assert len(sockets.all()) == 1
+        threads.close()
+        assert descriptors() <= before
+        assert here.kept == kept
 
 
 @pytest.mark.parametrize(

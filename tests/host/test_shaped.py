@@ -126,7 +126,6 @@ def test_of_thousands_of_open_files_some_are_listed() -> None:
         links(PROC, one.pid)
         mounts_of_open_files(PROC, one.pid)
         assert peak_bytes() - before < 16 * 2**20
-        sockets.close()
 
 
 def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(

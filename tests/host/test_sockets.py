@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -17,8 +16,6 @@ from gpu_bottleneck_exporter.host.sockets import (
     Endpoint,
     Sockets,
     TcpState,
-    borrowed,
-    pidfd_open,
     same_pids,
 )
 from support.programs import Program, descriptors, program
@@ -39,7 +36,8 @@ with socket.socket() as s:
 LOOK = """
 import sys
 from pathlib import Path
-from gpu_bottleneck_exporter.host.sockets import RefusedError, Sockets
+from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host.sockets import Sockets
 try:
     print(len(Sockets(Path("/proc"), int(sys.argv[1])).all()))
 except RefusedError:
@@ -51,15 +49,7 @@ Look = Callable[[Program], Sockets]
 @pytest.fixture
 def look() -> Iterator[Look]:
     before = descriptors()
-    made: list[Sockets] = []
-
-    def begin(one: Program) -> Sockets:
-        made.append(Sockets(PROC, one.pid))
-        return made[-1]
-
-    yield begin
-    for sockets in made:
-        sockets.close()
+    yield lambda one: Sockets(PROC, one.pid)
     assert descriptors() <= before, "all descriptors are given back"
 
 
@@ -154,7 +144,7 @@ ready(); told()
         sockets = look(one)
         assert not any(found.connects for found in sockets.all())
         assert sockets.all() == []
-        (datagrams,) = sockets.of(range(64))  # type: ignore[arg-type]
+        (datagrams,) = sockets.of(range(64))
         assert datagrams.state == TcpState.DATAGRAMS, "only if it is asked for"
         assert sockets.complete
 
@@ -315,29 +305,6 @@ def test_without_rights_it_is_refused(capabilities: tuple[str, ...], said: str) 
     with program(CONNECTED + "ready(); told()") as one:
         command = [*way, sys.executable, "-c", LOOK, str(one.pid)]
         assert subprocess.check_output(command, text=True).strip() == said
-
-
-def test_what_is_borrowed_is_given_back() -> None:
-    with program(CONNECTED + "ready(c.fileno()); told()") as one:
-        pidfd = pidfd_open(one.pid)
-        try:
-            before = descriptors()
-            with borrowed(pidfd, int(one.words[0])) as descriptor:
-                assert descriptor is not None
-                assert not os.get_inheritable(descriptor)
-                assert len(descriptors() - before) == 1
-            with borrowed(pidfd, 999) as descriptor:
-                assert descriptor is None
-            assert descriptors() <= before
-        finally:
-            os.close(pidfd)
-
-
-def test_nobody_has_a_descriptor() -> None:
-    with program("") as one:
-        pass
-    with pytest.raises(ProcessLookupError):
-        pidfd_open(one.pid)
 
 
 def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:

@@ -1,16 +1,34 @@
-"""A file system that never answers, like a network one whose server is down."""
+"""File systems that do not answer, like network ones whose server is down."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.programs import Program
 from support.tools import _missing
 
 _MNT_DETACH = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+_SERVER = Path(__file__).with_name("unflushed.py")
+
+
+def _mounted(folder: Path) -> int:
+    """Mount FUSE at `folder`; returns the device that its program would serve."""
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        _missing(f"FUSE is missing: {error}")
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
+    if _libc.mount(b"hangs", bytes(folder), b"fuse", 0, options.encode()):
+        os.close(device)
+        _missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
+    return device
 
 
 @contextmanager
@@ -20,11 +38,7 @@ def hanging(folder: Path) -> Iterator[Callable[[], None]]:
     This is FUSE without the program behind it: the kernel waits for its first message. Waiting
     processes get ENOTCONN at the end.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        device = os.open("/dev/fuse", os.O_RDWR)
-    except OSError as error:
-        _missing(f"FUSE is missing: {error}")
+    device = _mounted(folder)
     ended: list[None] = []
 
     def end() -> None:
@@ -32,14 +46,28 @@ def hanging(folder: Path) -> Iterator[Callable[[], None]]:
             ended.append(None)
             os.close(device)
 
-    options = f"fd={device},rootmode=40000,user_id=0,group_id=0"
     try:
-        if libc.mount(b"hangs", bytes(folder), b"fuse", 0, options.encode()):
-            _missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
-        try:
-            yield end
-        finally:
-            end()
-            libc.umount2(bytes(folder), _MNT_DETACH)
+        yield end
     finally:
         end()
+        _libc.umount2(bytes(folder), _MNT_DETACH)
+
+
+@contextmanager
+def never_flushed(folder: Path) -> Iterator[Program]:
+    """A file of any name in `folder`, of a file system that answers everything but `flush`.
+
+    Yields its program, which tells after each line who, by thread, has sent a flush so far; after
+    `answer` it does. Who still waits at the end gets ENOTCONN.
+    """
+    device = _mounted(folder)
+    pipe = subprocess.PIPE
+    command = (sys.executable, str(_SERVER), str(device))
+    # Another process: if this one were killed, its own threads would wait for it for ever.
+    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[device])
+    os.close(device)
+    try:
+        yield Program(server)
+    finally:
+        server.communicate()
+        _libc.umount2(bytes(folder), _MNT_DETACH)

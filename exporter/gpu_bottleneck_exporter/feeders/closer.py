@@ -109,8 +109,6 @@ class Closer:
     def close(self) -> None:
         """Close all descriptors."""
         self.threads.close()
-        if self.wire:
-            self.wire.close()
         self._call.close()
         for reader, closer in self._children.values():
             reader.close()

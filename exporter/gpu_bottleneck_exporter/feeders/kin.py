@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.wire import Ends
+from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import Links, links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat
-from gpu_bottleneck_exporter.host.sockets import RefusedError, Sockets
+from gpu_bottleneck_exporter.host.sockets import Sockets
 from gpu_bottleneck_exporter.host.tree import descendants
 from gpu_bottleneck_exporter.workload.groups import Groups
 
@@ -127,14 +128,11 @@ class KinFinder:
 
     def _ends_of(self, pid: int) -> set[Ends]:
         if pid not in self._ends:
-            sockets = Sockets(self._proc, pid)
             try:
-                found = {(one.local, one.remote) for one in sockets.all() if not one.listens}
+                sockets = Sockets(self._proc, pid).all()
             except RefusedError:
-                found = set()
-            finally:
-                sockets.close()
-            self._ends[pid] = {*found}
+                sockets = []
+            self._ends[pid] = {(one.local, one.remote) for one in sockets if not one.listens}
         return self._ends[pid]
 
     def _stat(self, pid: int) -> Stat | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.history import Looks
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
+from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import State
@@ -46,8 +48,9 @@ def private_bytes(proc: Path, member: Member) -> float | None:
     if len(fields) < 3:  # noqa: PLR2004 - size, resident, shared
         return None
     resident, shared = int(fields[1]) * PAGE_BYTES, int(fields[2]) * PAGE_BYTES
-    text = read(folder / "smaps_rollup") if resident <= _WALKED_BYTES else None
-    if text:
+    walk = partial(read, folder / "smaps_rollup")
+    # Adding up takes the lock of its memory, which may be held for ever.
+    if resident <= _WALKED_BYTES and (text := aside.call(member.pid, walk)):
         return float(sum(int(kib) for kib in _PRIVATE.findall(text)) * 1024)
     return float(max(resident - shared, 0))
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,
-    RefusedError,
     Sockets,
     TcpState,
 )
@@ -199,10 +199,6 @@ class Wire:
         self._courses: dict[int, Course] = {}
         self._latest: dict[int, int] = {}
         """By descriptor: its connection at the last look."""
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        self.sockets.close()
 
     def look(
         self,

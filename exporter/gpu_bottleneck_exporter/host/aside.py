@@ -1,13 +1,14 @@
-"""Reading a process's own memory, which may block forever.
+"""Calls that a process may block forever, as they need its memory or its descriptors.
 
 Its command line, its environment and its poll arguments lie in pages that may belong to a FUSE
 file system that never answers, or to a userfaultfd handler: a reader then hangs as the process
-would. So a separate thread reads them, and is abandoned if it takes too long.
+would. So a separate thread calls, and is abandoned if it takes too long.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -15,12 +16,12 @@ from typing import Any, Generic, TypeVar
 
 PATIENCE_SECONDS = 0.25
 MOST_LEFT_BEHIND = 64
-"""Processes that may hang a thread each; once so many do, no process's memory is read."""
+"""Processes that may hang a thread each; once so many do, none is asked."""
 T = TypeVar("T")
 
 
 class _Call(Generic[T]):
-    """One read of process `pid`; the lock `done` is released when it has ended."""
+    """One call for process `pid`; the lock `done` is released when it has ended."""
 
     def __init__(self, pid: int, what: Callable[[], T]) -> None:
         self.pid = pid
@@ -38,7 +39,7 @@ class _Call(Generic[T]):
         self.done.release()
 
     def answer(self) -> T:
-        """The result, once it is done; raises what the read raised."""
+        """The result, once it is done; raises what the call raised."""
         if self._error is not None:
             raise self._error
         return self._answer[0]
@@ -48,13 +49,15 @@ class Aside:
     """Runs calls from any thread, one after the other."""
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self.cpu_seconds = 0.0
+        """CPU time of all calls so far."""
         self._patience = patience_seconds
         self._turn = threading.Lock()
         self._calls: SimpleQueue[_Call[Any] | None] | None = None
         self._held_up: set[int] = set()
 
     def call(self, pid: int, what: Callable[[], T]) -> T | None:
-        """The result of `what`, which reads memory of process `pid`; None if that hangs.
+        """The result of `what`, which asks process `pid`; None if that hangs.
 
         Raises what `what` raises.
         """
@@ -65,7 +68,7 @@ class Aside:
             calls = self._thread()
             calls.put(call)
             if not call.done.acquire(timeout=self._patience):
-                # The thread ends if the read ever returns; the next call starts a new one.
+                # The thread ends if the call ever returns; the next call starts a new one.
                 self._held_up.add(pid)
                 calls.put(None)
                 self._calls = None
@@ -80,13 +83,18 @@ class Aside:
         return self._calls
 
     def _serve(self, calls: SimpleQueue[_Call[Any] | None]) -> None:
-        pid = 0
+        pid, before = 0, 0.0
         while call := calls.get():
             pid = call.pid
             call.run()
+            used = time.thread_time()
+            self.cpu_seconds += used - before
+            before = used
         # The end of the calls: the last one was given up, but has returned after all.
         self._held_up.discard(pid)
 
 
 aside = Aside()
 """For all reads of processes' memory."""
+lending = Aside()
+"""For their sockets, which those that hold up reads of their memory must not hold up for others."""

@@ -107,10 +107,11 @@ def _whole(text: bytes, most: int) -> bytes:
 class KeptFile:
     """A file read every tick through one open descriptor, at a tenth of the cost of reopening it.
 
-    Without room for one more open file, it is opened and closed at each read.
+    Without room for one more open file, it is opened and closed at each read. Whoever drops one
+    need not close it, as where another file of the same process could not be opened.
     """
 
-    __slots__ = ("_descriptor", "_long", "_path", "_size", "whole")
+    __slots__ = ("_descriptor", "_long", "_path", "_size", "anew", "whole")
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
@@ -119,6 +120,11 @@ class KeptFile:
         self._size = self._long = _FEW_BYTES
         self.whole = True
         """Whether the last `read` returned the entire file."""
+        self.anew = True
+        """Whether the last `read` opened the file: the path may lead to another one than before."""
+
+    def __del__(self) -> None:
+        self.close()
 
     def read(self) -> bytes | None:
         """Its content now, cut as by `read`; None if it cannot be read. Raises NoRoomError."""
@@ -133,10 +139,12 @@ class KeptFile:
             self.close()
             return None
         self.whole = True
+        self.anew = False
         return text
 
     def _read_anew(self) -> bytes | None:
         self.close()
+        self.anew = True
         try:
             descriptor = _open(self._path)
         except OSError:

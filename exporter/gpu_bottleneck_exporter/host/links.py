@@ -7,13 +7,12 @@ to the parent that started the process, or to its neighbours in a shell pipeline
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.borrow import ask, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import listed
-from gpu_bottleneck_exporter.host.sockets import borrowed, pidfd_open, unix_peer
+from gpu_bottleneck_exporter.host.sockets import unix_peer
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
 _MOST = 512
@@ -36,34 +35,21 @@ class Links:
 
 def links(proc: Path, pid: int) -> Links:
     """The links of process `pid`; none without the permission. Raises NoRoomError."""
-    pipes, peers = set(), set()
+    pipes, sockets = set(), []
     standard: dict[int, str] = {}
+    folder = f"{proc}/{pid}/fd"
+    peers: set[int] = set()
     with contextlib.suppress(OSError):
-        pidfd = pidfd_open(pid)
-        try:
-            for number, target in _descriptors(proc / str(pid) / "fd"):
-                if target.startswith("pipe:"):
-                    if number > _ERRORS:
-                        pipes.add(target)
-                    else:
-                        standard[number] = target
-                elif number > _ERRORS and target.startswith("socket:"):
-                    peers.add(_peer(pidfd, number))
-        finally:
-            os.close(pidfd)
+        for number in map(int, listed(folder, _MOST)[0]):
+            link = link_of(folder, number) or ""
+            if link.startswith("pipe:"):
+                if number > _ERRORS:
+                    pipes.add(link)
+                else:
+                    standard[number] = link
+            elif number > _ERRORS and is_socket(link):
+                sockets.append(number)
+        peers = {peer for peer in ask(folder, pid, sockets, unix_peer).values() if peer}
     return Links(
-        frozenset(pipes), frozenset(peers - {0, pid}), standard.get(_INPUT), standard.get(_OUTPUT)
+        frozenset(pipes), frozenset(peers - {pid}), standard.get(_INPUT), standard.get(_OUTPUT)
     )
-
-
-def _descriptors(folder: Path) -> Iterator[tuple[int, str]]:
-    for name in listed(folder, _MOST)[0]:
-        with contextlib.suppress(OSError):
-            yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - half the time
-
-
-def _peer(pidfd: int, number: int) -> int:
-    """The pid at the other end of socket `number`; 0 if it is no UNIX socket or has no peer."""
-    with contextlib.suppress(OSError), borrowed(pidfd, number) as descriptor:
-        return 0 if descriptor is None else unix_peer(descriptor)
-    return 0

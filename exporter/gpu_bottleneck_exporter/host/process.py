@@ -176,7 +176,7 @@ def command_line(proc: Path, pid: int) -> Part:
 
 
 class ProcessReader:
-    """Process `pid`, read through open descriptors; a reused pid counts as ended."""
+    """Process `pid`, read through descriptors that stay open; a reused pid counts as ended."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: the host's procfs."""
@@ -215,13 +215,18 @@ class ProcessReader:
         if text and text == self._text:
             return self._parsed
         stat = parse_stat(text) if text else None
-        # An open descriptor fails once its process has ended, but one that had to be reopened
-        # may show another process with the same pid.
         if stat is None or self.started_ticks not in (None, stat.started_ticks):
             self._gone = True
             return None
         self._text, self._parsed = text, stat
         return stat
+
+    def _read(self, file: KeptFile) -> bytes | None:
+        """The content of one of its files; None if it cannot be read, or the process has ended."""
+        text = None if self._gone else file.read()
+        # An open descriptor fails once its process has ended, but one that had to be reopened
+        # may show another process with the same pid.
+        return None if text and file.anew and self.stat() is None else text
 
     def state(self) -> State:
         """What the first thread does now, without closer looks."""
@@ -233,7 +238,7 @@ class ProcessReader:
         Reads the wait channel first: for a sleeping thread it is usually enough, and this runs
         up to ten times a second for every feeder.
         """
-        channel = None if self._gone else self._channel.read()
+        channel = self._read(self._channel)
         asleep = asleep_in(channel) if channel else None
         if asleep:
             return asleep
@@ -242,11 +247,13 @@ class ProcessReader:
             return Wait.GONE
         if letter != "S":
             return wait_of(letter, None)
-        channel = self._channel.read()  # again: it may have fallen asleep between the two reads
+        channel = self._read(
+            self._channel
+        )  # again: it may have fallen asleep between the two reads
         return wait_of("S", channel.decode() if channel else None)
 
     def _letter(self) -> str | None:
-        text = None if self._gone else self._stat.read()
+        text = self._read(self._stat)
         if not text:
             self._gone = True
             return None
@@ -255,7 +262,7 @@ class ProcessReader:
 
     def leader_ns(self) -> tuple[int, int] | None:
         """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""
-        text = None if self._gone else self._schedstat.read()
+        text = self._read(self._schedstat)
         if not text:
             return None
         on_cpu, waiting, *_ = text.split()
@@ -263,7 +270,7 @@ class ProcessReader:
 
     def io(self) -> Io | None:
         """/proc/PID/io; None without permission."""
-        text = None if self._gone else self._io.read()
+        text = self._read(self._io)
         if not text:
             return None
         read, written = _number_after(b"read_bytes: ", text), _number_after(b"write_bytes: ", text)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.borrow import may_borrow
 from gpu_bottleneck_exporter.host.cgroup import hidden
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.pressure import stalled_ns
 from gpu_bottleneck_exporter.host.process import parse_stat
-from gpu_bottleneck_exporter.host.sockets import RefusedError, borrowed, pidfd_open, same_pids
+from gpu_bottleneck_exporter.host.sockets import same_pids
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode number of the machine's own PID namespace (PROC_PID_INIT_INO)."""
 _SLEEPING = "S"
-_NO_DESCRIPTOR = 2**31 - 1
-"""No process can have a descriptor of this number (fs.nr_open)."""
 
 
 def host_signals(proc: Path, sysfs: Path, feeding: Collection[int]) -> Mapping[str, bool]:
@@ -118,20 +116,11 @@ def _lends(proc: Path, pid: int) -> bool | None:
         return False
     try:
         listed(proc / str(pid) / "fd", 1)
-        pidfd = pidfd_open(pid)
-    except (FileNotFoundError, ProcessLookupError):
+    except FileNotFoundError:
         return None
     except OSError:
         return False
-    try:
-        # The kernel checks permissions first, so a number that is not open is enough. Closing a
-        # duplicate of an open one could flush a file on a slow server.
-        with borrowed(pidfd, _NO_DESCRIPTOR):
-            return True
-    except RefusedError:
-        return False
-    finally:
-        os.close(pidfd)
+    return may_borrow(pid)
 
 
 def _may_trace(process: Path) -> bool:

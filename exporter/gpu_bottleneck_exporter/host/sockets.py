@@ -1,32 +1,26 @@
 """The TCP connections of a process, as the kernel sees them.
 
-A descriptor is duplicated (pidfd_getfd, Linux 5.6), queried (TCP_INFO) and closed at once. That
-changes nothing for the process and works across network namespaces. It takes the permission to
-ptrace the process.
+Each is borrowed and asked for its TCP_INFO: see `borrow`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import check_room, listed
+from gpu_bottleneck_exporter.host.borrow import RefusedError, ask, is_socket, link_of
+from gpu_bottleneck_exporter.host.files import listed
 from gpu_bottleneck_exporter.host.loopback import is_here
-from gpu_bottleneck_exporter.host.room import room
 
-_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
-"""The same numbers on every architecture."""
 _SO_PEERNAME, _SO_COOKIE = 28, 57
 _NAME_SIZES = (28, 16)
 """Sizes of struct sockaddr_in6 and struct sockaddr_in."""
@@ -101,18 +95,19 @@ class Connection:
     """Written, but not sent: the other side, or the network, takes no more for now."""
 
     @property
+    def is_tcp(self) -> bool:
+        """Whether it is a socket of TCP."""
+        return self.state != TcpState.DATAGRAMS
+
+    @property
     def connects(self) -> bool:
         """Whether it is one end of a TCP connection."""
-        return self.state not in (TcpState.LISTEN, TcpState.DATAGRAMS)
+        return self.is_tcp and not self.listens
 
     @property
     def listens(self) -> bool:
         """Whether it is a listening socket, which accepts clients."""
         return self.state == TcpState.LISTEN
-
-
-class RefusedError(OSError):
-    """We may not duplicate descriptors of this process, or the kernel cannot do it."""
 
 
 class Sockets:
@@ -123,9 +118,7 @@ class Sockets:
         self.pid = pid
         self.complete = True
         """Whether the last call of `all` covered all sockets."""
-        self._folder = proc / str(pid) / "fd"
-        self._pidfd: int | None = None
-        self._keeps_pidfd = False
+        self._folder = f"{proc}/{pid}/fd"
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._numbers: set[int] = set()
         self._others: set[int] = set()
@@ -133,20 +126,6 @@ class Sockets:
         """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
         self._turn = 0
         self._new_turn = 0
-
-    def close(self) -> None:
-        """Close the descriptor and forget what was found."""
-        self._let_go()
-        self._names.clear()
-        self.forget()
-
-    def _let_go(self) -> None:
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
-        if self._keeps_pidfd:
-            self._keeps_pidfd = False
-            room.give()
 
     def forget(self) -> None:
         """Check all descriptors again next time: a number may have become a socket's."""
@@ -170,14 +149,13 @@ class Sockets:
         self._others &= numbers
         numbers -= self._others
         numbers.difference_update(surely)
-        # A number that was a socket's is likely to be reused for another socket: query it
-        # without reading its link first.
+        # A number that was a socket's is likely to be reused for another socket.
         new = sorted(numbers - self._numbers, reverse=True)
         known = sorted(numbers & self._numbers)
         self._numbers &= numbers
         self._lively &= numbers
         for number in self._next(new):
-            if self._is_socket(number):
+            if is_socket(link_of(self._folder, number) or ""):
                 self._numbers.add(number)
                 known.append(number)
             else:
@@ -203,17 +181,15 @@ class Sockets:
         self._turn = (self._turn + most) % len(others)
         return [*lively, *(others + others)[self._turn : self._turn + most]]
 
-    def of(self, numbers: tuple[int, ...] | list[int]) -> list[Connection]:
+    def of(self, numbers: Sequence[int]) -> list[Connection]:
         """The TCP sockets among descriptors `numbers`. Raises RefusedError, NoRoomError."""
-        found = []
-        try:
-            for number in numbers[:MOST_SOCKETS]:
-                connection = self._ask(number)
-                if connection is not None:
-                    found.append(connection)
-        finally:
-            if not self._keeps_pidfd:
-                self._let_go()
+        answers = ask(self._folder, self.pid, numbers[:MOST_SOCKETS], self._describe)
+        # No sockets, or not of TCP.
+        others = {number for number, one in answers.items() if not (one and one.is_tcp)}
+        others &= self._numbers
+        self._numbers -= others
+        self._others |= others
+        found = [one for one in answers.values() if one is not None]
         for one in found:
             if min(one.sent_ms, one.received_ms) < _LIVELY_MS and not one.listens:
                 self._lively.add(one.fd)
@@ -221,36 +197,12 @@ class Sockets:
                 self._lively.discard(one.fd)
         return found
 
-    def _is_socket(self, number: int) -> bool:
-        try:
-            target = os.readlink(f"{self._folder}/{number}")  # noqa: PTH115 - see tree.py
-            return target.startswith("socket:")
-        except PermissionError as error:  # with CAP_DAC_READ_SEARCH alone they can only be listed
-            raise RefusedError(str(error)) from error
-        except OSError:
-            return False
-
-    def _ask(self, number: int) -> Connection | None:
-        try:
-            if self._pidfd is None:
-                self._pidfd = pidfd_open(self.pid)
-                self._keeps_pidfd = room.take()
-        except ProcessLookupError:
-            return None
-        except OSError as error:
-            raise RefusedError(str(error)) from error
-        with borrowed(self._pidfd, number) as descriptor:
-            return None if descriptor is None else self._describe(number, descriptor)
-
     def _describe(self, number: int, descriptor: int) -> Connection | None:
         size = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO)
         if size < _ENOUGH_OF_INFO:
-            if number in self._numbers:  # a socket, but not of TCP
-                self._numbers.discard(number)
-                self._others.add(number)
             return _datagrams(number, descriptor)
         state, sent, received, acked, data, unsent, came, went = _INFO.unpack_from(_room.buffer)
-        cookie = _number(descriptor, _SO_COOKIE)
+        cookie = _whole_number(descriptor, _SO_COOKIE)
         names = self._names.get(cookie)
         if names is None:
             names = _name(descriptor, _libc.getsockname), _peer_name(descriptor)
@@ -264,16 +216,15 @@ class Sockets:
 
 def _datagrams(number: int, descriptor: int) -> Connection | None:
     """A socket of UDP; None if it is another one."""
-    if _number(descriptor, socket.SO_TYPE) != socket.SOCK_DGRAM:
+    if _whole_number(descriptor, socket.SO_TYPE) != socket.SOCK_DGRAM:
         return None
-    if _number(descriptor, socket.SO_DOMAIN) not in _FAMILIES:
+    if _whole_number(descriptor, socket.SO_DOMAIN) not in _FAMILIES:
         return None
     names = _name(descriptor, _libc.getsockname), _peer_name(descriptor)
     return Connection(number, 0, *names, TcpState.DATAGRAMS, 0, 0, 0, 0, 0, 0)
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+_libc = ctypes.CDLL(None)
 
 
 class _Room(threading.local):
@@ -288,40 +239,6 @@ class _Room(threading.local):
 _room = _Room()
 
 
-def pidfd_open(pid: int) -> int:
-    """os.pidfd_open, missing in a Python built with old headers. Raises OSError, NoRoomError."""
-    descriptor: int = _libc.syscall(_PIDFD_OPEN, pid, 0)
-    if descriptor < 0:
-        raise _last_error()
-    return descriptor
-
-
-@contextmanager
-def borrowed(pidfd: int, number: int) -> Iterator[int | None]:
-    """A duplicate of descriptor `number` of a process; None if that is not open.
-
-    Raises RefusedError, NoRoomError.
-    """
-    descriptor: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
-    if descriptor < 0:
-        error = _last_error()
-        if error.errno not in (errno.EBADF, errno.ESRCH):
-            raise RefusedError(error.strerror)
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _last_error() -> OSError:
-    code = ctypes.get_errno()
-    error = OSError(code, os.strerror(code))
-    check_room(error)
-    return error
-
-
 def _option(descriptor: int, level: int, name: int) -> int:
     """Read a socket option into the buffer; returns its size in bytes, 0 if there is none."""
     _room.size.value = len(_room.buffer)
@@ -329,13 +246,13 @@ def _option(descriptor: int, level: int, name: int) -> int:
     return 0 if failed else _room.size.value
 
 
-def _number(descriptor: int, name: int) -> int:
+def _whole_number(descriptor: int, name: int) -> int:
     """A socket option that is a whole number of 4 or 8 bytes; 0 if there is none."""
     size = _option(descriptor, socket.SOL_SOCKET, name)
     return int.from_bytes(_room.buffer.raw[:size], sys.byteorder)
 
 
-def unix_peer(descriptor: int) -> int:
+def unix_peer(_number: int, descriptor: int) -> int:
     """The pid that created the other end of a UNIX socket (SO_PEERCRED); 0 if there is none."""
     if _option(descriptor, socket.SOL_SOCKET, socket.SO_PEERCRED) != _CREDENTIALS.size:
         return 0

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile, listed
+from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed
 from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 
@@ -82,7 +82,7 @@ class _Thread:
             return None
         if counted == before:
             return None
-        if before is None:
+        if before is None or counted < before:  # another thread with the same number
             return Used(self.seen.name, 0, 0)
         return Used(self.seen.name, counted[0] - before[0], counted[1] - before[1])
 
@@ -166,6 +166,13 @@ class Threads:
         return [thread.seen for thread in self._threads.values()]
 
     def _scan(self) -> None:
+        try:
+            self._scan_all()
+        except NoRoomError:
+            self.close()  # some were counted, others were not: begin anew
+            raise
+
+    def _scan_all(self) -> None:
         if len(self.used) > _KEPT_USED:  # nobody reads it
             self.used.clear()
         moving = self._count(self._threads)

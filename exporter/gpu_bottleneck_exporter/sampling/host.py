@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.feeders.kin import KinFinder
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.room import allow_many_files
@@ -291,12 +292,12 @@ class HostSampler:
         next_discovery = next_pass
         stale = False
         while not self._stop.is_set():
-            began = time.thread_time()
+            began = _cpu_seconds()
             with self._isolated("watching the feeders"):
                 stale |= self._pass(next_pass)
                 if self._snapshot.is_due(next_pass):
                     self._tell()
-            rest = _REST * (time.thread_time() - began)
+            rest = _REST * (_cpu_seconds() - began)
             stale |= time.monotonic() >= next_discovery
             if self._changed or (stale and time.monotonic() >= self._discover_from):
                 stale = False
@@ -314,11 +315,11 @@ class HostSampler:
 
     def _rediscover(self) -> None:
         """Discover the trees; where the holders changed, publish that at once."""
-        began, changed = time.thread_time(), self._changed
+        began, changed = _cpu_seconds(), self._changed
         try:
             self._discover()
         finally:
-            spent = time.thread_time() - began
+            spent = _cpu_seconds() - began
             self._discover_from = time.monotonic() + _REST_FROM_DISCOVERY * spent
         if changed:
             self._tell()
@@ -409,8 +410,8 @@ class HostSampler:
             whole = living.isdisjoint(found.cut)
             with self._isolated(f"finding the feeders of {uuid}"):
                 feeds[uuid].adopt(living, workers, mains, share_of(len(held)), whole=whole)
-        self._find_kin(feeds, mains)
         self._feeds = feeds
+        self._find_kin(feeds, mains)
         self._step = PASS_SECONDS if len(seen) <= FEW else LONGEST_PASS_SECONDS
         few = self._step == PASS_SECONDS
         for feed in feeds.values():
@@ -481,6 +482,11 @@ def _watched(feeds: Collection[FeederGroup]) -> dict[str, int]:
 def _known_children(members: Mapping[int, Member], pid: int) -> list[int] | None:
     member = members.get(pid)
     return member.children() if member else None
+
+
+def _cpu_seconds() -> float:
+    """CPU time of the calling thread, and of what it lets others do for it."""
+    return time.thread_time() + aside.cpu_seconds + lending.cpu_seconds
 
 
 def _jittered(seconds: float) -> float:

@@ -1,0 +1,87 @@
+"""Nothing but sockets is borrowed from a job, and who does not take one back holds up nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host import aside, borrow
+from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host.links import links
+from gpu_bottleneck_exporter.host.sockets import Sockets
+from support.hangs import never_flushed
+from support.programs import Program, program
+from support.waiting import until
+
+PROC = Path("/proc")
+BECOMES_A_FILE = """
+server = socket.create_server(("127.0.0.1", 0))
+s = connect(server.getsockname()[1])
+f = os.open(sys.argv[1], os.O_RDONLY)
+ready(s.fileno()); told()
+os.dup2(f, s.fileno()); ready(); told()
+"""
+
+
+@contextmanager
+def job(mount: Path) -> Iterator[tuple[Program, Program]]:
+    """One with two sockets, one of which becomes a file on `mount` when told so; and its server."""
+    mount.mkdir()
+    with never_flushed(mount) as server, program(BECOMES_A_FILE, mount / "file") as one:
+        try:
+            yield one, server
+        finally:
+            server.tell("answer")  # or the job could not even be killed
+
+
+def flushes(server: Program) -> list[str]:
+    server.tell("?")
+    return server.hear()
+
+
+def test_a_number_that_has_become_a_file_is_not_borrowed(tmp_path: Path) -> None:
+    with job(tmp_path / "mount") as (one, server):
+        sockets, number = Sockets(PROC, one.pid), int(one.words[0])
+        assert number in {each.fd for each in sockets.all()}
+        one.tell()
+        one.hear()
+        for _ in range(2):
+            assert number not in {each.fd for each in sockets.all([number])}
+            assert sockets.of([number]) == []
+            links(PROC, one.pid)
+            sockets.forget()
+        assert flushes(server) == []
+
+
+def test_a_job_that_wins_the_race_loses_its_connections_until_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        job(tmp_path / "mount") as (one, server),
+        program("s = socket.socket(); ready(); told()") as other,
+    ):
+        sockets, number = Sockets(PROC, one.pid), int(one.words[0])
+        one.tell()
+        one.hear()
+        monkeypatch.setattr(borrow, "is_socket", lambda _: True)
+        monkeypatch.setattr(aside.lending, "_patience", aside.PATIENCE_SECONDS)
+        for _ in range(3):
+            with pytest.raises(RefusedError):
+                sockets.of([number])
+        monkeypatch.undo()
+        (who,) = flushes(server)
+        assert (PROC / "self/task" / who).exists(), "a thread of ours that hangs, and only one"
+        assert links(PROC, one.pid).peers == frozenset()
+        assert len(Sockets(PROC, other.pid).all()) == 1
+        server.tell("answer")
+        until(lambda: seen(sockets) == 1, "its other socket")
+
+
+def seen(sockets: Sockets) -> int:
+    try:
+        return len(sockets.all())
+    except RefusedError:
+        return 0
