@@ -360,22 +360,22 @@ def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
     one = replace(FRESH, sent_ms=LONG_AGO)
     course = Course(one)
 
-    def comes(data: int = 10_000, sent: int = 0, *, fed: bool = False) -> bool:
+    def comes(data: int = 10_000, sent: int = 0, *, feeds: bool = False) -> bool:
         more = replace(
             course.now,
             received_ms=20,
             received_bytes=course.now.received_bytes + data,
             sent_segments=course.now.sent_segments + sent,
         )
-        course.look(more, held=False, fed=fed)
-        course.look(replace(more, received_ms=400), held=False, fed=False)
+        course.look(more, held=False, feeds=feeds)
+        course.look(replace(more, received_ms=100 if feeds else 400), held=False, feeds=feeds)
         return course.pushed
 
     assert [comes() for _ in range(4)] == [False, False, True, True]
     assert comes(sent=1), "a ping"
     assert [comes(sent=1) for _ in range(4)][2:] == [False, False], "maybe answers"
     assert not any(comes(100) for _ in range(4)), "signals"
-    assert [comes(100, fed=True) for _ in range(3)] == [False, True, True]
+    assert [comes(100, feeds=True) for _ in range(3)] == [False, True, True]
 
 
 def test_a_question_grows_too_old(client: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,8 +158,8 @@ class Course:
         """Bytes received since the last look."""
         return now.received_bytes - self.now.received_bytes
 
-    def look(self, now: Connection, *, held: bool, fed: bool) -> None:
-        """Take in the next look. `fed`: the GPU worked between what came now and before."""
+    def look(self, now: Connection, *, held: bool, feeds: bool) -> None:
+        """Take in the next look. `feeds`: what came before from there fed the GPU."""
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
         if came:
             self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
@@ -169,10 +169,10 @@ class Course:
         if sent:  # what follows may be an answer
             self._pauses = False
             self._pushes = max(self._pushes - 1, 0)
-        elif fed or (self._pauses and came >= _STREAM_BYTES):
+        elif self._pauses and (came >= _STREAM_BYTES or (came and feeds)):
             self._pauses = False
             self._pushes = min(self._pushes + 1, _MOST_PUSHES)
-        elif now.received_ms > _STREAM_MS:
+        elif now.received_ms > _STREAM_MS or (feeds and not came):
             self._pauses = True
         self.now, self.held = now, held
 
@@ -244,27 +244,34 @@ class Wire:
             if len(self._courses) >= _KEPT:
                 self._courses.clear()
             course = self._courses[now.cookie] = Course(now)
-        fed = course.came(now) > 0 and self._learn(course, now)
-        course.look(now, held=held, fed=fed)
+        if course.came(now):
+            self._learn(course, now)
+        course.look(now, held=held, feeds=self._patience.feeds(now.remote))
         patience_ms = self._patience.with_(now.remote)
         verdict = judge(now, before, self.ports, ours, patience_ms)
-        if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
-            verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
-        if verdict is Verdict.ANSWER and self._brings_nothing(course):
-            verdict = Verdict.IDLE
-        if verdict is Verdict.IDLE and self._may_bring_more(course, patience_ms):
-            verdict = Verdict.FEEDS
         if verdict is Verdict.SERVED and course.streak >= _STREAK:
             verdict = Verdict.REQUEST
         if self._is_stuck(now) and (now.remote, now.local) not in ours:
             verdict = Verdict.STUCK
+        if verdict in (Verdict.IDLE, Verdict.ANSWER):
+            verdict = self._waited_for(course, verdict, ours, patience_ms)
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
             self._remember(now)
         return verdict
 
-    def _may_bring_more(self, course: Course, patience_ms: int) -> bool:
-        open_ = course.now.state in _OPEN and course.waited_ms <= patience_ms
-        return open_ and self._patience.feeds(course.now.remote)
+    def _waited_for(
+        self, course: Course, verdict: Verdict, ours: Collection[Ends], patience_ms: int
+    ) -> Verdict:
+        """The verdict on a connection that may bring data, given what it brought so far."""
+        now, feeds = course.now, self._patience.feeds(course.now.remote)
+        if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
+            verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
+        small = course.small >= _ENOUGH_ANSWERS and not feeds
+        if verdict is Verdict.ANSWER and (small or now.remote in self._patience.polled):
+            verdict = Verdict.IDLE
+        if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
+            return Verdict.IDLE if (now.remote, now.local) in ours else Verdict.FEEDS
+        return verdict
 
     def _is_stuck(self, now: Connection) -> bool:
         if not now.unsent_bytes or now.state not in _OPEN:
@@ -277,20 +284,14 @@ class Wire:
         self._patience.learn(source, 0)
         return Verdict.DATAGRAMS if self._patience.feeds(source) else Verdict.IDLE
 
-    def _brings_nothing(self, course: Course) -> bool:
-        remote = course.now.remote
-        if remote in self._patience.polled:
-            return True
-        return course.small >= _ENOUGH_ANSWERS and not self._patience.feeds(remote)
-
     def _remember(self, now: Connection) -> None:
         waited, at_ns = min(now.sent_ms, now.received_ms), time.monotonic_ns()
         known = self.owed
         if known is None or waited >= known.waited_ms or at_ns - known.at_ns > _OWED_NS:
             self.owed = Owed(now.remote, waited, at_ns)
 
-    def _learn(self, course: Course, now: Connection) -> bool:
-        """Data came since the last look, maybe an answer; whether what came before fed the GPU."""
+    def _learn(self, course: Course, now: Connection) -> None:
+        """Something came since the last look, maybe an answer."""
         before, data = course.now, course.came(now) >= _SIGNAL_BYTES
         asked = before.sent_segments and _asked(before, self._patience.longest_ms)
         fed = (data or course.held) and self._patience.learn(now.remote, course.waited_ms)
@@ -298,7 +299,6 @@ class Wire:
             self._patience.polled.discard(now.remote)
         elif asked and not data and before.sent_ms > _LONG_POLL_MS:
             self._give_up(now.remote)
-        return fed
 
     def _replaced(self, now: Connection) -> None:
         """A client that closes a connection and asks again got its answer, or is polling."""
