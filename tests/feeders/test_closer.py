@@ -172,6 +172,81 @@ def test_without_connections_a_blocking_read_is_all_there_is(watch: Watch, silen
         watch(one, None).comes_to(lambda seen: seen.first is State.NETWORK)
 
 
+PUSHES = """
+server = socket.create_server(("127.0.0.1", 0)); ready(server.getsockname()[1])
+a, _ = server.accept()
+while True: a.send(bytes(100)); time.sleep(0.1)
+"""
+SENDS = """
+server = socket.socket(type=socket.SOCK_DGRAM); server.bind(("127.0.0.1", 0))
+ready(server.getsockname()[1])
+_, client = server.recvfrom(1)
+while True: server.sendto(bytes(100), client); time.sleep(0.1)
+"""
+TAKE = "c = connect(int(sys.argv[1]))\n"
+HEAR = """
+c = socket.socket(type=socket.SOCK_DGRAM); c.connect(("127.0.0.1", int(sys.argv[1]))); c.send(b"?")
+"""
+FOREVER = "\n    while True: c.recv(100)"
+
+
+@pytest.mark.parametrize(
+    ("server", "client"),
+    [pytest.param(PUSHES, TAKE, id="TCP"), pytest.param(SENDS, HEAR, id="UDP")],
+)
+@pytest.mark.parametrize(
+    "receives",
+    [
+        pytest.param("ready(); take()", id="in the first thread"),
+        pytest.param("named('loader', take); ready(); locked()", id="in another"),
+    ],
+)
+@pytest.mark.parametrize("works", [True, False])
+def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
+    watch: Watch, server: str, client: str, receives: str, *, works: bool
+) -> None:
+    patience = Patience(LONGEST_MS)
+    with (
+        program(server) as far,
+        program(f"{client}def take():{FOREVER}\n{receives}", *far.words) as one,
+    ):
+        watched = watch(one, patience)
+
+        def waits(seen: Seen) -> bool:
+            patience.worked_ns = time.monotonic_ns() if works else 0
+            return seen.whole is State.NETWORK
+
+        if works:
+            watched.comes_to(waits)
+        else:
+            assert not any(waits(watched.look()) for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    "sends",
+    [
+        pytest.param("ready(); c.sendall(bytes(10**8))", id="sends"),
+        pytest.param("c.settimeout(60); ready(); c.sendall(bytes(10**8))", id="with a timeout"),
+        pytest.param(
+            "c.setblocking(False); c.send(bytes(10**8)); e = select.epoll()\n"
+            "e.register(c, select.EPOLLOUT); ready(); e.poll()",
+            id="by epoll",
+        ),
+    ],
+)
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_sends_more_than_is_taken_waits_for_the_other_side(
+    watch: Watch, silent: str, monkeypatch: pytest.MonkeyPatch, sends: str, *, answers: bool
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_MS", 0)
+    asks = TAKE
+    if answers:
+        asks = "server = socket.create_server(('127.0.0.1', 0))\n"
+        asks += "k = connect(server.getsockname()[1]); c, _ = server.accept()\n"
+    with program(f"{asks}{sends}", silent) as one:
+        watch(one).stays(lambda seen: seen.first is State.NETWORK)
+
+
 @pytest.mark.parametrize("name", ["loader", "a) R 1 (b"])
 def test_a_thread_fetches_while_the_first_waits(watch: Watch, silent: str, name: str) -> None:
     code = f"{ASK}named({name!r}, lambda: c.recv(1)); ready(); locked()"
