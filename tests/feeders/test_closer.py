@@ -175,7 +175,7 @@ def test_without_connections_a_blocking_read_is_all_there_is(watch: Watch, silen
 PUSHES = """
 server = socket.create_server(("127.0.0.1", 0)); ready(server.getsockname()[1])
 a, _ = server.accept()
-while True: a.send(bytes(100)); time.sleep(0.1)
+while True: a.send(bytes(10)); time.sleep(0.1)
 """
 SENDS = """
 server = socket.socket(type=socket.SOCK_DGRAM); server.bind(("127.0.0.1", 0))

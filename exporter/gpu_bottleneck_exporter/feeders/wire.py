@@ -143,6 +143,14 @@ class Course:
         """How many looks in a row at which more was sent without a new request."""
         self._pauses = False
         self._pushes = 0
+        self._sent_before = now.sent_segments
+        """When something last came."""
+
+    def brings_data(self, now: Connection) -> bool:
+        """Whether what came since the last look is no mere signal, such as a ping."""
+        # Pings are answers, or are answered.
+        unasked = now.sent_segments == self._sent_before
+        return unasked or self.held or self.came(now) >= _SIGNAL_BYTES
 
     @property
     def pushed(self) -> bool:
@@ -163,6 +171,7 @@ class Course:
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
         if came:
             self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
+            self._sent_before = now.sent_segments
         more = now.sent_segments > self.now.sent_segments
         same = now.received_segments == self.now.received_segments
         self.streak = self.streak + 1 if more and same else 0
@@ -294,7 +303,7 @@ class Wire:
         """Something came since the last look, maybe an answer."""
         before, data = course.now, course.came(now) >= _SIGNAL_BYTES
         asked = before.sent_segments and _asked(before, self._patience.longest_ms)
-        fed = (data or course.held) and self._patience.learn(now.remote, course.waited_ms)
+        fed = course.brings_data(now) and self._patience.learn(now.remote, course.waited_ms)
         if fed or (data and asked):
             self._patience.polled.discard(now.remote)
         elif asked and not data and before.sent_ms > _LONG_POLL_MS:
