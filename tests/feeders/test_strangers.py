@@ -13,8 +13,8 @@ import pytest
 from gpu_bottleneck_exporter.feeders.compilers import compiles
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.history import Moment, since
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, Activity, StrangerFinder
-from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import State

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
@@ -48,6 +48,8 @@ class Case:
     programs: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    warm_seconds: float = 3.0
+    """Before it is measured."""
 
     @property
     def title(self) -> str:
@@ -446,6 +448,43 @@ SERVING = (
 )
 
 
+def _waits(name: str, how: str, expected: str, *, family: str = "http", warm: float = 3.0) -> Case:
+    server = _WAITS_FOR.get(how, how)
+    case = _case(family, name, f"waits {how}", expected, servers=server)
+    return replace(case, warm_seconds=warm)
+
+
+_WAITS_FOR = {
+    "blocking": "pushes",
+    "pushed": "pushes",
+    "two-threads": "queue",
+    "subscriber": "pushes",
+    "datagrams-thread": "datagrams",
+    "upload": "takes",
+    "upload-async": "takes",
+    "answers": "client",
+    "pollers": "lines",
+    "pings": "tracker",
+    "worker": "redis",
+}
+WAITS = (
+    _waits("socket, a server that always takes 5 s", "late", NETWORK, warm=18.0),
+    _waits("socket, a tracker that answers with six bytes", "tracker", NETWORK),
+    _waits("socket, small messages pushed to an event loop", "pushed", NETWORK),
+    _waits("socket, small messages pushed", "blocking", NETWORK),
+    _waits("socket, asked by one thread, received by another", "two-threads", NETWORK),
+    _waits("socket, a subscriber thread that acknowledges", "subscriber", NETWORK),
+    _waits("datagrams", "datagrams", NETWORK),
+    _waits("datagrams, in a thread", "datagrams-thread", NETWORK),
+    _waits("socket, an upload that is taken slowly", "upload", NETWORK),
+    _waits("asyncio, an upload that is taken slowly", "upload-async", NETWORK),
+    _waits("socket, an answer that is read slowly", "answers", NETWORK, family="serving"),
+    _waits("threads that take turns at polling", "pollers", NETWORK),
+    _waits("messages that never come, and pings", "pings", ASLEEP, family="serving"),
+    _waits("a queue's worker without a job, that gossips", "worker", _NO_JOB, family="serving"),
+)
+
+
 def _beside(
     name: str, loop: str, expected: str, *, servers: str = "", limits: Limits | None = None
 ) -> Case:
@@ -733,6 +772,7 @@ CASES: tuple[Case, ...] = (
     *HTTP,
     *OBJECT_STORAGE,
     *SERVING,
+    *WAITS,
     *ASLEEP_CASES,
     *THREADS,
     *FILES,

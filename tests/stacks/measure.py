@@ -40,7 +40,6 @@ BUSY = 0.9
 """Least busy share if the loop is well fed."""
 TOO_BUSY = 0.75
 """Above this busy share, a starved case has too little idle time to judge."""
-WARM_SECONDS = 3.0
 MEASURED_SECONDS = 6.0
 _FIRST_WORK_NS = 100_000_000
 _PATIENCE_SECONDS = 120.0
@@ -88,7 +87,7 @@ def measure(case: Case, *, hog: bool = False) -> list[Found]:
         _staged(case, hog=hog) as (board, stage),
         sampling(lambda: VirtualDriver(board), Settings()) as sampler,
     ):
-        time.sleep(WARM_SECONDS)
+        time.sleep(case.warm_seconds)
         before = sampler.state().gpus
         time.sleep(MEASURED_SECONDS)
         after = sampler.state().gpus

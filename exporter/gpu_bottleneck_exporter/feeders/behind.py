@@ -10,9 +10,10 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting.stall import Usage
 from gpu_bottleneck_exporter.feeders.closer import ACTIVE, LAUNCHES, Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.runnable import RunnableCounter
 from gpu_bottleneck_exporter.feeders.strangers import Activity
-from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
+from gpu_bottleneck_exporter.feeders.wire import Ends
 from gpu_bottleneck_exporter.host.process import STATE_OF, State
 from gpu_bottleneck_exporter.host.waits import Wait
 
@@ -114,6 +115,8 @@ class Behind:
     def tell_busy(self, ratio: float, now_ns: int) -> None:
         """How busy the GPU was in its last tick, 0-1."""
         self._busy = ratio
+        if ratio and self.patience:
+            self.patience.worked_ns = now_ns
         if ratio < 1 - IDLE:
             self._idled_ns = now_ns
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.compilers import is_compiler
-from gpu_bottleneck_exporter.feeders.wire import Ends, Patience, Verdict, Wire
+from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.wire import Ends, Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
 from gpu_bottleneck_exporter.host.syscalls import waits_on
@@ -28,6 +29,11 @@ _CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
 _OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
+_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
+_MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
+"""The same for who waits for nothing else."""
+_FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
+"""What a first thread sleeps in until another one has something for it."""
 _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
@@ -162,8 +168,9 @@ class Closer:
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
         self._note_awaited(clients)
         self._follow_requests(now_ns, verdicts, around)
+        due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
-            self._judge_thread(seen, thread, verdicts)
+            self._judge_thread(seen, thread, verdicts, due)
         if seen.first not in ACTIVE and not seen.active:
             self._judge_children(seen, now_ns, around)
         self.serving = seen.serves = self._serves(wait, verdicts)
@@ -204,10 +211,11 @@ class Closer:
     ) -> Mapping[int, Verdict]:
         if self.wire is None:
             return {}
+        held = first or () if around.holds else ()
         if now_ns >= self._all_due_ns:
             self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
             self.wire.sockets.forget()
-            return self.wire.look((), around.ours, whole=True)
+            return self.wire.look((), around.ours, held, whole=True)
         wanted = set(first or ()) if wait is not Wait.PIPE else set()
         whole = first is None or bool(self.wire.ports)
         for thread in threads:
@@ -216,7 +224,7 @@ class Closer:
             elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
-            return self.wire.look(wanted, around.ours, whole=whole)
+            return self.wire.look(wanted, around.ours, held, whole=whole)
         return {}
 
     def _judge_first(
@@ -228,15 +236,20 @@ class Closer:
     ) -> None:
         if self.wire is None or self.wire.refused:
             return  # there is no more to see than its wait channel
-        if _owed(descriptors, verdicts) and wait is not Wait.PIPE:
+        if _owed(descriptors, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
             seen.first = State.NETWORK
         elif seen.first in (State.NETWORK, State.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
             seen.first = State.SLEEP
 
-    def _judge_thread(self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict]) -> None:
+    def _judge_thread(
+        self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
+    ) -> None:
         state = _WORKS.get(thread.wait)
-        if state is None and thread.descriptors != () and _owed(thread.descriptors, verdicts):
+        on = thread.descriptors
+        if not thread.moves:
+            due = due - {Verdict.DATAGRAMS}
+        if state is None and on != () and _owed(on, verdicts, due):
             state = State.NETWORK
         if state is None:
             return
@@ -298,8 +311,11 @@ class Closer:
         return Verdict.REQUEST not in verdicts.values()
 
 
-def _owed(descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict]) -> bool:
-    """Whether an answer is due on one of `descriptors` (None: on any)."""
+def _owed(
+    descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
+) -> bool:
+    """Whether one of `due` is said of one of `descriptors` (None: of any that owes an answer)."""
     if descriptors is None:
-        return Verdict.ANSWER in verdicts.values()
-    return any(verdicts.get(number) is Verdict.ANSWER for number in descriptors)
+        found = {*verdicts.values()}
+        return Verdict.ANSWER in found or (Verdict.STUCK in found and Verdict.REQUEST not in found)
+    return any(verdicts.get(number) in due for number in descriptors)

@@ -27,11 +27,12 @@ from gpu_bottleneck_exporter.feeders.interactive import runs_notebook
 from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.pace import Pace
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.roles import helpers
 from gpu_bottleneck_exporter.feeders.runnable import runnable_share
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.stretch import Stretch
-from gpu_bottleneck_exporter.feeders.wire import Ends, Patience
+from gpu_bottleneck_exporter.feeders.wire import Ends
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import (
@@ -46,6 +47,8 @@ from gpu_bottleneck_exporter.workload.groups import Groups
 
 SLACK_NS = 1_500_000_000
 """Counters are read once a tick: for ratios, the ticks around a window are near enough."""
+_HOLDS_NS = 1_500_000_000
+"""What was seen of a feeder holds until the next look, but not for longer."""
 WORKERS_PER_PASS = 2
 _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
@@ -297,7 +300,9 @@ class FeederGroup:
 
         `peer`: share of the time in which another GPU of the job worked or had a cause of its own.
         """
+        # Looks may be further apart than ticks are long: then the last one holds on.
         moments = since(self._moments, start_ns, end_ns)
+        moments = moments or since(self._moments, end_ns - _HOLDS_NS, end_ns)[:1]
         if not moments:
             return None
         looks = self._looks(moments, end_ns)

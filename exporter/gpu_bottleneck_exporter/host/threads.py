@@ -38,6 +38,8 @@ class Thread(NamedTuple):
     wait: Wait
     descriptors: tuple[int, ...] | None
     """Those that it waits on, if on sockets, pipes or polls; None: any of the process's."""
+    moves: bool = False
+    """Whether it was scheduled between the last two scans."""
 
 
 class Used(NamedTuple):
@@ -68,6 +70,7 @@ class _Thread:
 
     def rest(self) -> None:
         """Close all but schedstat, which shows when it moves again."""
+        self.seen = self.seen._replace(moves=False)
         for file in (self._stat, self._channel, self._call):
             file.close()
 
@@ -102,7 +105,7 @@ class _Thread:
                 # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
                 # queue at once; it has no wait channel then, but its system call is known.
                 descriptors = () if on is None and wait not in _MAY_BE_ANY else on
-        self.seen = Thread(name, wait, descriptors)
+        self.seen = Thread(name, wait, descriptors, moves=True)
         return self.seen
 
     def _read(self) -> tuple[int, int, int] | None:

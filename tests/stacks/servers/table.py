@@ -34,11 +34,14 @@ SIDECARS = [
     *((joint, "burn") for joint in ("ipc", "tcp", "ask", "gateway")),
     ("tcp", "fetch"),
 ]
+SLOW = ("late", "tracker", "pushes", "queue", "takes", "datagrams")
 SERVERS = {
     "http": _module("http", "http"),
     "tls": _module("http", "tls", "tls"),
     "lines": _module("lines", "lines", "120"),
     "push": _module("push", "push", "600"),
+    **{how: _module("slow", how, how) for how in SLOW},
+    "client": _module("slow", "client", "client", "{port}"),
     "rpc": _module("rpc", "rpc", "120"),
     "s3": _module("s3", "s3", "100", venv="s3"),
     "redis": _module("broker", "redis", programs="redis-server"),
