@@ -490,8 +490,8 @@ class FeederGroup:
             if not self.follows_all:
                 return self.workers[pid].reader.ended
             return self.workers[pid].state() is State.GONE
-        stat = read(self._proc / str(pid) / "stat")
-        return stat is not None and classify(parse_stat(stat.encode()).state, None) is State.GONE
+        stat = parse_stat(read(self._proc / str(pid) / "stat"))
+        return stat is not None and classify(stat.state, None) is State.GONE
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")

@@ -28,8 +28,8 @@ def _helps(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) ->
     Workers have their forkserver's command line, but it for a parent.
     """
     command = command_line(proc, pid).text
-    stat = read(proc / str(pid) / "stat")
-    parent = parse_stat(stat.encode()).parent if stat else 0
+    stat = parse_stat(read(proc / str(pid) / "stat"))
+    parent = stat.parent if stat else 0
     if compiles(command) or parent in compilers:
         compilers.add(pid)
         return True

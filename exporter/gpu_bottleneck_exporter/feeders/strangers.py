@@ -145,5 +145,5 @@ def _ancestors(proc: Path) -> Iterable[int]:
     pid = os.getpid()
     while pid > 0:
         yield pid
-        text = read(proc / str(pid) / "stat")
-        pid = parse_stat(text.encode()).parent if text else 0
+        stat = parse_stat(read(proc / str(pid) / "stat"))
+        pid = stat.parent if stat else 0

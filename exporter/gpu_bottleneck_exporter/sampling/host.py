@@ -241,7 +241,7 @@ class HostSampler:
         A board's busy time is that of its instances, so neither can wait for the other.
         """
         parents = self._parents
-        return uuid != other and uuid != parents[other] and other != parents[uuid]
+        return uuid != other and uuid != parents.get(other) and other != parents.get(uuid)
 
     def feed(self, uuid: str) -> FeederGroup | None:
         """The feeders of GPU `uuid`."""
@@ -353,7 +353,8 @@ class HostSampler:
         if everybody:
             self._next_of_all = now + _jittered(self._steady_pass()) - self._step / 2
         if counting_all or (counting and len(steady) < len(feeds)):
-            self._groups.look()
+            with self._isolated("reading the control groups"):
+                self._groups.look()
         for uuid, feed in list(self._feeds.items()):
             lively = feed not in steady
             due = Due(
@@ -397,6 +398,8 @@ class HostSampler:
         with self._lock:
             held = dict(self._held)
             gone, self._gone = self._gone - held.keys(), set()
+            for uuid in gone:
+                self._parents.pop(uuid, None)
             self._changed = False
         self._drop(gone)
         self._units.forget()
@@ -429,7 +432,9 @@ class HostSampler:
         for uuid in gone:
             if self._prescribers:
                 self._prescribers.forget(uuid)
-            for known in (self._readers, self._feedings, self._engaged, self._sought_kin):
+            self._news.forget(uuid)
+            by_gpu = (self._readers, self._feedings, self._engaged, self._sought_kin, self._parents)
+            for known in by_gpu:
                 known.pop(uuid, None)
 
     def _patience(self) -> Patience | None:
