@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders import wire
+from gpu_bottleneck_exporter.feeders import patience
 from gpu_bottleneck_exporter.feeders.closer import Closer, Seen, Surroundings
-from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.process import ProcessReader, State
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
@@ -76,7 +76,7 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(wire, "PATIENCE_MS", LONGEST_MS)
+    monkeypatch.setattr(patience, "PATIENCE_MS", LONGEST_MS)
     before = descriptors()
     made: list[Watched] = []
 
@@ -170,6 +170,81 @@ def test_an_answer_that_nobody_waits_long_for_is_news(watch: Watch, silent: str)
 def test_without_connections_a_blocking_read_is_all_there_is(watch: Watch, silent: str) -> None:
     with program("c = connect(int(sys.argv[1])); ready(); c.recv(1)", silent) as one:
         watch(one, None).comes_to(lambda seen: seen.first is State.NETWORK)
+
+
+PUSHES = """
+server = socket.create_server(("127.0.0.1", 0)); ready(server.getsockname()[1])
+a, _ = server.accept()
+while True: a.send(bytes(10)); time.sleep(0.1)
+"""
+SENDS = """
+server = socket.socket(type=socket.SOCK_DGRAM); server.bind(("127.0.0.1", 0))
+ready(server.getsockname()[1])
+_, client = server.recvfrom(1)
+while True: server.sendto(bytes(100), client); time.sleep(0.1)
+"""
+TAKE = "c = connect(int(sys.argv[1]))\n"
+HEAR = """
+c = socket.socket(type=socket.SOCK_DGRAM); c.connect(("127.0.0.1", int(sys.argv[1]))); c.send(b"?")
+"""
+FOREVER = "\n    while True: c.recv(100)"
+
+
+@pytest.mark.parametrize(
+    ("server", "client"),
+    [pytest.param(PUSHES, TAKE, id="TCP"), pytest.param(SENDS, HEAR, id="UDP")],
+)
+@pytest.mark.parametrize(
+    "receives",
+    [
+        pytest.param("ready(); take()", id="in the first thread"),
+        pytest.param("named('loader', take); ready(); locked()", id="in another"),
+    ],
+)
+@pytest.mark.parametrize("works", [True, False])
+def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
+    watch: Watch, server: str, client: str, receives: str, *, works: bool
+) -> None:
+    patience = Patience(LONGEST_MS)
+    with (
+        program(server) as far,
+        program(f"{client}def take():{FOREVER}\n{receives}", *far.words) as one,
+    ):
+        watched = watch(one, patience)
+
+        def waits(seen: Seen) -> bool:
+            patience.worked_ns = time.monotonic_ns() if works else 0
+            return seen.whole is State.NETWORK
+
+        if works:
+            watched.comes_to(waits)
+        else:
+            assert not any(waits(watched.look()) for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    "sends",
+    [
+        pytest.param("ready(); c.sendall(bytes(10**8))", id="sends"),
+        pytest.param("c.settimeout(60); ready(); c.sendall(bytes(10**8))", id="with a timeout"),
+        pytest.param(
+            "c.setblocking(False); c.send(bytes(10**8)); e = select.epoll()\n"
+            "e.register(c, select.EPOLLOUT); ready(); e.poll()",
+            id="by epoll",
+        ),
+    ],
+)
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_sends_more_than_is_taken_waits_for_the_other_side(
+    watch: Watch, silent: str, monkeypatch: pytest.MonkeyPatch, sends: str, *, answers: bool
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_MS", 0)
+    asks = TAKE
+    if answers:
+        asks = "server = socket.create_server(('127.0.0.1', 0))\n"
+        asks += "k = connect(server.getsockname()[1]); c, _ = server.accept()\n"
+    with program(f"{asks}{sends}", silent) as one:
+        watch(one).stays(lambda seen: seen.first is State.NETWORK)
 
 
 @pytest.mark.parametrize("name", ["loader", "a) R 1 (b"])

@@ -13,8 +13,8 @@ import pytest
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
-from gpu_bottleneck_exporter.feeders.wire import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from support.children import Parent
@@ -106,6 +106,17 @@ def test_what_other_threads_ask_for_does_not_change_under_them(start: Start) -> 
     assert feed.ends is noted
     assert feed.reverse_ends == {(remote, local) for local, remote in noted}
     feed.close()
+
+
+@pytest.mark.parametrize(("after_ns", "known"), [(300_000_000, True), (2_000_000_000, False)])
+def test_a_look_holds_until_the_next_one_but_not_for_long(
+    start: Start, after_ns: int, *, known: bool
+) -> None:
+    watched = Watched(start())
+    now_ns = time.monotonic_ns()
+    watched.feed.sample(now_ns)
+    window = now_ns + after_ns - 200_000_000, now_ns + after_ns
+    assert (watched.feed.feeders(*window) is not None) is known
 
 
 def test_a_main_without_workers_has_no_worker_series(start: Start) -> None:

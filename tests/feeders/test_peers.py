@@ -11,7 +11,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
-from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.workload.groups import Groups
 from support.programs import Program, program

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.feeders import patience as patience_module
 from gpu_bottleneck_exporter.feeders import wire as module
-from gpu_bottleneck_exporter.feeders.wire import PATIENCE_MS, Patience, Pushes, Verdict, Wire, judge
+from gpu_bottleneck_exporter.feeders.patience import PATIENCE_MS, Patience
+from gpu_bottleneck_exporter.feeders.wire import Course, Verdict, Wire, judge
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, TcpState
 from support.programs import Program, descriptors, program
 from support.waiting import PATIENCE_SECONDS, until
@@ -48,7 +50,6 @@ NEVER_USED = replace(
     sent_segments=0,
 )
 FIRST = replace(NEVER_USED, sent_ms=100, sent_segments=1)
-PINGED = replace(ASKED, received_bytes=200, received_segments=20)
 FRESH = replace(ANSWERED, received_ms=20)
 LISTENING = replace(NEVER_USED, local=STORE, remote=Endpoint(b"", 0), state=TcpState.LISTEN)
 CLIENTS = replace(ASKED, local=STORE, remote=OURS)
@@ -86,13 +87,6 @@ def verdict(
             replace(ASKED, sent_ms=PATIENCE_MS + 1, received_ms=LONG_AGO),
             Verdict.IDLE,
             id="too old: a long poll, or a dead peer",
-        ),
-        pytest.param(PINGED, Verdict.IDLE, id="only pings are answered"),
-        pytest.param(
-            replace(PINGED, received_segments=2), Verdict.ANSWER, id="too few answers to tell"
-        ),
-        pytest.param(
-            replace(PINGED, received_bytes=64 * 20), Verdict.ANSWER, id="answers that carry data"
         ),
         pytest.param(
             replace(ASKED, state=TcpState.FIN_WAIT1), Verdict.ANSWER, id="we will ask no more"
@@ -213,37 +207,6 @@ def test_a_question_to_the_job_itself_is_no_network() -> None:
     assert verdict(ANSWERED, ours=other_side) is Verdict.IDLE
 
 
-@pytest.mark.parametrize(
-    ("answers", "patience"),
-    [
-        pytest.param([], PATIENCE_MS, id="at first"),
-        pytest.param([10, 500, PATIENCE_MS], PATIENCE_MS, id="quick answers"),
-        pytest.param([PATIENCE_MS + 1], 2 * PATIENCE_MS, id="one that took longer"),
-        pytest.param([5_000, 10_000], 4 * PATIENCE_MS, id="longer and longer"),
-        pytest.param([5_000, 10_000, 20_000, 29_000], LONGEST_MS, id="never above the longest"),
-        pytest.param([2 * PATIENCE_MS + 1], PATIENCE_MS, id="a job came after a long poll"),
-        pytest.param([100_000], PATIENCE_MS, id="after hours"),
-    ],
-)
-def test_patience_grows_with_answers_that_took_longer(answers: list[int], patience: int) -> None:
-    found = Patience(LONGEST_MS)
-    for took in answers:
-        found.learn(STORE, took)
-    assert found.with_(STORE) == patience
-    assert found.with_(OURS) == PATIENCE_MS
-
-
-def test_patience_is_never_above_the_setting() -> None:
-    assert Patience(1_000).with_(STORE) == 1_000
-
-
-def test_patience_with_many_is_bounded() -> None:
-    found = Patience(LONGEST_MS)
-    for port in range(2_000):
-        found.learn(Endpoint(STORE.address, port), PATIENCE_MS + 1)
-    assert len(found.of) <= 256
-
-
 Watch = Callable[[Program], Wire]
 CLIENT = """
 server = socket.create_server(("127.0.0.1", 0), backlog=600)
@@ -274,7 +237,7 @@ for line in iter(told, ""):
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(module, "PATIENCE_MS", OF_TESTS_MS)
+    monkeypatch.setattr(patience_module, "PATIENCE_MS", OF_TESTS_MS)
     before = descriptors()
     yield lambda one: Wire(PROC, one.pid, Patience(OF_TESTS_MS))
     assert descriptors() <= before, "all descriptors are given back"
@@ -378,51 +341,101 @@ def test_who_is_sent_data_again_and_again_waits_for_more_of_it(
         does(server, "say 10000")
         does(client, "hear 10000")
         found = says(wire, client)
-        (seen,) = wire._before.values()
-        arriving = times and seen.received_ms <= module._STREAM_MS
+        (course,) = wire._courses.values()
+        arriving = times and course.now.received_ms <= module._STREAM_MS
         assert found is (Verdict.ANSWER if arriving or times >= 2 else Verdict.IDLE)
         time.sleep(0.3)
         assert says(wire, client) is (Verdict.ANSWER if times >= 2 else Verdict.IDLE)
-    does(client, "ask 10")
-    does(server, "say 10")
-    does(client, "hear 10")
-    until(lambda: says(wire, client) is Verdict.IDLE, "an answer")
+
+    def is_answered() -> bool:
+        does(client, "ask 10")
+        does(server, "say 10")
+        does(client, "hear 10")
+        return says(wire, client) is Verdict.IDLE
+
+    until(is_answered, "answers")
 
 
-def test_what_is_pushed_for_the_last_time_is_not_waited_for_for_ever() -> None:
-    pushes = Pushes()
+def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
     one = replace(FRESH, sent_ms=LONG_AGO)
-    seen = []
-    for number in range(1, 5):
-        more = replace(one, received_bytes=one.received_bytes + number * 10_000)
-        before = replace(more, received_bytes=more.received_bytes - 10_000)
-        pushes.look(more, before)
-        seen.append(pushes.look(replace(more, received_ms=400), more))
-    assert seen == [False, False, True, True]
-    assert not pushes.look(replace(more, sent_segments=more.sent_segments + 1), more)
+    course = Course(one)
+
+    def comes(data: int = 10_000, sent: int = 0, *, feeds: bool = False) -> bool:
+        more = replace(
+            course.now,
+            received_ms=20,
+            received_bytes=course.now.received_bytes + data,
+            sent_segments=course.now.sent_segments + sent,
+        )
+        course.look(more, held=False, feeds=feeds)
+        course.look(replace(more, received_ms=100 if feeds else 400), held=False, feeds=feeds)
+        return course.pushed
+
+    assert [comes() for _ in range(4)] == [False, False, True, True]
+    assert comes(sent=1), "a ping"
+    assert [comes(sent=1) for _ in range(4)][2:] == [False, False], "maybe answers"
+    assert not any(comes(100) for _ in range(4)), "signals"
+    assert [comes(100, feeds=True) for _ in range(3)] == [False, True, True]
 
 
-def test_a_question_grows_too_old(server: Program, client: Program) -> None:
-    patience = Patience(OF_TESTS_MS, {remote(server): OF_TESTS_MS})
-    wire = Wire(PROC, client.pid, patience)
+def test_a_question_grows_too_old(client: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience_module, "PATIENCE_MS", OF_TESTS_MS)
+    wire = Wire(PROC, client.pid, Patience(OF_TESTS_MS))
     does(client, "ask 10")
     assert says(wire, client) is Verdict.ANSWER
-    patience.of[remote(server)] = 200
+    monkeypatch.setattr(patience_module, "PATIENCE_MS", 200)
     until(lambda: says(wire, client) is Verdict.IDLE, "patience at its end")
 
 
-def test_what_took_longer_is_learnt(server: Program, client: Program) -> None:
-    patience = Patience(OF_TESTS_MS, {remote(server): OF_TESTS_MS})
-    wire = Wire(PROC, client.pid, patience)
-    does(client, "ask 10")
-    until(lambda: says(wire, client) and wire.owed and wire.owed.waited_ms > 300, "a wait")
-    assert wire.owed is not None
-    shorter = wire.owed.waited_ms * 2 // 3
-    patience.of[remote(server)] = shorter
-    does(server, "say 100")
-    does(client, "hear 100")
-    says(wire, client)
-    assert patience.with_(remote(server)) == 2 * shorter
+@pytest.mark.parametrize(
+    ("size", "held", "works", "last"),
+    [
+        pytest.param(100, False, True, Verdict.ANSWER, id="answers with data that feed the GPU"),
+        pytest.param(5, True, True, Verdict.ANSWER, id="small ones that its own thread waits for"),
+        pytest.param(5, False, True, Verdict.IDLE, id="pings beside a GPU that works"),
+        pytest.param(5, True, False, Verdict.IDLE, id="nothing new for a GPU that idles"),
+        pytest.param(100, True, False, Verdict.IDLE, id="jobs for another one"),
+    ],
+)
+def test_slow_answers_that_feed_the_gpu_are_learnt(  # noqa: PLR0913 - one row of a table
+    server: Program,
+    client: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    *,
+    held: bool,
+    works: bool,
+    last: Verdict,
+) -> None:
+    monkeypatch.setattr(patience_module, "PATIENCE_MS", 100)
+    monkeypatch.setattr(module, "_LONG_POLL_MS", 400)
+    patience = Patience(OF_TESTS_MS)
+    wire, number = Wire(PROC, client.pid, patience), int(client.words[0])
+    waits_on = (number,) if held else ()
+
+    def look() -> Verdict:
+        return wire.look((number,), (), waits_on, whole=True)[number]
+
+    def asks() -> Verdict:
+        """Ask, and wait too long; the verdict then."""
+        time.sleep(0.05)  # question and answer are told apart
+        does(client, "ask 10")
+        until(lambda: look() and wire._courses and waited() >= 500, "a wait")
+        return look()
+
+    def waited() -> int:
+        (course,) = wire._courses.values()
+        return course.waited_ms
+
+    for _ in range(4):
+        assert asks() is Verdict.IDLE or (patience.feeds(remote(server)) and works)
+        does(server, f"say {size}")
+        does(client, f"hear {size}")
+        look()
+        if works:
+            patience.worked_ns = time.monotonic_ns()
+    found = asks()
+    assert found is last
 
 
 def test_the_side_that_listens_is_asked(watch: Watch, server: Program, client: Program) -> None:
@@ -508,7 +521,7 @@ for line in iter(told, ""):
         for _ in range(8):
             does(one, "more")
             wire.look((), whole=True)
-        assert len(wire._before) <= 256
+        assert len(wire._courses) <= 256
         assert len(wire.sockets._names) <= 256
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.behind import Works
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import State

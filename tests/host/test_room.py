@@ -14,7 +14,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.closer import Closer, Surroundings
 from gpu_bottleneck_exporter.feeders.member import Member
-from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     WORKER_CPU,
 )
 from scenarios.cgroups import Limits
+from stacks.cases_strangers import STRANGERS
 
 Labels = frozenset[str]
 """The labels accepted for a GPU; none: it is kept busy."""
@@ -49,6 +50,8 @@ class Case:
     programs: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    warm_seconds: float = 3.0
+    """Before it is measured."""
 
     @property
     def title(self) -> str:
@@ -458,6 +461,43 @@ SERVING = (
 )
 
 
+def _waits(name: str, how: str, expected: str, *, family: str = "http", warm: float = 3.0) -> Case:
+    server = _WAITS_FOR.get(how, how)
+    case = _case(family, name, f"waits {how}", expected, servers=server)
+    return replace(case, warm_seconds=warm)
+
+
+_WAITS_FOR = {
+    "blocking": "pushes",
+    "pushed": "pushes",
+    "two-threads": "queue",
+    "subscriber": "pushes",
+    "datagrams-thread": "datagrams",
+    "upload": "takes",
+    "upload-async": "takes",
+    "answers": "client",
+    "pollers": "lines",
+    "pings": "tracker",
+    "worker": "redis",
+}
+WAITS = (
+    _waits("socket, a server that always takes 5 s", "late", NETWORK, warm=18.0),
+    _waits("socket, a tracker that answers with six bytes", "tracker", NETWORK),
+    _waits("socket, small messages pushed to an event loop", "pushed", NETWORK),
+    _waits("socket, small messages pushed", "blocking", NETWORK),
+    _waits("socket, asked by one thread, received by another", "two-threads", NETWORK),
+    _waits("socket, a subscriber thread that acknowledges", "subscriber", NETWORK),
+    _waits("datagrams", "datagrams", NETWORK),
+    _waits("datagrams, in a thread", "datagrams-thread", NETWORK),
+    _waits("socket, an upload that is taken slowly", "upload", NETWORK),
+    _waits("asyncio, an upload that is taken slowly", "upload-async", NETWORK),
+    _waits("socket, an answer that is read slowly", "answers", NETWORK, family="serving"),
+    _waits("threads that take turns at polling", "pollers", NETWORK),
+    _waits("messages that never come, and pings", "pings", ASLEEP, family="serving"),
+    _waits("a queue's worker without a job, that gossips", "worker", _NO_JOB, family="serving"),
+)
+
+
 def _beside(
     name: str, loop: str, expected: str, *, servers: str = "", limits: Limits | None = None
 ) -> Case:
@@ -741,9 +781,11 @@ GRAIN = (
 )
 
 CASES: tuple[Case, ...] = (
+    *(_case("strangers", *row[:3], servers=row[3], single=False) for row in STRANGERS),
     *HTTP,
     *OBJECT_STORAGE,
     *SERVING,
+    *WAITS,
     *ASLEEP_CASES,
     *THREADS,
     *FILES,

@@ -40,7 +40,6 @@ BUSY = 0.9
 """Least busy share if the loop is well fed."""
 TOO_BUSY = 0.75
 """Above this busy share, a starved case has too little idle time to judge."""
-WARM_SECONDS = 3.0
 MEASURED_SECONDS = 6.0
 _FIRST_WORK_NS = 100_000_000
 _PATIENCE_SECONDS = 120.0
@@ -85,7 +84,7 @@ def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
     with ExitStack() as ends:
         staged = [ends.enter_context(_staged(case, hog=hog)) for case in cases]
         samplers = [ends.enter_context(_sampling(board)) for board, _ in staged]
-        time.sleep(WARM_SECONDS)
+        time.sleep(max(case.warm_seconds for case in cases))
         before = [sampler.state().gpus for sampler in samplers]
         time.sleep(MEASURED_SECONDS)
         after = [sampler.state().gpus for sampler in samplers]

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.wire import Ends, Patience, Verdict, Wire
+from gpu_bottleneck_exporter.feeders.compilers import is_compiler
+from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.wire import Ends, Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
 from gpu_bottleneck_exporter.host.syscalls import waits_on
@@ -22,12 +24,21 @@ LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
 _WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
+_CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
+"""Where the system call tells the descriptors, if there are any."""
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
+_OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
+_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
+_MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
+"""The same for who waits for nothing else."""
+_FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
+"""What a first thread sleeps in until another one has something for it."""
 _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
 _MOST_CHILDREN = 4
+_MOST_AWAITED = 1024
 _DEEPEST = 2
 _STANDARD_INPUT = 0
 _QUIET = 2
@@ -99,6 +110,9 @@ class Closer:
         """Whether, at the last look, other threads than the first drove the GPU."""
         self.serving = False
         """Whether, at the last look, it listened and no client had a request open."""
+        self.lacks_clients = False
+        """Whether, at the last look, it listened and no client was connected."""
+        self._awaited: set[int | None] = set()
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -116,6 +130,14 @@ class Closer:
         """What threads used since the last call."""
         used, self.threads.used = self.threads.used, []
         return used
+
+    def take_awaited(self) -> set[int | None]:
+        """Descriptors that it waited on since the last call, and those of its clients.
+
+        None: in a way that does not tell.
+        """
+        awaited, self._awaited = self._awaited, set()
+        return awaited
 
     def look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         """Look behind the first thread, which is in `wait`, at monotonic `now_ns`.
@@ -136,14 +158,19 @@ class Closer:
         if wait is Wait.STOPPED:
             return seen
         threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
-        first = self._descriptors(wait) if around.holds or wait is not Wait.PIPE else ()
+        first = self._descriptors(wait)
+        self._note_awaited(first, *(thread.descriptors for thread in threads))
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
         self._judge_first(seen, wait, first, verdicts)
+        clients = tuple(fd for fd, one in verdicts.items() if one in _OF_CLIENTS)
+        self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
+        self._note_awaited(clients)
         self._follow_requests(now_ns, verdicts, around)
+        due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
-            self._judge_thread(seen, thread, verdicts)
+            self._judge_thread(seen, thread, verdicts, due)
         if seen.first not in ACTIVE and not seen.active:
             self._judge_children(seen, now_ns, around)
         self.serving = seen.serves = self._serves(wait, verdicts)
@@ -159,12 +186,18 @@ class Closer:
             self.wire.sockets.forget()
             self.wire.look((), whole=True)
 
+    def _note_awaited(self, *found: tuple[int, ...] | None) -> None:
+        if len(self._awaited) > _MOST_AWAITED:  # nobody asks
+            self._awaited.clear()
+        for descriptors in found:
+            self._awaited.update((None,) if descriptors is None else descriptors)
+
     def _descriptors(self, wait: Wait) -> tuple[int, ...] | None:
         if self.wire is None or wait not in _ON_DESCRIPTORS:
             return ()
         call = self._call.read()
         found = waits_on(self._pid, call)
-        if wait is Wait.UNKNOWN and call and found is None:
+        if wait in _CERTAIN and call and found is None:
             return ()
         return found
 
@@ -178,19 +211,20 @@ class Closer:
     ) -> Mapping[int, Verdict]:
         if self.wire is None:
             return {}
+        held = first or () if around.holds else ()
         if now_ns >= self._all_due_ns:
             self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
             self.wire.sockets.forget()
-            return self.wire.look((), around.ours, whole=True)
+            return self.wire.look((), around.ours, held, whole=True)
         wanted = set(first or ()) if wait is not Wait.PIPE else set()
         whole = first is None or bool(self.wire.ports)
         for thread in threads:
             if thread.descriptors is None:
                 whole = True
-            else:
+            elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
-            return self.wire.look(wanted, around.ours, whole=whole)
+            return self.wire.look(wanted, around.ours, held, whole=whole)
         return {}
 
     def _judge_first(
@@ -202,15 +236,20 @@ class Closer:
     ) -> None:
         if self.wire is None or self.wire.refused:
             return  # there is no more to see than its wait channel
-        if _owed(descriptors, verdicts) and wait is not Wait.PIPE:
+        if _owed(descriptors, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
             seen.first = State.NETWORK
         elif seen.first in (State.NETWORK, State.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
             seen.first = State.SLEEP
 
-    def _judge_thread(self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict]) -> None:
+    def _judge_thread(
+        self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
+    ) -> None:
         state = _WORKS.get(thread.wait)
-        if state is None and thread.descriptors != () and _owed(thread.descriptors, verdicts):
+        on = thread.descriptors
+        if not thread.moves:
+            due = due - {Verdict.DATAGRAMS}
+        if state is None and on != () and _owed(on, verdicts, due):
             state = State.NETWORK
         if state is None:
             return
@@ -245,7 +284,9 @@ class Closer:
             state = _WORKS.get(wait)
             if state is None and wait is not Wait.GONE:
                 state = closer.look(now_ns, wait, around).whole
-            if state in ACTIVE:
+            if state is State.RUN and is_compiler(reader.command()):
+                seen.first = state
+            elif state in ACTIVE:
                 seen.active[state] = seen.active.get(state, 0) + 1
 
     def _list_children(self) -> list[int]:
@@ -269,8 +310,11 @@ class Closer:
         return Verdict.REQUEST not in verdicts.values()
 
 
-def _owed(descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict]) -> bool:
-    """Whether an answer is due on one of `descriptors` (None: on any)."""
+def _owed(
+    descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
+) -> bool:
+    """Whether one of `due` is said of one of `descriptors` (None: of any that owes an answer)."""
     if descriptors is None:
-        return Verdict.ANSWER in verdicts.values()
-    return any(verdicts.get(number) is Verdict.ANSWER for number in descriptors)
+        found = {*verdicts.values()}
+        return Verdict.ANSWER in found or (Verdict.STUCK in found and Verdict.REQUEST not in found)
+    return any(verdicts.get(number) in due for number in descriptors)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.closer import Closer
-from gpu_bottleneck_exporter.feeders.wire import Patience
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader, State
 

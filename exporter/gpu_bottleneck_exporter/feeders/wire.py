@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
@@ -21,15 +21,8 @@ from gpu_bottleneck_exporter.host.sockets import (
     TcpState,
 )
 
-PATIENCE_MS = 3_000
-"""A request older than this is no slow answer, unless answers that took longer were seen.
-
-A worker that polls its job queue, a long poll, or a wait for a dead peer may last for ever and
-are no slow answers. Object stores answer within about a second.
-"""
-_GROWTH = 2
 _SIGNAL_BYTES = 64
-"""Answers of at most so many bytes on average carry no data: pings, "nothing new", "yes"."""
+"""Answers of fewer bytes carry no data, unless they feed the GPU: pings, "nothing new", "yes"."""
 _ENOUGH_ANSWERS = 3
 _LONG_POLL_MS = 500
 """An answer without data that took so long means that there was nothing new."""
@@ -39,7 +32,7 @@ _STREAM_BYTES = 4096
 _STREAM_MS = 250
 _DELAYED_ACK_MS = 60
 """Linux delays acknowledgements by 40 ms (TCP_DELACK_MIN) where answers are usual."""
-_ENOUGH_PUSHES = 2
+_ENOUGH_PUSHES, _MOST_PUSHES = 2, 8
 _LIVELY_MS = 2_000
 _STREAK = 2
 """At least so many, as a single answer between two looks resembles one part of a stream."""
@@ -64,37 +57,14 @@ class Verdict(Enum):
     REQUEST = "request"
     """A client's, whose request is open."""
     LISTENS = "listens"
+    FEEDS = "feeds"
+    """No answer is due, but what came before fed the GPU: who waits on it alone waits for more."""
+    DATAGRAMS = "datagrams"
+    """The same of UDP; nobody knows when the last one came."""
+    STUCK = "stuck"
+    """The other side takes slowly what it is sent."""
 
     __hash__ = object.__hash__
-
-
-@dataclass(slots=True)
-class Patience:
-    """How old a request may be, by remote address; grows with answers that took longer."""
-
-    longest_ms: int
-    """At most."""
-    of: dict[Endpoint, int] = field(default_factory=dict)
-    polled: set[Endpoint] = field(default_factory=set)
-    """Remotes that are polled and mostly have nothing new, until they send data."""
-
-    def with_(self, remote: Endpoint) -> int:
-        """How old a request to `remote` may be, in ms."""
-        return self.of.get(remote, min(PATIENCE_MS, self.longest_ms))
-
-    def give_up(self, remote: Endpoint) -> None:
-        """Nothing came from `remote` for so long that it is being polled and has nothing new."""
-        if len(self.polled) >= _KEPT:
-            self.polled.clear()
-        self.polled.add(remote)
-
-    def learn(self, remote: Endpoint, took_ms: int) -> None:
-        """An answer came from `remote` after at least `took_ms`."""
-        known = self.with_(remote)
-        if known < took_ms <= _GROWTH * known:
-            if len(self.of) >= _KEPT:
-                self.of.clear()
-            self.of[remote] = min(_GROWTH * known, self.longest_ms)
 
 
 def judge(
@@ -123,7 +93,7 @@ def _asked(now: Connection, patience_ms: int) -> bool:
         return True
     if now.state not in _OPEN or not now.sent_segments or now.sent_ms > patience_ms:
         return False
-    if _only_signals(now) or now.sent_ms > now.received_ms:
+    if now.sent_ms > now.received_ms:
         return False
     if now.sent_ms < now.received_ms or not now.received_segments:
         return True
@@ -144,11 +114,6 @@ def _is_asked(now: Connection) -> bool:
     return now.received_ms <= _DELAYED_ACK_MS or now.acknowledged_ms >= now.received_ms
 
 
-def _only_signals(now: Connection) -> bool:
-    answers = now.received_segments
-    return answers >= _ENOUGH_ANSWERS and now.received_bytes < _SIGNAL_BYTES * answers
-
-
 def _arriving(now: Connection, before: Connection | None) -> bool:
     if before is None or now.received_ms > _STREAM_MS:
         return False
@@ -164,24 +129,61 @@ class Owed(NamedTuple):
     """Monotonic time of the look."""
 
 
-class Pushes:
-    """Whether data keeps coming on a connection, with pauses, without any request."""
+class Course:
+    """How one connection went so far, from look to look."""
 
-    def __init__(self) -> None:
-        self._sent_segments = -1
+    def __init__(self, now: Connection) -> None:
+        self.now = now
+        """As of the last look."""
+        self.held = False
+        """Whether the GPU's own thread waited on it alone at the last look."""
+        self.small = 0
+        """How many answers in a row carried no data."""
+        self.streak = 0
+        """How many looks in a row at which more was sent without a new request."""
         self._pauses = False
-        self._times = 0
+        self._pushes = 0
+        self._sent_before = now.sent_segments
+        """When something last came."""
 
-    def look(self, now: Connection, before: Connection | None) -> bool:
-        """Take in the next look, which follows `before`."""
-        if now.sent_segments != self._sent_segments:
-            self._sent_segments, self._pauses, self._times = now.sent_segments, False, 0
-        elif before and now.received_bytes - before.received_bytes >= _STREAM_BYTES:
-            self._times += self._pauses
+    def brings_data(self, now: Connection) -> bool:
+        """Whether what came since the last look is no mere signal, such as a ping."""
+        # Pings are answers, or are answered.
+        unasked = now.sent_segments == self._sent_before
+        return unasked or self.held or self.came(now) >= _SIGNAL_BYTES
+
+    @property
+    def pushed(self) -> bool:
+        """Whether data keeps coming, with pauses, without any request."""
+        return self._pushes >= _ENOUGH_PUSHES
+
+    @property
+    def waited_ms(self) -> int:
+        """How long nothing had been sent or received at the last look."""
+        return min(self.now.sent_ms, self.now.received_ms)
+
+    def came(self, now: Connection) -> int:
+        """Bytes received since the last look."""
+        return now.received_bytes - self.now.received_bytes
+
+    def look(self, now: Connection, *, held: bool, feeds: bool) -> None:
+        """Take in the next look. `feeds`: what came before from there fed the GPU."""
+        came, sent = self.came(now), now.sent_segments != self.now.sent_segments
+        if came:
+            self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
+            self._sent_before = now.sent_segments
+        more = now.sent_segments > self.now.sent_segments
+        same = now.received_segments == self.now.received_segments
+        self.streak = self.streak + 1 if more and same else 0
+        if sent:  # what follows may be an answer
             self._pauses = False
-        elif now.received_ms > _STREAM_MS:
+            self._pushes = max(self._pushes - 1, 0)
+        elif self._pauses and (came >= _STREAM_BYTES or (came and feeds)):
+            self._pauses = False
+            self._pushes = min(self._pushes + 1, _MOST_PUSHES)
+        elif now.received_ms > _STREAM_MS or (feeds and not came):
             self._pauses = True
-        return self._times >= _ENOUGH_PUSHES
+        self.now, self.held = now, held
 
 
 class Wire:
@@ -203,17 +205,22 @@ class Wire:
         self.owed: Owed | None = None
         """The oldest recent request that was open at a look."""
         self._patience = patience
-        self._before: dict[int, Connection] = {}
-        self._pushes: dict[int, Pushes] = {}
-        self._streaks: dict[int, int] = {}
-        """Number of looks in a row at which a client was sent more without a new request."""
+        self._courses: dict[int, Course] = {}
         self._latest: dict[int, int] = {}
         """By descriptor: its connection at the last look."""
 
     def look(
-        self, numbers: Collection[int], ours: Collection[Ends] = (), *, whole: bool = False
+        self,
+        numbers: Collection[int],
+        ours: Collection[Ends] = (),
+        held: Collection[int] = (),
+        *,
+        whole: bool = False,
     ) -> dict[int, Verdict]:
-        """Verdicts by descriptor: of those in `numbers`, or of all if `whole`."""
+        """Verdicts by descriptor: of those in `numbers`, or of all if `whole`.
+
+        `held`: those on which the GPU's own thread waits.
+        """
         try:
             found = self.sockets.all(numbers) if whole else self.sockets.of([*numbers])
         except RefusedError as error:
@@ -222,9 +229,9 @@ class Wire:
         self.refused = None
         if whole:
             self.ports = frozenset(one.local.port for one in found if one.listens)
-            self.ends = frozenset((one.local, one.remote) for one in found if not one.listens)
+            self.ends = frozenset((one.local, one.remote) for one in found if one.connects)
             self.lively_clients = any(self._is_lively(one) for one in found)
-        verdicts = {one.fd: self._judge(one, ours) for one in found}
+        verdicts = {one.fd: self._judge(one, ours, held=one.fd in held) for one in found}
         self.asks_here = any(
             verdicts[one.fd] is Verdict.ANSWER and one.local.address == one.remote.address
             for one in found
@@ -236,41 +243,55 @@ class Wire:
             return False
         return min(one.sent_ms, one.received_ms) < _LIVELY_MS
 
-    def _judge(self, now: Connection, ours: Collection[Ends]) -> Verdict:
-        before = self._before.get(now.cookie)
-        if before is None:
+    def _judge(self, now: Connection, ours: Collection[Ends], *, held: bool) -> Verdict:
+        if now.state == TcpState.DATAGRAMS:
+            return self._datagrams(now)
+        course = self._courses.get(now.cookie)
+        before = course.now if course else None
+        if course is None:
             self._replaced(now)
-        if before and now.received_bytes > before.received_bytes:
-            self._learn(before, now)
+            if len(self._courses) >= _KEPT:
+                self._courses.clear()
+            course = self._courses[now.cookie] = Course(now)
+        if course.came(now):
+            self._learn(course, now)
+        course.look(now, held=held, feeds=self._patience.feeds(now.remote))
         patience_ms = self._patience.with_(now.remote)
         verdict = judge(now, before, self.ports, ours, patience_ms)
-        pushed = self._pushes.setdefault(now.cookie, Pushes()).look(now, before)
-        if verdict is Verdict.IDLE and pushed and now.received_ms <= patience_ms:
-            verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
-        if verdict is Verdict.ANSWER and now.remote in self._patience.polled:
-            verdict = Verdict.IDLE
-        # At each look, as a request between two answers ends a streak.
-        streams = self._streams(now, before)
-        if verdict is Verdict.SERVED and streams:
+        if verdict is Verdict.SERVED and course.streak >= _STREAK:
             verdict = Verdict.REQUEST
-        if len(self._before) >= _KEPT:
-            self._before.clear()
-            self._streaks.clear()
-            self._pushes.clear()
-        self._before[now.cookie] = now
+        if self._is_stuck(now) and (now.remote, now.local) not in ours:
+            verdict = Verdict.STUCK
+        if verdict in (Verdict.IDLE, Verdict.ANSWER):
+            verdict = self._waited_for(course, verdict, ours, patience_ms)
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
             self._remember(now)
         return verdict
 
-    def _streams(self, now: Connection, before: Connection | None) -> bool:
-        """Whether an answer is being streamed, as tokens are."""
-        more = (
-            before is not None
-            and now.sent_segments > before.sent_segments
-            and now.received_segments == before.received_segments
-        )
-        self._streaks[now.cookie] = self._streaks.get(now.cookie, 0) + 1 if more else 0
-        return self._streaks[now.cookie] >= _STREAK
+    def _waited_for(
+        self, course: Course, verdict: Verdict, ours: Collection[Ends], patience_ms: int
+    ) -> Verdict:
+        """The verdict on a connection that may bring data, given what it brought so far."""
+        now, feeds = course.now, self._patience.feeds(course.now.remote)
+        if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
+            verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
+        small = course.small >= _ENOUGH_ANSWERS and not feeds
+        if verdict is Verdict.ANSWER and (small or now.remote in self._patience.polled):
+            verdict = Verdict.IDLE
+        if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
+            return Verdict.IDLE if (now.remote, now.local) in ours else Verdict.FEEDS
+        return verdict
+
+    def _is_stuck(self, now: Connection) -> bool:
+        if not now.unsent_bytes or now.state not in _OPEN:
+            return False
+        return now.acknowledged_ms <= self._patience.longest_ms  # else it is dead
+
+    def _datagrams(self, now: Connection) -> Verdict:
+        """They have no ages: the GPU works between the waits for those that feed it."""
+        source = now.remote if now.remote.address else now.local
+        self._patience.learn(source, 0)
+        return Verdict.DATAGRAMS if self._patience.feeds(source) else Verdict.IDLE
 
     def _remember(self, now: Connection) -> None:
         waited, at_ns = min(now.sent_ms, now.received_ms), time.monotonic_ns()
@@ -278,24 +299,31 @@ class Wire:
         if known is None or waited >= known.waited_ms or at_ns - known.at_ns > _OWED_NS:
             self.owed = Owed(now.remote, waited, at_ns)
 
-    def _learn(self, before: Connection, now: Connection) -> None:
-        """Data came since the connection was last inspected; it may be an answer."""
+    def _learn(self, course: Course, now: Connection) -> None:
+        """Something came since the last look, maybe an answer."""
+        before, data = course.now, course.came(now) >= _SIGNAL_BYTES
         asked = before.sent_segments and _asked(before, self._patience.longest_ms)
-        if now.received_bytes - before.received_bytes >= _SIGNAL_BYTES:
+        fed = course.brings_data(now) and self._patience.learn(now.remote, course.waited_ms)
+        if fed or (data and asked):
             self._patience.polled.discard(now.remote)
-            if asked:
-                self._patience.learn(now.remote, before.sent_ms)
-        elif asked and before.sent_ms > _LONG_POLL_MS:
-            self._patience.give_up(now.remote)
+        elif asked and not data and before.sent_ms > _LONG_POLL_MS:
+            self._give_up(now.remote)
 
     def _replaced(self, now: Connection) -> None:
-        """A client that closes a connection unanswered and asks again is polling."""
-        old = self._before.get(self._latest.get(now.fd, 0))
+        """A client that closes a connection and asks again got its answer, or is polling."""
+        old = self._courses.get(self._latest.get(now.fd, 0))
         self._latest[now.fd] = now.cookie
         if len(self._latest) > _KEPT:
             self._latest.clear()
-        if old is None or old.remote != now.remote:
+        if old is None or old.now.remote != now.remote:
             return
-        open_ = _asked(old, self._patience.longest_ms)
-        if open_ and old.sent_ms > self._patience.with_(old.remote):
-            self._patience.give_up(old.remote)
+        if not _asked(old.now, self._patience.longest_ms):
+            return
+        if self._patience.learn(now.remote, old.waited_ms):
+            self._patience.polled.discard(now.remote)
+        elif old.now.sent_ms > self._patience.with_(now.remote):
+            self._give_up(now.remote)
+
+    def _give_up(self, remote: Endpoint) -> None:
+        if not self._patience.feeds(remote):
+            self._patience.give_up(remote)

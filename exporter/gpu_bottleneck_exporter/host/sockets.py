@@ -9,6 +9,7 @@ import ctypes
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ _NAME_SIZES = (28, 16)
 """Sizes of struct sockaddr_in6 and struct sockaddr_in."""
 _CREDENTIALS = struct.Struct("=iII")
 _ENOUGH_OF_INFO = 160
-_INFO = struct.Struct("=B43xI4xII68xQ16xII")
+_INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
 """Fields of struct tcp_info (linux/tcp.h): state, last_data_sent, last_data_recv, last_ack_recv,
-bytes_received, data_segs_in, data_segs_out."""
+bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
 _FAMILIES = frozenset({socket.AF_INET, socket.AF_INET6})
 _MAPPED = bytes(10) + b"\xff\xff"
 MOST_SOCKETS = 64
@@ -61,6 +62,8 @@ class Endpoint(NamedTuple):
 class TcpState:
     """Values of tcpi_state (net/tcp_states.h)."""
 
+    DATAGRAMS = 0
+    """Ours: a socket of UDP, which has no state, ages or counters."""
     ESTABLISHED = 1
     SYN_SENT = 2
     FIN_WAIT1 = 4
@@ -71,7 +74,7 @@ class TcpState:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One TCP socket at one moment; ages in ms, counters since it was opened."""
+    """One socket at one moment, mostly of TCP; ages in ms, counters since it was opened."""
 
     fd: int
     cookie: int
@@ -88,6 +91,18 @@ class Connection:
     received_bytes: int
     received_segments: int
     sent_segments: int
+    unsent_bytes: int = 0
+    """Written, but not sent: the other side, or the network, takes no more for now."""
+
+    @property
+    def is_tcp(self) -> bool:
+        """Whether it is a socket of TCP."""
+        return self.state != TcpState.DATAGRAMS
+
+    @property
+    def connects(self) -> bool:
+        """Whether it is one end of a TCP connection."""
+        return self.is_tcp and not self.listens
 
     @property
     def listens(self) -> bool:
@@ -170,7 +185,8 @@ class Sockets:
         """The TCP sockets among descriptors `numbers`. Raises RefusedError, NoRoomError."""
         answers = ask(self._folder, self.pid, numbers[:MOST_SOCKETS], self._describe)
         # No sockets, or not of TCP.
-        others = {number for number, one in answers.items() if one is None} & self._numbers
+        others = {number for number, one in answers.items() if not (one and one.is_tcp)}
+        others &= self._numbers
         self._numbers -= others
         self._others |= others
         found = [one for one in answers.values() if one is not None]
@@ -184,10 +200,9 @@ class Sockets:
     def _describe(self, number: int, descriptor: int) -> Connection | None:
         size = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO)
         if size < _ENOUGH_OF_INFO:
-            return None
-        state, sent, received, acked, data, came, went = _INFO.unpack_from(_room.buffer)
-        _option(descriptor, socket.SOL_SOCKET, _SO_COOKIE)
-        (cookie,) = struct.unpack_from("=Q", _room.buffer)
+            return _datagrams(number, descriptor)
+        state, sent, received, acked, data, unsent, came, went = _INFO.unpack_from(_room.buffer)
+        cookie = _whole_number(descriptor, _SO_COOKIE)
         names = self._names.get(cookie)
         if names is None:
             names = _name(descriptor, _libc.getsockname), _peer_name(descriptor)
@@ -195,7 +210,18 @@ class Sockets:
                 self._names.clear()
             if state != TcpState.CLOSE:  # a closed one may still be bound or connected
                 self._names[cookie] = names
-        return Connection(number, cookie, *names, state, sent, received, acked, data, came, went)
+        ages = sent, received, acked
+        return Connection(number, cookie, *names, state, *ages, data, came, went, unsent)
+
+
+def _datagrams(number: int, descriptor: int) -> Connection | None:
+    """A socket of UDP; None if it is another one."""
+    if _whole_number(descriptor, socket.SO_TYPE) != socket.SOCK_DGRAM:
+        return None
+    if _whole_number(descriptor, socket.SO_DOMAIN) not in _FAMILIES:
+        return None
+    names = _name(descriptor, _libc.getsockname), _peer_name(descriptor)
+    return Connection(number, 0, *names, TcpState.DATAGRAMS, 0, 0, 0, 0, 0, 0)
 
 
 _libc = ctypes.CDLL(None)
@@ -218,6 +244,12 @@ def _option(descriptor: int, level: int, name: int) -> int:
     _room.size.value = len(_room.buffer)
     failed = _libc.getsockopt(descriptor, level, name, _room.buffer, _room.pointer)
     return 0 if failed else _room.size.value
+
+
+def _whole_number(descriptor: int, name: int) -> int:
+    """A socket option that is a whole number of 4 or 8 bytes; 0 if there is none."""
+    size = _option(descriptor, socket.SOL_SOCKET, name)
+    return int.from_bytes(_room.buffer.raw[:size], sys.byteorder)
 
 
 def unix_peer(_number: int, descriptor: int) -> int:

@@ -1,0 +1,101 @@
+"""How long the answers of a job's servers may take: learned from those that fed its GPU.
+
+One that holds the GPU up comes, the GPU works, and the next one is waited for. A poll that brings
+nothing new, a ping or a heartbeat is followed by no work: such a wait is for somebody else to have
+work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from gpu_bottleneck_exporter.host.sockets import Endpoint
+
+PATIENCE_MS = 3_000
+"""A request older than this is no slow answer, unless answers that took longer were seen.
+
+A worker that polls its job queue, a long poll, or a wait for a dead peer may last for ever and
+are no slow answers. Object stores answer within about a second.
+"""
+_GROWTH = 2
+_ENOUGH = 2
+"""So many answers that fed the GPU tell how long they take."""
+_REMEMBERED = 8
+_LULL_MS = 10_000
+"""A GPU that has not worked for so long is not fed by what came meanwhile, however quick it is."""
+_KEPT = 256
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What came from one remote address."""
+
+    at_ns: int = 0
+    """When the last one came (monotonic)."""
+    longest_ms: int = 0
+    """What the slowest one took since the GPU last worked."""
+    fed: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    """The same of earlier times: the GPU worked after each."""
+
+    def settle(self, worked_ns: int) -> None:
+        """The GPU last worked at `worked_ns`."""
+        if self.at_ns and worked_ns > self.at_ns:
+            self.fed.append(self.longest_ms)
+            self.at_ns = self.longest_ms = 0
+
+
+class Patience:
+    """How old a request may be, by remote address; grows with slow answers that fed the GPU."""
+
+    def __init__(self, longest_ms: int) -> None:
+        """`longest_ms`: at most."""
+        self.longest_ms = longest_ms
+        self.worked_ns = 0
+        """When the GPU was last seen to have worked (monotonic); set by whoever knows."""
+        self.polled: set[Endpoint] = set()
+        """Remotes that are polled and mostly have nothing new, until they send data."""
+        self._of: dict[Endpoint, _Answers] = {}
+
+    def with_(self, remote: Endpoint) -> int:
+        """How old a request to `remote` may be, in ms."""
+        fed = self._fed(remote)
+        # The second slowest: one that was slow by chance, or a job after a long poll, teaches
+        # nothing.
+        slow = _GROWTH * sorted(fed)[-_ENOUGH] if len(fed) >= _ENOUGH else 0
+        return min(max(slow, PATIENCE_MS), self.longest_ms)
+
+    def feeds(self, remote: Endpoint) -> bool:
+        """Whether what comes from `remote` feeds the GPU, which worked lately."""
+        if len(self._fed(remote)) < _ENOUGH:
+            return False
+        return time.monotonic_ns() - self.worked_ns <= max(self.with_(remote), _LULL_MS) * 1_000_000
+
+    def learn(self, remote: Endpoint, took_ms: int) -> bool:
+        """An answer came from `remote` after at least `took_ms`, which may feed the GPU.
+
+        Returns whether the one before fed it: whether the GPU worked since.
+        """
+        known = len(self._fed(remote))
+        if remote not in self._of and len(self._of) >= _KEPT:
+            self._of.clear()
+        answers = self._of.setdefault(remote, _Answers())
+        fed = not answers.at_ns and known > 0
+        if took_ms <= self.longest_ms:
+            answers.longest_ms = max(answers.longest_ms, took_ms)
+            answers.at_ns = time.monotonic_ns()
+        return fed
+
+    def give_up(self, remote: Endpoint) -> None:
+        """Nothing came from `remote` for so long that it is being polled and has nothing new."""
+        if len(self.polled) >= _KEPT:
+            self.polled.clear()
+        self.polled.add(remote)
+
+    def _fed(self, remote: Endpoint) -> deque[int]:
+        answers = self._of.get(remote)
+        if answers is None:
+            return deque()
+        answers.settle(self.worked_ns)
+        return answers.fed

@@ -1,0 +1,81 @@
+"""How long answers may take: learned from those that fed the GPU."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.patience import PATIENCE_MS, Patience
+from gpu_bottleneck_exporter.host.sockets import Endpoint
+
+LONGEST_MS = 30_000
+STORE = Endpoint(bytes([10, 0, 0, 2]), 443)
+OTHER = STORE._replace(port=80)
+
+
+def works(patience: Patience) -> None:
+    patience.worked_ns = time.monotonic_ns()
+
+
+@pytest.mark.parametrize(
+    ("answers", "patience"),
+    [
+        pytest.param([], PATIENCE_MS, id="at first"),
+        pytest.param([10, 500, 1_400], PATIENCE_MS, id="quick ones"),
+        pytest.param([8_000], PATIENCE_MS, id="one that was slow by chance"),
+        pytest.param([8_000, 8_100], 16_000, id="two"),
+        pytest.param([8_000, 10, 10, 9_000], 16_000, id="among quick ones"),
+        pytest.param([25_000, 25_000], LONGEST_MS, id="never above the longest"),
+        pytest.param([100_000, 100_000], PATIENCE_MS, id="after hours"),
+        pytest.param([8_000, 8_000, *8 * [10]], PATIENCE_MS, id="not any more"),
+    ],
+)
+def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int) -> None:
+    found = Patience(LONGEST_MS)
+    for took in answers:
+        found.learn(STORE, took)
+        works(found)
+    assert found.with_(STORE) == patience
+    assert found.with_(OTHER) == PATIENCE_MS
+
+
+def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
+    found = Patience(LONGEST_MS)
+    for _ in range(2):
+        for took in (10, 8_000, 10):
+            found.learn(STORE, took)
+        works(found)
+    assert found.with_(STORE) == 16_000
+
+
+def test_answers_without_work_teach_nothing() -> None:
+    found = Patience(LONGEST_MS)
+    works(found)
+    assert not any(found.learn(STORE, 8_000) for _ in range(9))
+    assert found.with_(STORE) == PATIENCE_MS
+    assert not found.feeds(STORE)
+
+
+def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
+    found = Patience(LONGEST_MS)
+    for _ in range(3):
+        found.learn(STORE, 100)
+        works(found)
+    assert found.feeds(STORE)
+    assert not found.feeds(OTHER)
+    found.worked_ns -= 11_000_000_000
+    assert not found.feeds(STORE)
+
+
+def test_patience_is_never_above_the_setting() -> None:
+    assert Patience(1_000).with_(STORE) == 1_000
+
+
+def test_patience_with_many_is_bounded() -> None:
+    found = Patience(LONGEST_MS)
+    for port in range(2_000):
+        found.learn(STORE._replace(port=port), 10)
+        found.give_up(STORE._replace(port=port))
+    assert len(found._of) <= 256
+    assert len(found.polled) <= 256

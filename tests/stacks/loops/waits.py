@@ -1,0 +1,239 @@
+"""Waits on connections that are no question and answer: `python -m stacks.loops.waits HOW`."""
+
+# mypy: disable-error-code="import-not-found"
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import select
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from stacks.loops.common import (
+    HOST,
+    MEBIBYTE,
+    PORT,
+    STEP,
+    Load,
+    hold,
+    port,
+    prefetched,
+    train,
+    warm,
+)
+from stacks.servers.lines import REPLY, REQUEST
+from stacks.servers.slow import MESSAGE
+
+_PING_SECONDS = 2.0
+_AHEAD = 4
+_LONG_STEP = 0.1
+
+
+def late() -> Load:
+    """A server that always takes long."""
+    return _asks("late", REPLY)
+
+
+def tracker() -> Load:
+    """Reports each step, and waits until that is acknowledged."""
+    return _asks("tracker", 6)
+
+
+def pushed() -> Load:
+    """An event loop that is sent messages, and sends pings."""
+    loop = asyncio.new_event_loop()
+    reader, writer = loop.run_until_complete(asyncio.open_connection(HOST, port("pushes")))
+
+    async def ping() -> None:
+        while True:
+            await asyncio.sleep(_PING_SECONDS)
+            writer.write(b"ping")
+
+    pings = loop.create_task(ping())
+
+    def load() -> object:
+        assert not pings.done()
+        return loop.run_until_complete(reader.readexactly(MESSAGE))
+
+    return load
+
+
+def blocking() -> Load:
+    """Receives messages."""
+    connection = socket.create_connection((HOST, port("pushes")))
+    return lambda: connection.recv(MESSAGE, socket.MSG_WAITALL)
+
+
+def two_threads() -> Load:
+    """One thread asks ahead, another receives."""
+    connection = socket.create_connection((HOST, port("queue")))
+    room = threading.Semaphore(_AHEAD)
+
+    def ask() -> None:
+        while True:
+            room.acquire()
+            connection.sendall(bytes(REQUEST))
+
+    def receive() -> object:
+        message = connection.recv(MESSAGE, socket.MSG_WAITALL)
+        room.release()
+        return message
+
+    threading.Thread(target=ask, daemon=True).start()
+    return prefetched(receive)
+
+
+def subscriber() -> Load:
+    """A thread that acknowledges each message, as MQTT's clients do."""
+    connection = socket.create_connection((HOST, port("pushes")))
+
+    def receive() -> None:
+        left = MESSAGE
+        while left:
+            select.select([connection], [], [], 1)
+            left -= len(connection.recv(left))
+        connection.sendall(b"ack")
+
+    return prefetched(receive)
+
+
+def datagrams() -> Load:
+    """Datagrams."""
+    connection = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    connection.connect((HOST, port("datagrams")))
+    connection.send(bytes(REQUEST))
+    return lambda: connection.recv(MESSAGE)
+
+
+def datagrams_thread() -> Load:
+    """The same in a thread."""
+    return prefetched(datagrams())
+
+
+def upload() -> Load:
+    """Sends more than the other side takes."""
+    connection = socket.create_connection((HOST, port("takes")))
+    return lambda: connection.sendall(bytes(MEBIBYTE))
+
+
+def upload_async() -> Load:
+    """The same in an event loop."""
+    loop = asyncio.new_event_loop()
+    _, writer = loop.run_until_complete(asyncio.open_connection(HOST, port("takes")))
+
+    async def send() -> None:
+        writer.write(bytes(MEBIBYTE))
+        await writer.drain()
+
+    return lambda: loop.run_until_complete(send())
+
+
+def answers() -> Load:
+    """A server whose only client reads slowly."""
+    server = socket.create_server((HOST, PORT))
+
+    def parts() -> Iterator[None]:
+        while True:
+            connection, _ = server.accept()
+            connection.recv(REQUEST)
+            for _ in range(64):
+                connection.sendall(bytes(MEBIBYTE))
+                yield
+
+    answer = parts()
+    return lambda: next(answer)
+
+
+def pollers() -> Load:
+    """Threads that take turns at polling all connections, as Go's do for its goroutines."""
+    connection = socket.create_connection((HOST, port("lines")))
+    poll = select.epoll()
+    poll.register(connection, select.EPOLLIN)
+    batches: queue.Queue[int] = queue.Queue(1)
+    turns = [threading.Semaphore(0) for _ in range(_AHEAD)]
+
+    def take(turn: int) -> None:
+        while True:
+            turns[turn].acquire()
+            connection.sendall(bytes(REQUEST))
+            left = REPLY
+            while left:
+                poll.poll()
+                left -= len(connection.recv(left))
+            batches.put(left)
+            turns[(turn + 1) % _AHEAD].release()
+
+    for turn in range(_AHEAD):
+        threading.Thread(target=take, args=(turn,), daemon=True).start()
+    turns[0].release()
+    return batches.get
+
+
+def _asks(server: str, size: int) -> Load:
+    connection = socket.create_connection((HOST, port(server)))
+
+    def load() -> None:
+        connection.sendall(bytes(REQUEST))
+        connection.recv(size, socket.MSG_WAITALL)
+
+    return load
+
+
+def pings() -> NoReturn:
+    """Waits for messages that never come, and pings."""
+    connection = socket.create_connection((HOST, port("tracker")), timeout=_PING_SECONDS)
+    warm(hold())
+    while True:
+        connection.sendall(bytes(REQUEST))
+        try:
+            while True:
+                connection.recv(MESSAGE)
+        except TimeoutError:
+            pass
+
+
+def worker() -> NoReturn:
+    """A task queue's worker without a task: polls its broker, and hears and tells who is there."""
+    import redis  # noqa: PLC0415 - not of the standard library
+
+    broker = redis.Redis(HOST, port("redis"))
+    warm(hold())
+
+    def gossip() -> None:
+        channel = broker.pubsub()
+        channel.subscribe("workers")
+        for _ in channel.listen():
+            pass
+
+    threading.Thread(target=gossip, daemon=True).start()
+    while True:
+        broker.publish("workers", "heartbeat " * 20)
+        broker.brpop(["jobs"], timeout=1)
+
+
+HOW: dict[str, Callable[[], Load]] = {
+    "late": late,
+    "tracker": tracker,
+    "pushed": pushed,
+    "blocking": blocking,
+    "two-threads": two_threads,
+    "subscriber": subscriber,
+    "datagrams": datagrams,
+    "datagrams-thread": datagrams_thread,
+    "upload": upload,
+    "upload-async": upload_async,
+    "answers": answers,
+    "pollers": pollers,
+}
+
+if __name__ == "__main__":
+    how = sys.argv[1]
+    if how == "pings":
+        pings()
+    if how == "worker":
+        worker()
+    train(HOW[how](), _LONG_STEP if how.startswith("datagrams") else STEP)
