@@ -281,6 +281,7 @@ def test_a_job_alert_goes_to_its_owner(owner: Labels, receiver: str) -> None:
 
 Sent = tuple[str, list[tuple[str, str, Sequence[int]]]]
 """A receiver, and the alerts of one notification: "Name/severity", node, GPUs."""
+FLEET_WIDE: tuple[str, str, Sequence[int]] = ("GpuFleetBottleneck/warning", "", [])
 SHELLS = (("shell-a", [0, 1]), ("shell-a", [2]), ("shell-a", [3]))
 NOBODYS = (("nobody-a", [0, 1]), ("nobody-b", [0]))
 SENT: dict[str, list[Sent]] = {
@@ -337,7 +338,7 @@ SENT: dict[str, list[Sent]] = {
         )
     ],
     "what is slow for the fleet is told once": [
-        *(("platform-ticket", [("GpuFleetBottleneck/warning", "", [])]) for _ in ("west", *FLEETS)),
+        *[("platform-ticket", [FLEET_WIDE]) for _ in ("west", *FLEETS)],
         ("job-ticket", [("GpuHostLoopBound/warning", "job-7", [1])]),
     ],
     "a dying disk is the node's": [

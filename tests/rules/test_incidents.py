@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,7 +176,7 @@ def phases(first: float, second: float, minutes: int) -> Phases:
 
 def test_what_comes_and_goes_all_day_opens_hardly_more_than_once(tmp_path: Path) -> None:
     fleet = Fleet(DAY, evaluation_interval="2m")
-    loop = {"sm": 0.2, "dram": 0.1}
+    loop: dict[str, Any] = {"sm": 0.2, "dram": 0.1}
     for minutes in (20, 30, 40):
         busy, idle = phases(0.98, 0.2, minutes), phases(0.02, 0.8, minutes)
         add_gpu(fleet, f"phases-{minutes}", Gpu(busy=busy, stalls={"host_code": idle}))
