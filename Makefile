@@ -163,6 +163,4 @@ stacks-tools:
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
 	@command -v curl >/dev/null || $(call apt,curl)
 
-apt = { if [ "$$(id -u)" = 0 ]; \
-	then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); \
-	else echo "missing: apt-get install $(1)"; fi; }
+apt = .ci/apt-install $(1)

@@ -19,10 +19,14 @@ import pytest
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.run import Demo, running
 from gpu_bottleneck_exporter.driver.board.layout import LANE
+from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.feeders.interactive import is_interactive
+from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription
+from gpu_bottleneck_exporter.settings import Settings
 from support.command import ANY_PORT, COMMAND, environment
+from support.samplers import sampling
 from support.tools import require
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, until
 
 WATCHED_SECONDS = 4.0
 CORES = 1.2
@@ -99,6 +103,22 @@ def test_what_is_left_idle_worked_at_first_but_little(
 
 def test_the_loops_leave_room_on_two_cores(used: tuple[dict[str, float], float]) -> None:
     assert 0 < used[1] < CORES
+
+
+def test_more_workers_for_the_loader_that_waits_is_a_prescription(demo: Demo) -> None:
+    index = [job.name for job in JOBS].index("cpu-preprocessing")
+    uuid = demo.board.gpus[index].record.uuid.decode()
+    with sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
+
+        def found() -> Prescription | None:
+            advice = sampler.forecast(uuid, NUM_WORKERS, 2)
+            return advice if isinstance(advice, Prescription) else None
+
+        # On a crowded machine it brings nothing, but can be predicted all the same.
+        advice = until(found, lambda: sampler.forecast(uuid, NUM_WORKERS, 2))
+    assert not advice.at_most
+    assert advice.current == 1
+    assert advice.low <= advice.predicted <= advice.high
 
 
 def test_in_a_terminal_its_jobs_are_no_sessions_and_end_with_ctrl_c(tmp_path: Path) -> None:

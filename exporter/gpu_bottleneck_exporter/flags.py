@@ -113,6 +113,20 @@ SAMPLING = (
         type=click.Path(readable=False, path_type=Path),
         help="Where the host's /var/log/containers is mounted. Only the file names are read.",
     ),
+    _kubernetes(
+        "kubelet.cdi",
+        "cdi",
+        type=click.Path(readable=False, path_type=Path),
+        help="Where the host's /var/run/cdi is mounted: which MIG instance a claim was given.",
+    ),
+    _setting(
+        "slurm.job-mapping-dir",
+        "job_mapping_dir",
+        section="Slurm",
+        type=click.Path(readable=False, path_type=Path),
+        help="Folder in which a prolog writes which job was given which GPU, as for jobstats or "
+        "dcgm-exporter: jobs that have not opened their GPU are seen.",
+    ),
 )
 
 

@@ -37,6 +37,11 @@ class News:
         self._told[subject] = state
         return True
 
+    def forget(self, name: str) -> None:
+        """Drop all subjects that contain `name`: what it names is gone."""
+        self._told = {about: state for about, state in self._told.items() if name not in about}
+        self._when = {about: times for about, times in self._when.items() if name not in about}
+
     def fault(self, log: logging.Logger, subject: str, error: Exception | None) -> None:
         """Log that `subject` fails, with the traceback; without `error`, that it works again."""
         if not self.is_new(subject, _place(error)):

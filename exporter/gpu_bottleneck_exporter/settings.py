@@ -31,6 +31,8 @@ RENOUNCEABLE = (
 """Signals that need permissions, mounts or a kernel that an operator may decide to do without."""
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CONTAINER_LOGS = Path("/var/log/containers")
+CDI = Path("/var/run/cdi")
+JOB_MAPPING_DIR = Path("/run/gpustat")
 _URL = re.compile(r"https?://[^\s\"'<>]+")
 _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
@@ -61,6 +63,10 @@ class Settings:
     """Socket of the kubelet's pod-resources API; it may be missing, and come and go."""
     container_logs: Path = CONTAINER_LOGS
     """Folder in which the kubelet links container logs; it may be missing."""
+    cdi: Path = CDI
+    """Folder in which DRA drivers describe claimed devices; it may be missing."""
+    job_mapping_dir: Path = JOB_MAPPING_DIR
+    """Folder in which a prolog says which Slurm job was given which GPU; it may be missing."""
     disabled_collectors: frozenset[str] = field(default_factory=frozenset)
     without: frozenset[str] = field(default_factory=frozenset)
     """Those of `RENOUNCEABLE` that are not wanted: they are not reported as missing."""

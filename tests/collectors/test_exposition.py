@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Link,
     Memory,
     Power,
+    Process,
     Processes,
     Reading,
     Ring,
@@ -47,6 +48,7 @@ from support.states import (
     OWNER,
     SIGNALS,
     SYSTEM,
+    TRAFFIC,
     FixedSampler,
     ampere,
     by_type,
@@ -71,8 +73,9 @@ PROMETHEUS_3 = (
     "application/openmetrics-text;version=0.0.1;q=0.5,"
     "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
-GPU_SERIES, HOST_SERIES = 129, 90
-"""Budgets: per GPU with its stalls and feeders, and per host with the exporter's own."""
+GPU_SERIES, HOST_SERIES = 133, 90
+"""Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C; and per host with the
+exporter's own."""
 LOST_SAMPLES = "gpu_exporter_lost_samples_seconds_total"
 
 Parse = Callable[[str], Iterable[Metric]]
@@ -232,7 +235,7 @@ def test_a_part_that_is_missing_takes_its_family_away(part: Reading, gone: str) 
         ({"active_ns": {"sm": 1, "occupancy": 1}}, {"gpu_dram_active_seconds_total"}),
         ({"pipe_ns": {}}, {"gpu_pipe_active_seconds_total"}),
         (
-            {"traffic_bytes": {"pcie_receive": 1, "pcie_transmit": 1}},
+            {"traffic_bytes": {k: 1 for k in TRAFFIC if not k.startswith("nvlink")}},
             {"gpu_nvlink_receive_bytes_total", "gpu_nvlink_transmit_bytes_total"},
         ),
         (
@@ -252,6 +255,23 @@ def test_a_part_that_is_missing_takes_its_family_away(part: Reading, gone: str) 
 def test_a_sum_that_was_never_measured_is_absent(changes: dict[str, Any], gone: set[str]) -> None:
     totals = replace(hopper().totals, **changes)
     assert names(replace(hopper(), totals=totals)) == names(hopper()) - gone
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        Processes((Process(4711, 2**30), Process(4712))),
+        Processes((Process(4711, 2**30),), others_hidden=True),
+    ],
+    ids=["one unknown", "others hidden"],
+)
+def test_memory_of_the_machine_is_used_as_far_as_its_processes_are_known(held: Processes) -> None:
+    of_machine = Memory(2**37, of_machine=True)
+    known = replace(hopper(), readings=by_type(of_machine, Processes((Process(4711, 2**30),))))
+    (used,) = [s.value for s in samples(state(known)) if s.name == "gpu_memory_used_bytes"]
+    assert used == 2**30
+    unknown = replace(known, readings=by_type(of_machine, held))
+    assert names(known) - names(unknown) == {"gpu_memory_used_bytes"}
 
 
 def test_one_missing_sensor_takes_only_its_series_away() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,6 +25,7 @@ from support.kubelet import Kubelet, link_log, with_gpus
 from support.prometheus import QueryError, prometheus
 from support.rights import AS_WE_ARE, Way, as_nobody
 from support.tools import _missing
+from support.trees import lay
 from support.waiting import until
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -30,20 +33,21 @@ CONTAINER = "a1" * 32
 UID = "2c48913c-b29f-11e7-9350-020968147796"
 OF_PROCESS = {"pod_uid": UID, "container_id": CONTAINER, "user": "root"}
 GIB = 2**30
+JOBS = {"2": "4242 0\n"}
 Labels = dict[str, str]
 Exporting = Callable[[], AbstractContextManager[Exporter]]
 
 
 @pytest.fixture
 def board(tmp_path: Path) -> Iterator[Board]:
-    with create(tmp_path / "board", (H100, H100)) as created:
+    with create(tmp_path / "board", (H100, H100, H100)) as created:
         yield created
 
 
 @pytest.fixture
 def kubelet(tmp_path: Path, board: Board) -> Iterator[Kubelet]:
     """A kubelet that has given a GPU to each of two pods."""
-    first, second = (gpu.record.uuid.decode() for gpu in board.gpus)
+    first, second, _ = (gpu.record.uuid.decode() for gpu in board.gpus)
     pods = (with_gpus("train-0", first), with_gpus("idle-0", second))
     with Kubelet(tmp_path / "kubelet.sock", *pods) as serving:
         yield serving
@@ -126,7 +130,9 @@ def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, lo
             # Each GPU is read by itself, and none of them at the moment the kubelet answers.
             until(lambda: workloads(exporter, 0) == expected, "pod and process as one")
             until(lambda: workloads(exporter, 1) == [names("idle-0")], "the pod without a process")
-            until(lambda: held(exporter) == {"0": 1, "1": 0}, "how many processes hold them")
+            until(
+                lambda: held(exporter) == {"0": 1, "1": 0, "2": 0}, "how many processes hold them"
+            )
             until(lambda: available(exporter) == [1], "the kubelet")
             kubelet.stop()
             until(lambda: available(exporter) == [0], "the end of the kubelet")
@@ -149,6 +155,42 @@ def test_who_runs_on_a_gpu_that_another_was_given(
             until(lambda: workloads(exporter, 0) == expected, "both")
 
 
+def test_whose_a_gpu_is_that_placeholders_hold(
+    exporting: Exporting, board: Board, kubelet: Kubelet, logs: Path, tmp_path: Path
+) -> None:
+    """Reserved by KAI for a pod with a fraction, which computes through MPS."""
+    first = board.gpus[0].record.uuid.decode()
+    reservation = replace(with_gpus("reservation", first), namespace="kai-resource-reservation")
+    kubelet.pods = (reservation, *kubelet.pods[1:])
+    link_log(logs, "train-0", CONTAINER)
+    server = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
+    with (
+        in_pod(UID) as process,
+        subprocess.Popen([server, "600"]) as daemon,
+        exporting() as exporter,
+    ):
+        reserved = {**names("reservation"), "workload_namespace": reservation.namespace}
+        until(lambda: workloads(exporter, 0) == [reserved], "the reservation")
+        board.gpus[0].hold(daemon.pid, GIB)
+        board.gpus[0].hold(process.pid, 4 * GIB)
+        expected = [{**names("train-0"), **OF_PROCESS}]
+        until(lambda: workloads(exporter, 0) == expected, "its only tenant")
+        assert held(exporter)["0"] == 1
+        daemon.kill()
+
+
+def test_a_job_that_has_not_opened_its_gpu(
+    exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = lay(tmp_path / "jobs", JOBS)
+    monkeypatch.setenv("GPU_EXPORTER_SLURM_JOB_MAPPING_DIR", f"{folder}")
+    with exporting() as exporter:
+        expected = [{"slurm_job_id": "4242", "user": "root"}]
+        until(lambda: workloads(exporter, 2) == expected, "the job")
+        (folder / "2").unlink()
+        until(lambda: workloads(exporter, 2) == [], "the epilog")
+
+
 def test_without_a_kubelet_nothing_is_said_of_it(
     libraries: Libraries, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,11 +203,15 @@ def test_without_a_kubelet_nothing_is_said_of_it(
         assert series(exporter, "gpu_workload_info") == []
 
 
-def test_the_rules_see_who_has_never_used_a_gpu(exporting: Exporting, tmp_path: Path) -> None:
+def test_the_rules_see_who_has_never_used_a_gpu(
+    exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod by the kubelet's word, and a Slurm job by that of a prolog."""
+    monkeypatch.setenv("GPU_EXPORTER_SLURM_JOB_MAPPING_DIR", f"{lay(tmp_path / 'jobs', JOBS)}")
     rules = tmp_path / "rules"
     scaled = ("rules", "--for-scale", "30", "--output", f"{rules}")
     assert run(tmp_path, *scaled).returncode == 0
-    owned = 'gpu:bottleneck:lost_ratio{cause="allocated_never_used",gpu="1"}'
+    owned = 'gpu:bottleneck:lost_ratio{cause="allocated_never_used"}'
     with (
         exporting() as exporter,
         prometheus(
@@ -178,7 +224,12 @@ def test_the_rules_see_who_has_never_used_a_gpu(exporting: Exporting, tmp_path: 
                 found = server.query(owned)
             except QueryError:
                 return False
-            return [labels["workload_pod"] for labels, _ in found] == ["idle-0"]
+            told = {labels["gpu"]: labels for labels, _ in found}
+            return (
+                told.keys() == {"0", "1", "2"}
+                and told["1"]["workload_pod"] == "idle-0"
+                and told["2"]["slurm_job_id"] == "4242"
+            )
 
         until(told, owned)
 

@@ -249,10 +249,17 @@ static uint64_t minus(uint64_t total, uint64_t taken)
   return total > taken ? total - taken : 0;
 }
 
+/* A GPU without memory of its own refuses. */
+static int guard_memory(const struct device *device, struct target *target)
+{
+  int result = guard(device, CALL_DeviceGetMemoryInfo, target);
+  return result == NVML_SUCCESS && target->gpu->memory_total == 0 ? NVML_NOT_SUPPORTED : result;
+}
+
 API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory_v1 *memory)
 {
   struct target target;
-  int result = guard(device, CALL_DeviceGetMemoryInfo, &target);
+  int result = guard_memory(device, &target);
   if (result != NVML_SUCCESS)
     return result;
   memory->total = target.gpu->memory_total;
@@ -270,7 +277,7 @@ API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memo
   if (memory->version != MEMORY_V2)
     return NVML_VERSION_MISMATCH;
   struct target target;
-  result = guard(device, CALL_DeviceGetMemoryInfo, &target);
+  result = guard_memory(device, &target);
   if (result != NVML_SUCCESS)
     return result;
   memory->total = target.gpu->memory_total;

@@ -1,6 +1,7 @@
 /* Event sets: XIDs as they happen. */
 #include "fake_nvml.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define EVENT_XID 8u
@@ -25,6 +26,14 @@ API int nvmlDeviceGetSupportedEventTypes(struct device *device, unsigned long lo
   return result;
 }
 
+static atomic_int open_sets;
+
+/* No NVML call: how many sets nobody has freed. */
+API int fake_nvml_open_sets(void)
+{
+  return atomic_load(&open_sets);
+}
+
 API int nvmlEventSetCreate(struct event_set **set)
 {
   const struct board_header *header = current_board();
@@ -34,6 +43,7 @@ API int nvmlEventSetCreate(struct event_set **set)
   if (*set == NULL)
     return NVML_MEMORY;
   (*set)->seen = events_so_far(header);
+  atomic_fetch_add(&open_sets, 1);
   return NVML_SUCCESS;
 }
 
@@ -42,6 +52,7 @@ API int nvmlEventSetFree(struct event_set *set)
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
   free(set);
+  atomic_fetch_sub(&open_sets, 1);
   return NVML_SUCCESS;
 }
 

@@ -64,6 +64,11 @@ static int remapped_field(const struct target *target, struct field *field)
   return put_uint(field, values[field->id - FIELD_REMAPPED_CORRECTED]);
 }
 
+static int c2c_links_field(const struct target *target, struct field *field)
+{
+  return put_uint(field, target->gpu->c2c_links);
+}
+
 /* Scope 0 is the GPU; there is no module or memory sensor here. */
 static int power_field(const struct target *target, struct field *field)
 {
@@ -158,6 +163,7 @@ static const struct {
     {FIELD_ENERGY, FIELD_ENERGY, energy_field},
     {FIELD_PCIE_REPLAYS, FIELD_PCIE_REPLAYS, pcie_replays_field},
     {FIELD_REMAPPED_CORRECTED, FIELD_REMAP_FAILED, remapped_field},
+    {FIELD_C2C_LINKS, FIELD_C2C_LINKS, c2c_links_field},
     {FIELD_POWER_AVERAGE, FIELD_POWER_INSTANT, power_field},
     {FIELD_POWER_LIMIT_MIN, FIELD_POWER_LIMIT_CURRENT, power_limit_field},
     {FIELD_LIMIT_SHUTDOWN, FIELD_LIMIT_GPU_MAX, temperature_limit_field},

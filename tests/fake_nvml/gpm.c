@@ -4,13 +4,14 @@
 #if DRIVER_BRANCH >= 520
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define MINIMUM_SPACING_NS 100000000u
 #define CYCLES_PER_NS 1.98
 #define BYTES_PER_MIB 1048576.0
 
-enum { FIRST_COUNTER_BRANCH = 595 };
+enum { FIRST_C2C_BRANCH = 575, FIRST_COUNTER_BRANCH = 595 };
 
 /* NVML's opaque sample; `device` is NULL until it was taken. */
 struct gpm_sample {
@@ -20,7 +21,7 @@ struct gpm_sample {
   struct amounts done;
 };
 
-enum unit { PERCENT, MIB_PER_SECOND, COUNTER, ACTIVE_CYCLES, ELAPSED_CYCLES };
+enum unit { PERCENT, MIB_PER_SECOND, C2C, COUNTER, ACTIVE_CYCLES, ELAPSED_CYCLES };
 
 static const struct source {
   unsigned id;
@@ -40,6 +41,10 @@ static const struct source {
     {GPM_PCIE_RECEIVE, LANE_pcie_receive_bytes, MIB_PER_SECOND},
     {GPM_NVLINK_RECEIVE, LANE_nvlink_receive_bytes, MIB_PER_SECOND},
     {GPM_NVLINK_TRANSMIT, LANE_nvlink_transmit_bytes, MIB_PER_SECOND},
+    {GPM_C2C_TRANSMIT, LANE_c2c_transmit_bytes, C2C},
+    {GPM_C2C_RECEIVE, LANE_c2c_receive_bytes, C2C},
+    {GPM_C2C_DATA_TRANSMIT, LANE_c2c_transmit_bytes, C2C},
+    {GPM_C2C_DATA_RECEIVE, LANE_c2c_receive_bytes, C2C},
     {GPM_CYCLES_ELAPSED, LANE_index, ELAPSED_CYCLES},
     {GPM_CYCLES_ACTIVE, LANE_sm_active_ns, ACTIVE_CYCLES},
     {GPM_PCIE_TRANSMITTED, LANE_pcie_transmit_bytes, COUNTER},
@@ -53,6 +58,8 @@ static bool has_metric(const struct target *target, const struct gpm_sample *sam
   bool pcie = source->lane == LANE_pcie_transmit_bytes || source->lane == LANE_pcie_receive_bytes;
   if (sample->mig && pcie)
     return false;
+  if (source->unit == C2C)
+    return target->header->driver_branch >= FIRST_C2C_BRANCH;
   return source->unit < COUNTER || target->header->driver_branch >= FIRST_COUNTER_BRANCH;
 }
 
@@ -75,6 +82,7 @@ static double metric_value(const struct source *source, const struct gpm_sample 
   case PERCENT:
     return 100 * grown / elapsed_ns;
   case MIB_PER_SECOND:
+  case C2C:
     return grown / BYTES_PER_MIB / (elapsed_ns / 1e9);
   case ACTIVE_CYCLES:
     return total * CYCLES_PER_NS;
@@ -114,12 +122,23 @@ API int nvmlGpmMetricsGet(struct metrics_request *request)
   return NVML_SUCCESS;
 }
 
+static atomic_int open_samples;
+
+/* No NVML call: how many samples nobody has freed. */
+API int fake_nvml_open_samples(void)
+{
+  return atomic_load(&open_samples);
+}
+
 API int nvmlGpmSampleAlloc(struct gpm_sample **sample)
 {
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
   *sample = calloc(1, sizeof **sample);
-  return *sample == NULL ? NVML_MEMORY : NVML_SUCCESS;
+  if (*sample == NULL)
+    return NVML_MEMORY;
+  atomic_fetch_add(&open_samples, 1);
+  return NVML_SUCCESS;
 }
 
 API int nvmlGpmSampleFree(struct gpm_sample *sample)
@@ -127,6 +146,7 @@ API int nvmlGpmSampleFree(struct gpm_sample *sample)
   if (current_board() == NULL)
     return NVML_UNINITIALIZED;
   free(sample);
+  atomic_fetch_sub(&open_samples, 1);
   return NVML_SUCCESS;
 }
 

@@ -14,7 +14,7 @@ import pytest
 from gpu_bottleneck_exporter import cli
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.helptext import ENVIRONMENT_PREFIX
-from gpu_bottleneck_exporter.settings import KUBELET_SOCKET
+from gpu_bottleneck_exporter.settings import CDI, KUBELET_SOCKET
 from helm import chart
 from helm.chart import Object, each_case, rendered, rendered_for
 
@@ -207,8 +207,9 @@ def test_another_kubelet() -> None:
     values = chart.case("everything-else")
     folder = values["kubelet"]["podResourcesPath"]
     found = rendered(values)
-    assert set(hosts_folders(found.pod)) == {"/sys/fs/cgroup", folder}
+    assert set(hosts_folders(found.pod)) == {"/sys/fs/cgroup", folder, f"{CDI}"}
     told = environment(found)
+    assert told["GPU_EXPORTER_KUBELET_CDI"] == f"{CDI}"
     assert told["GPU_EXPORTER_KUBELET_SOCKET"] == f"{folder}/kubelet.sock"
     assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ from scenarios.cgroups import Limits
 Labels = frozenset[str]
 """The labels accepted for a GPU; none: it is kept busy."""
 HEALTHY: Labels = frozenset()
+WAITING: Labels = frozenset({ASLEEP, NETWORK, REQUESTS})
 MEBIBYTE = 2**20
 SLOW_DISK = Limits(read_bytes_per_second=16 * MEBIBYTE)
 LITTLE_MEMORY = Limits(memory_bytes=128 * MEBIBYTE)
@@ -54,6 +56,17 @@ class Case:
     def title(self) -> str:
         """A unique name."""
         return f"{self.family}: {self.name}"
+
+    @property
+    def held_out(self) -> bool:
+        """Whether nobody tunes on it: a third are, drawn by title, whatever else there is."""
+        return int(hashlib.sha256(self.title.encode()).hexdigest(), 16) % 3 == 0
+
+    @property
+    def light(self) -> bool:
+        """Whether all that it does is wait, so that others of the kind may run beside it."""
+        waits = all(one and one <= WAITING for one in self.expected)
+        return waits and self.venv == "light" and self.limits is None
 
     @property
     def gpus(self) -> int:

@@ -4,28 +4,35 @@
 
 The table is written between the markers `<!-- stacks: begin -->` and `<!-- stacks: end -->` of each
 FILE. With --log, results are logged as they arrive, and --resume continues an interrupted run.
+Light cases run some at a time; what is wrong there is measured alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import signal
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from scenarios.cgroups import Unavailable
 from stacks.cases import CASES, Case
-from stacks.measure import Failed, Found, measured
+from stacks.measure import Failed, Found, measure, measured
 from stacks.venvs import VenvError
 from tables.splice import put
 
 _TELLING = 0.005
 """Smaller shares are not shown."""
+_SIDE_BY_SIDE = 3
+"""How many light cases run at a time."""
+_BEGAN = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +42,16 @@ class Row:
     case: str
     family: str
     single_process: bool
+    held_out: bool
     expected: str
     busy: str
     found: str
     verdict: str
     """right, wrong, or why it was not measured."""
+    run: str
+    """When the run that measured it began, UTC."""
+    version: str
+    """The commit that was measured."""
     at_first: str = ""
     """The first result, if it was wrong and measured again."""
 
@@ -57,14 +69,23 @@ class Row:
         found = self.found or self.verdict
         again = " (measured twice)" if self.at_first else ""
         mark = "" if self.right else " ✗"
-        cells = self.family, f"{self.case}{mark}", self.expected, self.busy, f"{found}{again}"
+        held_out = "yes" if self.held_out else ""
+        name, result = f"{self.case}{mark}", f"{found}{again}"
+        cells = self.family, name, held_out, self.expected, self.busy, result
         return f"| {' | '.join(cells)} |"
 
 
-def row(case: Case, *, hog: bool = False, once: bool = False, verbose: bool = False) -> Row:
-    """Measure `case`."""
+def row(
+    case: Case,
+    *,
+    hog: bool = False,
+    once: bool = False,
+    verbose: bool = False,
+    first: list[Found] | None = None,
+) -> Row:
+    """Measure `case`; `first` is what was found beside others."""
     try:
-        found, at_first = measured(case, hog=hog, once=once)
+        found, at_first = measured(case, hog=hog, once=once, first=first)
     except Failed as reason:
         return _row(case, verdict=f"did not run: {reason}")
     except (Unavailable, VenvError) as reason:
@@ -77,9 +98,18 @@ def row(case: Case, *, hog: bool = False, once: bool = False, verbose: bool = Fa
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The cases, then how many of each family were right."""
-    head = "| family | case | waits for | busy | found |\n| --- | --- | --- | ---: | --- |"
-    return "\n".join([head, *map(str, rows), "", summary(rows)])
+    """What was measured, the cases, then how many of each family were right."""
+    head = "| family | case | held out | waits for | busy | found |"
+    rule = "| --- | --- | --- | --- | ---: | --- |"
+    return "\n".join([origin(rows), "", head, rule, *map(str, rows), "", summary(rows)])
+
+
+def origin(rows: Sequence[Row]) -> str:
+    """When `rows` were measured, which version, and in how many runs."""
+    first, *later = sorted({one.run for one in rows}) or ["never"]
+    resumed = f", interrupted, resumed on {', '.join(later)}" if later else ", in one run"
+    versions = " and ".join(sorted({one.version for one in rows}))
+    return f"Measured on {first} UTC{resumed}. Version: {versions}."
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -89,7 +119,7 @@ def summary(rows: Sequence[Row]) -> str:
         if one.staged:
             families[one.family].append(one)
     staged = [one for one in rows if one.staged]
-    lines = ["| family | cases | right |", "| --- | ---: | ---: |"]
+    lines = ["| right, by family | all | tuned on | held out |", "| --- | ---: | ---: | ---: |"]
     lines += [_count(family, of_family) for family, of_family in families.items()]
     lines.append(
         _count("**one process on one GPU**", [one for one in staged if one.single_process])
@@ -105,23 +135,24 @@ def main() -> None:
     cases = [
         case
         for case in CASES
-        if re.search(options.only, case.title, re.IGNORECASE) and (case.quick or not options.quick)
+        if re.search(options.only, case.title, re.IGNORECASE)
+        and (case.quick or not options.quick)
+        and options.held_out in {None, case.held_out}
     ]
     if options.list:
         sys.stdout.writelines(f"{case.title}\n" for case in cases)
         return
     known = _known(options.log) if options.resume and options.log else {}
-    rows: list[Row] = []
-    for case in cases:
-        if case.title not in known:
-            known[case.title] = row(
-                case, hog=options.beside_a_hog, once=options.once, verbose=options.verbose
-            )
-            _keep(options.log, known[case.title])
-        rows.append(known[case.title])
-        sys.stderr.write(f"{rows[-1]}\n")
-        sys.stderr.flush()
-    text = table(rows)
+    hog, once, verbose = options.beside_a_hog, options.once, options.verbose
+    left = [case for case in cases if case.title not in known]
+    for some in stages(left, 1 if hog else _SIDE_BY_SIDE):
+        for case, first in zip(some, _side_by_side(some), strict=True):
+            result = row(case, hog=hog, once=once, verbose=verbose, first=first)
+            known[case.title] = result
+            _keep(options.log, result)
+            sys.stderr.write(f"{result}\n")
+            sys.stderr.flush()
+    text = table([known[case.title] for case in cases])
     sys.stdout.write(f"{text}\n")
     for path in options.files:
         put(path, {"stacks": text})
@@ -132,6 +163,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", help="regular expression: `family: case`")
     parser.add_argument("--quick", action="store_true", help="those that CI measures")
+    share = parser.add_mutually_exclusive_group()
+    share.add_argument(
+        "--tuned", dest="held_out", action="store_const", const=False, help="those to tune on"
+    )
+    share.add_argument("--held-out", action="store_const", const=True, help="the other third")
     parser.add_argument("--list", action="store_true", help="name the cases, and do nothing")
     parser.add_argument("--beside-a-hog", action="store_true", help="beside one that burns a core")
     parser.add_argument("--once", action="store_true", help="do not repeat what is wrong")
@@ -139,6 +175,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="keep results in this file as they come")
     parser.add_argument("--resume", action="store_true", help="do not measure what is in the log")
     return parser.parse_args()
+
+
+def stages(cases: Sequence[Case], most: int) -> list[Sequence[Case]]:
+    """Cases that run at the same time: `most` light ones; all others run alone."""
+    light = [case for case in cases if case.light]
+    alone = [(case,) for case in cases if not case.light]
+    return [*(light[at : at + most] for at in range(0, len(light), most)), *alone]
+
+
+def _side_by_side(cases: Sequence[Case]) -> Sequence[list[Found] | None]:
+    """What is found in each of `cases`; None if they are to run alone, or one did not run."""
+    if len(cases) > 1:
+        with contextlib.suppress(Failed, Unavailable, VenvError):
+            return measure(*cases)
+    return [None for _ in cases]
 
 
 def _row(
@@ -151,10 +202,13 @@ def _row(
         case=case.name,
         family=case.family,
         single_process=case.single_process,
+        held_out=case.held_out,
         expected="; ".join(" or ".join(sorted(one)) or "busy" for one in case.expected),
         busy="; ".join(f"{one.busy:.0%}" for one in found),
         found=_told(found),
         verdict=" ".join(verdict.replace("|", "/").split()),
+        run=_BEGAN,
+        version=_version(),
         at_first=_told(at_first or ()),
     )
 
@@ -172,9 +226,26 @@ def _shares(found: Found) -> str:
 
 
 def _count(name: str, rows: Sequence[Row]) -> str:
+    tuned = [one for one in rows if not one.held_out]
+    held_out = [one for one in rows if one.held_out]
+    return f"| {name} | {' | '.join(map(_share, (rows, tuned, held_out)))} |"
+
+
+def _share(rows: Sequence[Row]) -> str:
     right = sum(one.right for one in rows)
-    share = f" ({right / len(rows):.0%})" if rows else ""
-    return f"| {name} | {len(rows)} | {right}{share} |"
+    return f"{right} of {len(rows)} ({right / len(rows):.0%})" if rows else ""
+
+
+def _version() -> str:
+    """The commit that lies here, with `-dirty` if files differ from it."""
+    git = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        told = subprocess.run(
+            git, cwd=Path(__file__).parent, check=True, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told.stdout.strip()
 
 
 def _known(log: Path) -> dict[str, Row]:

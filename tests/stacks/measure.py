@@ -1,4 +1,4 @@
-"""Stages one case: its servers, its loop, and the sampler that the exporter serves from.
+"""Stages cases: their servers, their loops, and the samplers that the exporter serves from.
 
 Every process has its own session, and a mark in its environment by which it and all that it
 started are found and killed afterwards.
@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,38 +74,39 @@ class Found:
         return None if right >= ENOUGH else f"{right:.0%} on {' or '.join(sorted(self.expected))}"
 
 
-def measure(case: Case, *, hog: bool = False) -> list[Found]:
-    """Stage `case` alone on the machine, or next to a process that burns a core.
+def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
+    """Stage `cases` side by side, alone on the machine or next to a process that burns a core.
 
-    Raises Failed if it did not run, Unavailable if the machine lacks what it takes.
+    Each has its own board and its own sampler, which starts when all of them run. Raises Failed if
+    one did not run, Unavailable if the machine lacks what it takes.
     """
-    for program in case.programs:
-        if shutil.which(program) is None:
-            raise Unavailable(f"no {program} on this machine")
     _await_quiet()
-    with (
-        _staged(case, hog=hog) as (board, stage),
-        sampling(lambda: VirtualDriver(board), Settings()) as sampler,
-    ):
-        time.sleep(case.warm_seconds)
-        before = sampler.state().gpus
+    with ExitStack() as ends:
+        staged = [ends.enter_context(_staged(case, hog=hog)) for case in cases]
+        samplers = [ends.enter_context(_sampling(board)) for board, _ in staged]
+        time.sleep(max(case.warm_seconds for case in cases))
+        before = [sampler.state().gpus for sampler in samplers]
         time.sleep(MEASURED_SECONDS)
-        after = sampler.state().gpus
-        stage.check()
+        after = [sampler.state().gpus for sampler in samplers]
+        for _, stage in staged:
+            stage.check()
         return [
-            _difference(sampler, before[index], after[index], labels)
-            for index, labels in enumerate(case.expected)
+            [_difference(sampler, *gpu) for gpu in zip(then, now, case.expected, strict=True)]
+            for case, sampler, then, now in zip(cases, samplers, before, after, strict=True)
         ]
 
 
 def measured(
-    case: Case, *, hog: bool = False, once: bool = False
+    case: Case, *, hog: bool = False, once: bool = False, first: list[Found] | None = None
 ) -> tuple[list[Found], list[Found] | None]:
-    """The result, and the first one if that was wrong: two cores are easily disturbed."""
-    first = measure(case, hog=hog)
+    """The result, and the first one if that was wrong: two cores are easily disturbed.
+
+    `first` is what was found beside other cases, if it was measured so.
+    """
+    first = first or measure(case, hog=hog)[0]
     if once or not any(found.wrong for found in first):
         return first, None
-    return measure(case, hog=hog), first
+    return measure(case, hog=hog)[0], first
 
 
 class Stage:
@@ -210,8 +211,15 @@ class Stage:
         return " / ".join(text[-_LOG_CHARACTERS:].split("\n"))
 
 
+def _sampling(board: Board) -> AbstractContextManager[Sampler]:
+    return sampling(lambda: VirtualDriver(board), Settings())
+
+
 @contextmanager
 def _staged(case: Case, *, hog: bool) -> Iterator[tuple[Board, Stage]]:
+    for program in case.programs:
+        if shutil.which(program) is None:
+            raise Unavailable(f"no {program} on this machine")
     with ExitStack() as cleanup:
         folder = Path(
             cleanup.enter_context(tempfile.TemporaryDirectory(prefix="stacks-", dir="/var/tmp"))

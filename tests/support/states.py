@@ -55,7 +55,8 @@ from gpu_bottleneck_exporter.workload.identity import Owner
 SYSTEM = System("580.95.05", "13.0")
 AT_NS = 86_400_000_000_000
 PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
-TRAFFIC = ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
+_LINKS = ("pcie", "nvlink", "c2c", "c2c_data")
+TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "transmit"))
 REASONS = (
     "power_cap",
     "sw_thermal",

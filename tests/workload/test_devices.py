@@ -137,10 +137,12 @@ def test_numbers_that_are_not_known_name_no_gpu() -> None:
     assert found(*by_number, gpus=[replace(one, minor=None) for one in GPUS]) == {}
 
 
-def test_a_claim_is_nobodys_where_the_driver_counts_otherwise_than_the_device_nodes() -> None:
+@pytest.mark.parametrize("device", [(DRIVER, "gpu-0"), (PLUGIN, "nvidia0")])
+def test_a_number_is_the_device_nodes_where_the_driver_counts_otherwise(
+    device: tuple[str, str],
+) -> None:
     swapped = [gpu(0, A, 1), gpu(1, B, 0)]
-    assert found(Given(HOLDER, DRIVER, "gpu-0"), gpus=swapped) == {}
-    assert found(Given(HOLDER, PLUGIN, "nvidia0"), gpus=swapped) == {B: (HOLDER,)}
+    assert found(Given(HOLDER, *device), gpus=swapped) == {B: (HOLDER,)}
 
 
 def test_all_who_share_a_gpu_are_told_each_once() -> None:

@@ -99,3 +99,16 @@ def test_what_is_in_no_pod_is_no_holder(outside: Owner) -> None:
     found = joined((OF_A, outside), Assigned((A, B), {ID: A}))
     assert found == (named(A, OF_A), outside, Owner(*B))
     assert joined((OF_B, outside), Assigned((A, B), {ID: A})) == (OF_B, outside)
+
+
+RESERVATION = Holder("kai-resource-reservation", "gpu-reservation-node-1-x7k2p", "main")
+
+
+def test_a_placeholder_is_no_second_tenant() -> None:
+    """A pod with a fraction of a GPU, which KAI reserves with a pod of its own."""
+    assert joined((OF_A,), Assigned((RESERVATION,), {ID: A})) == (named(A, OF_A),)
+    assert joined((), Assigned((A, RESERVATION))) == (Owner(*A),)
+
+
+def test_a_placeholder_alone_keeps_the_gpu_taken() -> None:
+    assert joined((), Assigned((RESERVATION,))) == (Owner(*RESERVATION),)

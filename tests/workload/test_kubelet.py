@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import named
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload import containers
@@ -21,6 +22,7 @@ from gpu_bottleneck_exporter.workload.kubelet import KubeletPaths, KubeletWatch,
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
+from support.trees import lay
 from support.waiting import PATIENCE_SECONDS, until
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
@@ -51,6 +53,7 @@ class Node:
         self.socket = root / "kubelet.sock"
         self.logs = root / "containers"
         self.logs.mkdir()
+        self.cdi = root / "cdi"
         self.kubelet = Kubelet(self.socket)
         self.gpus: tuple[Identity, ...] = (WHOLE, PART)
         self.seen = Occupancy()
@@ -59,7 +62,7 @@ class Node:
 
     def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
-        places = KubeletPaths(self.socket, self.logs, expected)
+        places = KubeletPaths(self.socket, self.logs, self.cdi, expected)
         self.watch = KubeletWatch(places, self._look_at_gpus, pace)
         self.watch.start()
         return self.watch
@@ -146,6 +149,25 @@ def test_mig_instances(running: Node, container: Container) -> None:
     running.look()
     running.shows(TRAIN, uuid=MIG)
     assert running.holders(GPU) == ()
+
+
+def test_a_claim_that_one_of_two_instances_may_be_is_known_by_its_file(
+    running: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "_instances", {"219": ("1", "9")})
+    running.gpus = (WHOLE, PART, replace(PART, uuid="MIG-other", gpu_instance=10))
+    device, claim = "gpu-1-mig-1g10gb-19-2", "dab5ab50-d59a-42a6-af16-cfd4628c0f7a"
+    cdi = f"k8s.gpu.nvidia.com/claim={claim}-{device}"
+    running.kubelet.pods = [
+        Pod("train-0", containers=[Container(claims=[Claim(device, cdi=[cdi])])])
+    ]
+    running.look()
+    running.works()
+    assert running.holders(PART.uuid) == ()
+    node = '{"deviceNodes": [{"path": "/dev/nvidia-caps/nvidia-cap219"}]}'
+    text = f'{{"devices": [{{"name": "{claim}-{device}", "containerEdits": {node}}}]}}'
+    lay(running.cdi, {f"k8s.gpu.nvidia.com-claim_{claim}.json": text})
+    running.shows(TRAIN, uuid=PART.uuid)
 
 
 @pytest.mark.parametrize(

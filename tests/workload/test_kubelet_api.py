@@ -96,7 +96,7 @@ def test_no_message_that_is_answered_with_is_left_out(api: descriptor_pool.Descr
     assert seen == kubelet._MESSAGES.keys() - {"ListPodResourcesRequest"}
 
 
-NAMES = st.sampled_from(["", "main", "train-0", "größer", "x" * 200])
+NAMES = st.sampled_from(["", "main", "train-0", "claim-main", "größer", "x" * 200])
 RESOURCES = st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "rdma/hca", ""])
 DRIVERS = st.sampled_from(["gpu.nvidia.com", "", "tpu.google.com"])
 TOPOLOGY: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
@@ -167,12 +167,14 @@ def plugged(container: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - like
             yield from ((device.resource_name, name) for name in device.device_ids)
 
 
-def claimed(container: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - likewise
+def claimed(container: Any) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401 - likewise
     for resource in (r for d in container.dynamic_resources for r in d.claim_resources):
         if resource.driver_name and resource.device_name:
-            yield resource.driver_name, resource.device_name
+            own = (cdi.name for cdi in resource.cdi_devices)
+            described = (name for name in own if name.endswith(f"-{resource.device_name}"))
+            yield resource.driver_name, resource.device_name, next(described, "")
         elif not resource.driver_name:
-            yield from (("", cdi.name) for cdi in resource.cdi_devices)
+            yield from (("", cdi.name, "") for cdi in resource.cdi_devices)
 
 
 def test_a_message_of_another_kind_is_told_apart(api: descriptor_pool.DescriptorPool) -> None:

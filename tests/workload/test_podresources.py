@@ -11,6 +11,7 @@ from support.kubelet import Claim, Container, Pod, reply
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 NAME = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-gpu-0"
+OTHER = NAME.replace("gpu-0", "gpu-1")
 HOLDER = Holder("research", "train-0", "main")
 REFUSED = "wire type|truncated|a number is missing|decode"
 
@@ -38,15 +39,15 @@ def test_devices_of_plugins() -> None:
 @pytest.mark.parametrize(
     ("claim", "expected"),
     [
-        (Claim("gpu-0"), [("gpu.nvidia.com", "gpu-0")]),
-        (Claim("gpu-0", cdi=(NAME,)), [("gpu.nvidia.com", "gpu-0")]),
-        (Claim(driver="", cdi=(NAME,)), [("", NAME)]),
-        (Claim("tpu-0", driver="tpu.google.com"), [("tpu.google.com", "tpu-0")]),
+        (Claim("gpu-0"), [Given(HOLDER, "gpu.nvidia.com", "gpu-0")]),
+        (Claim("gpu-0", cdi=(OTHER, NAME)), [Given(HOLDER, "gpu.nvidia.com", "gpu-0", NAME)]),
+        (Claim(driver="", cdi=(NAME,)), [Given(HOLDER, "", NAME)]),
+        (Claim("tpu-0", driver="tpu.google.com"), [Given(HOLDER, "tpu.google.com", "tpu-0")]),
         (Claim(), []),
     ],
 )
-def test_claimed_devices(claim: Claim, expected: list[tuple[str, str]]) -> None:
-    assert told(Container(claims=[claim])) == [Given(HOLDER, *names) for names in expected]
+def test_claimed_devices(claim: Claim, expected: list[Given]) -> None:
+    assert told(Container(claims=[claim])) == expected
 
 
 def test_every_container_counts() -> None:

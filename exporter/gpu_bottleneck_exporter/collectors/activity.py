@@ -1,4 +1,4 @@
-"""How well a busy GPU was used: SMs, pipes, DRAM, PCIe and NVLink (GPM, Hopper and later)."""
+"""How well a busy GPU was used: SMs, pipes, DRAM, PCIe, NVLink and C2C (GPM, Hopper and later)."""
 
 from collections.abc import Iterator
 
@@ -15,6 +15,10 @@ _TRAFFIC = {
     "gpu_pcie_transmit_bytes_total": "pcie_transmit",
     "gpu_nvlink_receive_bytes_total": "nvlink_receive",
     "gpu_nvlink_transmit_bytes_total": "nvlink_transmit",
+    "gpu_c2c_receive_bytes_total": "c2c_receive",
+    "gpu_c2c_transmit_bytes_total": "c2c_transmit",
+    "gpu_c2c_data_receive_bytes_total": "c2c_data_receive",
+    "gpu_c2c_data_transmit_bytes_total": "c2c_data_transmit",
 }
 
 FAMILIES = (
@@ -53,6 +57,23 @@ FAMILIES = (
     counter(
         "gpu_nvlink_transmit_bytes_total",
         "Bytes that the GPU sent over all NVLinks (GPM metric 61 x time).",
+    ),
+    counter(
+        "gpu_c2c_receive_bytes_total",
+        "Bytes that the GPU received over NVLink-C2C, that is from the CPU and its memory (GPM "
+        "metric 101 x time). Absent without such links.",
+    ),
+    counter(
+        "gpu_c2c_transmit_bytes_total",
+        "Bytes that the GPU sent over NVLink-C2C (GPM metric 100 x time).",
+    ),
+    counter(
+        "gpu_c2c_data_receive_bytes_total",
+        "Bytes of data among those received, without the protocol's (GPM metric 103 x time).",
+    ),
+    counter(
+        "gpu_c2c_data_transmit_bytes_total",
+        "Bytes of data among those sent, without the protocol's (GPM metric 102 x time).",
     ),
 )
 

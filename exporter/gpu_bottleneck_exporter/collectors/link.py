@@ -20,7 +20,8 @@ FAMILIES = (
     ),
     gauge(
         "gpu_pcie_link_generation",
-        "PCIe generation at which the link runs. Falls when the GPU is idle.",
+        "PCIe generation at which the link runs. Falls when the GPU is idle. This and the three "
+        "below are absent where NVML has a placeholder for a GPU on NVLink-C2C (GB10).",
     ),
     gauge(
         "gpu_pcie_link_generation_max", "Highest PCIe generation that GPU and slot both support."

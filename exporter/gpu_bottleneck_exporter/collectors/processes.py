@@ -10,9 +10,9 @@ FAMILIES = (
     gauge(
         "gpu_processes",
         "Processes that hold a context on the GPU: compute, graphics and MPS, each once (NVML "
-        "running-process lists), except a desktop's (graphics only, in no container and no job). "
-        "Absent if there may be some in other PID namespaces, which are not seen. Read every 10 s: "
-        "the call takes the driver's global lock.",
+        "running-process lists), except a desktop's (graphics only, in no container and no job) "
+        "and the daemons of MPS. Absent if there may be some in other PID namespaces, which are "
+        "not seen. Read every 10 s: the call takes the driver's global lock.",
     ),
 )
 

@@ -13,10 +13,12 @@ FAMILIES = (
         "gpu_workload_info",
         "Constant 1; the owners of the GPU: one series for each owner of the main processes, 8 at "
         "most, and for each container to which the kubelet gave the GPU and that has no process on "
-        "it, 32 at most (polled every 30 s, and at once for a new pod). Pod uid and container id "
+        "it, 32 at most (polled every 30 s, and at once for a new pod); likewise each Slurm job "
+        "to which a prolog gave it, by its files (read every 10 s). Pod uid and container id "
         "come from the processes' cgroups (read every 10 s, later every 30 s), names from the "
-        "links to container logs, the Slurm job from the cgroup or SLURM_JOB_ID, the user from the "
-        "real user id (a number if the host's names are not available). rendezvous is a hash of "
+        "links to container logs, the Slurm job from the cgroup or SLURM_JOB_ID (its SLUID where "
+        "its number is not visible), the user from the real user id (a number if the host's "
+        "names are not available). rendezvous is a hash of "
         "MASTER_ADDR and MASTER_PORT, the same on all GPUs of a distributed job. Labels that do "
         "not apply or are unknown are omitted. While a pod on the GPU has no names, containers "
         "without a process are omitted too: any of them may be this pod's.",

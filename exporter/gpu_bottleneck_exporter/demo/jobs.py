@@ -28,6 +28,9 @@ INPUT = replace(TRAINING, pcie_receive_bytes_per_second=6e9)
 SMALL_KERNELS = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, watts=90)
 _BURN_SECONDS, _STEP_SECONDS = 0.05, 0.042
 """46 % busy: a GPU below 50 % counts as underused (gpu:threshold:underused)."""
+_FETCH_SECONDS, _DECODE_SECONDS = 0.05, 0.04
+"""As much together. Fetching overlaps with the GPU's step, so that it waits for the decoding; and
+two cores have room for a second worker."""
 _FIRST_WORK_SECONDS = 12.0
 """Long enough for a Prometheus that starts at the same time to see it."""
 
@@ -44,7 +47,7 @@ class DemoJob:
 
 def healthy(gpu: VirtualGpu) -> None:
     """Batches are ready before the GPU needs them."""
-    loader = _loader(seconds_per_batch=0.004, ahead=4)
+    loader = _loader(0.004, ahead=4)
     end = 0
     while True:
         loader.next_batch()
@@ -53,8 +56,8 @@ def healthy(gpu: VirtualGpu) -> None:
 
 
 def cpu_preprocessing(gpu: VirtualGpu) -> None:
-    """The worker decodes a batch only on request, and the GPU waits for it."""
-    loader = _loader(seconds_per_batch=_BURN_SECONDS, ahead=0)
+    """One worker fetches and decodes batch after batch: too slowly for the GPU, and alone."""
+    loader = _loader(_DECODE_SECONDS, ahead=1, wait=_FETCH_SECONDS)
     while True:
         loader.next_batch()
         gpu.run(_STEP_SECONDS, INPUT)
@@ -114,18 +117,22 @@ class _Loader:
         return self.batches.get()
 
 
-def _loader(seconds_per_batch: float, ahead: int) -> _Loader:
-    """Start a loader that works `ahead` batches ahead; each costs `seconds_per_batch` of CPU."""
+def _loader(burn_seconds: float, ahead: int, wait: float = 0.0) -> _Loader:
+    """Start a loader that works `ahead` batches ahead.
+
+    Each batch takes its worker `wait` seconds without a CPU and then `burn_seconds` with one.
+    """
     context = multiprocessing.get_context("fork")
     loader = _Loader(context.Semaphore(ahead), context.SimpleQueue())
-    arguments = (loader, seconds_per_batch, os.getpid())
+    arguments = (loader, wait, burn_seconds, os.getpid())
     context.Process(target=_produce, args=arguments, daemon=True).start()
     return loader
 
 
-def _produce(loader: _Loader, seconds_per_batch: float, parent: int) -> None:
+def _produce(loader: _Loader, wait: float, burn_seconds: float, parent: int) -> None:
     die_with_parent(parent)
     while True:
         loader.wanted.acquire()
-        burn(seconds_per_batch)
+        time.sleep(wait)
+        burn(burn_seconds)
         loader.batches.put(bytes(64))

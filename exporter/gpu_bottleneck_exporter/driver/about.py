@@ -24,6 +24,8 @@ class About:
     simulated: bool = False
     sees_all_namespaces: bool = True
     """Whether `Device.processes` also lists processes in other PID namespaces than ours."""
+    daemons: frozenset[str] = frozenset()
+    """The driver's own processes that hold a GPU for others, by name (comm: 15 characters)."""
     error_event: str = "error event"
     """The vendor's name for the events that `Driver.wait_error` returns."""
     down: str = DOWN

@@ -150,6 +150,8 @@ class Memory:
     total_bytes: int | None = None
     used_bytes: int | None = None
     reserved_bytes: int | None = None
+    of_machine: bool = False
+    """Whether the GPU has none of its own: then its processes' memory is what is used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -59,6 +60,30 @@ def read_part(path: Path | str, most: int = MOST_BYTES) -> Part | None:
         descriptor = _open(path)
     except OSError:
         return None
+    return _part(descriptor, most)
+
+
+def read_owned(path: Path | str, most: int) -> str | None:
+    """The text of a regular file that only root or we can have written; None if it is none.
+
+    None also for a link, for a file of more than `most` bytes, and if it cannot be read. Raises
+    NoRoomError.
+    """
+    try:
+        descriptor = _open(path, os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    found = os.fstat(descriptor)
+    others_write = found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH
+    if others_write or not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        return None
+    part = _part(descriptor, most)
+    return part.text if part and part.whole else None
+
+
+def _part(descriptor: int, most: int) -> Part | None:
+    """What `descriptor`, which is closed, holds."""
     try:
         # Not Path.read_bytes, which takes twice as long: thousands of files are read this way.
         text = b""
@@ -82,9 +107,9 @@ def listed(folder: Path | str, most: int) -> tuple[list[str], bool]:
     return names[:most], len(names) <= most
 
 
-def _open(path: Path | str) -> int:
+def _open(path: Path | str, flags: int = 0) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except OSError as error:
         check_room(error)
         raise

@@ -239,7 +239,7 @@ class HostSampler:
         A board's busy time is that of its instances, so neither can wait for the other.
         """
         parents = self._parents
-        return uuid != other and uuid != parents[other] and other != parents[uuid]
+        return uuid != other and uuid != parents.get(other) and other != parents.get(uuid)
 
     def feed(self, uuid: str) -> FeederGroup | None:
         """The feeders of GPU `uuid`."""
@@ -426,7 +426,9 @@ class HostSampler:
         for uuid in gone:
             if self._prescribers:
                 self._prescribers.forget(uuid)
-            for known in (self._readers, self._feedings, self._engaged, self._sought_kin):
+            self._news.forget(uuid)
+            by_gpu = (self._readers, self._feedings, self._engaged, self._sought_kin, self._parents)
+            for known in by_gpu:
                 known.pop(uuid, None)
 
     def _patience(self) -> Patience | None:

@@ -26,7 +26,9 @@ from gpu_bottleneck_exporter.sampling.worker import (
     GpuWorker,
     Outcome,
 )
-from gpu_bottleneck_exporter.settings import KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
+from gpu_bottleneck_exporter.workload.join import NOTHING
 from gpu_bottleneck_exporter.workload.kubelet import (
     UNASKED,
     Condition,
@@ -35,6 +37,7 @@ from gpu_bottleneck_exporter.workload.kubelet import (
     Occupancy,
     Pace,
 )
+from gpu_bottleneck_exporter.workload.users import UserNames
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +122,8 @@ class Sampler:
         self._watch = self._new_watch() if self._wanted else None
         asked = "workload" in self._wanted and "kubelet" not in settings.without
         self._kubelet = self._new_kubelet() if asked else None
+        self._jobs = self._new_jobs() if "workload" in self._wanted else None
+        self._told = [watch for watch in (self._kubelet, self._jobs) if watch is not None]
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._event_thread = threading.Thread(target=self._count_events, name="xid", daemon=True)
 
@@ -126,8 +131,8 @@ class Sampler:
         """Start the threads; returns at once, even without a driver."""
         if self._watch is not None:
             self._watch.start()
-        if self._kubelet is not None:
-            self._kubelet.start()
+        for watch in self._told:
+            watch.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
@@ -138,8 +143,8 @@ class Sampler:
         if self._watch is not None:
             self._watch.stop()
         deadline = time.monotonic() + timeout_seconds
-        if self._kubelet is not None:
-            self._kubelet.stop(timeout_seconds / 2)
+        for watch in self._told:
+            watch.stop(timeout_seconds / 4)
         for worker in self._workers:
             worker.join(max(deadline - time.monotonic(), 0.0))
         for thread in (self._thread, self._event_thread):
@@ -242,8 +247,15 @@ class Sampler:
     def _new_kubelet(self) -> KubeletWatch:
         settings = self._settings
         expected = in_a_pod() or settings.kubelet_socket != KUBELET_SOCKET
-        places = KubeletPaths(settings.kubelet_socket, settings.container_logs, expected)
+        places = KubeletPaths(
+            settings.kubelet_socket, settings.container_logs, settings.cdi, expected
+        )
         return KubeletWatch(places, self._seen, Pace())
+
+    def _new_jobs(self) -> JobFiles:
+        folder = self._settings.job_mapping_dir
+        users = UserNames(self._settings.procfs)
+        return JobFiles(folder, users.of, expected=folder != JOB_MAPPING_DIR)
 
     def _seen(self) -> Occupancy:
         gpus = self._gpus(self._workers, time.monotonic_ns())
@@ -254,10 +266,16 @@ class Sampler:
         return [self._fed(gpu, now_ns) for worker in workers for gpu in worker.snapshots(now_ns)]
 
     def _assigned(self, gpus: Sequence[GpuSnapshot]) -> tuple[GpuSnapshot, ...]:
-        """`gpus` with the kubelet's allocations for those that are up."""
-        if self._kubelet is None or self._driver is None:
+        """`gpus` with the allocations of kubelet and Slurm for those that are up."""
+        if self._jobs is None or self._driver is None:
             return tuple(gpus)
-        found = self._kubelet.assigned([gpu.identity for gpu in gpus], self._driver.named)
+        known = [gpu.identity for gpu in gpus]
+        given = self._kubelet.assigned(known, self._driver.named) if self._kubelet else {}
+        jobs = self._jobs.jobs(known)
+        found = {
+            one.uuid: replace(given.get(one.uuid, NOTHING), jobs=jobs.get(one.uuid, ()))
+            for one in known
+        }
         return tuple(
             replace(gpu, assigned=found[gpu.identity.uuid]) if gpu.up else gpu for gpu in gpus
         )

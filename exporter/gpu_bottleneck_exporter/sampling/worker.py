@@ -39,7 +39,7 @@ from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, OwnDelay, run_delay_ns
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.desktop import without_desktop
+from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
 
 log = logging.getLogger(__name__)
 
@@ -265,8 +265,9 @@ class GpuWorker:
             who.uuid: before.get(who.uuid) or GpuLedger(who, self._driver.system, self._tick_ns)
             for who in (device.identity for device in devices)
         }
-        if self._watch is not None:
-            for uuid in before.keys() - self._ledgers.keys():
+        for uuid in before.keys() - self._ledgers.keys():
+            self._news.forget(uuid)
+            if self._watch is not None:
                 self._watch.forget(uuid)
         self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
 
@@ -409,7 +410,8 @@ class GpuWorker:
         if not isinstance(reading, Processes):
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders
-        return without_desktop(replace(reading, others_hidden=hidden), self._proc)
+        reading = replace(reading, others_hidden=hidden)
+        return without_bystanders(reading, self._proc, self._driver.about.daemons)
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.delegation import made_by_root
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup
+from gpu_bottleneck_exporter.workload.slurmstepd import job_number
 
 SYSFS = Path("/sys")
 _KEPT = 1024
-_SLURM_GROUPS = ("system.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
+_SLURM_GROUPS = ("*.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
 
 
 class Groups:
@@ -35,8 +37,17 @@ class Groups:
             if len(self._known) >= _KEPT:
                 self.forget()
             self._ours = self._ours or read(self._proc / "self/cgroup") or ""
-            self._known[text] = owner_in_cgroup(text, self._ours, self._made_by_root)
+            self._known[text] = self._numbered(text)
         return self._known[text]
+
+    def _numbered(self, text: str) -> Owner:
+        """The owner that `text`, a /proc/PID/cgroup file, names; its job by number if possible."""
+        owner = owner_in_cgroup(text, self._ours, self._made_by_root)
+        job = owner.slurm_job_id
+        if job is None or job.isdecimal():
+            return owner
+        number = job_number(self._proc, self._cgroups, text, job)
+        return replace(owner, slurm_job_id=number or job)
 
     def unit(self, pid: int) -> str:
         """The container id or Slurm job of a process; empty if it is in neither."""

@@ -16,9 +16,13 @@ _CONTAINER = re.compile(r"(?:^|(?<!conmon)[-:])([0-9a-f]{64})(?:\.scope)?$")
 """Folder of a container in any runtime: `<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`,
 `crio-<id>`, `libpod-payload-<id>`. Not that of conmon, which only monitors the container."""
 _SLURM = re.compile(
-    r"(?:^|/)(?:(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]+)/job_([0-9]{1,10})(?:/|$)"
+    r"(?:^|/)(?:(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]+)"
+    r"/(?:job_([0-9]{1,10})|(s[0-9A-HJKMNP-TV-Z]{13}))(?:/|$)"
 )
-"""Cgroup v2, then v1; with `<node>_` or `_<node>` if several slurmd run on one machine."""
+"""Cgroup v2, then v1; with `<node>_` or `_<node>` if several slurmd run on one machine.
+
+Since 26.05 v2 names a job by its SLUID, unless CgroupJobIdPaths is set: Crockford's base 32
+(src/common/sluid.c)."""
 _USERS_OWN = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
 """Below these, users create and name groups themselves."""
 _JOB = re.compile(r"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?:\0|$)")
@@ -35,6 +39,7 @@ class Owner:
     pod_uid: str | None = None
     container_id: str | None = None
     slurm_job_id: str | None = None
+    """Its number; its SLUID where only that is known."""
     user: str | None = None
     rendezvous: str | None = None
     """A hash of the place where the ranks of its job meet."""
@@ -113,7 +118,7 @@ def _place(path: str, around: Sequence[str]) -> _Place:
 
 def _slurm_job(folders: Sequence[str]) -> str | None:
     found = _SLURM.search("/".join(folders))
-    return found[1] if found else None
+    return found[1] or found[2] if found else None
 
 
 def _around(path: str) -> Sequence[str]:

@@ -11,6 +11,8 @@ from gpu_bottleneck_exporter.workload.podresources import Given, Holder
 
 MOST_HOLDERS = 32
 """Per GPU."""
+PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
+"""Namespaces of pods that hold a GPU for those to whom KAI and Run:ai give fractions of it."""
 Named = Callable[[str, str, Sequence[Identity]], Sequence[Identity]]
 """The type of `Driver.named`."""
 
@@ -23,6 +25,8 @@ class Assigned:
     """Containers to which the kubelet gave it."""
     names: Mapping[str, Holder] = field(default_factory=dict)
     """Container names by container id."""
+    jobs: tuple[Owner, ...] = ()
+    """Slurm jobs to which a prolog gave it."""
 
 
 NOTHING = Assigned()
@@ -33,13 +37,16 @@ def holders(
 ) -> dict[str, tuple[Holder, ...]]:
     """Containers to which each of `gpus` was given, by uuid; sorted.
 
-    A device name that fits several GPUs counts for none.
+    A device whose name fits several GPUs is known by its device nodes, or counts for none.
     """
     found: dict[str, set[Holder]] = {}
     for device in devices:
-        matching = named(device.source, device.device, gpus)
-        if len(matching) == 1:
-            found.setdefault(matching[0].uuid, set()).add(device.holder)
+        uuids = {gpu.uuid for gpu in named(device.source, device.device, gpus)}
+        if len(uuids) != 1:
+            matching = (named(device.source, node, gpus) for node in device.nodes)
+            uuids = {gpu.uuid for one in matching for gpu in one}
+        if len(uuids) == 1:
+            found.setdefault(uuids.pop(), set()).add(device.holder)
     return {uuid: tuple(sorted(having)[:MOST_HOLDERS]) for uuid, having in found.items()}
 
 
@@ -48,14 +55,25 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
 
     Names are matched by container id only. That a GPU has one pod and one holder does not make
     them the same, as a process can open a GPU that it was not given. While a pod has no name, any
-    holder may be that pod, so none is added: it would count as a second tenant.
+    holder may be that pod, so none is added: it would count as a second tenant. A placeholder
+    counts only while it is alone: then a fraction was given whose pod has not opened the GPU.
     """
     named = tuple(_named(owner, assigned.names) for owner in owners)
+    named += _unused(named, assigned.jobs)
     # Only owners with a pod uid: a container outside of pods is not the kubelet's, so no holder.
     if any(owner.pod_uid and owner.pod is None for owner in named):
         return named
     seen = {(owner.namespace, owner.pod, owner.container) for owner in named}
-    return (*named, *(Owner(*holder) for holder in assigned.holders if holder not in seen))
+    tenants = tuple(one for one in assigned.holders if one.namespace not in PLACEHOLDERS)
+    holders = tenants if named or tenants else assigned.holders
+    return (*named, *(Owner(*holder) for holder in holders if holder not in seen))
+
+
+def _unused(owners: Sequence[Owner], jobs: Iterable[Owner]) -> tuple[Owner, ...]:
+    """The `jobs` without a process among `owners`; none while any of these may be of such a job."""
+    seen = {owner.slurm_job_id or "" for owner in owners}
+    known = all(number.isdecimal() for number in seen)
+    return tuple(job for job in jobs if known and job.slurm_job_id not in seen)
 
 
 def _named(owner: Owner, names: Mapping[str, Holder]) -> Owner:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Identity
-from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.workload.cdi import device_nodes
 from gpu_bottleneck_exporter.workload.containers import ContainerNames
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, Named, holders
@@ -25,8 +24,12 @@ from gpu_bottleneck_exporter.workload.trouble import (
     KubeletTrouble,
 )
 from gpu_bottleneck_exporter.workload.unary import call
+from gpu_bottleneck_exporter.workload.watch import Watch
 
 log = logging.getLogger(__name__)
+
+_MOST_DESCRIBED = 1024
+"""Devices in an answer whose files are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class KubeletPaths:
 
     socket: Path
     logs: Path
+    cdi: Path
     expected: bool = False
 
 
@@ -100,18 +104,21 @@ class Occupancy:
         return frozenset(owner.container_id for owner in self.owners if owner.container_id)
 
 
-class KubeletWatch:
+class KubeletWatch(Watch):
     """Queries the kubelet periodically, and as soon as a new pod is seen on a GPU."""
 
     def __init__(
         self, places: KubeletPaths, look_at_gpus: Callable[[], Occupancy], pace: Pace
     ) -> None:
         """`look_at_gpus` returns the present owners; it is called from this thread."""
+        super().__init__("kubelet", "polling the kubelet")
         self._places = places
         self._look_at_gpus = look_at_gpus
         self._pace = pace
         self._containers = ContainerNames(places.logs)
         self._names: Mapping[str, Holder] = {}
+        self._nodes: Mapping[str, tuple[str, ...]] = {}
+        """Device nodes by CDI name; a claim's never change."""
         self._answer: Allocations | None = None
         self._answered: tuple[int, int] | None = None
         """The socket from which `_answer` came."""
@@ -123,19 +130,6 @@ class KubeletWatch:
         self._due = 0.0
         self._idle_until = 0.0
         self._retry = pace.first_retry
-        self._news = News()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; returns at once."""
-        self._thread.start()
-
-    def stop(self, timeout_seconds: float) -> None:
-        """Stop the thread; a pending call may outlast `timeout_seconds`."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_seconds)
 
     @property
     def condition(self) -> Condition:
@@ -150,11 +144,8 @@ class KubeletWatch:
         having = holders(answer.devices, gpus, named)
         return {gpu.uuid: Assigned(having.get(gpu.uuid, ()), self._names) for gpu in gpus}
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            with self._news.guarded(log, "polling the kubelet"):  # whatever it says, this goes on
-                self._look()
-            self._stop.wait(self._pace.look if self._socket else self._pace.search)
+    def _pause_seconds(self) -> float:
+        return self._pace.look if self._socket else self._pace.search
 
     def _look(self) -> None:
         if self._is_idle():
@@ -206,8 +197,17 @@ class KubeletWatch:
         except ValueError as error:
             sentence = f"{self._places.socket} sent an invalid answer: {error}"
             raise KubeletTrouble(sentence, UPGRADE) from error
-        self._take(Allocations(at, devices))
+        self._take(Allocations(at, self._described(devices)))
         self._tell(Condition(given=True, trouble=self._containers.trouble()))
+
+    def _described(self, devices: Sequence[Given]) -> tuple[Given, ...]:
+        """`devices` with the nodes of those that are claimed."""
+        names = [device.cdi or device.device for device in devices[:_MOST_DESCRIBED]]
+        folder, known = self._places.cdi, self._nodes
+        self._nodes = {name: known.get(name) or device_nodes(folder, name) for name in names}
+        return tuple(
+            one._replace(nodes=self._nodes.get(one.cdi or one.device, ())) for one in devices
+        )
 
     def _take(self, answer: Allocations) -> None:
         """Accept `answer`, or reject it and query again soon.

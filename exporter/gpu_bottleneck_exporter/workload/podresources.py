@@ -36,6 +36,10 @@ class Given(NamedTuple):
     source: str
     """A device plugin's resource, a DRA driver, or "" for a claim without a driver's name."""
     device: str
+    cdi: str = ""
+    """Its name in CDI's files, if it has another one."""
+    nodes: tuple[str, ...] = ()
+    """Its device nodes, where such a file tells them."""
 
 
 def given(reply: bytes) -> Iterator[Given]:
@@ -55,15 +59,17 @@ def _devices(container: bytes) -> Iterator[tuple[str, str]]:
             yield from ((resource, identity.decode()) for identity in _messages(device, 2))
 
 
-def _claimed(container: bytes) -> Iterator[tuple[str, str]]:
-    """Drivers and names of claimed devices; CDI names if an older kubelet sends no others."""
+def _claimed(container: bytes) -> Iterator[tuple[str, str, str]]:
+    """Drivers, names and CDI names of claimed devices; an older kubelet sends only the last."""
     for dynamic in _messages(container, 5):
         for resource in _messages(dynamic, 4):
             driver, device = _text(resource, 2), _text(resource, 4)
+            names = [_text(cdi, 1) for cdi in _messages(resource, 1)]
             if driver and device:
-                yield driver, device
+                own = (name for name in names if name.endswith(f"-{device}"))
+                yield driver, device, next(own, "")
             elif not driver:
-                yield from (("", _text(cdi, 1)) for cdi in _messages(resource, 1))
+                yield from (("", name, "") for name in names)
 
 
 def _text(message: bytes, number: int) -> str:

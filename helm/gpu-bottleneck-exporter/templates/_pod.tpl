@@ -154,6 +154,10 @@ nodeAffinity:
 - name: GPU_EXPORTER_KUBELET_CONTAINER_LOGS
   value: {{ . }}
 {{- end }}
+{{- with .Values.kubelet.cdiPath }}
+- name: GPU_EXPORTER_KUBELET_CDI
+  value: {{ . }}
+{{- end }}
 {{- end }}
 {{- with include "exporter.without" . }}
 - name: GPU_EXPORTER_WITHOUT
@@ -221,6 +225,11 @@ recursiveReadOnly: IfPossible
   mountPath: {{ . }}
   {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- end }}
+{{- with .Values.kubelet.cdiPath }}
+- name: cdi
+  mountPath: {{ . }}
+  {{- include "exporter.readOnly" $ | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- if eq .Values.gpu.access "privileged" }}
 - name: driver
@@ -253,6 +262,12 @@ recursiveReadOnly: IfPossible
     type: Directory
 {{- with .Values.kubelet.containerLogsPath }}
 - name: container-logs
+  hostPath:
+    path: {{ . }}
+    type: Directory
+{{- end }}
+{{- with .Values.kubelet.cdiPath }}
+- name: cdi
   hostPath:
     path: {{ . }}
     type: Directory

@@ -39,6 +39,9 @@ class Model:
     idle_watts: int = 72
     sm_clock_max_mhz: int = 1980
     memory_clock_mhz: int = 2619
+    pcie: tuple[int, int] = (5, 16)
+    """Generation and width, now and at most."""
+    c2c_links: int = 0
 
 
 H100 = Model()
@@ -55,6 +58,19 @@ A100 = Model(
     memory_clock_mhz=1593,
 )
 """GA100: no GPM, and instantaneous power only."""
+GB10 = Model(
+    name="NVIDIA GB10",
+    architecture=10,
+    gpm=False,
+    memory_bytes=0,
+    reserved_bytes=0,
+    power_limit_watts=140,
+    idle_watts=4,
+    sm_clock_max_mhz=3003,
+    pcie=(1, 1),
+    c2c_links=8,
+)
+"""NVLink-C2C and the machine's memory; its PCIe link is a placeholder."""
 
 
 def create(
@@ -128,8 +144,9 @@ def _describe(record: GpuRecord, index: int, model: Model) -> None:
     clocks = (model.sm_clock_max_mhz, model.sm_clock_max_mhz, model.memory_clock_mhz, 1545)
     for clock, mhz in enumerate(clocks):
         record.clock_mhz[clock] = record.clock_max_mhz[clock] = mhz
-    record.pcie_generation = record.pcie_generation_max = 5
-    record.pcie_width = record.pcie_width_max = 16
+    record.pcie_generation = record.pcie_generation_max = model.pcie[0]
+    record.pcie_width = record.pcie_width_max = model.pcie[1]
+    record.c2c_links = model.c2c_links
     record.memory_total = model.memory_bytes
     record.memory_reserved = model.reserved_bytes
     record.throttle_since_ns = time.monotonic_ns()

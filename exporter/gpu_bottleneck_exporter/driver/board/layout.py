@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x4452414F42555047  # "GPUBOARD"
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 SLOT_NS = 10_000_000
 SLOTS = 2048
 """Slots kept per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
@@ -30,6 +30,8 @@ LANES = (
     "pcie_transmit_bytes",
     "nvlink_receive_bytes",
     "nvlink_transmit_bytes",
+    "c2c_receive_bytes",
+    "c2c_transmit_bytes",
     "energy_uj",
 )
 """What a slot accumulates. `index` is the slot's number, which shows whether it was overwritten."""
@@ -159,6 +161,7 @@ class GpuRecord(ctypes.Structure):
         ("remap_pending", ctypes.c_uint32),
         ("remap_failed", ctypes.c_uint32),
         ("pcie_replays", ctypes.c_uint32),
+        ("c2c_links", ctypes.c_uint32),
         ("power_default_limit_mw", ctypes.c_uint32),
         ("no_power_average", ctypes.c_uint32),
         ("event_reasons", ctypes.c_uint64),

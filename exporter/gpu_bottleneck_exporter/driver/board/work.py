@@ -26,6 +26,8 @@ class Work:
     pcie_transmit_bytes_per_second: float = 1e8
     nvlink_receive_bytes_per_second: float = 0.0
     nvlink_transmit_bytes_per_second: float = 0.0
+    c2c_receive_bytes_per_second: float = 0.0
+    c2c_transmit_bytes_per_second: float = 0.0
     watts: float = 420.0
 
     def per_nanosecond(self) -> tuple[float, ...]:
@@ -45,5 +47,7 @@ class Work:
             self.pcie_transmit_bytes_per_second / 1e9,
             self.nvlink_receive_bytes_per_second / 1e9,
             self.nvlink_transmit_bytes_per_second / 1e9,
+            self.c2c_receive_bytes_per_second / 1e9,
+            self.c2c_transmit_bytes_per_second / 1e9,
             self.watts / 1e3,
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml import fields
+from gpu_bottleneck_exporter.driver.nvml.coherence import is_placeholder
 from gpu_bottleneck_exporter.driver.nvml.fields import FieldReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.parts import Common, Parts
@@ -194,7 +195,10 @@ class NvmlDevice(Common):
             )
         ]
         parts.require(*values)
-        return Link(*values)
+        link = Link(*values)
+        if is_placeholder(link) and self._is_coherent():
+            return Link(replays=link.replays)
+        return link
 
 
 def _hertz(megahertz: Mapping[str, int]) -> dict[str, float]:

@@ -51,7 +51,9 @@ class XidEvents:
         Raises DriverError if a GPU that has XIDs cannot be registered; its readings go on.
         """
         with self._lock:
-            self._handles[_address(handle)] = index
+            if self._handles.get(_address(handle)) != index:  # reopening it may give another one
+                others = {at: of for at, of in self._handles.items() if of != index}
+                self._handles = others | {_address(handle): index}
             chosen = self._set
             if chosen is None or index in chosen.registered or self._refusals.stands(index):
                 return

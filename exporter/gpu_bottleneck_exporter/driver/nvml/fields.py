@@ -15,6 +15,8 @@ import pynvml
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
 
 MEMORY_TEMPERATURE = 82
+C2C_LINKS = 170
+"""Number of NVLink-C2C links; NCCL reads it too (8 on a GB10)."""
 POWER_AVERAGE = 185
 """Mean power over a second; Turing and GA100 do not have it."""
 TEMPERATURE_LIMIT_SHUTDOWN = 193

@@ -11,11 +11,12 @@ import ctypes
 import math
 import struct
 import time
+from collections.abc import Sequence
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
-from gpu_bottleneck_exporter.driver.protocol import DriverError
+from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity
 
 MINIMUM_INTERVAL_NS = 200_000_000
@@ -26,6 +27,12 @@ MAXIMUM_INTERVAL_NS = 10_000_000_000
 _GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM = 1, 2, 3, 10
 _PIPES = {5: "tensor", 11: "fp64", 12: "fp32", 13: "fp16", 4: "int"}
 _RATES = {20: "pcie_transmit", 21: "pcie_receive", 60: "nvlink_receive", 61: "nvlink_transmit"}
+_C2C_RATES = {
+    100: "c2c_transmit",
+    101: "c2c_receive",
+    102: "c2c_data_transmit",
+    103: "c2c_data_receive",
+}
 _IDS = (_GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM, *_PIPES, *_RATES)
 """Read in one call into an array of our own: the binding's has room for all metrics, 19 kB."""
 _MIB = 1024 * 1024
@@ -34,8 +41,6 @@ _HEAD = struct.Struct("=II2Q")
 """nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
 _METRIC = struct.Struct("=IId24x")
 """nvmlGpmMetric_t: metric id, return code, value, and three names that are not used."""
-# Preset to an error, so that an entry that the driver leaves untouched is not taken for a value.
-_UNANSWERED = b"".join(_METRIC.pack(m, pynvml.NVML_ERROR_UNKNOWN, math.nan) for m in _IDS)
 
 
 class GpmReader:
@@ -59,8 +64,6 @@ class GpmReader:
             calls.ask(pynvml.nvmlGpmSampleFree, self._old)
             raise
         self._old_at_ns: int | None = None
-        self._buffer = ctypes.create_string_buffer(_HEAD.size + len(_UNANSWERED))
-        self._metrics = memoryview(self._buffer).cast("B")[_HEAD.size :]
 
     def close(self) -> None:
         """Free both samples."""
@@ -68,9 +71,10 @@ class GpmReader:
             with contextlib.suppress(DriverError):
                 self._calls.ask(pynvml.nvmlGpmSampleFree, sample)
 
-    def read(self) -> Activity | None:
+    def read(self, *, coherent: bool = False) -> Activity | None:
         """Means since the last reading; None until there are two samples far enough apart.
 
+        `coherent`: with the traffic over NVLink-C2C, which drivers before 575 do not know.
         Raises Unsupported, DeviceLost or DriverError.
         """
         now = time.monotonic_ns()
@@ -82,7 +86,10 @@ class GpmReader:
         if interval < MINIMUM_INTERVAL_NS:
             return None
         self._sample(self._new)
-        values = self._compare()
+        values = self._compare(_IDS)
+        if coherent:
+            with contextlib.suppress(Unsupported):
+                values |= self._compare(tuple(_C2C_RATES))
         self._old, self._new = self._new, self._old
         self._old_at_ns = now
         # After a series of failures: minutes booked at once would look like a rate above one.
@@ -94,18 +101,20 @@ class GpmReader:
         else:
             self._calls.ask(pynvml.nvmlGpmMigSampleGet, self._handle, self._instance, sample)
 
-    def _compare(self) -> dict[int, float]:
+    def _compare(self, ids: Sequence[int]) -> dict[int, float]:
         addresses = [
             ctypes.cast(sample, ctypes.c_void_p).value for sample in (self._old, self._new)
         ]
-        _HEAD.pack_into(self._buffer, 0, _VERSION, len(_IDS), *addresses)
-        self._metrics[:] = _UNANSWERED
-        code = self._calls.code("nvmlGpmMetricsGet", self._buffer)
+        # Preset to an error: an entry that the driver leaves untouched is no value.
+        unanswered = [_METRIC.pack(metric, pynvml.NVML_ERROR_UNKNOWN, math.nan) for metric in ids]
+        head = _HEAD.pack(_VERSION, len(ids), *addresses)
+        buffer = ctypes.create_string_buffer(b"".join([head, *unanswered]))
+        code = self._calls.code("nvmlGpmMetricsGet", buffer)
         if code != pynvml.NVML_SUCCESS:
             raise driver_error(code, "nvmlGpmMetricsGet")
         return {
             metric: value
-            for metric, result, value in _METRIC.iter_unpack(self._metrics)
+            for metric, result, value in _METRIC.iter_unpack(buffer.raw[_HEAD.size : -1])
             if result == pynvml.NVML_SUCCESS
         }
 
@@ -122,7 +131,7 @@ def _activity(values: dict[int, float], interval_ns: int) -> Activity:
         pipes={name: ratio[metric] for metric, name in _PIPES.items() if metric in ratio},
         traffic_bytes={
             name: values[metric] * _MIB * seconds
-            for metric, name in _RATES.items()
+            for metric, name in (_RATES | _C2C_RATES).items()
             if metric in values
         },
     )

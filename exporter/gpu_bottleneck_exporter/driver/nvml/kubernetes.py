@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
 
 _RESOURCES = "nvidia.com/"
 """Covers `gpu`, `gpu.shared`, and MIG profiles such as `mig-1g.10gb`."""
@@ -18,6 +20,11 @@ _NODE = re.compile(r"nvidia([0-9]{1,4})(?:/gi([0-9]{1,4}))?(?:/vgpu[0-9]+)?")
 _CLAIMED = re.compile(r"(?:k8s\.gpu\.nvidia\.com/(?:device=|claim=[0-9a-f-]{36}-))?(gpu-.+)")
 """A claimed device: a name, or CDI's `k8s.gpu.nvidia.com/claim=<claim's uid>-<name>`."""
 _NUMBERED = re.compile(r"gpu-([0-9]{1,4})(?:-mig-(.+))?")
+"""The minor of the device node, in all versions of the DRA driver since the first, 25.3.0."""
+_CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]{1,5})")
+MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
+"""Which GPU instance a capability's device node stands for; the same as long as the driver runs."""
+_MIG_MINOR = re.compile(r"^gpu([0-9]+)/gi([0-9]+)/(?:ci[0-9]+/)?access ([0-9]+)$", re.MULTILINE)
 _PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
 
 
@@ -37,17 +44,28 @@ def _plain(device: str, gpus: Sequence[Identity]) -> list[Identity]:
     return _by_uuid(_REPLICA.sub("", device), gpus)
 
 
+def _by_capability(capability: str, gpus: Sequence[Identity]) -> list[Identity]:
+    if not _instances:
+        lines = _MIG_MINOR.findall(read(MIG_MINORS, MANY_BYTES) or "")
+        _instances.update({number: (minor, instance) for minor, instance, number in lines})
+    place = _instances.get(capability)
+    return [gpu for gpu in gpus if place == (str(gpu.minor), str(gpu.gpu_instance))]
+
+
+_instances: dict[str, tuple[str, str]] = {}
+"""What `MIG_MINORS` says, by the capability's number."""
+
+
 def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    if capability := _CAPABILITY.fullmatch(device):
+        return _by_capability(capability[1], gpus)
     name = _CLAIMED.fullmatch(device)
     if name is None:
         return []
     numbered = _NUMBERED.fullmatch(name[1])
     if numbered is None:
         return _by_uuid(name[1], gpus)
-    # Older versions of NVIDIA's DRA driver number GPUs by the driver's index, newer ones by the
-    # device node: trust the number only where both agree.
-    number = int(numbered[1])
-    of_gpu = [gpu for gpu in gpus if gpu.index == number == gpu.minor]
+    of_gpu = [gpu for gpu in gpus if gpu.minor == int(numbered[1])]
     if numbered[2] is None:
         return [gpu for gpu in of_gpu if gpu.parent_uuid is None]
     return _by_profile(_PLACEMENT.sub("", numbered[2]), of_gpu)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pynvml
 
+from gpu_bottleneck_exporter.driver.nvml.coherence import C2cLinks, machine_memory
 from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.protocol import CONCERNS_ALL, DriverError, Unsupported
@@ -14,6 +16,7 @@ from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, 
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 
 T = TypeVar("T")
+_C2C = "NVLink-C2C"
 
 # Version 2 first: both return the same, but from driver 530 to 535.98 version 3 wrote a longer
 # structure than the binding's.
@@ -124,6 +127,8 @@ class Common:
         self._whole = handle if parent is None else parent
         self._parts = Parts(calls)
         self._gpm: GpmReader | None = None
+        self._c2c = C2cLinks(calls, self._whole)
+        self._coherent = False
 
     @property
     def trouble(self) -> DriverError | None:
@@ -145,15 +150,17 @@ class Common:
         self._begin()
         if self._gpm is None:
             self._gpm = GpmReader(self._calls, self._whole, self.identity.gpu_instance)
-        return self._gpm.read()
+        return self._gpm.read(coherent=self._is_coherent())
 
     def memory(self) -> Memory:
-        """Memory from nvmlDeviceGetMemoryInfo. Raises Unsupported on GPUs with unified memory."""
+        """Memory from nvmlDeviceGetMemoryInfo, or the machine's if the GPU has none of its own."""
         parts = self._begin()
         info = parts.ask(pynvml.nvmlDeviceGetMemoryInfo, self._handle, pynvml.nvmlMemory_v2)
         if info is not None:
             return Memory(int(info.total), int(info.used), int(info.reserved))
         info = parts.ask(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
+        if info is None and parts.trouble is None and self._is_coherent():
+            return machine_memory()
         parts.require(info)
         assert info is not None  # noqa: S101 - `require` has just said so
         return Memory(int(info.total), int(info.used))
@@ -172,6 +179,15 @@ class Common:
         return Processes(
             tuple(Process(pid, used, pid not in computing) for pid, used in found.items())
         )
+
+    def _is_coherent(self) -> bool:
+        """Whether it hangs on NVLink-C2C. No reading fails because this is not known."""
+        refusals = self._parts.refusals
+        if not self._coherent and not refusals.stands(_C2C):
+            with contextlib.suppress(DriverError):
+                self._coherent = self._c2c.read() > 0
+            refusals.refused(_C2C)  # few GPUs do: retry now and then
+        return self._coherent
 
     def _begin(self) -> Parts:
         self._parts.trouble = None

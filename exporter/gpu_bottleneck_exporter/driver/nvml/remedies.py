@@ -66,6 +66,7 @@ def remedy(cause: str) -> str:
 NVIDIA = About(
     "NVIDIA",
     sees_all_namespaces=False,
+    daemons=frozenset({"nvidia-cuda-mps"}),  # nvidia-cuda-mps-control and nvidia-cuda-mps-server
     error_event="XID",
     down=OF_DOWN,
     hung=OF_ERRORS["hung"],

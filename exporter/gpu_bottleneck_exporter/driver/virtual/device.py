@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
@@ -17,6 +18,7 @@ from gpu_bottleneck_exporter.driver.board.layout import (
     THROTTLE_REASONS,
     throttled_ns,
 )
+from gpu_bottleneck_exporter.driver.nvml.coherence import is_placeholder, machine_memory
 from gpu_bottleneck_exporter.driver.protocol import DeviceLost, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import (
     EMPTY_RING,
@@ -45,7 +47,10 @@ _MINIMUM_INTERVAL_NS = 200_000_000
 _PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
 _LIMITS = ("slowdown", "shutdown", "max_operating")
 _ERRORS = ("corrected", "uncorrected")
-_TRAFFIC = ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
+_WAYS = ("receive", "transmit")
+_TRAFFIC = {f"{link}_{way}": f"{link}_{way}_bytes" for link in ("pcie", "nvlink") for way in _WAYS}
+_C2C = {f"{link}_{way}": f"c2c_{way}_bytes" for link in ("c2c", "c2c_data") for way in _WAYS}
+"""Lanes of what is counted: without a protocol, all of it is data."""
 
 
 @dataclass(slots=True)
@@ -67,6 +72,7 @@ class VirtualDevice:
         self._gpu = gpu
         self._record = gpu.record
         self._parent = board.gpus[gpu.record.parent].record
+        self._coherent = bool(self._parent.c2c_links)
         self._marks = {"busy_ns": 0, "memory_ns": 0}
         self._before: tuple[int, list[int]] | None = None
 
@@ -145,7 +151,8 @@ class VirtualDevice:
         if not before:
             return None
         interval = now - before[0]
-        return _activity([new - old for new, old in zip(sums, before[1], strict=True)], interval)
+        done = [new - old for new, old in zip(sums, before[1], strict=True)]
+        return _activity(done, interval, _TRAFFIC | _C2C if self._coherent else _TRAFFIC)
 
     def power(self) -> Power:
         """Mean power of the last second, the limit, and energy since the board was created."""
@@ -204,6 +211,8 @@ class VirtualDevice:
     def memory(self) -> Memory:
         """Total, used by living processes, reserved."""
         self.guard("DeviceGetMemoryInfo")
+        if not self._record.memory_total:
+            return machine_memory()
         used = sum(process.used_bytes or 0 for process in self._holders())
         return Memory(self._record.memory_total, used, self._record.memory_reserved)
 
@@ -221,7 +230,8 @@ class VirtualDevice:
     def link(self) -> Link:
         """The PCIe link."""
         self._whole("DeviceGetCurrPcieLinkGeneration")
-        return Link(*(getattr(self._record, f"pcie_{part.name}") for part in fields(Link)))
+        link = Link(*(getattr(self._record, f"pcie_{part.name}") for part in fields(Link)))
+        return Link(replays=link.replays) if self._coherent and is_placeholder(link) else link
 
     def processes(self) -> Processes:
         """Living processes with a context, those of the MIG instances included."""
@@ -274,7 +284,7 @@ def is_mig(gpu: VirtualGpu) -> bool:
     return bool(gpu.record.kind)
 
 
-def _activity(amounts: list[int], interval_ns: int) -> Activity:
+def _activity(amounts: list[int], interval_ns: int, traffic: Mapping[str, str]) -> Activity:
     def ratio(lane: str) -> float:
         return min(amounts[LANE[lane]] / interval_ns, 1.0)
 
@@ -285,5 +295,5 @@ def _activity(amounts: list[int], interval_ns: int) -> Activity:
         sm_occupancy=ratio("sm_occupancy_ns"),
         dram_active=ratio("dram_ns"),
         pipes={pipe: ratio(f"{pipe}_ns") for pipe in _PIPES},
-        traffic_bytes={name: amounts[LANE[f"{name}_bytes"]] for name in _TRAFFIC},
+        traffic_bytes={name: amounts[LANE[lane]] for name, lane in traffic.items()},
     )

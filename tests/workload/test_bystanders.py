@@ -1,0 +1,98 @@
+"""A desktop and the driver's daemons are nobody's job; who draws or computes in one is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
+from gpu_bottleneck_exporter.driver.readings import Process, Processes
+from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
+from support.trees import lay
+from support.waiting import until
+
+POD = "/kubepods/burstable/pod2c48913c-b29f-11e7-9350-020968147796/" + "c" * 64
+
+
+def left(proc: Path, *, draws_only: bool, group: str | None) -> bool:
+    """Whether a process of that control group counts; None: it cannot be read."""
+    if group is not None:
+        lay(proc, {"7/cgroup": f"0::{group}\n"})
+    reading = Processes((Process(7, 2**30, draws_only),), others_hidden=True)
+    found = without_bystanders(reading, proc, ())
+    assert found.others_hidden
+    return bool(found.processes)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "/user.slice/user-1000.slice/session-2.scope",
+        "/user.slice/user-1000.slice/user@1000.service/app.slice/app-browser.scope",
+        "/system.slice/gdm.service",
+        "/",
+    ],
+)
+def test_a_desktop_holds_nothing(group: str, tmp_path: Path) -> None:
+    assert not left(tmp_path, draws_only=True, group=group)
+    assert left(tmp_path, draws_only=False, group=group), "it computes"
+
+
+@pytest.mark.parametrize(
+    "group", [POD, f"/docker/{'d' * 64}", "/system.slice/slurmstepd.scope/job_7/step_0", None]
+)
+def test_who_draws_in_a_job_holds_it(group: str | None, tmp_path: Path) -> None:
+    assert left(tmp_path, draws_only=True, group=group)
+
+
+SERVER = "nvidia-cuda-mps-server"
+CONTROL = "nvidia-cuda-mps-control"
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with programs of these names that everybody may run."""
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    for name in (SERVER, "python"):
+        shutil.copy("/bin/sleep", tmp_path / name)
+    for name in (CONTROL, "control"):
+        shutil.copy("/bin/sh", tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
+@pytest.mark.parametrize(
+    ("parent", "server", "kept"),
+    [
+        ((CONTROL, 0), (SERVER, 0), 0),
+        ((CONTROL, 0), (SERVER, 54321), 0),
+        ((CONTROL, 54321), (SERVER, 54321), 1),
+        (("control", 0), (SERVER, 54321), 1),
+        ((CONTROL, 0), ("python", 0), 1),
+    ],
+    ids=["root's", "as its client", "a user's own", "of another program", "another program"],
+)
+def test_roots_daemons_of_the_driver_hold_nothing(
+    parent: tuple[str, int], server: tuple[str, int], kept: int, programs: Path
+) -> None:
+    """Real processes, each with its user: a daemon, and a server that it started."""
+    (shell, by), (name, user) = parent, server
+    program = programs / name
+    become = "" if by == user else f"{shutil.which('setpriv')} --reuid {user} "
+    script = f"{become}{program} 600 & echo $!; wait"
+    started = subprocess.Popen(
+        [programs / shell, "-c", script], stdout=subprocess.PIPE, user=by, text=True
+    )
+    with started as daemon:
+        assert daemon.stdout is not None
+        pid = int(daemon.stdout.readline())
+        until(lambda: Path(f"/proc/{pid}/exe").readlink() == program, "the server")
+        found = without_bystanders(Processes((Process(pid),)), Path("/proc"), NVIDIA.daemons)
+        os.kill(pid, signal.SIGKILL)
+    assert len(found.processes) == kept

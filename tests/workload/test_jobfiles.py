@@ -1,0 +1,126 @@
+"""Files of a prolog, in both conventions: whose word they are, and which GPU each means."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
+from gpu_bottleneck_exporter.workload.join import Assigned, joined
+from support.trees import lay
+from support.waiting import PATIENCE_SECONDS, until
+
+GPU, OTHER = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", "GPU-5f3a9c11-1111-2222-3333-444444444444"
+MIG = "MIG-aaaaaaaa-0d5e-5a5f-8c0f-000000000001"
+PART = Identity(1, MIG, None, None, None, "1g.10gb", OTHER, 9, minor=1)
+GPUS = (Identity(0, GPU, minor=0), Identity(1, OTHER, minor=1), PART)
+PAUSE = 0.02
+OF_SEVEN = Owner(slurm_job_id="7", user="user 1000")
+
+
+class Site:
+    """A folder that a prolog writes, and who reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = JobFiles(folder, "user {}".format, expected=True, pause_seconds=PAUSE)
+
+    def prolog(self, name: str, text: str) -> Path:
+        lay(self.folder, {name: text})
+        return self.folder / name
+
+    def jobs(self, uuid: str = GPU) -> tuple[Owner, ...]:
+        return self.files.jobs(GPUS).get(uuid, ())
+
+    def shows(self, *jobs: Owner, uuid: str = GPU) -> None:
+        until(lambda: self.jobs(uuid) == jobs, lambda: f"{jobs}, not {self.jobs(uuid)}")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    found = Site(tmp_path / "gpustat")
+    found.files.start()
+    yield found
+    found.files.stop(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "uuid"),
+    [("0", GPU), (GPU, GPU), (GPU.upper(), GPU), ("1", OTHER), ("1.9", MIG), (MIG, MIG)],
+)
+def test_a_file_names_its_gpu(name: str, uuid: str, site: Site) -> None:
+    site.prolog(name, "7 1000\n")
+    site.shows(OF_SEVEN, uuid=uuid)
+    assert set(site.files.jobs(GPUS)) == {uuid}
+
+
+def test_a_file_has_a_job_in_each_line(site: Site) -> None:
+    site.prolog("0", "12\nno number\n7 1000\r\n0 0\n12345678901\n 8\t9 10\n")
+    site.shows(Owner(slurm_job_id="12"), OF_SEVEN)
+
+
+def test_an_allocation_ends_with_its_file(site: Site) -> None:
+    file = site.prolog("0", "7 1000\n")
+    site.shows(OF_SEVEN)
+    file.write_text("8 1000\n")
+    site.shows(Owner(slurm_job_id="8", user="user 1000"))
+    file.unlink()
+    site.shows()
+
+
+def test_what_a_user_can_have_written_is_not_read(site: Site, tmp_path: Path) -> None:
+    written = lay(tmp_path, {"elsewhere": "9 1000\n"}) / "elsewhere"
+    site.folder.mkdir()
+    (site.folder / "0").symlink_to(written)
+    (site.folder / GPU).mkdir()
+    os.mkfifo(site.folder / OTHER)
+    site.prolog("1.9", "9 1000\n" * 1000)
+    site.prolog("1", "9 1000\n").chmod(0o666)
+    if os.getuid() == 0:
+        os.chown(site.prolog(MIG, "9 1000\n"), 54321, 54321)
+    site.prolog(f"{GPU.lower()}", "7 1000\n")
+    until(lambda: set(site.files.jobs(GPUS)) == {GPU}, "that only root's file counts")
+    site.shows(OF_SEVEN)
+
+
+def test_a_number_that_may_be_two_gpus_is_none() -> None:
+    swapped = (Identity(0, GPU, minor=1), Identity(1, OTHER, minor=0))
+    files = JobFiles(Path(), str)
+    files._jobs = {"0": (OF_SEVEN,)}
+    assert files.jobs(swapped) == {}
+
+
+def test_a_folder_that_is_missing_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path / "gpustat")
+    site.files.start()
+    said = f"no jobs of a prolog: {site.folder}: No such file or directory"
+    until(lambda: said in caplog.text, "that it is logged")
+    site.prolog("0", "7 1000\n")
+    site.shows(OF_SEVEN)
+    site.files.stop(PATIENCE_SECONDS)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("owners", "told"),
+    [
+        ((), (OF_SEVEN,)),
+        ((Owner(slurm_job_id="7", user="user 1000"),), ()),
+        ((Owner(slurm_job_id="8"),), (OF_SEVEN,)),
+        ((Owner(user="user 1000"),), ()),
+        ((Owner(slurm_job_id="8"), Owner(slurm_job_id="sEKNKTV3WPV500")), ()),
+    ],
+    ids=["nobody", "itself", "another job", "perhaps itself", "perhaps itself, by SLUID"],
+)
+def test_a_job_is_told_of_beside_others_that_it_cannot_be(
+    owners: tuple[Owner, ...], told: tuple[Owner, ...]
+) -> None:
+    assert joined(owners, Assigned(jobs=(OF_SEVEN,))) == (*owners, *told)
