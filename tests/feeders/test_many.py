@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from gpu_bottleneck_exporter.feeders import crowd
 from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.host.room import room
 from gpu_bottleneck_exporter.sampling.host import HostSampler
 from support.children import Parent
@@ -173,18 +174,19 @@ def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
     with watched(1, 2, proc=tmp_path) as watch:
         until(lambda: watch.feeding("a") and watch.feeding("b"), "both")
         (tmp_path / "2/stat").write_text(GARBAGE)
-        until(lambda: any("of b" in line for line in caplog.messages), "the fault of one")
         since = time.monotonic_ns()
 
-        def moments() -> int:
-            found = watch.feeders("a", since, time.monotonic_ns())
-            return sum(found.main.values()) if found else 0
+        def mains(uuid: str) -> Mapping[State, int]:
+            found = watch.feeders(uuid, since, time.monotonic_ns())
+            return found.main if found else {}
 
-        until(lambda: moments() > 20, "looks at the other")
-        faults = [line for line in caplog.records if line.levelno >= logging.WARNING]
-        assert len(faults) <= 4
+        until(lambda: mains("b").get(State.GONE), "that nothing is known of one")
+        until(lambda: sum(mains("a").values()) > 20, "looks at the other")
+        assert State.GONE not in mains("a")
+        assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
         (tmp_path / "2/stat").write_text(STAT)
-        until(lambda: watch.feeders("b", since, time.monotonic_ns()), "that it works again")
+        since = time.monotonic_ns()
+        until(lambda: mains("b").keys() - {State.GONE}, "that it works again")
 
 
 def test_shares_are_of_what_is_spent_in_all() -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.feeders import stretch
+from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
+from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, environment
 from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.sampling.host import HostSampler
@@ -102,6 +105,22 @@ def test_a_process_whose_memory_does_not_answer_holds_nobody_up() -> None:
         assert waits_on(one.pid, polls) is None
         until(lambda: command_line(PROC, os.getpid()).text, "our own, which answers")
     until(lambda: not module.aside._held_up, "the end of who was left behind")
+
+
+def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a thread of the process holds the lock of its memory for ever."""
+    gate = threading.Event()
+    monkeypatch.setattr(stretch, "aside", Aside(patience_seconds=0.05))
+    with program("ready(); told()") as one:
+        member = Member(PROC, one.pid)
+        exact = stretch.private_bytes(PROC, member)
+        monkeypatch.setattr(
+            stretch, "read", lambda path: gate.wait() if path.name == "smaps_rollup" else read(path)
+        )
+        bound = stretch.private_bytes(PROC, member)
+        gate.set()
+        assert exact
+        assert bound, "from what is resident"
 
 
 @pytest.mark.usefixtures("usual_patience")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.wire import Ends, Verdict, Wire
-from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
 from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
@@ -264,8 +264,7 @@ class Closer:
     def _list_children(self) -> list[int]:
         """Waits of the first thread and of those that moved lately."""
         if not self.threads.moving and self._pid in self._lists and len(self._lists) == 1:
-            text = self._lists[self._pid].read()
-            return list(map(int, text.split())) if text else []
+            return numbers(self._lists[self._pid].read() or b"") or []
         tids = {self._pid, *self.threads.moving}
         for tid in self._lists.keys() - tids:
             self._lists.pop(tid).close()
@@ -274,7 +273,7 @@ class Closer:
             if tid not in self._lists:
                 path = self._proc / str(self._pid) / "task" / str(tid) / "children"
                 self._lists[tid] = KeptFile(path)
-            found += map(int, (self._lists[tid].read() or b"").split())
+            found += numbers(self._lists[tid].read() or b"") or ()
         return found
 
     def _serves(self, wait: Wait, verdicts: Mapping[int, Verdict]) -> bool:

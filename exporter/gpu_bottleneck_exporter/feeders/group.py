@@ -472,8 +472,8 @@ class FeederGroup:
             if not self.follows_all:
                 return self.workers[pid].reader.ended
             return self.workers[pid].state() is State.GONE
-        stat = read(self._proc / str(pid) / "stat")
-        return stat is not None and classify(parse_stat(stat.encode()).state, None) is State.GONE
+        stat = parse_stat(read(self._proc / str(pid) / "stat"))
+        return stat is not None and classify(stat.state, None) is State.GONE
 
     def _is_helper(self, pid: int) -> bool:
         """Whether the process is multiprocessing's forkserver or resource tracker.
@@ -481,8 +481,8 @@ class FeederGroup:
         Workers have their forkserver's command line, but it for a parent.
         """
         command = command_line(self._proc, pid).text
-        stat = read(self._proc / str(pid) / "stat")
-        if not stat or parse_stat(stat.encode()).parent not in self.mains:
+        stat = parse_stat(read(self._proc / str(pid) / "stat"))
+        if not stat or stat.parent not in self.mains:
             return False
         return any(f"from multiprocessing.{name} import main" in command for name in _HELPERS)
 

@@ -27,10 +27,10 @@ def job_keys(proc: Path, pid: int, groups: Groups) -> set[Key]:
 
 
 def _siblings(proc: Path, pid: int) -> Key | None:
-    command, stat = command_line(proc, pid), read(proc / str(pid) / "stat")
+    command, stat = command_line(proc, pid), parse_stat(read(proc / str(pid) / "stat"))
     if not command.text or not stat:
         return None
-    parent = parse_stat(stat.encode()).parent
+    parent = stat.parent
     # Of two that are cut it is not known whether they are the same.
     forked = command.whole and command == command_line(proc, parent)
     spawned = any(words in command.text for words in _SPAWNED)

@@ -137,6 +137,5 @@ class KinFinder:
 
     def _stat(self, pid: int) -> Stat | None:
         if pid not in self._stats:
-            text = read(self._proc / str(pid) / "stat")
-            self._stats[pid] = parse_stat(text.encode()) if text else None
+            self._stats[pid] = parse_stat(read(self._proc / str(pid) / "stat"))
         return self._stats[pid]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.closer import Closer
 from gpu_bottleneck_exporter.feeders.patience import Patience
-from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader, State
 
 
@@ -133,7 +133,7 @@ class Member:
         text = self._children.read() or b""
         if text == self._known_children:
             return False
-        if not all(known(int(pid)) for pid in text.split()):
+        if not all(known(pid) for pid in numbers(text) or ()):
             return True
         self._known_children = text
         return False
@@ -145,7 +145,7 @@ class Member:
         text = self._children.read()
         if text is None or not self._children.whole:
             return None
-        return [int(pid) for pid in text.split()]
+        return numbers(text)
 
     def forget_children(self) -> None:
         """Drop the cached children: the known pids changed."""

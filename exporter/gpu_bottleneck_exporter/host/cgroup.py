@@ -205,8 +205,8 @@ def _paths(text: str) -> Mapping[str, str]:
     """Path by controller; the v2 hierarchy has the empty name."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        for controller in controllers.split(",") if path else ():
             found[controller] = path
     return found
 

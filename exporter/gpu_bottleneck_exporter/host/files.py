@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from gpu_bottleneck_exporter.host.room import room
 
@@ -33,6 +35,29 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
 
 class NoRoomError(Exception):
     """No more files can be opened. Not an OSError, as it says nothing about the file itself."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def understood(parse: Callable[P, T]) -> Callable[P, T | None]:
+    """`parse`, which returns None for a text that is not what the kernel writes."""
+
+    @wraps(parse)
+    def parsed(*arguments: P.args, **named: P.kwargs) -> T | None:
+        try:
+            return parse(*arguments, **named)
+        except (ValueError, IndexError):
+            return None
+
+    return parsed
+
+
+@understood
+def numbers(text: str | bytes) -> list[int]:
+    """The decimal numbers of which `text` consists."""
+    return [int(word) for word in text.split()]
 
 
 class Part(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.files import KeptFile, Part, read, read_part
+from gpu_bottleneck_exporter.host.files import KeptFile, Part, read, read_part, understood
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
@@ -92,8 +92,10 @@ class Io(NamedTuple):
     """Calls of write and its kin, on files and pipes; sends on sockets do not count."""
 
 
-def parse_stat(text: bytes) -> Stat:
-    """Parse the text of a stat file. Raises ValueError if it is not one."""
+@understood
+def parse_stat(text: str | bytes | None) -> Stat:
+    """Parse the text of a stat file; None if it is not one."""
+    text = text.encode() if isinstance(text, str) else text or b""
     fields = text[text.rindex(b")") + 2 :].split(None, _LAST_FIELD)
     return Stat(
         fields[_STATE].decode(),
@@ -214,7 +216,7 @@ class ProcessReader:
         text = None if self._gone else self._stat.read()
         if text and text == self._text:
             return self._parsed
-        stat = parse_stat(text) if text else None
+        stat = parse_stat(text)
         if stat is None or self.started_ticks not in (None, stat.started_ticks):
             self._gone = True
             return None
@@ -252,6 +254,7 @@ class ProcessReader:
         )  # again: it may have fallen asleep between the two reads
         return wait_of("S", channel.decode() if channel else None)
 
+    @understood
     def _letter(self) -> str | None:
         text = self._read(self._stat)
         if not text:
@@ -260,6 +263,7 @@ class ProcessReader:
         after = text.rindex(b")") + 2
         return text[after : after + 1].decode()
 
+    @understood
     def leader_ns(self) -> tuple[int, int] | None:
         """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""
         text = self._read(self._schedstat)
@@ -268,6 +272,7 @@ class ProcessReader:
         on_cpu, waiting, *_ = text.split()
         return int(on_cpu), int(waiting)
 
+    @understood
     def io(self) -> Io | None:
         """/proc/PID/io; None without permission."""
         text = self._read(self._io)

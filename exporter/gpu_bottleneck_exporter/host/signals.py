@@ -97,8 +97,8 @@ def _tells_io(process: Path) -> bool | None:
 def _tells_wait_channel(process: Path) -> bool | None:
     """Whether the wait channel can be read; None if the process has ended or is not asleep."""
     channel = read(process / "wchan")
-    stat = read(process / "stat")
-    if stat is None or parse_stat(stat.encode()).state != _SLEEPING:
+    stat = parse_stat(read(process / "stat"))
+    if stat is None or stat.state != _SLEEPING:
         return None
     if channel and channel != "0":
         return True

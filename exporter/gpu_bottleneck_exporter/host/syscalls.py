@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 
 from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.files import understood
 
 _ON_ONE = {
     # read, readv, recvfrom, recvmsg, recvmmsg, accept, accept4, connect, write, sendto, sendmsg
@@ -39,6 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _MOST_BYTES = _MOST_POLLED * _POLLFD.size
 
 
+@understood
 def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     """The descriptors on which a thread of process `pid` waits; None: any, or unknown.
 

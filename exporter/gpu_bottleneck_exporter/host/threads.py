@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed
+from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, understood
 from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 
@@ -88,13 +88,13 @@ class _Thread:
 
     def ask(self) -> Thread:
         """What it does now."""
-        text = self._stat.read()
-        if not text:
+        text = self._stat.read() or b""
+        end = text.rfind(b")")  # the name itself may contain parentheses
+        if end < 0:
             self.seen = self.seen._replace(wait=Wait.GONE)
             return self.seen
-        end = text.rindex(b")")  # the name itself may contain parentheses
-        name = text[text.index(b"(") + 1 : end].decode(errors="replace")
-        letter = chr(text[end + 2])
+        name = text[text.find(b"(") + 1 : end].decode(errors="replace")
+        letter = text[end + 2 : end + 3].decode()
         wait = wait_of(letter, None)
         descriptors: tuple[int, ...] | None = ()
         if wait is Wait.UNKNOWN:
@@ -107,6 +107,7 @@ class _Thread:
         self.seen = Thread(name, wait, descriptors, moves=True)
         return self.seen
 
+    @understood
     def _read(self) -> tuple[int, int, int] | None:
         text = self._schedstat.read()
         if not text:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read, read_part
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, numbers, read, read_part
 from gpu_bottleneck_exporter.host.process import parse_stat
 
 MOST_DESCENDANTS = 32_768
@@ -72,7 +72,7 @@ def _children(proc: Path, pid: int) -> Children:
         return [], True
     # Each thread lists only the children that it started itself.
     parts = [read_part(f"{folder}/{task}/children", MANY_BYTES) for task in tasks]
-    found = [int(child) for part in parts if part for child in part.text.split()]
+    found = [child for part in parts if part for child in numbers(part.text) or ()]
     return found, whole and all(part.whole for part in parts if part)
 
 
@@ -80,9 +80,9 @@ def _scan(proc: Path) -> dict[int, list[int]]:
     children: dict[int, list[int]] = defaultdict(list)
     for folder in proc.iterdir():
         if folder.name.isdigit():
-            text = read(folder / "stat")
-            if text:
-                children[parse_stat(text.encode()).parent].append(int(folder.name))
+            stat = parse_stat(read(folder / "stat"))
+            if stat:
+                children[stat.parent].append(int(folder.name))
     return children
 
 

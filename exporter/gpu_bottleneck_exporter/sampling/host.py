@@ -351,7 +351,8 @@ class HostSampler:
         if everybody:
             self._next_of_all = now + _jittered(self._steady_pass()) - self._step / 2
         if counting_all or (counting and len(steady) < len(feeds)):
-            self._groups.look()
+            with self._isolated("reading the control groups"):
+                self._groups.look()
         for uuid, feed in list(self._feeds.items()):
             lively = feed not in steady
             due = Due(
@@ -394,6 +395,8 @@ class HostSampler:
         with self._lock:
             held = dict(self._held)
             gone, self._gone = self._gone - held.keys(), set()
+            for uuid in gone:
+                self._parents.pop(uuid, None)
             self._changed = False
         self._drop(gone)
         self._units.forget()

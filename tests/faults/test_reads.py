@@ -1,0 +1,179 @@
+"""Each read of a process fails in each way: that process's detail is lost, and nothing else.
+
+Each job has a main and a worker that wait for an answer from the network, which takes all kinds
+of reads to see. One read of one of the two fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host import aside, borrow, syscalls
+from gpu_bottleneck_exporter.host.process import State
+from gpu_bottleneck_exporter.sampling.host import HostSampler
+from support.programs import program
+from support.waiting import until
+
+FILES = (
+    *("stat", "schedstat", "wchan", "io", "syscall", "status", "cgroup", "cmdline", "environ"),
+    *("mountinfo", "net/dev", "task/N/stat", "task/N/schedstat", "task/N/wchan"),
+    *("task/N/syscall", "task/N/children", "fd/N"),
+)
+FOLDERS = ("fd", "task", "task/N")
+ASIDE = ("cmdline", "environ", "memory", "borrow")
+"""Reads that may hang, and so are made aside."""
+Fault = tuple[str, object]
+"""The file below /proc/PID, and how reading it fails."""
+FAULTS: list[Fault] = [
+    *product(FILES, (errno.EACCES, errno.ENOENT, errno.EIO, "nonsense")),
+    *product(FOLDERS, (errno.EACCES, errno.ENOENT, errno.EIO)),
+    *((name, "hangs") for name in ASIDE),
+    ("none", "none"),
+]
+HOWS = (errno.EACCES, errno.ENOENT, errno.EIO, "nonsense")
+LOSES_WAIT = {"stat", "fd/N", "borrow"}
+"""Without these it is not known what it waits for; nor where `wchan` names something else."""
+MAY_LOSE_WAIT = {"fd"}
+LOSES_WORKERS = {"stat", "task", "task/N/children"}
+"""Without these of a main they cannot be found."""
+RECENT_NS = 3_000_000_000
+JOBS = """
+server = socket.create_server(("127.0.0.1", 0), backlog=4096)
+address = server.getsockname()
+def wait():
+    server.close(); c = socket.create_connection(address); p = select.poll(); p.register(c, 1)
+    threading.Thread(target=burst, daemon=True).start()
+    while True:
+        c.send(b"?"); p.poll(700)
+def burst():
+    while True:
+        time.sleep(0.3)
+pids = []
+for _ in range(int(sys.argv[1])):
+    r, w = os.pipe()
+    main = os.fork()
+    if not main:
+        os.close(r)
+        worker = os.fork()
+        if worker: os.write(w, str(worker).encode())
+        os.close(w); wait()
+    pids += [main, int(os.read(r, 20))]
+    os.close(r); os.close(w)
+ready(*pids)
+kept = []
+while True: kept.append(server.accept())
+"""
+
+READLINK = os.readlink
+Call = Callable[..., object]
+
+
+class Faulty:
+    """Fails in reads of given processes."""
+
+    def __init__(self) -> None:
+        self.faults: dict[int, Fault] = {}
+        """By pid."""
+        self.hang = threading.Event()
+
+    def of(self, path: object) -> object:
+        """How reading `path` fails, None if it does not."""
+        found = re.match(r"/proc/(\d+)/(.+)$", str(path))
+        pid, name = (int(found[1]), found[2]) if found else (0, "")
+        return self.named(pid, re.sub(r"(task|fd)/\d+", r"\1/N", name))
+
+    def named(self, pid: int, name: str) -> object:
+        where, how = self.faults.get(pid, ("", None))
+        return how if where == name else None
+
+    def open(self, real: Call, path: object, *arguments: object, **named: object) -> object:
+        fault = self.of(path)
+        if fault == errno.EIO:
+            return real("/proc/self/mem", os.O_RDONLY)  # its first page
+        if fault == "nonsense":
+            descriptor = os.memfd_create("nonsense")
+            os.write(descriptor, b"no ) number: here\n" * 9)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return descriptor
+        if fault == "hangs":
+            self.hang.wait()
+        return self.path(real, path, *arguments, **named)
+
+    def path(self, real: Call, path: object, *arguments: object, **named: object) -> object:
+        fault = self.of(path)
+        if isinstance(fault, int):
+            raise OSError(fault, os.strerror(fault))
+        if fault == "nonsense" and real is READLINK:
+            return "nonsense"
+        return real(path, *arguments, **named)
+
+    def aside(self, name: str, real: Call, *arguments: object) -> object:
+        pid = next(one for one in arguments if isinstance(one, int))
+        if self.named(pid, name):
+            self.hang.wait()
+        return real(*arguments)
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
+    found = Faulty()
+    monkeypatch.setattr(os, "open", partial(found.open, os.open))
+    for name in ("readlink", "scandir", "stat"):
+        monkeypatch.setattr(os, name, partial(found.path, getattr(os, name)))
+    monkeypatch.setattr(syscalls, "_read_now", partial(found.aside, "memory", syscalls._read_now))
+    monkeypatch.setattr(borrow, "_ask", partial(found.aside, "borrow", borrow._ask))
+    for one in (aside.aside, aside.lending):
+        monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
+    yield found
+    found.hang.set()
+
+
+def mostly_network(states: Mapping[State, int]) -> bool:
+    return 2 * states.get(State.NETWORK, 0) > sum(states.values())
+
+
+@pytest.mark.parametrize("role", ["main", "worker"])
+def test_a_read_that_fails_costs_that_process(
+    faulty: Faulty, role: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with program(JOBS, len(FAULTS)) as one:
+        pids = [*map(int, one.words)]
+        mains, workers = pids[::2], pids[1::2]
+        jobs = dict(zip(mains, FAULTS, strict=True))
+        faulty.faults = dict(zip(mains if role == "main" else workers, FAULTS, strict=True))
+        watch = HostSampler(Path("/proc"), Path("/sys"), owners=True)
+        for pid in mains:
+            watch.hold(f"{pid}", frozenset({pid}))
+        watch.start()
+
+        def unlike() -> list[Fault]:
+            """The faults that cost more or less than they should."""
+            now, found = time.monotonic_ns(), []
+            for pid, (name, how) in jobs.items():
+                watch.tell_busy(f"{pid}", 0.0)
+                seen = watch.feeders(f"{pid}", now - RECENT_NS, now)
+                main, worker = (seen.main, seen.workers) if seen else ({}, {})
+                victim, other = (main, worker) if role == "main" else (worker, main)
+                loses = name in LOSES_WAIT or (name, how) == ("wchan", "nonsense")
+                right = name in MAY_LOSE_WAIT or mostly_network(victim) != loses
+                alone = role == "main" and name in LOSES_WORKERS
+                if not right or not (alone or mostly_network(other)):
+                    found.append((name, how))
+            return found
+
+        try:
+            until(lambda: not unlike(), unlike)
+        finally:
+            watch.stop()
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
