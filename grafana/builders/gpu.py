@@ -279,7 +279,7 @@ def _cpu() -> list[Panel]:
             "percentunit",
             colours={"throttled": WAIT["cpu_quota"]},
             share=True,
-            thresholds=("throttled", "throttled_severe"),
+            thresholds=("throttled",),
             width=6,
         ),
         lines(

@@ -108,6 +108,19 @@ ready(first.pid, second.pid, third.pid, log.pid); locked()
         assert kin(log) == {first, second, third}
 
 
+def test_who_starts_the_left_side_of_a_pipeline_program_by_program_feeds_it_too() -> None:
+    code = """
+first = subprocess.Popen(["sh", "-c", "while :; do sleep 60; done"], stdout=-1)
+second = subprocess.Popen(["sleep", "60"], stdin=first.stdout)
+ready(first.pid, second.pid); locked()
+"""
+    with program(code) as one:
+        first, second = (int(word) for word in one.words)
+        started = PROC / f"{first}/task/{first}/children"
+        child = int(until(lambda: read(started), "its first program") or 0)
+        assert kin(second) == {first, child}
+
+
 def test_a_neighbour_of_the_same_session_is_no_kin_whatever_it_burns() -> None:
     code = "ready(child(), child(None, burn)); locked()"
     with program(FAMILY + code) as one:

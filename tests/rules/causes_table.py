@@ -15,7 +15,7 @@ _WHOSE = re.compile(r"^GPU .*?\(\{\{.*?\}\}\) ")
 _LOSS = re.compile(
     r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of what it could do): "
 )
-_PRESCRIBED = re.compile(r"\{\{- \$of := .*\{\{ end \}\}$")
+_OF_ONE_GPU = re.compile(r"\{\{- .*\{\{ end \}\}$")
 _SENTENCE = re.compile(r"(?<=[.?]) ")
 
 
@@ -39,9 +39,9 @@ def severities(name: str) -> list[str]:
 def signal_and_remedy(description: str) -> tuple[str, str]:
     """The first sentence without the GPU, its owner and its loss; and all others.
 
-    What is prescribed for one GPU is no remedy for all of them.
+    What is said of one GPU at the end is no remedy for all of them.
     """
-    said = _PRESCRIBED.sub("", " ".join(description.split())).rstrip()
+    said = _OF_ONE_GPU.sub("", " ".join(description.split())).rstrip()
     said = _LOSS.sub("", _WHOSE.sub("", said))
     signal, *remedy = _SENTENCE.split(said, maxsplit=1)
     return signal[:1].upper() + signal[1:], "".join(remedy)

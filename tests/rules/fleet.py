@@ -36,6 +36,7 @@ GROUPS = (
     "gpu-evidence-hardware",
     "gpu-evidence",
     "gpu-primary",
+    "gpu-lost-hour",
     "gpu-prescription",
     "gpu-fleet",
     "gpu-coverage",

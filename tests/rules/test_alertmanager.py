@@ -65,6 +65,14 @@ def of_west(job: int) -> dict[str, str]:
     return {**WEST, "slurm_job_id": f"{job}", "workload_group": f"slurm-{job}"}
 
 
+LOCAL = "local_storage_bound"
+HUNG = {**SLURM, "slurm_job_id": "99", "workload_group": "slurm-99"}
+FLEETS = (
+    ("south", "GpuThermalThrottle", "thermal_throttle"),
+    ("east", "GpuCheckpointStall", "checkpoint_stall"),
+)
+"""Clusters of which all nodes have one cause."""
+
 # Each case has nodes of its own.
 POSTED = [
     # One job on two nodes, with two causes.
@@ -98,8 +106,8 @@ POSTED = [
     *alerts("GpuHardwareSlowdown/warning", "hot", [0], **POD),
     *alerts("GpuStraggler/warning", "hot", [0], **POD),
     # Severities of one alert.
-    *alerts("GpuCpuThrottled/warning", "both", [0], user="ada"),
-    *alerts("GpuCpuThrottled/info", "both", [0, 1], user="ada"),
+    *alerts("GpuCheckpointStall/warning", "both", [0], user="ada"),
+    *alerts("GpuCheckpointStall/info", "both", [0, 1], user="ada"),
     # An exporter that is down.
     *alerts("GpuExporterDown/warning", "down"),
     *alerts("GpuTooFewWorkers/warning", "down", [0], **POD),
@@ -126,6 +134,31 @@ POSTED = [
         for alert in alerts("GpuNetworkStorageBound/warning", f"job-{job}", [0], **of_west(job))
     ),
     *alerts("GpuHostLoopBound/warning", "job-7", [1], **{**WEST, "slurm_job_id": "7"}),
+    # A dying disk under eight jobs.
+    *alerts("GpuNodeBottleneck/warning", "dying", cause=LOCAL),
+    *(
+        alert
+        for job in range(8)
+        for alert in alerts("GpuLocalStorageBound/warning", "dying", [job], slurm_job_id=f"{job}")
+    ),
+    *alerts("GpuUnderused/warning", "dying", [0], cause=LOCAL, slurm_job_id="0"),
+    # A hot rack, and storage that is slow at checkpoints.
+    *(
+        alert
+        for cluster, name, cause in FLEETS
+        for alert in (
+            *alerts("GpuFleetBottleneck/warning", "", cause=cause, cluster=cluster),
+            *(
+                one
+                for node in range(20)
+                for one in alerts(f"{name}/warning", f"{cluster}-{node}", [0], cluster=cluster)
+            ),
+        )
+    ),
+    # A hang: some of its ranks would be told something else.
+    *alerts("GpuCollectiveHang/warning", "hang-a", range(8), **HUNG),
+    *alerts("GpuImbalance/warning", "hang-b", [0], **HUNG),
+    *alerts("GpuSmallBatch/info", "hang-b", [1], **HUNG),
     # What tells of an hour, beside what tells of its cause.
     *alerts("GpuUnderused/warning", "hour", [0, 1], cause="host_loop_bound", user="ada"),
     *alerts("GpuHostLoopBound/warning", "hour", [0], user="ada"),
@@ -286,7 +319,7 @@ SENT: dict[str, list[Sent]] = {
         ("platform-ticket", [("GpuHardwareSlowdown/warning", "hot", [0])])
     ],
     # On GPU 1 there is no warning: its info is shown.
-    "info is shown, not sent": [("job-ticket", [("GpuCpuThrottled/warning", "both", [0])])],
+    "info is shown, not sent": [("job-ticket", [("GpuCheckpointStall/warning", "both", [0])])],
     "a silent exporter mutes what is old but no page": [
         ("platform-ticket", [("GpuExporterDown/warning", "down", [])]),
         ("platform-page", [("GpuFault/critical", "down", [2])]),
@@ -304,15 +337,27 @@ SENT: dict[str, list[Sent]] = {
         )
     ],
     "what is slow for the fleet is told once": [
-        ("platform-ticket", [("GpuFleetBottleneck/warning", "", [])]),
+        *(("platform-ticket", [("GpuFleetBottleneck/warning", "", [])]) for _ in ("west", *FLEETS)),
         ("job-ticket", [("GpuHostLoopBound/warning", "job-7", [1])]),
+    ],
+    "a dying disk is the node's": [
+        ("platform-ticket", [("GpuNodeBottleneck/warning", "dying", [])]),
+    ],
+    "a hang is one for all of its ranks": [
+        ("job-ticket", [("GpuCollectiveHang/warning", "hang-a", range(8))]),
     ],
     "a cause says more than an hour": [
         ("job-ticket", [("GpuHostLoopBound/warning", "hour", [0])]),
         ("job-ticket", [("GpuUnderused/warning", "hour", [1])]),
     ],
 }
-SILENT = {"what is slow for the fleet is told once": {f"job-{job}" for job in range(200)}}
+SILENT = {
+    "what is slow for the fleet is told once": {
+        *(f"job-{job}" for job in range(200)),
+        *(f"{cluster}-{node}" for cluster, *_ in FLEETS for node in range(20)),
+    },
+    "a hang is one for all of its ranks": {"hang-b"},
+}
 """Nodes about which nothing else comes."""
 MUTED = {
     "fault": {
@@ -321,7 +366,11 @@ MUTED = {
     },
     "lost": {("GpuCpuThrottled", "warning", "lost", "0")},
     "hot": {("GpuStraggler", "warning", "hot", "0")},
-    "both": {("GpuCpuThrottled", "info", "both", "0")},
+    "both": {("GpuCheckpointStall", "info", "both", "0")},
+    "hang-b": {
+        ("GpuImbalance", "warning", "hang-b", "0"),
+        ("GpuSmallBatch", "info", "hang-b", "1"),
+    },
     "down": {
         ("GpuTooFewWorkers", "warning", "down", "0"),
         ("GpuHardwareSlowdown", "warning", "down", "1"),

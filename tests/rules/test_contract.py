@@ -38,7 +38,6 @@ PRESCRIBED_ENDS = "{{ end }}"
 ENDS_AT_ONCE = {
     "GpuThresholdsMissing": "ends with the reload that loads them",
     "GpuExporterDown": "ends with the next scrape",
-    "GpuStartupStall": "a start-up happens once; what comes after it has alerts of its own",
 }
 """Alerts without keep_firing_for, and why they cannot flap."""
 

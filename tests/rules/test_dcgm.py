@@ -118,7 +118,7 @@ def default_counters(fleet: Fleet) -> None:
     cases: dict[str, tuple[Dcgm, str | None]] = {
         "busy": (dcgm(**busy), None),
         "idle": (dcgm(**{**busy, "gr_engine": 0}), "allocated_idle"),
-        "half": (dcgm(**{**busy, "gr_engine": 0.4, "dram": 0.1}), "small_batch"),
+        "half": (dcgm(**{**busy, "gr_engine": 0.4, "dram": 0.1}), "unexplained_low_utilization"),
         "bare-busy": (dcgm(**bare), None),
         "bare-idle": (dcgm(**bare, gpu_util=0), "allocated_idle"),
         "bare-starved": (

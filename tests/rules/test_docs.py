@@ -36,7 +36,8 @@ HELPERS = {
     name: [rule for rule in RULES if rule.name == name]
     for name in {rule.name for rule in RULES if rule.group in WEIGHED}
     - {"gpu:cause:evidence", "gpu:held:bool"}
-    - {"gpu:host_cause:max", "gpu:host_cause:bool", "gpu:group_host_cause:max"}
+    - {"gpu:host_cause:max", "gpu:host_cause:bool", "gpu:slow:bool", "gpu:group_slow:max"}
+    - {"gpu:group_broken:bool", "gpu:group_waits:bool"}
 }
 KNOWN = RECORDED | set(LABELS) | {"up"}
 

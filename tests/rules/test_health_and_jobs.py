@@ -134,7 +134,7 @@ TELEMETRY: Table = {
     ),
     "does not answer while a stuck driver repeats its last readings": Row(
         lean(up=after(30, 0, 1), busy=0.2, stalls={"host_code": 0.8}),
-        "29 host_loop_bound/warning; 55 telemetry_lost/warning",
+        "29 host_loop_bound/warning; 55 telemetry_lost/warning host_loop_bound/warning",
     ),
     "does not answer for four minutes": quiet(lean(up=[(30, 1), (4, 0), (60, 1)]), "36,40,75"),
     "answers again": Row(
@@ -144,7 +144,7 @@ TELEMETRY: Table = {
     "does not say whether it is up": quiet(lean(missing=frozenset({"gpu_up"}))),
     "does not answer and scrapes fail for three minutes": Row(
         lean(up=after(30, 0, 1)),
-        "52 - telemetry_lost/warning; 56 telemetry_lost/warning",
+        "52,56 telemetry_lost/warning",
         unscraped=(50, 53),
     ),
     "exporter down": Row(lean(), "39 -; 42,75 - GpuExporterDown/warning", unscraped=(30, 91)),
@@ -294,7 +294,7 @@ CLOCKS: Table = {
     ),
     "scrapes fail while hot": Row(
         lean(throttle={"sw_thermal": 0.3}, clock=0.8),
-        "52 - thermal_throttle/warning; 60 thermal_throttle/warning",
+        "52,60 thermal_throttle/warning",
         unscraped=(50, 53),
     ),
     "at a low power limit": Row(
@@ -322,7 +322,7 @@ CLOCKS: Table = {
     "at the power limit without clocks": quiet(lean(throttle={"power_cap": 0.8}, clock=None)),
     "power capped, scrapes failed, exporter restarted": Row(
         lean(throttle={"power_cap": 0.8}, clock=0.7, reset_at=53),
-        "52 - power_capped/info; 60 power_capped/info",
+        "52,60 power_capped/info",
         unscraped=(50, 53),
     ),
     "clocks locked": Row(
@@ -336,7 +336,7 @@ CLOCKS: Table = {
     "no clocks": quiet(lean(clock=None)),
     "clocks locked, scrapes failed, exporter restarted": Row(
         lean(clock=0.6, reset_at=53),
-        "52 - clock_limited/warning; 60 clock_limited/warning",
+        "52,60 clock_limited/warning",
         unscraped=(50, 53),
     ),
 }
@@ -375,7 +375,7 @@ LINKS: Table = {
     "few replays, scrapes failed": quiet(lean(replays=0.5, gap=(50, 53)), "49,54,70"),
     "half the lanes, scrapes failed, exporter restarted": Row(
         lean(link_width=8, reset_at=53),
-        "52 - pcie_link_degraded/warning; 60 pcie_link_degraded/warning",
+        "52,60 pcie_link_degraded/warning",
         unscraped=(50, 53),
     ),
 }
@@ -385,7 +385,7 @@ STARTS: Table = {
     "starts for an hour": Row(
         idle(age_seconds=ages(0), memory=0.1),
         "9 -; 11 startup_stall; 13,19 startup_stall/info; 23,59 startup_stall/warning; "
-        "75 allocated_idle/warning",
+        "75 allocated_idle/warning startup_stall/warning",
     ),
     "starts for 14 minutes": Row(
         idle(age_seconds=ages(0), busy=after(14, 0.95), main_cpu=0.5),
@@ -405,7 +405,9 @@ STARTS: Table = {
         idle(age_seconds=ages(0), busy=0.06), "12,35 unexplained_low_utilization"
     ),
     "compiles and tries kernels out": Row(
-        compiling(), "12 startup_stall/info; 40 startup_stall/warning; 75 too_few_workers/warning"
+        compiling(),
+        "12 startup_stall/info; 40 startup_stall/warning; "
+        "75 too_few_workers/warning startup_stall/warning",
     ),
     "compiles, it is not known what is copied": Row(
         compiling(pcie_bytes=None), "12 too_few_workers"
@@ -461,7 +463,7 @@ HOLDERS: Table = {
     "free, processes unknown": quiet(free(missing=FEEDERS | {"gpu_processes"})),
     "assigned and never opened, scrapes failed, exporter restarted": Row(
         free(owner=pod("7"), reset_at=53),
-        "52 - allocated_never_used/warning; 58 allocated_never_used/warning",
+        "52,58 allocated_never_used/warning",
         unscraped=(50, 53),
     ),
     "a notebook that was just opened": Row(
@@ -473,7 +475,7 @@ HOLDERS: Table = {
     ),
     "notebook, scrapes failed, exporter restarted": Row(
         idle(interactive=1, busy=BURSTS, reset_at=53),
-        "52 - interactive_session/info; 65,75 interactive_session/info",
+        "52,65,75 interactive_session/info",
         unscraped=(50, 53),
     ),
     "the same bursts of a batch job": Row(
@@ -505,7 +507,7 @@ HOLDERS: Table = {
     ),
     "idle, scrapes failed, exporter restarted": Row(
         idle(reset_at=78),
-        "77 - allocated_idle/warning; 84 allocated_idle/warning",
+        "77,84 allocated_idle/warning",
         unscraped=(75, 78),
     ),
     "idle while its CPUs work": Row(
@@ -586,7 +588,7 @@ STOPS: Table = {
     ),
     "stalled, scrapes failed, exporter restarted": Row(
         stops(30, reset_at=73),
-        "72 - job_stalled/warning; 82 job_stalled/warning",
+        "72,82 job_stalled/warning",
         unscraped=(70, 73),
     ),
     "exporter restarted while it stalls": Row(stops(30, reset_at=45), "60 job_stalled/warning"),

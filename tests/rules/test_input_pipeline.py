@@ -150,15 +150,12 @@ def starving_between(start: int, end: int) -> Gpu:
 
 
 APART: Table = {
-    # cpu_throttled: lost time over lost and used, a tenth and a quarter of it.
+    # cpu_throttled: lost time over lost and used, a tenth of it.
     "throttled a quarter": Row(
         starved({"cpu_quota": 0.75}, throttled=0.68, **QUOTA), "cpu_throttled/warning"
     ),
-    "throttled less than a quarter": Row(
-        starved({"cpu_quota": 0.75}, throttled=0.64, **QUOTA), "cpu_throttled/info"
-    ),
     "throttled a tenth": Row(
-        starved({"worker_cpu": 0.75}, throttled=0.23, **QUOTA), "cpu_throttled/info"
+        starved({"worker_cpu": 0.75}, throttled=0.23, **QUOTA), "cpu_throttled/warning"
     ),
     "throttled less than a tenth": Row(
         starved({"worker_cpu": 0.75}, throttled=0.21, **QUOTA), "cpu_preprocessing_bound/warning"
@@ -437,7 +434,8 @@ APART: Table = {
     # minutes more, as the next phase of the work may starve again.
     "late and over": Row(
         starving_between(6, 20),
-        "18,20 ?; 25 ? cpu_preprocessing_bound/warning; ? cpu_preprocessing_bound/warning; 47 -",
+        "18,20 ?; 25 ? cpu_preprocessing_bound/warning; ? cpu_preprocessing_bound/warning; "
+        "47 - cpu_preprocessing_bound/warning",
     ),
     "a gap longer than the windows": Row(
         replace(PREP, gap=(18, 26)),
@@ -543,7 +541,7 @@ MEASURED: Table = {
             cpu_limit_cores=1.7,
             throttled=1.70 * 0.104 / 0.896,
         ),
-        "cpu_throttled/info",
+        "cpu_throttled/warning",
     ),
     "2 GB data, 0.9 GB memory limit": Row(
         measured(

@@ -54,9 +54,9 @@ def gpu(name: str, index: int, severity: str, namespace: str) -> dict[str, str]:
 
 
 POSTED = (
-    gpu("GpuCpuThrottled", 0, "warning", "nlp"),
-    gpu("GpuCpuThrottled", 1, "info", "nlp"),
-    gpu("GpuCpuThrottled", 2, "info", "vision"),
+    gpu("GpuCheckpointStall", 0, "warning", "nlp"),
+    gpu("GpuCheckpointStall", 1, "info", "nlp"),
+    gpu("GpuCheckpointStall", 2, "info", "vision"),
     gpu("GpuThermalThrottle", 3, "info", "vision"),
     gpu("GpuHostLoopBound", 4, "warning", ""),
 )
@@ -120,8 +120,8 @@ def of(labels: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def test_an_alert_of_a_job_is_in_the_namespace_of_its_pod(seen: Seen) -> None:
-    assert ("GpuCpuThrottled", "warning", "nlp") in seen
-    assert ("GpuCpuThrottled", "info", "vision") in seen
+    assert ("GpuCheckpointStall", "warning", "nlp") in seen
+    assert ("GpuCheckpointStall", "info", "vision") in seen
 
 
 def test_without_a_pod_and_of_the_platform_it_is_the_exporters(seen: Seen) -> None:
@@ -131,4 +131,4 @@ def test_without_a_pod_and_of_the_platform_it_is_the_exporters(seen: Seen) -> No
 
 def test_default_inhibition_keeps_to_a_namespace(seen: Seen) -> None:
     muted = {alert for alert, inhibited in seen.items() if inhibited}
-    assert muted == {("GpuCpuThrottled", "info", "nlp")}
+    assert muted == {("GpuCheckpointStall", "info", "nlp")}

@@ -233,20 +233,20 @@ HANG = {
     "hang": [
         Row(HANGING, HANGS),
         Row(HANGING, HANGS),
-        # The rank that the others wait for; it sleeps. Not uneven, not idle: it has stalled.
+        # The rank that the others wait for; it sleeps. Not uneven, not idle, not stalled alone.
         Row(
             changed(HANGING, busy=then(0.98, 0.0), power_watts=then(560.0, 80.0)),
-            after(36 + 5, "job_stalled/warning"),
+            HANGS,
         ),
     ],
-    # That rank still talks to somebody: nothing is said of it, least of all that it is uneven.
+    # That rank still talks to somebody: it is the one all the same.
     "hang for a rank that talks": [
         Row(HANGING, HANGS),
         Row(
             changed(
                 HANGING, busy=then(0.98, 0.0), power_watts=then(560.0, 80.0), network_bytes=1e6
             ),
-            "unexplained_low_utilization",
+            HANGS,
         ),
     ],
     # Never worked, so that there is nothing to compare with: the group tells it.
@@ -302,7 +302,7 @@ SHARING = {
     "sharing at the start": Row(changed(SHARED, age_seconds=500.0)),
 }
 
-CAPPED = changed(HEALTHY, busy=0.4, sm=0.3, memory=0.85)
+CAPPED = changed(HEALTHY, busy=0.4, sm=0.15, power_watts=100.0, memory=0.85)
 IS_CAPPED = after(30, "gpu_memory_capped/info")
 MEMORY_CAPPED = {
     "capped": Row(CAPPED, IS_CAPPED),
@@ -314,8 +314,8 @@ MEMORY_CAPPED = {
         changed(CAPPED, busy=0.95, memory=0.8), after(30, "low_parallelism/info")
     ),
     "capped and used": Row(changed(CAPPED, busy=0.95, sm=0.51)),
-    "capped without GPM": Row(changed(CAPPED, **NO_GPM, power_watts=350.0), IS_CAPPED),
-    "capped without power": Row(changed(CAPPED, **NO_GPM, power_watts=None), IS_CAPPED),
+    "capped without GPM": Row(changed(CAPPED, **{**NO_GPM, "power_watts": 100.0}), IS_CAPPED),
+    "capped without power": Row(changed(CAPPED, **{**NO_GPM, "power_watts": None}), UNEXPLAINED),
     "capped without memory": Row(
         changed(CAPPED, missing=frozenset({"gpu_memory_total_bytes"})), UNEXPLAINED
     ),
@@ -332,9 +332,9 @@ SMALL_BATCH = {
     # The host keeps it waiting; at .64 that is told, and alerted below .50 only.
     "batch of a slow loop": Row(changed(BERT, stalls={"host_code": 0.36}), "host_loop_bound"),
     "batch hardly used": Row(changed(BERT, busy=0.29), UNEXPLAINED),
-    "batch without GPM": Row(changed(BERT, **NO_GPM), IS_SMALL),
+    "batch without GPM": Row(changed(BERT, **{**NO_GPM, "power_watts": 170.0}), IS_SMALL),
     "batch without GPM underused": Row(
-        changed(BERT, **NO_GPM, busy=0.45, power_watts=350.0), IS_SMALL
+        changed(BERT, **{**NO_GPM, "power_watts": 350.0}, busy=0.45), UNEXPLAINED
     ),
     "batch without GPM with power": Row(changed(BERT, **NO_GPM, power_watts=285.0)),
     "batch without power": Row(changed(BERT, **NO_GPM, power_watts=None)),

@@ -202,10 +202,11 @@ CASES: Table = {
     "not starvable": Row(replace(LOOP, busy=0.71, sm=0.6)),
     "underused": Row(replace(LOOP, busy=0.49), LOOPS),
     "not underused": Row(replace(LOOP, busy=0.55, sm=0.51), "host_loop_bound"),
-    # Hysteresis: it fell to .40, and .55 is not well again; .65 is.
+    # Hysteresis: it fell to .40, and .55 is not well again; .65 is, and its alert is kept.
     "underused still": Row(replace(LOOP, busy=[(15, 0.4), (END, 0.55)]), LOOPS),
     "underused no more": Row(
-        replace(LOOP, busy=[(10, 0.4), (END, 0.65)], sm=0.51), "host_loop_bound"
+        replace(LOOP, busy=[(10, 0.4), (END, 0.65)], sm=0.51),
+        "host_loop_bound host_loop_bound/warning",
     ),
     # Before Hopper: what the host does is told as well as ever.
     "no GPM": Row(

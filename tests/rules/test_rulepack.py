@@ -202,7 +202,7 @@ def test_without_prescriptions_nothing_else_is_missing() -> None:
             assert told.pop("description").startswith(bare.pop("description"))
             assert told == bare
     assert shorter == PACK["alerts.yml"].count("{{- $of := ")
-    assert "| query }}" not in without["alerts.yml"]
+    assert "gpu:prescription:" not in without["alerts.yml"]
 
 
 def test_runbooks_elsewhere() -> None:

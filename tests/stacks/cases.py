@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     WORKER_CPU,
 )
 from scenarios.cgroups import Limits
+from stacks.cases_strangers import STRANGERS
 
 Labels = frozenset[str]
 """The labels accepted for a GPU; none: it is kept busy."""
@@ -776,6 +777,7 @@ GRAIN = (
 )
 
 CASES: tuple[Case, ...] = (
+    *(_case("strangers", *row[:3], servers=row[3], single=False) for row in STRANGERS),
     *HTTP,
     *OBJECT_STORAGE,
     *SERVING,

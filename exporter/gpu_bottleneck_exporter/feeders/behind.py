@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter.feeders.closer import ACTIVE, LAUNCHES, Seen, Surro
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.runnable import RunnableCounter
+from gpu_bottleneck_exporter.feeders.strangers import Activity
 from gpu_bottleneck_exporter.feeders.wire import Ends
 from gpu_bottleneck_exporter.host.process import STATE_OF, State
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -28,6 +29,8 @@ _FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
 """Between two such questions: at first, and later."""
 _WEIGHT, _MOSTLY = 0.2, 0.75
 _SLEEPS = frozenset(Wait) - {Wait.RUN, Wait.DISK, Wait.GONE}
+_COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
+"""Itself, or a program that it started."""
 _AWAY = frozenset({Wait.TIMER, Wait.SOCKET})
 """Where a worker does not wait for its next task, even if nobody owes it an answer."""
 _RESTS = frozenset({State.QUEUE, State.SLEEP, State.UNKNOWN})
@@ -79,7 +82,9 @@ class Behind:
         """`patience` with connections; None: other processes' descriptors cannot be duplicated."""
         self.patience = patience
         self.kin: dict[int, Member] = {}
-        """Processes that feed the GPU without descending from a holder."""
+        """Processes that may feed the GPU without descending from a holder; also strangers."""
+        self.compilers: list[Member] = []
+        """Descendants of mains that compile kernels: who waits for them does so itself."""
         self.ours: Collection[Ends] = frozenset()
         """Ends of connections of the job's other processes."""
         self.is_rank = False
@@ -93,6 +98,8 @@ class Behind:
         self.runnable = RunnableCounter()
         self._proc = proc
         self._known: Callable[[int], bool] = lambda _: False
+        self._strangers: dict[int, Activity] = {}
+        """Those of `kin` that are no relatives."""
         self._busy = 0.0
         self._idled_ns: int | None = None
         self._elsewhere: set[int] = set()
@@ -118,20 +125,49 @@ class Behind:
         return self._idled_ns is not None and now_ns - self._idled_ns < _STAYS_NS
 
     def adopt_kin(self, pids: set[int]) -> None:
-        """Take over newly found kin."""
+        """Take over newly found kin; strangers stay."""
+        self._adopt(pids, self._strangers.keys() - pids)
+
+    def adopt_strangers(self, pids: set[int]) -> None:
+        """Take over newly found strangers."""
+        self._adopt(self.relatives, pids - self.relatives)
+
+    def _adopt(self, relatives: set[int], strangers: set[int]) -> None:
+        self._strangers = {pid: self._strangers.get(pid) or Activity() for pid in strangers}
+        pids = relatives | strangers
         for pid in self.kin.keys() - pids:
             self.kin.pop(pid).close()
         for pid in pids - self.kin.keys():
             self.kin[pid] = Member(self._proc, pid)
 
     @property
+    def relatives(self) -> set[int]:
+        """Those of the kin that are no strangers."""
+        return self.kin.keys() - self._strangers.keys()
+
+    @property
+    def feeding(self) -> list[Member]:
+        """The kin, without strangers that do little."""
+        return [member for pid, member in self.kin.items() if self._counts(pid)]
+
+    @property
+    def in_the_job(self) -> list[Member]:
+        """The kin, with strangers whose work, not the network, is what is waited for."""
+        known, idle = self._strangers, 1 - self._busy
+        return [one for pid, one in self.kin.items() if pid not in known or known[pid].works(idle)]
+
+    def _counts(self, pid: int) -> bool:
+        activity = self._strangers.get(pid)
+        return activity is None or activity.counts(1 - self._busy)
+
+    @property
     def lost_kin(self) -> bool:
         """Whether one of the kin has ended; another may have replaced it."""
-        return any(one.gone for one in self.kin.values())
+        return any(self.kin[pid].gone for pid in self.relatives)
 
     def close(self) -> None:
-        """Close all descriptors of kin."""
-        self.adopt_kin(set())
+        """Forget all kin and strangers, and close their descriptors."""
+        self._adopt(set(), set())
 
     def mains(
         self, members: Iterable[Member], states: dict[State, int], now_ns: int, *, workers: bool
@@ -147,14 +183,22 @@ class Behind:
                 for active, number in seen.active.items():
                     looked.threads[active] = looked.threads.get(active, 0) + number
                 if state in _RESTS and not seen.active:
-                    looked.reasons[seen.reason] += 1
+                    if any(one.reader.wait() in _COMPILES for one in self.compilers):
+                        state = State.RUN
+                    else:
+                        looked.reasons[seen.reason] += 1
             states[state] = states.get(state, 0) + 1
         return looked
 
-    def others(self, members: Iterable[Member], now_ns: int) -> dict[State, int]:
-        """States of `members`, which hold no GPU, each process as a whole."""
+    def others(
+        self, members: Iterable[Member], now_ns: int, ends: frozenset[Ends] = frozenset()
+    ) -> dict[State, int]:
+        """States of `members`, which hold no GPU, each process as a whole.
+
+        `ends`: those of the mains; who waits for a main's answer waits for no network.
+        """
         states: dict[State, int] = {}
-        around = Surroundings(self.ours, self._known)
+        around = Surroundings(ends.union(self.ours) if ends else self.ours, self._known)
         for member in members:
             wait = member.reader.wait()
             state = STATE_OF[wait]
@@ -168,15 +212,21 @@ class Behind:
             states[state] = states.get(state, 0) + 1
         return states
 
-    def look_at_kin(self, now_ns: int) -> dict[State, int]:
-        """States of two of the kin, in turn."""
+    def look_at_kin(self, now_ns: int, ends: frozenset[Ends] = frozenset()) -> dict[State, int]:
+        """States of two of the kin, in turn, without strangers that do little; `ends` as above."""
         if not self.kin:
             return {}
         kin = list(self.kin.values())
         first = self._next
         self._next += min(2, len(kin))
-        chosen = [kin[i % len(kin)] for i in range(first, self._next)]
-        return self.others(chosen, now_ns)
+        states: dict[State, int] = {}
+        for member in (kin[i % len(kin)] for i in range(first, self._next)):
+            (state,) = self.others([member], now_ns, ends)
+            if member.pid in self._strangers:
+                self._strangers[member.pid].note(state)
+            if self._counts(member.pid):
+                states[state] = states.get(state, 0) + 1
+        return states
 
     def learn(self, members: Iterable[Member], now_ns: int) -> None:
         """Inspect the connections of `members`."""
@@ -252,8 +302,9 @@ class Behind:
             return seen.first
         if workers or self.patience is None:
             return seen.first
-        serving = seen.serves or any(self._waits_for_clients(one) for one in self.kin.values())
+        serving = seen.serves or any(map(self._waits_for_clients, self.relatives))
         return State.REQUESTS if serving and seen.reason != Wait.STOPPED.value else seen.first
 
-    def _waits_for_clients(self, kin: Member) -> bool:
-        return kin.closer is not None and kin.closer.serving
+    def _waits_for_clients(self, kin: int) -> bool:
+        closer = self.kin[kin].closer
+        return closer is not None and closer.serving

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_bottleneck_exporter.feeders.compilers import is_compiler
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.wire import Ends, Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
@@ -23,8 +24,11 @@ LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
 _WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
+_CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
+"""Where the system call tells the descriptors, if there are any."""
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
+_OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
 _DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
 _MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
 """The same for who waits for nothing else."""
@@ -34,6 +38,7 @@ _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
 _MOST_CHILDREN = 4
+_MOST_AWAITED = 1024
 _DEEPEST = 2
 _STANDARD_INPUT = 0
 _QUIET = 2
@@ -105,6 +110,9 @@ class Closer:
         """Whether, at the last look, other threads than the first drove the GPU."""
         self.serving = False
         """Whether, at the last look, it listened and no client had a request open."""
+        self.lacks_clients = False
+        """Whether, at the last look, it listened and no client was connected."""
+        self._awaited: set[int | None] = set()
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -122,6 +130,14 @@ class Closer:
         """What threads used since the last call."""
         used, self.threads.used = self.threads.used, []
         return used
+
+    def take_awaited(self) -> set[int | None]:
+        """Descriptors that it waited on since the last call, and those of its clients.
+
+        None: in a way that does not tell.
+        """
+        awaited, self._awaited = self._awaited, set()
+        return awaited
 
     def look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         """Look behind the first thread, which is in `wait`, at monotonic `now_ns`.
@@ -142,11 +158,15 @@ class Closer:
         if wait is Wait.STOPPED:
             return seen
         threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
-        first = self._descriptors(wait) if around.holds or wait is not Wait.PIPE else ()
+        first = self._descriptors(wait)
+        self._note_awaited(first, *(thread.descriptors for thread in threads))
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
         self._judge_first(seen, wait, first, verdicts)
+        clients = tuple(fd for fd, one in verdicts.items() if one in _OF_CLIENTS)
+        self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
+        self._note_awaited(clients)
         self._follow_requests(now_ns, verdicts, around)
         due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
@@ -166,12 +186,18 @@ class Closer:
             self.wire.sockets.forget()
             self.wire.look((), whole=True)
 
+    def _note_awaited(self, *found: tuple[int, ...] | None) -> None:
+        if len(self._awaited) > _MOST_AWAITED:  # nobody asks
+            self._awaited.clear()
+        for descriptors in found:
+            self._awaited.update((None,) if descriptors is None else descriptors)
+
     def _descriptors(self, wait: Wait) -> tuple[int, ...] | None:
         if self.wire is None or wait not in _ON_DESCRIPTORS:
             return ()
         call = self._call.read()
         found = waits_on(self._pid, call)
-        if wait is Wait.UNKNOWN and call and found is None:
+        if wait in _CERTAIN and call and found is None:
             return ()
         return found
 
@@ -195,7 +221,7 @@ class Closer:
         for thread in threads:
             if thread.descriptors is None:
                 whole = True
-            else:
+            elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
             return self.wire.look(wanted, around.ours, held, whole=whole)
@@ -258,7 +284,9 @@ class Closer:
             state = _WORKS.get(wait)
             if state is None and wait is not Wait.GONE:
                 state = closer.look(now_ns, wait, around).whole
-            if state in ACTIVE:
+            if state is State.RUN and is_compiler(reader.command()):
+                seen.first = state
+            elif state in ACTIVE:
                 seen.active[state] = seen.active.get(state, 0) + 1
 
     def _list_children(self) -> list[int]:

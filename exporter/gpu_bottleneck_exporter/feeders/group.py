@@ -28,6 +28,7 @@ from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.pace import Pace
 from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.roles import helpers
 from gpu_bottleneck_exporter.feeders.runnable import runnable_share
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.stretch import Stretch
@@ -59,7 +60,6 @@ _WAITS = {state: state.value for state in State if state not in (State.RUN, Stat
     State.TIMER: State.SLEEP.value,
 }
 _NOTHING = CgroupCounters()
-_HELPERS = ("forkserver", "resource_tracker")
 
 
 class FeederGroup:
@@ -113,7 +113,7 @@ class FeederGroup:
         """When to learn of the mains again."""
         self._others: frozenset[int] = frozenset()
         self._helpers: dict[int, Member] = {}
-        """multiprocessing's own: they load nothing, but a forkserver starts workers."""
+        """They load nothing, but a forkserver starts workers."""
         self._zombies: set[int] = set()
         self.unfollowed: frozenset[int] = frozenset()
         """Workers of which nothing is known but that they are there."""
@@ -197,10 +197,13 @@ class FeederGroup:
         # A zombie is a child until its parent asks for it: known, but no worker any more.
         self._zombies = {pid for pid in followed if self._is_zombie(pid)}
         followed -= self._zombies
-        new = followed - self.workers.keys()
-        helpers = (followed & self._helpers.keys()) | {pid for pid in new if self._is_helper(pid)}
-        self._replace(self._helpers, helpers)
-        self._replace(self.workers, followed - helpers)
+        new = followed - self.workers.keys() - self._helpers.keys()
+        compilers = followed & {one.pid for one in self.behind.compilers}
+        known = followed & self._helpers.keys()
+        helping = known | helpers(self._proc, new, self.mains, compilers)
+        self._replace(self._helpers, helping)
+        self._replace(self.workers, followed - helping)
+        self.behind.compilers = [self._helpers[pid] for pid in compilers]
         return len((self.workers.keys() | self.unfollowed) - before)
 
     @property
@@ -247,8 +250,8 @@ class FeederGroup:
             self.behind.others(chosen, now_ns),
             (len(self.mains), self.worker_count),
             None if self.behind.explained else looked,
-            self.behind.look_at_kin(now_ns),
-            len(self.behind.kin),
+            self.behind.look_at_kin(now_ns, _ends(self.mains.values())),
+            len(self.behind.feeding),
             self.behind.runnable.count(self.mains.values(), now_ns),
         )
 
@@ -337,7 +340,7 @@ class FeederGroup:
                 sum(tick.threads.user_ns for tick in ticks),
                 sum(tick.threads.queue_ns for tick in ticks),
             ),
-            children_cpu_ns=main.children_ns + workers.children_ns,
+            children_cpu_ns=main.children_ns + workers.children_ns + kin.children_ns,
             other_threads_cpu_ns=max(main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns, 0),
             periods=sum(held.periods for held in held_back),
             throttled_periods=sum(held.throttled_periods for held in held_back),
@@ -424,7 +427,22 @@ class FeederGroup:
     @property
     def own_ends(self) -> frozenset[Ends]:
         """Those of workers and kin."""
-        return _ends([*self._turns.members, *self.behind.kin.values()])
+        return _ends([*self._turns.members, *self.behind.in_the_job])
+
+    @property
+    def lacks_clients(self) -> bool:
+        """Whether a main listens, and at the last look nobody was connected."""
+        return any(one.closer.lacks_clients for one in self.mains.values() if one.closer)
+
+    def take_awaited(self) -> list[tuple[int, set[int | None]]]:
+        """By pid: what mains, workers and kin waited on since the last call, see `Closer`."""
+        kin = (self.behind.kin[pid] for pid in self.behind.relatives)
+        members = (*self.mains.values(), *self._turns.members, *kin)
+        return [(one.pid, one.closer.take_awaited()) for one in members if one.closer]
+
+    def is_stranger(self, pid: int) -> bool:
+        """Whether a process neither holds the GPU nor is known to feed it."""
+        return not (self._knows(pid) or pid in self.mains or pid in self.behind.relatives)
 
     def evidence(self, now_ns: int) -> tuple[str, ...]:
         """What was seen behind the waiting lately, in words. Too costly for every tick."""
@@ -474,17 +492,6 @@ class FeederGroup:
             return self.workers[pid].state() is State.GONE
         stat = parse_stat(read(self._proc / str(pid) / "stat"))
         return stat is not None and classify(stat.state, None) is State.GONE
-
-    def _is_helper(self, pid: int) -> bool:
-        """Whether the process is multiprocessing's forkserver or resource tracker.
-
-        Workers have their forkserver's command line, but it for a parent.
-        """
-        command = command_line(self._proc, pid).text
-        stat = parse_stat(read(self._proc / str(pid) / "stat"))
-        if not stat or stat.parent not in self.mains:
-            return False
-        return any(f"from multiprocessing.{name} import main" in command for name in _HELPERS)
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")
@@ -545,16 +552,19 @@ class FeederGroup:
     def _count_behind(self, tick: Tick) -> None:
         """What threads and ended children used; whether closer looks are needed at all."""
         tick.threads = self.behind.count_threads(self.mains.values(), tick.main)
-        self._advance(self.behind.kin.values(), tick.kin)
+        feeding = self.behind.feeding
+        self._advance(feeding, tick.kin)
+        self._advance(set(self.behind.kin.values()).difference(feeding), ProcessCounters())
         self._count_queues(self._turns.members, tick.workers)
-        self._count_queues(self.behind.kin.values(), tick.kin)
+        self._count_queues(feeding, tick.kin)
         # When a worker ends, the kernel adds the CPU time of its whole life to its parent's
         # counter of ended children. What was counted while it lived (`_ended_ns`) must not
         # count twice; halved each tick, as a parent may reap late, or never.
         known = min(self._ended_ns, tick.main.children_ns)
         self._ended_ns = (self._ended_ns - known) // 2
         tick.main.children_ns = min(tick.main.children_ns - known, tick.elapsed_ns)
-        tick.workers.children_ns = min(tick.workers.children_ns, tick.elapsed_ns)
+        for role in (tick.workers, tick.kin):
+            role.children_ns = min(role.children_ns, tick.elapsed_ns)
         if not self.behind.wanted(tick.at_ns):
             self.behind.rest([*self.mains.values(), *self._turns.members])
             self.behind.explained = self.behind.resting = False

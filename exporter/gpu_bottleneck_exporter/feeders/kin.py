@@ -85,12 +85,11 @@ class KinFinder:
 
     def _pipeline(self, pid: int, near: Collection[int]) -> Iterator[int]:
         """Those of `near` whose output feeds process `pid`, directly or through others."""
-        writers = {self._links_of(one).written_to: one for one in near}
-        pipe = self._links_of(pid).read_from
-        while pipe in writers and pipe is not None:
-            writer = writers.pop(pipe)
-            yield writer
-            pipe = self._links_of(writer).read_from
+        left, pipes = set(near), {self._links_of(pid).read_from}
+        while found := {one for one in left if self._links_of(one).written_to in pipes - {None}}:
+            yield from found
+            left -= found
+            pipes = {self._links_of(one).read_from for one in found}
 
     def _children(self, parent: int, known: set[int]) -> list[int]:
         trees = descendants(self._proc, [parent], self._holders | known)

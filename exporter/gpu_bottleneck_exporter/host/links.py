@@ -7,6 +7,7 @@ to the parent that started the process, or to its neighbours in a shell pipeline
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,19 +38,34 @@ def links(proc: Path, pid: int) -> Links:
     """The links of process `pid`; none without the permission. Raises NoRoomError."""
     pipes, sockets = set(), []
     standard: dict[int, str] = {}
+    for number, link in descriptors(proc, pid):
+        if link.startswith("pipe:"):
+            if number > _ERRORS:
+                pipes.add(link)
+            else:
+                standard[number] = link
+        elif number > _ERRORS and is_socket(link):
+            sockets.append(number)
+    peers = frozenset(unix_peers(proc, pid, sockets).values()) - {pid}
+    return Links(frozenset(pipes), peers, standard.get(_INPUT), standard.get(_OUTPUT))
+
+
+def descriptors(proc: Path, pid: int) -> Iterator[tuple[int, str]]:
+    """Numbers and links of what is open; none without the permission. Raises NoRoomError."""
     folder = f"{proc}/{pid}/fd"
-    peers: set[int] = set()
     with contextlib.suppress(OSError):
         for number in map(int, listed(folder, _MOST)[0]):
-            link = link_of(folder, number) or ""
-            if link.startswith("pipe:"):
-                if number > _ERRORS:
-                    pipes.add(link)
-                else:
-                    standard[number] = link
-            elif number > _ERRORS and is_socket(link):
-                sockets.append(number)
-        peers = {peer for peer in ask(folder, pid, sockets, unix_peer).values() if peer}
-    return Links(
-        frozenset(pipes), frozenset(peers - {pid}), standard.get(_INPUT), standard.get(_OUTPUT)
-    )
+            link = link_of(folder, number)
+            if link is not None:
+                yield number, link
+
+
+def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
+    """Who created the other end of those `numbers` that are connected UNIX sockets.
+
+    None without the permission. Raises NoRoomError.
+    """
+    with contextlib.suppress(OSError):
+        peers = ask(f"{proc}/{pid}/fd", pid, numbers, unix_peer)
+        return {number: peer for number, peer in peers.items() if peer}
+    return {}

@@ -27,7 +27,8 @@ _ALONE = 3
 _MOST_LISTED = 8_192
 """Of more threads, the youngest are not found."""
 _KEPT_USED = 8 * MOST_THREADS
-_ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.UNKNOWN})
+_ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.PIPE, Wait.UNKNOWN})
+_MAY_BE_ANY = frozenset({Wait.SOCKET, Wait.POLL})
 
 
 class Thread(NamedTuple):
@@ -36,7 +37,7 @@ class Thread(NamedTuple):
     name: str
     wait: Wait
     descriptors: tuple[int, ...] | None
-    """Those that it waits on, if it waits on sockets or polls; None: any of the process's."""
+    """Those that it waits on, if on sockets, pipes or polls; None: any of the process's."""
     moves: bool = False
     """Whether it was scheduled between the last two scans."""
 
@@ -103,7 +104,7 @@ class _Thread:
                 on = None if self._pid is None else waits_on(self._pid, self._call.read())
                 # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
                 # queue at once; it has no wait channel then, but its system call is known.
-                descriptors = () if on is None and wait is Wait.UNKNOWN else on
+                descriptors = () if on is None and wait not in _MAY_BE_ANY else on
         self.seen = Thread(name, wait, descriptors, moves=True)
         return self.seen
 

@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.feeders.kin import KinFinder
 from gpu_bottleneck_exporter.feeders.member import Member
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
@@ -156,6 +157,7 @@ class HostSampler:
         self._look_for_children = Rhythm(LOOK_FOR_CHILDREN_SECONDS)
         self._sought_kin: dict[str, Sought] = {}
         """By GPU: the last search for its kin."""
+        self._strangers = StrangerFinder(proc)
         self._finished_pass_ns: int | None = None
         self._discover_from = 0.0
         """No discovery before, unless holders changed: keeps its cost to a share of a core."""
@@ -364,6 +366,7 @@ class HostSampler:
             stale |= self._look_at(uuid, feed, due)
         if counting:
             self._learn_connections(time.monotonic_ns())
+        self._find_strangers(time.monotonic_ns())
         return stale
 
     def _look_at(self, uuid: str, feed: FeederGroup, due: Due) -> bool:
@@ -443,7 +446,7 @@ class HostSampler:
         finder = KinFinder(self._proc, mains, self._units)
         for uuid, feed in feeds.items():
             if not self._connected or not feed.behind.wanted(now):
-                feed.behind.adopt_kin(set())
+                feed.behind.close()
                 self._sought_kin.pop(uuid, None)
                 continue
             sought = self._sought_kin.get(uuid)
@@ -454,6 +457,20 @@ class HostSampler:
                 kin = [finder.of(pid, feed.workers) for pid in feed.mains]
                 feed.behind.adopt_kin(set().union(*kin))
                 self._sought_kin[uuid] = sought._replace(at_ns=now)
+
+    def _find_strangers(self, now_ns: int) -> None:
+        """Find who is connected with the feeders of GPUs that idle for a reason not yet known."""
+        feeds = [
+            feed
+            for feed in self._feeds.values()
+            if feed.mains and feed.behind.wanted(now_ns) and not feed.behind.explained
+        ]
+        if not self._connected or not self._strangers.is_due(now_ns, feeds):
+            return
+        mains = [pid for feed in self._feeds.values() for pid in feed.mains]
+        with self._isolated("looking for strangers that feed"):
+            for feed, found in self._strangers.search(feeds, mains, now_ns).items():
+                feed.behind.adopt_strangers(found)
 
     def _learn_connections(self, now_ns: int) -> None:
         """For idle GPUs: which connections lead to other processes of the job."""

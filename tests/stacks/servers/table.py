@@ -24,6 +24,16 @@ def _load(name: str, path: str, clients: int, pause: float) -> Server:
     return _module("load", name, path, f"{clients}", f"{pause}")
 
 
+def _sidecar(joint: str, work: str) -> Server:
+    return _module("sidecar", f"sidecar-{joint}-{work}", joint, work)
+
+
+SIDECARS = [
+    *(("unix", work) for work in ("burn", "disk", "fetch", "rest", "hardly")),
+    *(("fifo", work) for work in ("burn", "disk", "fetch")),
+    *((joint, "burn") for joint in ("ipc", "tcp", "ask", "gateway")),
+    ("tcp", "fetch"),
+]
 SLOW = ("late", "tracker", "pushes", "queue", "takes", "datagrams")
 SERVERS = {
     "http": _module("http", "http"),
@@ -44,4 +54,6 @@ SERVERS = {
     "ask-seldom": _load("ask-seldom", "/work", 1, 0.4),
     "call": _module("calls", "call", "1", "0"),
     "call-much": _module("calls", "call-much", "6", "0"),
+    # Programs that feed the loop.
+    **{f"sidecar-{joint}-{work}": _sidecar(joint, work) for joint, work in SIDECARS},
 }

@@ -1,0 +1,180 @@
+"""The other ends of what a process waits on: FIFOs and pipes, UNIX sockets, TCP within a machine.
+
+Takes the permission to ptrace. No file is touched, only its link and its fdinfo in /proc: a file
+system that never answers is not asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.borrow import is_socket
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read
+from gpu_bottleneck_exporter.host.links import descriptors, unix_peers
+from gpu_bottleneck_exporter.host.mounts import mounts
+from gpu_bottleneck_exporter.host.process import network_namespace
+
+_MOST_PROCESSES = 16_384
+_MOST_DESCRIPTORS = 32_768
+"""Of all processes together, per search."""
+_WATCHED = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
+_FIELD = re.compile(r"^(flags|mnt_id|ino):\s*([0-9]+)$", re.MULTILINE)
+_EPOLL = "anon_inode:[eventpoll]"
+_ACCESS, _READS = 0o3, 0o0
+"""O_ACCMODE and O_RDONLY."""
+_LOCAL, _REMOTE, _INODE = 1, 2, 9
+"""Fields of a line of /proc/PID/net/tcp (proc_pid_net(5))."""
+_MAPPED = "0000000000000000FFFF0000"
+"""How an IPv4 address begins in net/tcp6."""
+
+
+class End(NamedTuple):
+    """What the process at the other end has open."""
+
+    name: str
+    """Of a socket or a pipe as in /proc/PID/fd, of a FIFO the last part of its path."""
+    file: tuple[str, str] = ("", "")
+    """Of a FIFO: the device of its file system, and its inode."""
+    pid: int = 0
+    """Who has it open, where the kernel says so; else 0."""
+
+
+Connected = dict[tuple[str, str], str]
+"""The TCP sockets of a network namespace by local and remote end, named as in /proc/PID/fd."""
+
+
+def other_ends(
+    proc: Path, pid: int, numbers: Collection[int | None], networks: dict[int | None, Connected]
+) -> set[End]:
+    """What is opposite to descriptors `numbers` of process `pid`; None: those in its epolls.
+
+    Only what can be waited for may be among them: a path counts as a FIFO's. `networks` are kept
+    for other processes that are looked at meanwhile. Raises NoRoomError.
+    """
+    targets = dict(descriptors(proc, pid))
+    wanted = {number for number in numbers if number is not None}
+    if None in numbers:
+        epolls = [number for number, target in targets.items() if target == _EPOLL]
+        wanted.update(*(_watched(proc, pid, number) for number in epolls))
+    ends, inodes = set(), {}
+    for number in wanted & targets.keys():
+        target = targets[number]
+        if is_socket(target):
+            inodes[number] = target
+        elif target.startswith("pipe:"):
+            ends.add(End(target))
+        elif target.startswith("/") and not target.startswith("/dev/"):
+            file = _Opened.of(proc, pid, number)
+            if file:
+                ends.add(End(_last(target), file.identity(proc, pid)))
+    peers = unix_peers(proc, pid, [*inodes])
+    ends.update(End(inodes[number], pid=peer) for number, peer in peers.items())
+    others = {inodes[number] for number in inodes.keys() - peers.keys()}
+    if others:
+        network = network_namespace(proc, pid)
+        if network not in networks:
+            networks[network] = _connected(proc, pid)
+        ends.update(End(name) for name in _opposite(networks[network], others))
+    return ends
+
+
+def find(proc: Path, ends: Iterable[End]) -> dict[End, set[int]]:
+    """Who has each of `ends` open; of FIFOs and pipes, only those that may write.
+
+    Looks at the processes of the machine, the youngest first, until all sockets are found or too
+    many descriptors were looked at. Raises NoRoomError.
+    """
+    found: dict[End, set[int]] = {end: {end.pid} if end.pid else set() for end in ends}
+    names: dict[str, list[End]] = {}
+    for end in found:
+        if not end.pid:
+            names.setdefault(end.name, []).append(end)
+    left = _MOST_DESCRIPTORS
+    for pid in _processes(proc):
+        if left <= 0 or not names:
+            break
+        for number, target in descriptors(proc, pid):
+            left -= 1
+            name = _last(target) if target.startswith("/") else target
+            for end in names.get(name, ()):
+                if _has_open(proc, pid, number, end):
+                    found[end].add(pid)
+            if is_socket(name):
+                names.pop(name, None)
+    return found
+
+
+class _Opened(NamedTuple):
+    """An open file as its fdinfo describes it."""
+
+    writes: bool
+    mount: str
+    inode: str
+
+    @classmethod
+    def of(cls, proc: Path, pid: int, number: int) -> _Opened | None:
+        """None if it is closed by now, or before Linux 5.14, which tells no inode."""
+        fields = dict(_FIELD.findall(_fdinfo(proc, pid, number)))
+        if fields.keys() < {"flags", "mnt_id", "ino"}:
+            return None
+        writes = int(fields["flags"], 8) & _ACCESS != _READS
+        return cls(writes, fields["mnt_id"], fields["ino"])
+
+    def identity(self, proc: Path, pid: int) -> tuple[str, str]:
+        """Device and inode, the same for all processes whatever their mounts."""
+        table = mounts(read(f"{proc}/{pid}/mountinfo", MANY_BYTES) or "")
+        device = next((one.device for one in table if f"{one.number}" == self.mount), self.mount)
+        return device, self.inode
+
+
+def _has_open(proc: Path, pid: int, number: int, end: End) -> bool:
+    if is_socket(end.name):
+        return True
+    file = _Opened.of(proc, pid, number)
+    if not file or not file.writes:
+        return False
+    return end.name.startswith("pipe:") or file.identity(proc, pid) == end.file
+
+
+def _processes(proc: Path) -> list[int]:
+    with contextlib.suppress(OSError):
+        names, _ = listed(proc, _MOST_PROCESSES)
+        return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+    return []
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _fdinfo(proc: Path, pid: int, number: int) -> str:
+    """Aside, as an epoll's is locked while its process gets events, maybe in memory of FUSE."""
+    return aside.call(pid, lambda: read(f"{proc}/{pid}/fdinfo/{number}")) or ""
+
+
+def _watched(proc: Path, pid: int, number: int) -> Iterator[int]:
+    """The descriptors that an epoll instance watches."""
+    return map(int, _WATCHED.findall(_fdinfo(proc, pid, number)))
+
+
+def _opposite(connected: Connected, names: Collection[str]) -> Iterator[str]:
+    """The other ends of those TCP sockets that are connected within a network namespace."""
+    for (local, remote), name in connected.items():
+        if name in names and (remote, local) in connected:
+            yield connected[remote, local]
+
+
+def _connected(proc: Path, pid: int) -> Connected:
+    ends: Connected = {}
+    for table in ("tcp", "tcp6"):
+        for line in (read(f"{proc}/{pid}/net/{table}", MANY_BYTES) or "").splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > _INODE and fields[_INODE] != "0":
+                local, remote = (fields[at].removeprefix(_MAPPED) for at in (_LOCAL, _REMOTE))
+                ends[local, remote] = f"socket:[{fields[_INODE]}]"
+    return ends

@@ -1,0 +1,270 @@
+"""Who feeds a GPU from outside of its holder's family: real programs that talk to each other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.feeders.compilers import compiles
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.history import Moment, since
+from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, Activity, StrangerFinder
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import State
+from support.programs import Program, descriptors, program
+from support.waiting import until
+
+PROC, SYSFS = Path("/proc"), Path("/sys")
+MINUTE_NS = 60_000_000_000
+LISTEN = """
+unix = sys.argv[1].startswith("/")
+server = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+server.bind(sys.argv[1] if unix else ("127.0.0.1", 0))
+server.listen()
+ready(*(server.getsockname()[1:] if not unix else ()))
+c, _ = server.accept()
+"""
+CONNECT = """
+unix = sys.argv[1].startswith("/")
+c = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+c.connect(sys.argv[1] if unix else ("127.0.0.1", int(sys.argv[1])))
+"""
+RECEIVE = "c.recv(1)"
+WAYS = {
+    "in a receive": RECEIVE,
+    "in a thread's receive": "named('loader', lambda: c.recv(1)); locked()",
+    "in poll": "p = select.poll(); p.register(c, select.POLLIN); p.poll()",
+    "in epoll": "p = select.epoll(); p.register(c, select.EPOLLIN); p.poll()",
+}
+
+
+class Watched:
+    """A GPU that idles, held by `main`, as the watching thread sees it."""
+
+    def __init__(self, main: Program, *workers: int, holders: tuple[int, ...] = ()) -> None:
+        self._groups = Cgroups(SYSFS)
+        self.feed = FeederGroup(PROC, self._groups, Patience(30_000))
+        self.feed.adopt({main.pid}, {*workers}, frozenset({main.pid, *holders}))
+        self.feed.behind.tell_busy(0.0, time.monotonic_ns())
+        self._finder = StrangerFinder(PROC)
+        self._holders = {main.pid, *holders}
+
+    def look(self) -> Moment:
+        self.feed.sample(time.monotonic_ns())
+        (moment, *_) = since(self.feed._moments, 0, time.monotonic_ns())
+        return moment
+
+    def strangers(self, later_ns: int = 0) -> set[int]:
+        """Those found now, after a look."""
+        self.look()
+        now = time.monotonic_ns() + later_ns
+        found = self._finder.search([self.feed], self._holders, now)[self.feed]
+        self.feed.behind.adopt_strangers(found)
+        return found
+
+    def close(self) -> None:
+        self.feed.close()
+        self._groups.keep(())
+
+    def finds(self, *pids: int) -> bool:
+        until(lambda: self.strangers() == {*pids}, f"{pids}")
+        return True
+
+
+Watch = Callable[..., Watched]
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    before, made = descriptors(), list[Watched]()
+
+    def begin(*who: object, **holders: tuple[int, ...]) -> Watched:
+        made.append(Watched(*who, **holders))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield begin
+    for watched in made:
+        watched.close()
+    assert descriptors() <= before, "all descriptors are given back"
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a program listens."""
+    return f"{tmp_path / 'socket'}" if request.param == "unix" else "any"
+
+
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
+def test_who_is_connected_with_what_is_waited_on_feeds(watch: Watch, place: str, how: str) -> None:
+    with program(f"{LISTEN}told()", place) as one:
+        where = one.words[0] if one.words else place
+        with program(f"{CONNECT}ready()\n{how}", where) as main:
+            assert watch(main).finds(one.pid)
+
+
+def test_it_may_have_connected_itself(watch: Watch, place: str) -> None:
+    with program(f"{LISTEN}ready()\n{RECEIVE}", place) as main:
+        where = main.words[0] if main.words else place
+        with program(f"{CONNECT}ready(); told()", where) as one:
+            main.hear()
+            assert watch(main).finds(one.pid)
+
+
+def test_who_may_write_to_the_fifo_that_is_read_feeds(watch: Watch, tmp_path: Path) -> None:
+    fifo, other = tmp_path / "fifo", tmp_path / "other" / "fifo"
+    other.parent.mkdir()
+    os.mkfifo(fifo)
+    os.mkfifo(other)
+    opened = "f = os.open(sys.argv[1], getattr(os, sys.argv[2])); ready()\n"
+    with (
+        program(f"{opened}told()", fifo, "O_RDWR") as one,
+        program(f"{opened}told()", other, "O_RDWR"),
+        program(f"{opened}os.read(f, 1)", fifo, "O_RDONLY") as main,
+        program(f"{opened}told()", fifo, "O_RDONLY"),
+    ):
+        assert watch(main).finds(one.pid)
+
+
+def test_a_worker_may_be_fed(watch: Watch, tmp_path: Path) -> None:
+    with program(f"{LISTEN}told()", tmp_path / "socket") as one:
+        code = f"{CONNECT}\nif os.fork() == 0: {RECEIVE}\nready(); locked()"
+        with program(code, tmp_path / "socket") as main:
+            (worker,) = (PROC / f"{main.pid}/task/{main.pid}/children").read_text().split()
+            assert watch(main, int(worker)).finds(one.pid)
+
+
+@pytest.mark.parametrize("how", ["time.sleep(60)", "locked()", "sys.stdin.read()"])
+def test_a_connection_that_is_not_waited_on_says_nothing(
+    watch: Watch, tmp_path: Path, how: str
+) -> None:
+    with (
+        program(f"{LISTEN}told()", tmp_path / "socket") as one,
+        program(f"{CONNECT}ready()\n{how}", tmp_path / "socket") as main,
+    ):
+        watched = watch(main)
+        until(lambda: watched.look().looked, "a closer look")
+        assert one.pid not in watched.strangers()
+        assert os.getpid() not in watched.strangers(), "we are nobody's feeder"
+
+
+def test_another_holder_of_a_gpu_is_no_stranger(watch: Watch, tmp_path: Path) -> None:
+    with (
+        program(f"{LISTEN}told()", tmp_path / "socket") as one,
+        program(f"{CONNECT}ready()\n{RECEIVE}", tmp_path / "socket") as main,
+    ):
+        assert watch(main).finds(one.pid)
+        assert watch(main, holders=(one.pid,)).finds()
+
+
+def test_who_disconnects_stays_known_for_a_minute(watch: Watch, tmp_path: Path) -> None:
+    code = f"{LISTEN}told(); c.close(); ready(); told()"
+    with (
+        program(code, tmp_path / "socket") as one,
+        program(f"{CONNECT}ready()\n{RECEIVE}\nlocked()", tmp_path / "socket") as main,
+    ):
+        watched = watch(main)
+        assert watched.finds(one.pid)
+        one.tell()
+        one.hear()
+        until(lambda: watched.look().looked, "a closer look")
+        assert watched.strangers(MINUTE_NS // 2) == {one.pid}
+        assert watched.strangers(2 * MINUTE_NS) == set()
+
+
+def test_so_many_are_followed(watch: Watch, tmp_path: Path) -> None:
+    listen = LISTEN.replace("c, _ = server.accept()", "")
+    code = "all = [server.accept()[0] for _ in range(40)]; ready(); select.select(all, [], [])"
+    child = "for _ in range(40):\n if os.fork() == 0: c = socket.socket(socket.AF_UNIX); "
+    child += "c.connect(sys.argv[1]); locked()\nready(); locked()"
+    with (
+        program(listen + code, tmp_path / "socket") as main,
+        program(child, tmp_path / "socket"),
+    ):
+        main.hear()
+        watched = watch(main)
+        until(lambda: len(watched.strangers()) == MOST_STRANGERS, "so many")
+
+
+@pytest.mark.parametrize(
+    ("does", "state"), [("burn()", State.RUN), ("time.sleep(60)", None)], ids=["burns", "sleeps"]
+)
+def test_it_counts_while_it_is_active(
+    watch: Watch, tmp_path: Path, does: str, state: State | None
+) -> None:
+    with (
+        program(f"{LISTEN}{does}", tmp_path / "socket") as one,
+        program(f"{CONNECT}ready()\n{RECEIVE}", tmp_path / "socket") as main,
+    ):
+        watched = watch(main)
+        assert watched.finds(one.pid)
+        moments = [watched.look() for _ in range(9)]
+        if state is None:
+            assert not any(moment.kin or moment.kin_count for moment in moments)
+        else:
+            until(lambda: watched.look().kin.get(state), "it runs")
+            assert watched.look().kin_count == 1
+
+
+def test_who_works_now_and_then_is_not_blamed() -> None:
+    one = Activity()
+    for index in range(100):
+        one.note(State.RUN if index % 4 == 0 else State.SLEEP)
+    assert not one.counts(idle=1.0)
+    assert one.counts(idle=0.3), "it works for as long as the GPU idles"
+    assert one.works(idle=0.2)
+
+
+def test_who_waits_for_the_network_counts_and_does_not_work() -> None:
+    one = Activity()
+    for _ in range(9):
+        one.note(State.NETWORK)
+    assert one.counts(idle=1.0)
+    assert not one.works(idle=1.0)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["that is known", "that has just started"])
+def test_who_waits_for_a_compiler_runs_code_of_its_own(
+    watch: Watch, tmp_path: Path, *, seen: bool
+) -> None:
+    compiler = tmp_path / "ptxas"
+    compiler.symlink_to(Path(sys.executable).resolve())
+    code = "p = subprocess.Popen([sys.argv[1], '-c', 'while True: pass']); ready(p.pid); p.wait()"
+    with program(code, compiler) as main:
+        until(lambda: read(PROC / main.words[0] / "cmdline"), "its command line")
+        watched = watch(main, *map(int, main.words if seen else ()))
+        until(lambda: watched.look().main.get(State.RUN), "run")
+        assert watched.feed.worker_count == 0
+        assert not watched.look().workers
+
+
+def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path) -> None:
+    pool = tmp_path / "torch/_inductor/compile_worker/__main__.py"
+    pool.parent.mkdir(parents=True)
+    pool.write_text(
+        "import os, time\nif one := os.fork(): print(one, flush=True)\ntime.sleep(60)\n"
+    )
+    code = "p = subprocess.Popen([sys.executable, sys.argv[1]], stdout=-1)\n"
+    code += "ready(p.pid, p.stdout.readline().decode()); locked()"
+    with program(code, pool) as main:
+        watched = watch(main, *map(int, main.words))
+        assert watched.feed.worker_count == 0
+        assert len(watched.feed.behind.compilers) == len(main.words)
+        until(lambda: not watched.look().main.get(State.RUN), "a pool that rests is no reason")
+
+
+@pytest.mark.parametrize(
+    ("program", "compiler"),
+    [
+        *((name, True) for name in ("gcc", "/usr/bin/x86_64-linux-gnu-g++-12", "cc1plus", "ptxas")),
+        *((name, False) for name in ("python", "gccgo-loader", "class", "load", "", "ld-linux.so")),
+    ],
+)
+def test_compilers_are_told_by_their_names(program: str, compiler: bool) -> None:  # noqa: FBT001
+    assert compiles(f"{program}\0-O2\0") is compiler

@@ -1,0 +1,130 @@
+"""A program that feeds the loop without being its child: `... NAME JOINT WORK`.
+
+JOINT: unix, fifo, ipc or tcp (ZeroMQ's PUSH), ask (a tokeniser that answers over a UNIX socket),
+gateway (it asks the loop over HTTP). WORK is what it does for each batch: burn, disk, fetch, rest,
+hardly (anything).
+"""
+
+# ruff: noqa: PLC0415 - each joint imports its own library and no other
+# mypy: disable-error-code="import-not-found"
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from gpu_bottleneck_exporter.demo.jobs import burn
+from stacks.servers.listen import FOLDER, PORT, announce
+
+WAIT = 0.12
+BATCH = bytes(64)
+_DRAW = random.Random(0)  # noqa: S311 - no secret
+Work = Callable[[], object]
+
+
+def disk() -> Work:
+    """Read a file of a file system that answers late."""
+    file = os.open(FOLDER / "mount" / "data", os.O_RDONLY)
+    size = os.fstat(file).st_size // 2**20
+
+    def read() -> bytes:
+        return os.pread(file, 2**17, _DRAW.randrange(size) * 2**20)
+
+    return lambda: [read(), read()]
+
+
+def fetch() -> Work:
+    """Ask a remote machine."""
+    port = int((FOLDER / "http.port").read_text())
+
+    def ask() -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/late/120/65536", timeout=30) as found:
+            found.read()
+
+    return ask
+
+
+WORKS: dict[str, Callable[[], Work]] = {
+    "burn": lambda: lambda: burn(WAIT),
+    "disk": disk,
+    "fetch": fetch,
+    "hardly": lambda: lambda: burn(0.002),
+    "rest": lambda: lambda: time.sleep(WAIT),
+}
+
+
+def unix(name: str, work: Work, *, asked: bool = False) -> None:
+    """Send each batch to whoever is connected; if `asked`, only when asked."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(FOLDER / "batches"))
+        server.listen()
+        announce(name, 0)
+        connection, _ = server.accept()
+        while True:
+            if asked:
+                connection.recv(len(BATCH), socket.MSG_WAITALL)
+            work()
+            connection.sendall(BATCH)
+
+
+def fifo(name: str, work: Work) -> None:
+    """Write each batch to a FIFO."""
+    os.mkfifo(FOLDER / "batches")
+    announce(name, 0)
+    with open(FOLDER / "batches", "wb", buffering=0) as file:
+        while True:
+            work()
+            file.write(BATCH)
+
+
+def push(name: str, work: Work, address: str) -> None:
+    """Push each batch; few are queued."""
+    import zmq
+
+    pushing: Any = zmq.Context().socket(zmq.PUSH)
+    pushing.setsockopt(zmq.SNDHWM, 1)
+    pushing.connect(address)
+    announce(name, 0)
+    while True:
+        work()
+        pushing.send(BATCH)
+
+
+def gateway(name: str, work: Work) -> None:
+    """Work on a request, then ask the loop."""
+    announce(name, PORT)
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+    while True:
+        work()
+        try:
+            connection.request("GET", "/work")
+            connection.getresponse().read()
+        except OSError:
+            connection.close()  # it is not up yet
+
+
+def main(name: str, joint: str, kind: str) -> None:
+    """Feed until killed."""
+    work = WORKS[kind]()
+    match joint:
+        case "fifo":
+            fifo(name, work)
+        case "ipc":
+            push(name, work, f"ipc://{FOLDER / 'batches'}")
+        case "tcp":
+            push(name, work, f"tcp://127.0.0.1:{PORT}")
+        case "gateway":
+            gateway(name, work)
+        case _:
+            unix(name, work, asked=joint == "ask")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
