@@ -468,7 +468,6 @@ def _waits(name: str, how: str, expected: str, *, family: str = "http", warm: fl
 
 
 _WAITS_FOR = {
-    "blocking": "pushes",
     "pushed": "pushes",
     "two-threads": "queue",
     "subscriber": "pushes",
@@ -476,7 +475,6 @@ _WAITS_FOR = {
     "upload": "takes",
     "upload-async": "takes",
     "answers": "client",
-    "pollers": "lines",
     "pings": "tracker",
     "worker": "redis",
 }
@@ -484,7 +482,6 @@ WAITS = (
     _waits("socket, a server that always takes 5 s", "late", NETWORK, warm=18.0),
     _waits("socket, a tracker that answers with six bytes", "tracker", NETWORK),
     _waits("socket, small messages pushed to an event loop", "pushed", NETWORK),
-    _waits("socket, small messages pushed", "blocking", NETWORK),
     _waits("socket, asked by one thread, received by another", "two-threads", NETWORK),
     _waits("socket, a subscriber thread that acknowledges", "subscriber", NETWORK),
     _waits("datagrams", "datagrams", NETWORK),
@@ -492,7 +489,6 @@ WAITS = (
     _waits("socket, an upload that is taken slowly", "upload", NETWORK),
     _waits("asyncio, an upload that is taken slowly", "upload-async", NETWORK),
     _waits("socket, an answer that is read slowly", "answers", NETWORK, family="serving"),
-    _waits("threads that take turns at polling", "pollers", NETWORK),
     _waits("messages that never come, and pings", "pings", ASLEEP, family="serving"),
     _waits("a queue's worker without a job, that gossips", "worker", _NO_JOB, family="serving"),
 )

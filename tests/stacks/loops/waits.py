@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import select
 import socket
 import sys
@@ -60,12 +59,6 @@ def pushed() -> Load:
         return loop.run_until_complete(reader.readexactly(MESSAGE))
 
     return load
-
-
-def blocking() -> Load:
-    """Receives messages."""
-    connection = socket.create_connection((HOST, port("pushes")))
-    return lambda: connection.recv(MESSAGE, socket.MSG_WAITALL)
 
 
 def two_threads() -> Load:
@@ -148,31 +141,6 @@ def answers() -> Load:
     return lambda: next(answer)
 
 
-def pollers() -> Load:
-    """Threads that take turns at polling all connections, as Go's do for its goroutines."""
-    connection = socket.create_connection((HOST, port("lines")))
-    poll = select.epoll()
-    poll.register(connection, select.EPOLLIN)
-    batches: queue.Queue[int] = queue.Queue(1)
-    turns = [threading.Semaphore(0) for _ in range(_AHEAD)]
-
-    def take(turn: int) -> None:
-        while True:
-            turns[turn].acquire()
-            connection.sendall(bytes(REQUEST))
-            left = REPLY
-            while left:
-                poll.poll()
-                left -= len(connection.recv(left))
-            batches.put(left)
-            turns[(turn + 1) % _AHEAD].release()
-
-    for turn in range(_AHEAD):
-        threading.Thread(target=take, args=(turn,), daemon=True).start()
-    turns[0].release()
-    return batches.get
-
-
 def _asks(server: str, size: int) -> Load:
     connection = socket.create_connection((HOST, port(server)))
 
@@ -219,7 +187,6 @@ HOW: dict[str, Callable[[], Load]] = {
     "late": late,
     "tracker": tracker,
     "pushed": pushed,
-    "blocking": blocking,
     "two-threads": two_threads,
     "subscriber": subscriber,
     "datagrams": datagrams,
@@ -227,7 +194,6 @@ HOW: dict[str, Callable[[], Load]] = {
     "upload": upload,
     "upload-async": upload_async,
     "answers": answers,
-    "pollers": pollers,
 }
 
 if __name__ == "__main__":

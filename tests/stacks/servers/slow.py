@@ -52,12 +52,6 @@ def takes(connection: socket.socket) -> None:
         time.sleep(PAUSE / 8)
 
 
-def reads(connection: socket.socket) -> None:
-    """Says nothing, whatever it is sent."""
-    while connection.recv(REQUEST):
-        pass
-
-
 HOW: dict[str, Callable[[socket.socket], None]] = {
     "late": late,
     "tracker": tracker,
