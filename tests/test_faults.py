@@ -120,6 +120,20 @@ def until_all_is_read(sampler: Sampler, board: Board) -> None:
     until(read, lambda: "all is read")
 
 
+def until_all_is_shown(exposition: Exposition) -> list[frozenset[str]]:
+    """Feeders are found one by one; all GPUs are alike."""
+
+    def alike() -> list[frozenset[str]]:
+        found = series(exposition)
+        return found if len({*map(len, found)}) == 1 and _shows_feeders(found[0]) else []
+
+    return until(alike, lambda: [len(names) for names in series(exposition)])
+
+
+def _shows_feeders(names: frozenset[str]) -> bool:
+    return any(name.startswith("gpu_feeder_processes") for name in names)
+
+
 def until_all_is_back(
     sampler: Sampler,
     exposition: Exposition,
@@ -192,7 +206,7 @@ def test_a_call_that_fails_for_a_while_costs_what_it_gives(
     with running(board, libraries) as (sampler, fatal), caplog.at_level(logging.INFO):
         exposition = Exposition(sampler, EVERY_TICK)
         until_all_is_read(sampler, board)
-        whole = series(exposition)
+        whole = until_all_is_shown(exposition)
         for faults in batched(product(CALLS, codes), GPUS - 1):
             caplog.clear()
             fail(board, faults)

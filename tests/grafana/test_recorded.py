@@ -51,7 +51,7 @@ def test_since_when(fleet: Fleet, tmp_path: Path) -> None:
     after = '{instance="changing",cause="network_storage_bound"}'
     began = {steady: 180.0, before: 180.0}
     fleet.expect(20, since, began)
-    fleet.expect(59, since, {steady: 180.0, after: 28 * 60.0})
+    fleet.expect(59, since, {steady: 180.0, after: 29 * 60.0})
     fleet.check(tmp_path)
 
 

@@ -68,8 +68,8 @@ SCRAPED = 10
 """At least as many scrapes, and changes of the configuration."""
 LEFT = 2
 """How many more descriptors may be open at the end."""
-BEGUN = 1
-"""The thread that reads the memory of processes starts with the first process."""
+BEGUN = 2
+"""The threads that read processes' memory and borrow their sockets start with the first process."""
 
 
 class Result(NamedTuple):

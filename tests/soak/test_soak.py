@@ -42,7 +42,7 @@ def test_what_grows_is_told(growth: dict[str, float], words: str) -> None:
     assert said.startswith(words)
 
 
-@pytest.mark.parametrize("left", [{"descriptors": 110}, {"threads": 14}])
+@pytest.mark.parametrize("left", [{"descriptors": 110}, {"threads": 15}])
 def test_what_is_left_over_is_told(left: dict[str, int]) -> None:
     result = made()
     (said,) = grown(result._replace(settled=result.settled._replace(**left)), Allowed())
