@@ -193,6 +193,7 @@ PARTLY_IDLE = Diagnosis("GpuUnderused", "unexplained_low_utilization", "info")
 RESTARTS = Diagnosis("GpuRestartLoop", "restart_loop")
 FLEET_WIDE = Diagnosis("GpuFleetBottleneck", "thermal_throttle")
 IN_PHASES = Diagnosis("GpuUnderused", "unexplained_low_utilization", "warning")
+IDLE_FOR_COPIES = Diagnosis("GpuUnderused", "pcie_transfer_bound", "warning")
 NEARLY_HOT = Diagnosis("GpuNearThermalLimit", "near_thermal_limit")
 NEAR_OOM = Diagnosis("GpuNearOom", "near_oom")
 OVERSIZED = Diagnosis("GpuOversized", "oversized_gpu")
@@ -336,7 +337,8 @@ def _on_the_gpu() -> Iterable[Case]:
     many: dict[str, Any] = {"sm_active": 0.6}
     fp32: dict[str, Any] = {"sm_active": 0.8, "fp32": 0.5}
     yield from _twins("copies", PCIE, gpu(**copies, **few), gpu(**copies, **many))
-    yield Case("some copies", (_ill(some, PCIE_INFO),))
+    # An info hides no loss: more than half of it is idle.
+    yield Case("some copies", (_ill(some, PCIE_INFO, besides=frozenset({IDLE_FOR_COPIES})),))
     yield from _twins("full memory", MEMORY_CAPPED, gpu(**full, **few), gpu(**full, **many))
     yield from _twins("small batch", SMALL_BATCH, gpu(**free, **few), gpu(**free, **many))
     yield from _twins(
