@@ -249,9 +249,8 @@ class ProcessReader:
             return Wait.GONE
         if letter != "S":
             return wait_of(letter, None)
-        channel = self._read(
-            self._channel
-        )  # again: it may have fallen asleep between the two reads
+        # Again: it may have fallen asleep between the two reads.
+        channel = self._read(self._channel)
         return wait_of("S", channel.decode() if channel else None)
 
     @understood
