@@ -144,7 +144,7 @@ class Course:
         self._pauses = False
         self._pushes = 0
         self._sent_before = now.sent_segments
-        """When something last came."""
+        """How many segments had been sent when something last came."""
 
     def brings_data(self, now: Connection) -> bool:
         """Whether what came since the last look is no mere signal, such as a ping."""
@@ -265,7 +265,7 @@ class Wire:
         if verdict in (Verdict.IDLE, Verdict.ANSWER):
             verdict = self._waited_for(course, verdict, ours, patience_ms)
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
-            self._remember(now)
+            self._remember(course)
         return verdict
 
     def _waited_for(
@@ -293,11 +293,11 @@ class Wire:
         self._patience.learn(source, 0)
         return Verdict.DATAGRAMS if self._patience.feeds(source) else Verdict.IDLE
 
-    def _remember(self, now: Connection) -> None:
-        waited, at_ns = min(now.sent_ms, now.received_ms), time.monotonic_ns()
+    def _remember(self, course: Course) -> None:
+        waited, at_ns = course.waited_ms, time.monotonic_ns()
         known = self.owed
         if known is None or waited >= known.waited_ms or at_ns - known.at_ns > _OWED_NS:
-            self.owed = Owed(now.remote, waited, at_ns)
+            self.owed = Owed(course.now.remote, waited, at_ns)
 
     def _learn(self, course: Course, now: Connection) -> None:
         """Something came since the last look, maybe an answer."""

@@ -433,8 +433,7 @@ class HostSampler:
             if self._prescribers:
                 self._prescribers.forget(uuid)
             self._news.forget(uuid)
-            by_gpu = (self._readers, self._feedings, self._engaged, self._sought_kin, self._parents)
-            for known in by_gpu:
+            for known in (self._readers, self._feedings, self._engaged, self._sought_kin):
                 known.pop(uuid, None)
 
     def _patience(self) -> Patience | None:

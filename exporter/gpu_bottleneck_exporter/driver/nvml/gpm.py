@@ -11,7 +11,7 @@ import ctypes
 import math
 import struct
 import time
-from collections.abc import Sequence
+from functools import cache
 
 import pynvml
 
@@ -101,14 +101,12 @@ class GpmReader:
         else:
             self._calls.ask(pynvml.nvmlGpmMigSampleGet, self._handle, self._instance, sample)
 
-    def _compare(self, ids: Sequence[int]) -> dict[int, float]:
+    def _compare(self, ids: tuple[int, ...]) -> dict[int, float]:
         addresses = [
             ctypes.cast(sample, ctypes.c_void_p).value for sample in (self._old, self._new)
         ]
-        # Preset to an error: an entry that the driver leaves untouched is no value.
-        unanswered = [_METRIC.pack(metric, pynvml.NVML_ERROR_UNKNOWN, math.nan) for metric in ids]
         head = _HEAD.pack(_VERSION, len(ids), *addresses)
-        buffer = ctypes.create_string_buffer(b"".join([head, *unanswered]))
+        buffer = ctypes.create_string_buffer(head + _unanswered(ids))
         code = self._calls.code("nvmlGpmMetricsGet", buffer)
         if code != pynvml.NVML_SUCCESS:
             raise driver_error(code, "nvmlGpmMetricsGet")
@@ -117,6 +115,12 @@ class GpmReader:
             for metric, result, value in _METRIC.iter_unpack(buffer.raw[_HEAD.size : -1])
             if result == pynvml.NVML_SUCCESS
         }
+
+
+@cache
+def _unanswered(ids: tuple[int, ...]) -> bytes:
+    """Preset to an error: an entry that the driver leaves untouched is no value."""
+    return b"".join(_METRIC.pack(metric, pynvml.NVML_ERROR_UNKNOWN, math.nan) for metric in ids)
 
 
 def _activity(values: dict[int, float], interval_ns: int) -> Activity:
