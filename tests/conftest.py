@@ -13,8 +13,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import create
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import create
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from support.children import CODE, Parent
 from support.drivers import Libraries

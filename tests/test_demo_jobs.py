@@ -16,10 +16,10 @@ from select import select
 import psutil
 import pytest
 
+from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.run import Demo, running
-from gpu_bottleneck_exporter.driver.board.layout import LANE
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.feeders.interactive import is_interactive
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription
 from gpu_bottleneck_exporter.settings import Settings

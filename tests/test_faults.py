@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
-from gpu_bottleneck_exporter.driver.board.layout import CALLS
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.board.layout import CALLS
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
 from gpu_bottleneck_exporter.sampling.sampler import Sampler

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100, create
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100, create
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from support.samplers import FAST, sampling

@@ -15,8 +15,8 @@ VENDORS = re.compile("nvidia|nvml|nvrm", re.IGNORECASE)
 EXCEPTIONS = {
     "driver/nvml/": "the driver",
     "driver/open.py": "which vendors there are",
-    "driver/board/": "the virtual board imitates NVML, error codes included",
-    "driver/virtual/": "reads it",
+    "demo/board/": "the virtual board imitates NVML, error codes included",
+    "demo/virtual/": "reads it",
     "collectors/": "a metric's help text names its source",
 }
 

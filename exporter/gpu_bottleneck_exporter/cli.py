@@ -266,7 +266,7 @@ def demo(settings: Settings, *, alerts: bool) -> None:
     from gpu_bottleneck_exporter.commands.serve import serve as run  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.alerts import alerting  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.run import running  # noqa: PLC0415
-    from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver  # noqa: PLC0415
+    from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415
 
     if alerts and settings.web_config_file:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board
 
 BUSY, STARVED = "busy", "starved"
 WAKE_SECONDS = 0.05

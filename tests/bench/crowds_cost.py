@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import psutil
 
 from fake_nvml.build import build
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100, create
 from support.board_exporter import Exporter, over_nvml
 
 

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.work import Work
 
 _PERIODS_SECONDS = 0.2, 0.6
 """Random, so that it never runs in step with the exporter."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.content import ExporterContent
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.sampling.collector import EVERY_TICK
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings

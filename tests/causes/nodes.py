@@ -10,9 +10,9 @@ from pathlib import Path
 
 from causes import node
 from causes.cases import Case, Gpu
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.create import create
-from gpu_bottleneck_exporter.driver.board.layout import MAX_GPUS
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.create import create
+from gpu_bottleneck_exporter.demo.board.layout import MAX_GPUS
 from support.board_exporter import Exporter, started
 from support.kubelet import Kubelet, with_gpus
 

@@ -21,7 +21,7 @@ from cluster import checks, manifests
 from cluster.checks import Series
 from cluster.discovered import scraped, targets, tell
 from cluster.monitored import relabelings
-from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.demo.board.board import Board
 from helm.chart import Object, rendered, rendered_for
 from helm.test_render import VERSIONS, assert_valid
 from support.board_exporter import over_board

@@ -13,13 +13,13 @@ import pytest
 
 from gpu_bottleneck_exporter.commands.check import check, sampled
 from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, WITH_GAPS, Report
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import A100, H100
-from gpu_bottleneck_exporter.driver.board.layout import GpuRecord
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.nvml.library import driver_error
 from gpu_bottleneck_exporter.driver.nvml.remedies import OF_DOWN, OF_ERRORS, OF_OTHER_ERRORS
 from gpu_bottleneck_exporter.driver.readings import Activity
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.exposition.own import _OF_THE_HOST
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings

@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.run import Demo, running
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
 from gpu_bottleneck_exporter.exposition.document import scrape_document
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.jsontext import dumps

@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import create
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import create
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.nodeview.history import since
 from gpu_bottleneck_exporter.nodeview.local import counted
 from gpu_bottleneck_exporter.settings import Settings

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.jobs import burn
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board
 
 BATCH = 4
 BATCHES_PER_EPOCH = 60

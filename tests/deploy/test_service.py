@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.machine import BASE, DEPLOY, NAME, PREFIX, UNIT, Machine, booted
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.daemon import HOST, free_port, get
 from support.drivers import Libraries
 from support.waiting import until

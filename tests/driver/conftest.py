@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from support.drivers import KINDS, Libraries, open_driver
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board.create import GB10, H100
-from gpu_bottleneck_exporter.driver.board.layout import NVML_ERROR_NOT_SUPPORTED
-from gpu_bottleneck_exporter.driver.board.work import Work
+from gpu_bottleneck_exporter.demo.board.create import GB10, H100
+from gpu_bottleneck_exporter.demo.board.layout import NVML_ERROR_NOT_SUPPORTED
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Unsupported
 from gpu_bottleneck_exporter.driver.readings import Link, Memory
 from gpu_bottleneck_exporter.exposition.render import Exposition

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.create import A100, H100
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.layout import (
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
     PROCESS_GRAPHICS,
 )
-from gpu_bottleneck_exporter.driver.board.work import Work
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, RingSample, RingState
 from support.drivers import first

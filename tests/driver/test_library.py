@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.driver.nvml import trial
 from support.command import ANY_PORT, run, serving
 from support.drivers import Libraries

@@ -11,8 +11,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.create import A100, H100
-from gpu_bottleneck_exporter.driver.board.layout import CALL
+from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.layout import CALL
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import (

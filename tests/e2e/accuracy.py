@@ -28,9 +28,9 @@ if __name__ == "__main__":  # pytest has the folder of all tests in its path
 import pytest
 
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.create import create
-from gpu_bottleneck_exporter.driver.board.layout import SLOT_NS
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.create import create
+from gpu_bottleneck_exporter.demo.board.layout import SLOT_NS
 from support.beside import repeated
 from support.board_exporter import Exporter, over_board, over_nvml
 from support.prometheus import Prometheus, prometheus

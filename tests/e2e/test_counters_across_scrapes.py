@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import create
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import create
 from support.beside import repeated
 from support.board_exporter import over_board
 from support.daemon import free_port, get

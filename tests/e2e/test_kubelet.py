@@ -15,8 +15,8 @@ from uuid import uuid4
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.board_exporter import Exporter, over_nvml
 from support.command import COMMAND, environment, run
 from support.daemon import get

@@ -21,8 +21,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.test_documents import README
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
 from grafana.boards import asked
 from rules.fleet import FILES
 from rules.parsed import Rule, rules

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.demo.board.board import Board
 from scenarios import loops
 from scenarios.cgroups import Limits
 from scenarios.measure import _holds, end_group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.layout import (
     CALLS,
     KIND_GPU,
     KIND_MIG,
@@ -49,7 +49,7 @@ def c_header() -> str:
         "PROCESS_COMPUTE": PROCESS_COMPUTE,
         "PROCESS_GRAPHICS": PROCESS_GRAPHICS,
     }
-    lines = ["/* Generated from driver/board.py. */", "#include <stdint.h>"]
+    lines = ["/* Generated from demo/board/layout.py. */", "#include <stdint.h>"]
     lines += [f"#define {name} {value}" for name, value in constants.items()]
     lines.append(_c_enum("lane", "LANE", LANES))
     lines.append(_c_enum("throttle", "THROTTLE", THROTTLE_REASONS))

@@ -20,8 +20,8 @@ import ctypes, json, os, threading, time
 from pathlib import Path
 import pynvml
 from pynvml import *
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.work import Work
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.work import Work
 
 def attempt(function, *arguments):
     try:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import A100, H100, create
-from gpu_bottleneck_exporter.driver.board.layout import LANE, PROCESS_GRAPHICS, SLOT_NS
-from gpu_bottleneck_exporter.driver.board.work import Work
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import A100, H100, create
+from gpu_bottleneck_exporter.demo.board.layout import LANE, PROCESS_GRAPHICS, SLOT_NS
+from gpu_bottleneck_exporter.demo.board.work import Work
 
 from .build import build
 from .probe import Probe, probe
@@ -819,7 +819,7 @@ answer = [attempt(nvmlDeviceGetHandleByIndex, 0), attempt(nvmlDeviceGetUUID, gpu
 
 def test_a_slow_call(ask: Ask, h100: Board) -> None:
     code = """
-from gpu_bottleneck_exporter.driver.board.layout import CALL
+from gpu_bottleneck_exporter.demo.board.layout import CALL
 board.gpus[0].record.call_delay_us[CALL["DeviceGetMemoryInfo"]] = 100_000
 at_once(lambda: nvmlDeviceGetName(gpu))
 started = time.monotonic()

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from faults.events import EVENTS, Event, Scene
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.settings import Settings
 from support.children import Parent

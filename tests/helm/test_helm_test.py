@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
 from helm import chart
 from helm.chart import rendered
 from support.beside import Reply, answering

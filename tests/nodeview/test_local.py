@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.run import running
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
 from gpu_bottleneck_exporter.nodeview.metrics import reading_of

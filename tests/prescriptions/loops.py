@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board
 from prescriptions.settings import CHECKPOINT_SECONDS, Batch, Loop
 from scenarios.loops import Scene, reading
 from stacks.loops.common import FOLDER, HOST, MEBIBYTE, Load, burn, hold, port, workers

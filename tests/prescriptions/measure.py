@@ -22,11 +22,11 @@ import psutil
 
 import gpu_bottleneck_exporter
 from gpu_bottleneck_exporter.accounting.stall import Feeders
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.create import H100, create
-from gpu_bottleneck_exporter.driver.board.layout import LANE
-from gpu_bottleneck_exporter.driver.virtual import view
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.create import H100, create
+from gpu_bottleneck_exporter.demo.board.layout import LANE
+from gpu_bottleneck_exporter.demo.virtual import view
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.nodeview.history import between
 from gpu_bottleneck_exporter.nodeview.local import counted

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick

@@ -14,10 +14,10 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, PEER, STORAGE
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.collector import Collector

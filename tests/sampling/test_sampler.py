@@ -13,9 +13,9 @@ import pynvml
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.board.layout import (
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
 )

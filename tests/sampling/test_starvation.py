@@ -18,8 +18,8 @@ import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.check import _gaps
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.sampling import starvation
 from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns

@@ -28,9 +28,9 @@ from functools import partial
 from multiprocessing.queues import Queue
 from pathlib import Path
 
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.jobs import burn
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
 
 DATA = "data"
 """The file that direct and buffered readers read, below FOLDER."""

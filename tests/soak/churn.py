@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.layout import (
     CALLS,
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
 )
+from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
 STEP_SECONDS = 0.03
 MOST_MAINS = 6

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import psutil
 
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.beside import repeated
 from support.daemon import HOST, free_port, get
 from support.waiting import PATIENCE_SECONDS, until

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from gpu_bottleneck_exporter.commands.serve import serve
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pynvml
 
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.driver.board.board import Board
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
-from gpu_bottleneck_exporter.driver.virtual.driver import VirtualDriver
 
 KINDS = ("virtual", "nvml")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100, create
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100, create
 from scenarios import loops
 from scenarios.cgroups import Limits, Unavailable, limited
 from support import command

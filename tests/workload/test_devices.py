@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.driver.board.board import Board
-from gpu_bottleneck_exporter.driver.board.create import H100
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import named
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.join import MOST_HOLDERS, holders

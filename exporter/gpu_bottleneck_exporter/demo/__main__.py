@@ -7,9 +7,9 @@ import termios
 from contextlib import suppress
 from pathlib import Path
 
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.jobs import JOBS, run
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import Board
 
 
 def leave_terminal() -> None:

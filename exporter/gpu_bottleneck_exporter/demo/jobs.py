@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Semaphore
 
+from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from gpu_bottleneck_exporter.driver.board.board import VirtualGpu
-from gpu_bottleneck_exporter.driver.board.work import Work
 
 GIB = 2**30
 TRAINING = Work()

@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.jobs import burn
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
 
 STEP = 0.03
 """Seconds that the GPU works on a batch."""

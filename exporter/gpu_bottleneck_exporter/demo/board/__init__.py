@@ -1,7 +1,7 @@
 """The virtual board: shared memory in which any process can run work on virtual GPUs.
 
 A board file consists of a fixed header and one `GpuRecord` per virtual GPU or MIG instance.
-Training loops *write* it (`VirtualGpu.launch`); drivers *read* it: `driver.virtual` in Python and,
+Training loops *write* it (`VirtualGpu.launch`); drivers *read* it: `demo.virtual` in Python and,
 in the tests, a C `libnvidia-ml.so.1` that serves the same memory through NVML's calls. Its C
 header is generated from the structures in `layout` (`tests/fake_nvml/c_header.py`), so the layout
 has one definition.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.layout import (
     CALL,
     LANES,
     LAYOUT_VERSION,
@@ -28,7 +28,7 @@ from gpu_bottleneck_exporter.driver.board.layout import (
     Header,
     throttled_ns,
 )
-from gpu_bottleneck_exporter.driver.board.work import Work
+from gpu_bottleneck_exporter.demo.board.work import Work
 
 TRAINING = Work()
 

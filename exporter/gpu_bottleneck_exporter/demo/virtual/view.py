@@ -9,8 +9,8 @@ import os
 import struct
 import time
 
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.layout import (
     KIND_MIG,
     LANE,
     LANES,

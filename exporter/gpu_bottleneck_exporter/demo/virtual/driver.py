@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.layout import MAX_EVENTS
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.layout import MAX_EVENTS
+from gpu_bottleneck_exporter.demo.virtual import view
+from gpu_bottleneck_exporter.demo.virtual.device import Meter, VirtualDevice, is_mig
 from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, System
-from gpu_bottleneck_exporter.driver.virtual import view
-from gpu_bottleneck_exporter.driver.virtual.device import Meter, VirtualDevice, is_mig
 
 _POLL_SECONDS = 0.05
 

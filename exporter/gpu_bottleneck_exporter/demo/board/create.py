@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_bottleneck_exporter.driver.board.board import Board, BoardError
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.board import Board, BoardError
+from gpu_bottleneck_exporter.demo.board.layout import (
     KIND_GPU,
     KIND_MIG,
     LAYOUT_VERSION,

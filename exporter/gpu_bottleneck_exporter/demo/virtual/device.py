@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from gpu_bottleneck_exporter.driver.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.driver.board.layout import (
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.layout import (
     CALL,
     CLOCKS,
     LANE,
@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.driver.board.layout import (
     THROTTLE_REASONS,
     throttled_ns,
 )
+from gpu_bottleneck_exporter.demo.virtual import view
 from gpu_bottleneck_exporter.driver.nvml.coherence import is_placeholder, machine_memory
 from gpu_bottleneck_exporter.driver.protocol import DeviceLost, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import (
@@ -39,7 +40,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     Utilization,
 )
 from gpu_bottleneck_exporter.driver.reasons import EVENT_REASONS
-from gpu_bottleneck_exporter.driver.virtual import view
 
 _ARCHITECTURES = {7: "ampere", 8: "ada", 9: "hopper", 10: "blackwell"}
 _MINIMUM_INTERVAL_NS = 200_000_000
