@@ -14,9 +14,9 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import A100, H100
 from gpu_bottleneck_exporter.driver import nvml
+from gpu_bottleneck_exporter.driver.nvml.loader import LIBRARY
 from gpu_bottleneck_exporter.driver.nvml.open import OLDEST_BINDING
 from gpu_bottleneck_exporter.driver.nvml.remedies import OF_ERRORS
-from gpu_bottleneck_exporter.driver.nvml.trial import LIBRARY
 from support import fetched
 from support.command import run
 from support.drivers import Libraries

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from gpu_bottleneck_exporter.driver.nvml import trial
+from gpu_bottleneck_exporter.driver.nvml import loader
 from gpu_bottleneck_exporter.driver.nvml.remedies import remedy
 from gpu_bottleneck_exporter.driver.protocol import (
     AccessLost,
@@ -66,7 +66,7 @@ def load() -> None:
     """
     if pynvml.nvmlLib is not None:
         return
-    reason = trial.failure()
+    reason = loader.failure()
     if reason is not None:
         cause = "library_forbidden" if "permission" in reason.lower() else "library_broken"
         sentence = f"nvmlInit: {_describe(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)}: {reason}"
