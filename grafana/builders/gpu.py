@@ -214,7 +214,7 @@ def _waterfall(title: str, description: str, role: str, runs: str) -> Panel:
         [
             Query(_rate("gpu_feeder_cpu_seconds_total", where=of_role), "runs"),
             Query(_rate("gpu_feeder_run_queue_seconds_total", where=of_role), "waits for a CPU"),
-            Query(_rate("gpu_feeder_wait_seconds_total", by="on", where=of_role), "{{on}}"),
+            Query(_rate("gpu_feeder_wait_seconds_total", by="state", where=of_role), "{{state}}"),
         ],
         "short",
         colours={**_STATES, "runs": runs},

@@ -86,7 +86,7 @@ CONTRACT = {
     "gpu_feeder_processes": gauge(*GPU, "role", says="Processes"),
     "gpu_feeder_cpu_seconds_total": counter(*GPU, "role"),
     "gpu_feeder_run_queue_seconds_total": counter(*GPU, "role"),
-    "gpu_feeder_wait_seconds_total": counter(*GPU, "role", "on"),
+    "gpu_feeder_wait_seconds_total": counter(*GPU, "role", "state"),
     "gpu_feeder_read_bytes_total": counter(*GPU, "role"),
     "gpu_feeder_written_bytes_total": counter(*GPU, "role"),
     "gpu_feeder_major_faults_total": counter(*GPU, "role", says="Page faults"),
@@ -178,6 +178,7 @@ UNITS = {
 REFUSED_WORDS = re.compile(
     "percent|pct|[kmg]i?b|[kmg]hz|[mun]s|[mu]?[wj]|milli.*|micro.*|nano.*|kilo.*|mega.*|giga.*"
 )
+KEYWORDS = {"and", "bool", "by", "ignoring", "offset", "on", "or", "unless", "without"}
 RESERVED_ENDINGS = ("_bucket", "_count", "_sum", "_created")
 DECLARED = metrics.families()
 
@@ -197,6 +198,8 @@ def lint_name(family: Family) -> Iterator[str]:
     for name in (family.name, *family.labels):
         if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
             yield f"{name!r} is not snake case"
+        if name in KEYWORDS:
+            yield f"{name!r} is a keyword of PromQL"
     for word in family.name.split("_"):
         if REFUSED_WORDS.fullmatch(word):
             yield f"{word!r} is no base unit"
@@ -269,6 +272,7 @@ def test_the_lint_refuses_a_bad_name(name: str, complaint: str) -> None:
         (replace(FINE, kind="gauge"), "_total"),
         (replace(FINE, kind="histogram"), "_total"),
         (replace(FINE, labels=("fanName",)), "snake case"),
+        (replace(FINE, labels=("on",)), "keyword"),
         (replace(FINE, help=""), "sentence"),
         (replace(FINE, help="Seconds in which the fan turned"), "sentence"),
         (replace(FINE, help="Seconds in which\nthe fan turned."), "sentence"),

@@ -141,7 +141,7 @@ def observes(metrics: Metrics) -> bool:
 def observes_feeders(metrics: Metrics) -> bool:
     """Whether also all processes of both loops were found, and seen to wait."""
     found = {gpu: metrics.by("role", "gpu_feeder_processes", gpu=gpu) for gpu in LOOPS}
-    waits = [metrics.by("on", "gpu_feeder_wait_seconds_total", gpu=gpu) for gpu in LOOPS]
+    waits = [metrics.by("state", "gpu_feeder_wait_seconds_total", gpu=gpu) for gpu in LOOPS]
     known = found == {FED: {"main": 1, "worker": 1}, LOCKED: {"main": 1, "worker": 2}}
     return known and all(waits) and observes(metrics)
 
@@ -211,9 +211,9 @@ def test_another_user_is_told_all_but_what_is_private(stage: Stage) -> None:
     assert locked == "unknown"
     for gpu in LOOPS:
         for role in ("main", "worker"):
-            waits = nobody.last.by("on", "gpu_feeder_wait_seconds_total", gpu=gpu, role=role)
+            waits = nobody.last.by("state", "gpu_feeder_wait_seconds_total", gpu=gpu, role=role)
             assert waits.keys() <= {"unknown", "disk"}, waits
-    assert "queue" in root.last.by("on", "gpu_feeder_wait_seconds_total", gpu=LOCKED)
+    assert "queue" in root.last.by("state", "gpu_feeder_wait_seconds_total", gpu=LOCKED)
 
 
 def test_the_user_of_the_feeders_is_told_all(stage: Stage) -> None:

@@ -48,7 +48,7 @@ FAMILIES = (
         "sleep (timer, poll), unknown (no permission to find out). Covers first threads and, while "
         "the GPU idles, what those wait for. Sampled five to ten times a second (twice if nothing "
         "changes), workers in turn; each kind is absent until it is first seen.",
-        ("role", "on"),
+        ("role", "state"),
     ),
     counter(
         "gpu_feeder_read_bytes_total",
