@@ -406,7 +406,7 @@ class GpuWorker:
 
     def _screened(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
         drop = partial(self._drop, collector.name)
-        reading = opened.screen.clean(time.monotonic_ns(), reading, drop)
+        reading = opened.screen.clean(reading, drop)
         if not isinstance(reading, Processes):
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders
