@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.stall import split
-from gpu_bottleneck_exporter.driver.plausible import Screen
+from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
@@ -37,14 +37,14 @@ SECOND = 1_000_000_000
 
 
 class Drops:
-    """A screen, and what it dropped."""
+    """A filter, and what it dropped."""
 
     def __init__(self) -> None:
-        self.screen = Screen()
+        self.filter = PlausibilityFilter()
         self.dropped: list[str] = []
 
     def clean(self, reading: Reading) -> Reading:
-        return self.screen.clean(reading, lambda name, _: self.dropped.append(name))
+        return self.filter.clean(reading, lambda name, _: self.dropped.append(name))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_refusal_settles_and_is_tried_again() -> None:
     assert refusals.stands("a")
     now += RECHECK_NS
     assert not refusals.stands("a")
-    refusals.given("a")
+    refusals.answered("a")
     assert refusals.refused("a"), "given before: it is missing now"
     now += 2 * SETTLE_NS
     assert refusals.refused("a")

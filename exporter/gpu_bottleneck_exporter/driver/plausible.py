@@ -51,7 +51,7 @@ _PIDS = Range(1, 2**22)
 """PID_MAX_LIMIT of the kernel's linux/threads.h; 0 and 4294967295 came (XuehaiPan/nvitop#75)."""
 
 
-class Screen:
+class PlausibilityFilter:
     """The filter for the readings of one device."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class DriverUnusable(DriverError):  # noqa: N818 - a state, not a failure
     """Only a new process can use the driver again (the library was replaced)."""
 
 
-CONCERNS_ALL = (DeviceLost, AccessLost, DriverUnusable)
+GPU_WIDE_ERRORS = (DeviceLost, AccessLost, DriverUnusable)
 """Errors that concern every reading once `Device.check` has confirmed them."""
 
 
@@ -81,11 +81,11 @@ class Device(Protocol):
         """Identity of the GPU or MIG instance."""
 
     @property
-    def trouble(self) -> DriverError | None:
+    def last_error(self) -> DriverError | None:
         """Why the last reading is incomplete, if the GPU should have returned all of it."""
 
     def check(self) -> None:
-        """Try the simplest calls; raises one of `CONCERNS_ALL` if none of them is answered.
+        """Try the simplest calls; raises one of `GPU_WIDE_ERRORS` if none of them is answered.
 
         Needed because single calls may fail with these codes while all others work.
         """
@@ -177,7 +177,9 @@ class Driver(Protocol):
         """UUIDs of the MIG instances that GPU `index` has now; they may change at any time."""
         return ()
 
-    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> Sequence[Identity]:
+    def gpus_of_device(
+        self, source: str, device: str, gpus: Sequence[Identity]
+    ) -> Sequence[Identity]:
         """Those of `gpus` that the kubelet may mean by `device`; none if it is not a GPU.
 
         `source`: the resource of the device plugin that named it (`example.com/gpu`), the DRA

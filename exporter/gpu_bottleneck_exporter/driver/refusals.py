@@ -21,7 +21,7 @@ class Refusals:
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
-        self._given: set[Hashable] = set()
+        self._answered: set[Hashable] = set()
         self._since: dict[Hashable, int] = {}
         self._again: dict[Hashable, int] = {}
 
@@ -29,19 +29,19 @@ class Refusals:
         """Whether the refusal of `key` stands and no recheck is due."""
         return key in self._again and self._clock() < self._again[key]
 
-    def gave(self, key: Hashable) -> bool:
+    def was_answered(self, key: Hashable) -> bool:
         """Whether `key` was ever answered."""
-        return key in self._given
+        return key in self._answered
 
-    def given(self, key: Hashable) -> None:
+    def answered(self, key: Hashable) -> None:
         """Note that `key` was answered."""
-        self._given.add(key)
+        self._answered.add(key)
         self._since.pop(key, None)
         self._again.pop(key, None)
 
     def refused(self, key: Hashable) -> bool:
         """Note that `key` was refused; True if that is a failure because it was answered before."""
         now = self._clock()
-        if now - self._since.setdefault(key, now) >= SETTLE_NS and key not in self._given:
+        if now - self._since.setdefault(key, now) >= SETTLE_NS and key not in self._answered:
             self._again[key] = now + RECHECK_NS
-        return key in self._given
+        return key in self._answered

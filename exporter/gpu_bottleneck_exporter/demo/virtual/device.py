@@ -64,7 +64,7 @@ class Meter:
 class VirtualDevice:
     """One virtual GPU or MIG instance."""
 
-    trouble: DriverError | None = None
+    last_error: DriverError | None = None
 
     def __init__(self, board: Board, gpu: VirtualGpu, meter: Meter) -> None:
         self._meter = meter
@@ -102,7 +102,7 @@ class VirtualDevice:
     def close(self) -> None:
         """Nothing to free."""
 
-    def guard(self, call: str) -> None:
+    def inject_faults(self, call: str) -> None:
         """Let the board's faults act on NVML call `call`: hang, delay, error code."""
         self._meter.calls += 1
         began = time.perf_counter_ns()
@@ -127,19 +127,19 @@ class VirtualDevice:
         record = self._record
         last = (time.monotonic_ns() // SLOT_NS) // record.period_slots - 1
         try:
-            self.guard("DeviceGetSamples")
+            self.inject_faults("DeviceGetSamples")
             rings = self._drain("busy_ns", last), self._drain("memory_ns", last)
         except Unsupported:
             rings = Utilization().gpu, Utilization().memory
         if all(ring.state is RingState.SAMPLES for ring in rings):
             return Utilization(*rings)
-        self.guard("DeviceGetUtilizationRates")
+        self.inject_faults("DeviceGetUtilizationRates")
         rates = [view.percent(record, lane, last) for lane in ("busy_ns", "memory_ns")]
         return Utilization(*rings, *rates)
 
     def activity(self) -> Activity | None:
         """Means since the last call."""
-        self.guard("GpmSampleGet")
+        self.inject_faults("GpmSampleGet")
         if not self._record.gpm_supported:
             raise Unsupported("no GPM before Hopper")
         now = time.monotonic_ns() // SLOT_NS * SLOT_NS
@@ -169,7 +169,7 @@ class VirtualDevice:
 
     def _energy(self, now: int) -> float | None:
         try:
-            self.guard("DeviceGetTotalEnergyConsumption")
+            self.inject_faults("DeviceGetTotalEnergyConsumption")
         except Unsupported:
             return None
         record = self._record
@@ -210,7 +210,7 @@ class VirtualDevice:
 
     def memory(self) -> Memory:
         """Total, used by living processes, reserved."""
-        self.guard("DeviceGetMemoryInfo")
+        self.inject_faults("DeviceGetMemoryInfo")
         if not self._record.memory_total:
             return machine_memory()
         used = sum(process.used_bytes or 0 for process in self._holders())
@@ -235,13 +235,13 @@ class VirtualDevice:
 
     def processes(self) -> Processes:
         """Living processes with a context, those of the MIG instances included."""
-        self.guard("DeviceGetComputeRunningProcesses")
+        self.inject_faults("DeviceGetComputeRunningProcesses")
         return Processes(tuple(self._holders()))
 
     def _whole(self, call: str) -> None:
         if is_mig(self._gpu):
             raise Unsupported("a property of the whole GPU")
-        self.guard(call)
+        self.inject_faults(call)
 
     def _holders(self) -> list[Process]:
         records = [self._record]
