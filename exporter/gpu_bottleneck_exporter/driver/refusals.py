@@ -1,4 +1,4 @@
-"""Which requests the driver refused, and when to try them again.
+"""Requests that the driver refused, and when to try them again.
 
 Drivers refuse some requests only for a moment (while a GPU wakes, a permission changes, MIG mode
 is being set), so a refusal is accepted once it has lasted. A request that was answered before and
@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Hashable
 
 SETTLE_NS = 10_000_000_000
-"""After so long a refusal stands: the request is skipped until the next recheck."""
+"""The time after which a refusal stands: the request is skipped until the next recheck."""
 RECHECK_NS = 30_000_000_000
-"""Between two tries of a request whose refusal stands."""
+"""The time between two tries of a request whose refusal stands."""
 
 
 class Refusals:
-    """Refusals of one device; `key` identifies a request."""
+    """The refusals of one device; `key` identifies a request."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class Refusals:
         self._again.pop(key, None)
 
     def refused(self, key: Hashable) -> bool:
-        """Note that `key` was refused; True if that is a failure because it was answered before."""
+        """Note that `key` was refused; returns whether it failed, as it was answered before."""
         now = self._clock()
         if now - self._since.setdefault(key, now) >= SETTLE_NS and key not in self._answered:
             self._again[key] = now + RECHECK_NS

@@ -95,7 +95,7 @@ class VirtualDevice:
         )
 
     def check(self) -> None:
-        """Raises DeviceLost if the board sets that for all calls, not just for a single one."""
+        """Raise DeviceLost if the board sets that for all calls, not just for a single one."""
         if NVML_ERROR_GPU_IS_LOST in (self._record.device_result, self._parent.device_result):
             raise DeviceLost("GPU is lost")
 
@@ -121,7 +121,7 @@ class VirtualDevice:
             raise DriverError(f"{call}: NVML error {code}")
 
     def utilization(self) -> Utilization:
-        """The windows that ended since the last call."""
+        """Utilization in percent: the windows that ended since the last call."""
         if is_mig(self._gpu) or self._record.mig_enabled:
             raise Unsupported("the driver samples no utilization under MIG")
         record = self._record
@@ -138,7 +138,7 @@ class VirtualDevice:
         return Utilization(*rings, *rates)
 
     def activity(self) -> Activity | None:
-        """Means since the last call."""
+        """Means since the last call, 0-1."""
         self.inject_faults("GpmSampleGet")
         if not self._record.gpm_supported:
             raise Unsupported("no GPM before Hopper")
@@ -155,7 +155,7 @@ class VirtualDevice:
         return _activity(done, interval, _TRAFFIC | _C2C if self._coherent else _TRAFFIC)
 
     def power(self) -> Power:
-        """Mean power of the last second, the limit, and energy since the board was created."""
+        """Mean power of the last second and limits in watts, energy since the board was created."""
         self._whole("DeviceGetPowerUsage")
         now = time.monotonic_ns()
         record = self._record
@@ -178,7 +178,7 @@ class VirtualDevice:
         return float(idle_joules + work_joules)
 
     def thermal(self) -> Thermal:
-        """Temperatures and limits."""
+        """Temperatures and limits, in degrees Celsius."""
         self._whole("DeviceGetTemperature")
         record = self._record
         return Thermal(
@@ -187,7 +187,7 @@ class VirtualDevice:
         )
 
     def clocks(self) -> Clocks:
-        """Clocks now and maximum."""
+        """Clocks now and maximum, in hertz."""
         self._whole("DeviceGetClockInfo")
         record = self._record
         return Clocks(
@@ -196,7 +196,7 @@ class VirtualDevice:
         )
 
     def throttle(self) -> Throttle:
-        """Throttle counters, and the event-reason bits."""
+        """Throttle time in nanoseconds, and the event-reason bits."""
         self._whole("DeviceGetFieldValues")
         now = time.monotonic_ns()
         bits = self._record.event_reasons
@@ -209,7 +209,7 @@ class VirtualDevice:
         )
 
     def memory(self) -> Memory:
-        """Total, used by living processes, reserved."""
+        """Memory in bytes: total, used by living processes, reserved."""
         self.inject_faults("DeviceGetMemoryInfo")
         if not self._record.memory_total:
             return machine_memory()

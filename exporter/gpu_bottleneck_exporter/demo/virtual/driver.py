@@ -74,7 +74,7 @@ class VirtualDriver:
         """Nothing to do: the board reports them all."""
 
     def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
-        """Wait for the next event on the board."""
+        """The next event on the board; None after `timeout_seconds`."""
         deadline = time.monotonic() + timeout_seconds
         while self._next_event >= self._board.header.event_count:
             if time.monotonic() >= deadline:

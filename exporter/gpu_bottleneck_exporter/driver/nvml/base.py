@@ -1,4 +1,4 @@
-"""What a GPU and a MIG instance have in common: GPM, memory and processes."""
+"""Readings that GPUs and MIG instances share: GPM, memory and processes."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class BaseDevice:
 
     @property
     def last_error(self) -> DriverError | None:
-        """Why the last reading is incomplete, if the GPU should have returned all of it."""
+        """The reason why the last reading is incomplete; None if it is complete."""
         return self._queries.last_error
 
     def check(self) -> None:
-        """See `check_basics`; checks the whole GPU."""
+        """Check the whole GPU: see `check_basics`."""
         check_basics(self._calls, self._whole)
 
     def close(self) -> None:
@@ -67,14 +67,14 @@ class BaseDevice:
         self._gpm = None
 
     def activity(self) -> Activity | None:
-        """GPM means since the last reading; for an instance, those of its GPU instance."""
+        """GPM means since the last reading, 0-1; for an instance, those of its GPU instance."""
         self._begin()
         if self._gpm is None:
             self._gpm = GpmReader(self._calls, self._whole, self.identity.gpu_instance)
         return self._gpm.read(coherent=self._is_coherent())
 
     def memory(self) -> Memory:
-        """Memory from nvmlDeviceGetMemoryInfo, or the machine's if the GPU has none of its own."""
+        """Memory in bytes (nvmlDeviceGetMemoryInfo); the machine's if the GPU has none."""
         queries = self._begin()
         info = queries.ask(pynvml.nvmlDeviceGetMemoryInfo, self._handle, pynvml.nvmlMemory_v2)
         if info is not None:

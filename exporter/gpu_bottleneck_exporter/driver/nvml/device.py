@@ -70,7 +70,7 @@ class NvmlDevice(BaseDevice):
         self._temperature_limits: dict[str, float] = {}
 
     def utilization(self) -> Utilization:
-        """Utilization rings (nvmlDeviceGetSamples), else nvmlDeviceGetUtilizationRates."""
+        """Utilization in percent: the rings (nvmlDeviceGetSamples), else ...GetUtilizationRates."""
         queries = self._begin()
         gpu, memory = self._gpu_ring.drain(), self._memory_ring.drain()
         if gpu.state is RingState.SAMPLES and memory.state is RingState.SAMPLES:
@@ -84,7 +84,7 @@ class NvmlDevice(BaseDevice):
         return Utilization(gpu, memory, int(rates.gpu), int(rates.memory))
 
     def power(self) -> Power:
-        """Mean power of the last second, limits, energy since the driver was loaded."""
+        """Mean power of the last second and limits in watts, energy since the driver was loaded."""
         queries = self._begin()
         milliwatts = (queries.attempt(("power",), self._power.read) or {}).get(fields.POWER_AVERAGE)
         if milliwatts is None:
@@ -104,7 +104,7 @@ class NvmlDevice(BaseDevice):
         )
 
     def thermal(self) -> Thermal:
-        """Temperatures, and limits in absolute degrees Celsius."""
+        """Temperatures and absolute limits, in degrees Celsius."""
         queries = self._begin()
         sensors: dict[str, float] = {}
         gpu = queries.ask(
@@ -142,7 +142,7 @@ class NvmlDevice(BaseDevice):
         }
 
     def clocks(self) -> Clocks:
-        """Clocks from nvmlDeviceGetClockInfo and nvmlDeviceGetMaxClockInfo."""
+        """Clocks in hertz (nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo)."""
         queries = self._begin()
         now = self._each(pynvml.nvmlDeviceGetClockInfo, _CLOCKS)
         # Constants of the GPU are read once, here and in `_limits`.
@@ -160,7 +160,7 @@ class NvmlDevice(BaseDevice):
         return {name: answer for name, answer in answers.items() if answer is not None}
 
     def throttle(self) -> Throttle:
-        """Throttle counters from field values, and the event-reason bits."""
+        """Throttle time in nanoseconds from field values, and the event-reason bits."""
         queries = self._begin()
         spent = self._throttle.read()
         bits = queries.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, self._handle)

@@ -116,7 +116,7 @@ class NvmlDriver:
         )
 
     def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
-        """Wait with nvmlEventSetWait_v2."""
+        """The next XID (nvmlEventSetWait_v2); None after `timeout_seconds`."""
         return self._events.wait(timeout_seconds)
 
     def gpus_of_device(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:

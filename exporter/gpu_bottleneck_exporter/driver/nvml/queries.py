@@ -33,7 +33,7 @@ class Queries:
         return self.attempt(key, lambda: self.calls.ask(function, *arguments))
 
     def attempt(self, key: tuple[object, ...], read: Callable[[], T]) -> T | None:
-        """Like `ask`, for a read of several calls, which `key` identifies."""
+        """The result of `read`, which makes several calls, like `ask`; `key` identifies it."""
         if self.refusals.stands(key):
             return None
         try:

@@ -31,9 +31,9 @@ _FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
 """nvmlSample_t (time in µs, value) by the value type of the answer, whatever nvml.h promises."""
 _SAMPLE_BYTES = 16
 _SILENCE_BEFORE_PROBE_NS = 3_000_000_000
-"""After so long without new samples, check whether the clock was set back."""
+"""The time without new samples after which the clock may have been set back."""
 _MARGIN_NS = 2_000_000_000
-"""By how much a timestamp may be ahead of the time that passed since the last answer."""
+"""The lead that a timestamp may have over the time since the last answer."""
 _FULL_PERCENT = 100
 
 

@@ -48,7 +48,7 @@ _POLICIES = {
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
 _FIELDS = ("throttle fields",)
 _DISTRUSTED = 3
-"""A value that ran backwards so often is not a counter: resets are rarer."""
+"""The number of times after which a value that runs backwards is no counter."""
 
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
@@ -71,7 +71,7 @@ def _versions(text: str | None) -> tuple[tuple[float, float], tuple[float, float
 
 
 def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
-    """By reason, whether its event-reason bit is set; `supported`: the bits that the GPU can set.
+    """Whether each reason's event bit is set; `supported`: the bits that the GPU can set.
 
     Bit 8 (hardware slowdown) covers both hardware causes. If a driver sets it alone, the cause is
     unknown and both are left out. So are `LATER` bits that are neither set nor supported.
