@@ -54,7 +54,7 @@ cli.main()
 class AcmeDevice(Device):
     """One GPU."""
 
-    trouble: DriverError | None = None
+    last_error: DriverError | None = None
 
     def __init__(self, index: int, holders: Sequence[int]) -> None:
         self._index = index
@@ -98,7 +98,7 @@ class AcmeDriver(Driver):
             raise DeviceLost("it smokes", "replace it")
         return [AcmeDevice(index, () if index else self._holders)]
 
-    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    def gpus_of_device(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
         return [gpu for gpu in gpus if source == "acme.example/gpu" and gpu.uuid == device]
 
 

@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.demo.board.layout import CALL
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import (
-    CONCERNS_ALL,
+    GPU_WIDE_ERRORS,
     AccessLost,
     DeviceLost,
     DriverError,
@@ -105,7 +105,7 @@ def test_where_the_version_leaves_a_doubt_only_what_is_certain_is_read(
     spent = device.throttle().spent_ns
     assert spent["sw_thermal"] >= 200_000_000
     assert {"hw_thermal", "hw_power_brake"}.isdisjoint(spent)
-    assert device.trouble is None
+    assert device.last_error is None
 
 
 def test_a_gpu_without_the_finer_counters_keeps_the_coarse_one(
@@ -182,7 +182,7 @@ def test_board_limit_and_reliability_are_active_reasons(
     board.gpus[0].record.event_reasons = LATER[reason]
     active = device.throttle().active
     assert {name for name, on in active.items() if on} == {reason}
-    assert device.trouble is None
+    assert device.last_error is None
 
 
 @pytest.mark.parametrize("branch", [450, 470, 515, 530, 550])
@@ -198,7 +198,7 @@ def test_an_old_library_gives_what_it_has(
     memory = device.memory()
     assert memory.total_bytes == A100.memory_bytes
     assert (memory.reserved_bytes is None) == (branch < 510)
-    assert device.trouble is None
+    assert device.last_error is None
     with pytest.raises(Unsupported):
         device.activity()
 
@@ -306,11 +306,11 @@ def test_one_broken_call_costs_its_own_part(  # noqa: PLR0913, PLR0917 - the cas
     answer = getattr(device, reading)()
     values = {name: getattr(answer, name) for name in answer.__slots__}
     assert [name for name, value in values.items() if value is None] == [part]
-    assert (device.trouble is not None) == troubled
+    assert (device.last_error is not None) == troubled
     board.gpus[0].fail(call, 0)
     if troubled:
         assert getattr(getattr(device, reading)(), part) is not None
-        assert device.trouble is None
+        assert device.last_error is None
 
 
 def test_what_stays_unsupported_is_hardly_ever_asked_for(
@@ -322,7 +322,7 @@ def test_what_stays_unsupported_is_hardly_ever_asked_for(
     driver = libraries.open(board)
     device = first(driver)
     assert isinstance(device, NvmlDevice)
-    device._parts.refusals = Refusals(lambda: now)
+    device._queries.refusals = Refusals(lambda: now)
     asked = []
     for now in range(0, SETTLE_NS + 2 * RECHECK_NS, SETTLE_NS // 2):
         before = driver.calls
@@ -330,7 +330,7 @@ def test_what_stays_unsupported_is_hardly_ever_asked_for(
         if driver.calls - before == 5:
             asked.append(now)
     assert asked == [0, SETTLE_NS // 2, SETTLE_NS, SETTLE_NS + RECHECK_NS]
-    assert device.trouble is None
+    assert device.last_error is None
 
 
 @pytest.mark.parametrize("refusal", [2, 3, 4, 13, 25, 26])
@@ -341,12 +341,12 @@ def test_one_refusal_is_one_refusal(
     board.gpus[0].fail("DeviceGetPcieReplayCounter", refusal)
     device = first(libraries.open(board))
     assert device.link().replays is None
-    assert device.trouble is None, "never given: this GPU may not have it"
+    assert device.last_error is None, "never given: this GPU may not have it"
     board.gpus[0].fail("DeviceGetPcieReplayCounter", 0)
     assert device.link().replays == 0
     board.gpus[0].fail("DeviceGetPcieReplayCounter", refusal)
     assert device.link().replays is None
-    assert f"({refusal})" in str(device.trouble), "it was given before"
+    assert f"({refusal})" in str(device.last_error), "it was given before"
     board.gpus[0].fail("DeviceGetPcieReplayCounter", 0)
     assert device.link().replays == 0
 
@@ -510,7 +510,7 @@ def test_what_concerns_all_is_believed_when_the_simplest_calls_say_it_too(
         board.gpus[0].fail(call, code)
     device.check()
     board.gpus[0].record.device_result = code
-    with pytest.raises(CONCERNS_ALL):
+    with pytest.raises(GPU_WIDE_ERRORS):
         device.check()
 
 
@@ -557,7 +557,7 @@ def test_a_ring_that_is_refused_for_a_while_is_replaced_by_single_readings(
     board.gpus[0].fail("DeviceGetSamples", refusal)
     reading = device.utilization()
     assert (reading.gpu.state, reading.gpu_percent) == (RingState.NOTHING_NEWER, 0)
-    assert f"({refusal})" in str(device.trouble)
+    assert f"({refusal})" in str(device.last_error)
     time.sleep(0.4)
     board.gpus[0].fail("DeviceGetSamples", 0)
     assert len(device.utilization().gpu.samples) >= 2, "nothing is lost"

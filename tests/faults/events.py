@@ -53,6 +53,11 @@ class Event:
     """What else can be seen, in words."""
 
 
+def _heat(gpu: int, memory: int, scene: Scene) -> None:
+    _set("temperature", gpu, scene)
+    _set("memory_temperature", memory, scene)
+
+
 def _fail(calls: tuple[str, ...], code: int, scene: Scene) -> None:
     for call in calls:
         scene.board.gpus[0].fail(call, code)
@@ -132,11 +137,11 @@ EVENTS = (
         besides=f"{_SAYS}; `gpu_exporter_implausible_values_total` grows",
     ),
     Event(
-        "The power limit is 4.29 MW",
-        frozenset({"gpu_power_limit_watts"}),
+        "Temperatures are 644245923 °C",
+        frozenset({"gpu_temperature_celsius"}),
         "at the next reading",
-        partial(_set, "power_limit_mw", 2**32 - 1),
-        partial(_set, "power_limit_mw", 700_000),
+        partial(_heat, 644245923, 644245923),
+        partial(_heat, 41, 47),
         besides="`gpu_exporter_implausible_values_total` grows",
     ),
     Event(

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter.driver.nvml import kubernetes
-from gpu_bottleneck_exporter.driver.nvml.kubernetes import named
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.cdi import device_nodes
 from gpu_bottleneck_exporter.workload.join import holders
@@ -102,7 +102,9 @@ def test_instances_of_one_profile_are_told_apart_by_their_nodes(
         for instance in (9, 10)
     ]
     given = Given(Holder("research", "train-0", "main"), "gpu.nvidia.com", DEVICE, NAME)
-    assert holders([given], gpus, named) == {}
-    assert holders([given._replace(nodes=NODES)], gpus, named) == {"MIG-1-9": (given.holder,)}
+    assert holders([given], gpus, gpus_of_device) == {}
+    assert holders([given._replace(nodes=NODES)], gpus, gpus_of_device) == {
+        "MIG-1-9": (given.holder,)
+    }
     both = (*NODES, "/dev/nvidia-caps/nvidia-cap228")
-    assert holders([given._replace(nodes=both)], gpus, named) == {}
+    assert holders([given._replace(nodes=both)], gpus, gpus_of_device) == {}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.driver.nvml.kubernetes import named
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.join import MOST_HOLDERS, holders
 from gpu_bottleneck_exporter.workload.podresources import Given, Holder
@@ -111,7 +111,7 @@ CLAIMED: dict[str, str | None] = {
 
 
 def found(*devices: Given, gpus: Sequence[Identity] = GPUS) -> dict[str, tuple[Holder, ...]]:
-    return holders(devices, gpus, named)
+    return holders(devices, gpus, gpus_of_device)
 
 
 @pytest.mark.parametrize(("device", "uuid"), PLAIN.items())

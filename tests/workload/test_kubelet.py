@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from gpu_bottleneck_exporter.driver.nvml import kubernetes
-from gpu_bottleneck_exporter.driver.nvml.kubernetes import named
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload import containers
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -76,7 +76,7 @@ class Node:
 
     def assigned(self, uuid: str = GPU) -> Assigned:
         assert self.watch is not None
-        return self.watch.assigned(self.gpus, named)[uuid]
+        return self.watch.assigned(self.gpus, gpus_of_device)[uuid]
 
     def holders(self, uuid: str = GPU) -> tuple[Holder, ...]:
         return self.assigned(uuid).holders

@@ -47,7 +47,7 @@ def programs() -> Programs | None:
 
 @contextmanager
 def alerting(exporter: str, tell: Tell) -> Iterator[None]:
-    """Scrape `exporter` (host:port), and report alerts through `tell` as they come and go."""
+    """Prometheus, which scrapes `exporter` (host:port); `tell` gets alerts as they come and go."""
     found = programs()
     if found is None:
         tell(f"no alerts: prometheus is not installed ({PACKAGES})")

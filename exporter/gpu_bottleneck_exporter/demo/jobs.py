@@ -46,7 +46,7 @@ class DemoJob:
 
 
 def healthy(gpu: VirtualGpu) -> None:
-    """Batches are ready before the GPU needs them."""
+    """A loop whose batches are ready before the GPU needs them."""
     loader = _loader(0.004, ahead=4)
     end = 0
     while True:
@@ -56,7 +56,7 @@ def healthy(gpu: VirtualGpu) -> None:
 
 
 def cpu_preprocessing(gpu: VirtualGpu) -> None:
-    """One worker fetches and decodes batch after batch: too slowly for the GPU, and alone."""
+    """A loop whose only worker fetches and decodes batches, too slowly for the GPU."""
     loader = _loader(_DECODE_SECONDS, ahead=1, wait=_FETCH_SECONDS)
     while True:
         loader.next_batch()
@@ -64,14 +64,14 @@ def cpu_preprocessing(gpu: VirtualGpu) -> None:
 
 
 def python_loop(gpu: VirtualGpu) -> None:
-    """The main loop computes metrics in Python between short kernels."""
+    """A loop that computes metrics in Python between short kernels."""
     while True:
         burn(_BURN_SECONDS)
         gpu.run(_STEP_SECONDS, SMALL_KERNELS)
 
 
 def held_idle(gpu: VirtualGpu) -> None:
-    """It worked a little and was then left idle.
+    """A loop that worked a little and was then left idle.
 
     More work would make it a stalled job, and less a job that never started.
     """
@@ -118,7 +118,7 @@ class _Loader:
 
 
 def _loader(burn_seconds: float, ahead: int, wait: float = 0.0) -> _Loader:
-    """Start a loader that works `ahead` batches ahead.
+    """A loader that works `ahead` batches ahead.
 
     Each batch takes its worker `wait` seconds without a CPU and then `burn_seconds` with one.
     """

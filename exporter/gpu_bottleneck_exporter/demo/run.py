@@ -27,7 +27,7 @@ class Demo:
 
 @contextmanager
 def running() -> Iterator[Demo]:
-    """Run the demo; ends its processes and removes its board afterwards."""
+    """The demo, until the end of the block: then its processes end and its board is removed."""
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as cleanup:
         board = create(gpus=[H100] * len(JOBS))

@@ -1,1 +1,1 @@
-"""The only place that talks to a GPU driver."""
+"""The drivers of GPUs: all that talks to one."""

@@ -1,4 +1,4 @@
-"""What the exporter needs to know of a driver as a whole: vendor, limits, and remedies."""
+"""Vendor, limits and remedies of a driver as a whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 DOWN = "look for the driver's errors in the kernel log; reset the GPU or reboot the node"
-"""Also the remedy where only a node's metrics are known, not its driver."""
+"""The remedy also where only a node's metrics are known, not its driver."""
 NO_GPU = (
     "look for the GPU driver's errors in the kernel log (dmesg); if there are none, report a bug "
     "with the driver's version"
@@ -41,9 +41,9 @@ class About:
     """By missing signal of the GPU: what is lost without it, or the remedy."""
 
     def of_signal(self, signal: str) -> str:
-        """What is lost without `signal`, or the remedy."""
+        """The loss without `signal`, or the remedy."""
         return self.signals.get(signal, NOT_GIVEN)
 
 
 UNKNOWN = About("unknown")
-"""Stands in while no driver is open."""
+"""The stand-in while no driver is open."""

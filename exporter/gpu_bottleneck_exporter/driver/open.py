@@ -8,7 +8,7 @@ from gpu_bottleneck_exporter.driver.protocol import Driver
 
 
 def open_driver(sysfs: Path, *, wake_suspended: bool) -> Driver:
-    """Open the driver of the vendor whose GPUs are in this machine.
+    """The driver of the vendor whose GPUs are in this machine, opened.
 
     Raises DriverMissing (also if all GPUs are suspended and not to be woken), DriverUnusable, or
     another DriverError.

@@ -30,28 +30,28 @@ from gpu_bottleneck_exporter.driver.readings import (
 
 
 class DriverError(Exception):
-    """A reading failed this time; the next one may succeed."""
+    """A reading that failed this time; the next one may succeed."""
 
     def __init__(self, sentence: str = "", remedy: str | None = None) -> None:
-        """`remedy`: what to do about it; None: what `About` says for all errors."""
+        """`remedy`: what to do about it; None: the one in `About` for all errors."""
         super().__init__(sentence)
         self.remedy = remedy
 
 
 class Unsupported(DriverError):  # noqa: N818 - an answer, not a failure
-    """The GPU or driver does not have this reading, or we lack the permission."""
+    """A reading that the GPU or driver does not have, or that we may not have."""
 
 
 class Forbidden(Unsupported):
-    """The driver would answer another user, or one with more permissions."""
+    """A reading that another user would get, or one with more permissions."""
 
 
 class NothingFound(DriverError):  # noqa: N818 - an answer, not a failure
-    """There is nothing to report at the moment."""
+    """Nothing to report at the moment."""
 
 
 class DeviceLost(DriverError):  # noqa: N818 - the driver's own word
-    """The GPU no longer answers (it fell off the bus, or needs a reset)."""
+    """A GPU that no longer answers (it fell off the bus, or needs a reset)."""
 
 
 class DriverMissing(DriverError):  # noqa: N818 - a state, not a failure
@@ -59,17 +59,17 @@ class DriverMissing(DriverError):  # noqa: N818 - a state, not a failure
 
 
 class AccessLost(DriverError):  # noqa: N818 - a state, not a failure
-    """The driver refuses every call, as when a container loses its devices.
+    """A driver that refuses every call, as when a container loses its devices.
 
-    If it lasts, only a new process or container helps.
+    If that lasts, only a new process or container helps.
     """
 
 
 class DriverUnusable(DriverError):  # noqa: N818 - a state, not a failure
-    """Only a new process can use the driver again (the library was replaced)."""
+    """A driver that only a new process can use again (the library was replaced)."""
 
 
-CONCERNS_ALL = (DeviceLost, AccessLost, DriverUnusable)
+GPU_WIDE_ERRORS = (DeviceLost, AccessLost, DriverUnusable)
 """Errors that concern every reading once `Device.check` has confirmed them."""
 
 
@@ -81,11 +81,11 @@ class Device(Protocol):
         """Identity of the GPU or MIG instance."""
 
     @property
-    def trouble(self) -> DriverError | None:
-        """Why the last reading is incomplete, if the GPU should have returned all of it."""
+    def last_error(self) -> DriverError | None:
+        """The reason why the last reading is incomplete; None if it is complete."""
 
     def check(self) -> None:
-        """Try the simplest calls; raises one of `CONCERNS_ALL` if none of them is answered.
+        """Try the simplest calls; raise one of `GPU_WIDE_ERRORS` if none of them is answered.
 
         Needed because single calls may fail with these codes while all others work.
         """
@@ -94,39 +94,39 @@ class Device(Protocol):
         """Free what the readings allocated; reads nothing from the GPU."""
 
     def utilization(self) -> Utilization:
-        """Drain the utilization rings."""
+        """Utilization in percent, since the last call; empties the driver's rings."""
         raise Unsupported(NOT_GIVEN)
 
     def activity(self) -> Activity | None:
-        """Activity since the last call; None while there is no earlier one to compare with."""
+        """Activity since the last call, ratios and bytes; None without an earlier call."""
         raise Unsupported(NOT_GIVEN)
 
     def power(self) -> Power:
-        """Power and energy."""
+        """Power in watts, and energy in joules."""
         raise Unsupported(NOT_GIVEN)
 
     def thermal(self) -> Thermal:
-        """Temperatures and their limits."""
+        """Temperatures and their limits, in degrees Celsius."""
         raise Unsupported(NOT_GIVEN)
 
     def clocks(self) -> Clocks:
-        """Clocks."""
+        """Clocks in hertz."""
         raise Unsupported(NOT_GIVEN)
 
     def throttle(self) -> Throttle:
-        """Throttle counters and reasons."""
+        """Throttle time by reason, in nanoseconds, and the reasons that hold now."""
         raise Unsupported(NOT_GIVEN)
 
     def memory(self) -> Memory:
-        """Device memory in bytes."""
+        """Memory in bytes."""
         raise Unsupported(NOT_GIVEN)
 
     def health(self) -> Health:
-        """ECC and row remapping."""
+        """Counters of ECC errors and remapped rows."""
         raise Unsupported(NOT_GIVEN)
 
     def link(self) -> Link:
-        """PCIe link."""
+        """The PCIe link: generation, lanes, replayed packets."""
         raise Unsupported(NOT_GIVEN)
 
     def processes(self) -> Processes:
@@ -139,7 +139,7 @@ class Driver(Protocol):
 
     @property
     def name(self) -> str:
-        """Short name for the log: `nvml` or `virtual`."""
+        """Short name for the log, such as `nvml`."""
 
     @property
     def about(self) -> About:
@@ -177,7 +177,9 @@ class Driver(Protocol):
         """UUIDs of the MIG instances that GPU `index` has now; they may change at any time."""
         return ()
 
-    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> Sequence[Identity]:
+    def gpus_of_device(
+        self, source: str, device: str, gpus: Sequence[Identity]
+    ) -> Sequence[Identity]:
         """Those of `gpus` that the kubelet may mean by `device`; none if it is not a GPU.
 
         `source`: the resource of the device plugin that named it (`example.com/gpu`), the DRA
@@ -186,7 +188,7 @@ class Driver(Protocol):
         return ()
 
     def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
-        """Wait for the next error event of any registered GPU; None after `timeout_seconds`.
+        """The next error event of any registered GPU; None after `timeout_seconds`.
 
         Raises Unsupported if the driver has no events.
         """

@@ -54,7 +54,7 @@ class RingSample(NamedTuple):
 
 
 class RingState(Enum):
-    """How the driver answered when its ring was drained."""
+    """The driver's answer when its ring was drained."""
 
     SAMPLES = "samples"
     NOTHING_NEWER = "nothing newer"
@@ -63,7 +63,7 @@ class RingState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Result of draining one ring: the entries newer than the last drain, oldest first."""
+    """The entries of one ring newer than the last drain, oldest first."""
 
     state: RingState
     samples: tuple[RingSample, ...] = ()
@@ -107,7 +107,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Electrical power; `energy_joules` counts since the driver was loaded."""
+    """Electrical power in watts; `energy_joules` counts since the driver was loaded."""
 
     watts: float | None = None
     limit_watts: float | None = None
@@ -134,7 +134,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """By reason: nanoseconds throttled since the driver was loaded, and whether it is now."""
+    """Nanoseconds throttled since the driver was loaded, and whether it is now, by reason."""
 
     spent_ns: Mapping[str, int] = field(default_factory=dict)
     active: Mapping[str, bool] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Why clocks are reduced: the bits of NVML's clocks event reasons.
+"""Reasons for reduced clocks: the bits of NVML's clocks event reasons.
 
 Named after the throttle counters. GPU idle (1) and display clocks (0x100) are left out, as they do
 not throttle. Hardware slowdown (8) covers both hardware causes.

@@ -270,7 +270,7 @@ class Sampler:
         if self._jobs is None or self._driver is None:
             return tuple(gpus)
         known = [gpu.identity for gpu in gpus]
-        given = self._kubelet.assigned(known, self._driver.named) if self._kubelet else {}
+        given = self._kubelet.assigned(known, self._driver.gpus_of_device) if self._kubelet else {}
         jobs = self._jobs.jobs(known)
         found = {
             one.uuid: replace(given.get(one.uuid, NOTHING), jobs=jobs.get(one.uuid, ()))

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting.charge import charge
 from gpu_bottleneck_exporter.accounting.stall import Owed
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.driver.plausible import Screen, is_void
+from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter, is_void
 from gpu_bottleneck_exporter.driver.protocol import (
-    CONCERNS_ALL,
+    GPU_WIDE_ERRORS,
     AccessLost,
     Device,
     Driver,
@@ -81,7 +81,7 @@ class Opened:
 
     device: Device
     ledger: GpuLedger
-    screen: Screen = field(default_factory=Screen)
+    plausible: PlausibilityFilter = field(default_factory=PlausibilityFilter)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
@@ -381,10 +381,10 @@ class GpuWorker:
             if reading is None:  # a mean needs two readings: take the second at the next tick
                 opened.due_ns[collector.name] = 0
             else:
-                opened.refusals.given(collector.name)
+                opened.refusals.answered(collector.name)
                 opened.forbidden.pop(collector.name, None)
                 before = self.implausible.get(collector.name)
-                reading = self._screened(collector, opened, reading)
+                reading = self._plausible(collector, opened, reading)
                 self._book(opened, fresh_ns, reading)
                 if before != self.implausible.get(collector.name) and is_void(reading):
                     return "only impossible values"
@@ -395,18 +395,18 @@ class GpuWorker:
         except Exception as error:  # the one place that isolates collectors from each other
             log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
             return f"{type(error).__name__}: {error}"
-        return self._weigh(opened, opened.device.trouble)
+        return self._weigh(opened, opened.device.last_error)
 
     @staticmethod
     def _weigh(opened: Opened, error: DriverError | None) -> str | None:
         """What went wrong with one reading; raises what concerns the whole GPU."""
-        if isinstance(error, CONCERNS_ALL):
+        if isinstance(error, GPU_WIDE_ERRORS):
             opened.device.check()
         return str(error) if error else None
 
-    def _screened(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
+    def _plausible(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
         drop = partial(self._drop, collector.name)
-        reading = opened.screen.clean(time.monotonic_ns(), reading, drop)
+        reading = opened.plausible.clean(reading, drop)
         if not isinstance(reading, Processes):
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders

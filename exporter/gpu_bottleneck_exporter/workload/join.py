@@ -14,7 +14,7 @@ MOST_HOLDERS = 32
 PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of pods that hold a GPU for those to whom KAI and Run:ai give fractions of it."""
 Named = Callable[[str, str, Sequence[Identity]], Sequence[Identity]]
-"""The type of `Driver.named`."""
+"""The type of `Driver.gpus_of_device`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ TRAINING = Work()
 
 
 class BoardError(Exception):
-    """The board file is missing, of another layout, or full."""
+    """A board file that is missing, of another layout, or full."""
 
 
 class Board:
@@ -109,7 +109,7 @@ class VirtualGpu:
         self.synchronize(self.launch(seconds, work))
 
     def launch(self, seconds: float, work: Work = TRAINING) -> int:
-        """Queue `seconds` of work; returns the monotonic time in ns at which it will end.
+        """Queue `seconds` of work; returns its end, in nanoseconds of monotonic time.
 
         Blocks while more than 8 s are queued, as a full launch queue does.
         """

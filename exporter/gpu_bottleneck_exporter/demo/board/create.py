@@ -80,7 +80,7 @@ def create(
     mig: Sequence[tuple[int, int]] = (),
     driver_version: str = "580.95.05",
 ) -> Board:
-    """Create a board file (in /dev/shm unless `path` is given) and open it.
+    """A new board file (in /dev/shm unless `path` is given), opened.
 
     `mig` lists (parent index, slices of 7) for each MIG instance, and puts its parent into MIG
     mode. Raises BoardError.

@@ -34,7 +34,7 @@ LANES = (
     "c2c_transmit_bytes",
     "energy_uj",
 )
-"""What a slot accumulates. `index` is the slot's number, which shows whether it was overwritten."""
+"""The sums of a slot. `index` is the slot's number, which shows whether it was overwritten."""
 LANE = {name: position for position, name in enumerate(LANES)}
 
 THROTTLE_REASONS = (

@@ -1,4 +1,4 @@
-"""What a kernel does to a virtual GPU."""
+"""The work of a kernel on a virtual GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a kernel does to the GPU while it runs.
+    """The load of a kernel on the GPU while it runs.
 
     Ratios are 0-1 of its run time, byte rates are bytes per second, and `watts` adds to the idle
     power.

@@ -64,7 +64,7 @@ class Meter:
 class VirtualDevice:
     """One virtual GPU or MIG instance."""
 
-    trouble: DriverError | None = None
+    last_error: DriverError | None = None
 
     def __init__(self, board: Board, gpu: VirtualGpu, meter: Meter) -> None:
         self._meter = meter
@@ -95,14 +95,14 @@ class VirtualDevice:
         )
 
     def check(self) -> None:
-        """Raises DeviceLost if the board sets that for all calls, not just for a single one."""
+        """Raise DeviceLost if the board sets that for all calls, not just for a single one."""
         if NVML_ERROR_GPU_IS_LOST in (self._record.device_result, self._parent.device_result):
             raise DeviceLost("GPU is lost")
 
     def close(self) -> None:
         """Nothing to free."""
 
-    def guard(self, call: str) -> None:
+    def inject_faults(self, call: str) -> None:
         """Let the board's faults act on NVML call `call`: hang, delay, error code."""
         self._meter.calls += 1
         began = time.perf_counter_ns()
@@ -121,25 +121,25 @@ class VirtualDevice:
             raise DriverError(f"{call}: NVML error {code}")
 
     def utilization(self) -> Utilization:
-        """The windows that ended since the last call."""
+        """Utilization in percent: the windows that ended since the last call."""
         if is_mig(self._gpu) or self._record.mig_enabled:
             raise Unsupported("the driver samples no utilization under MIG")
         record = self._record
         last = (time.monotonic_ns() // SLOT_NS) // record.period_slots - 1
         try:
-            self.guard("DeviceGetSamples")
+            self.inject_faults("DeviceGetSamples")
             rings = self._drain("busy_ns", last), self._drain("memory_ns", last)
         except Unsupported:
             rings = Utilization().gpu, Utilization().memory
         if all(ring.state is RingState.SAMPLES for ring in rings):
             return Utilization(*rings)
-        self.guard("DeviceGetUtilizationRates")
+        self.inject_faults("DeviceGetUtilizationRates")
         rates = [view.percent(record, lane, last) for lane in ("busy_ns", "memory_ns")]
         return Utilization(*rings, *rates)
 
     def activity(self) -> Activity | None:
-        """Means since the last call."""
-        self.guard("GpmSampleGet")
+        """Means since the last call, 0-1."""
+        self.inject_faults("GpmSampleGet")
         if not self._record.gpm_supported:
             raise Unsupported("no GPM before Hopper")
         now = time.monotonic_ns() // SLOT_NS * SLOT_NS
@@ -155,7 +155,7 @@ class VirtualDevice:
         return _activity(done, interval, _TRAFFIC | _C2C if self._coherent else _TRAFFIC)
 
     def power(self) -> Power:
-        """Mean power of the last second, the limit, and energy since the board was created."""
+        """Mean power of the last second and limits in watts, energy since the board was created."""
         self._whole("DeviceGetPowerUsage")
         now = time.monotonic_ns()
         record = self._record
@@ -169,7 +169,7 @@ class VirtualDevice:
 
     def _energy(self, now: int) -> float | None:
         try:
-            self.guard("DeviceGetTotalEnergyConsumption")
+            self.inject_faults("DeviceGetTotalEnergyConsumption")
         except Unsupported:
             return None
         record = self._record
@@ -178,7 +178,7 @@ class VirtualDevice:
         return float(idle_joules + work_joules)
 
     def thermal(self) -> Thermal:
-        """Temperatures and limits."""
+        """Temperatures and limits, in degrees Celsius."""
         self._whole("DeviceGetTemperature")
         record = self._record
         return Thermal(
@@ -187,7 +187,7 @@ class VirtualDevice:
         )
 
     def clocks(self) -> Clocks:
-        """Clocks now and maximum."""
+        """Clocks now and maximum, in hertz."""
         self._whole("DeviceGetClockInfo")
         record = self._record
         return Clocks(
@@ -196,7 +196,7 @@ class VirtualDevice:
         )
 
     def throttle(self) -> Throttle:
-        """Throttle counters, and the event-reason bits."""
+        """Throttle time in nanoseconds, and the event-reason bits."""
         self._whole("DeviceGetFieldValues")
         now = time.monotonic_ns()
         bits = self._record.event_reasons
@@ -209,8 +209,8 @@ class VirtualDevice:
         )
 
     def memory(self) -> Memory:
-        """Total, used by living processes, reserved."""
-        self.guard("DeviceGetMemoryInfo")
+        """Memory in bytes: total, used by living processes, reserved."""
+        self.inject_faults("DeviceGetMemoryInfo")
         if not self._record.memory_total:
             return machine_memory()
         used = sum(process.used_bytes or 0 for process in self._holders())
@@ -235,13 +235,13 @@ class VirtualDevice:
 
     def processes(self) -> Processes:
         """Living processes with a context, those of the MIG instances included."""
-        self.guard("DeviceGetComputeRunningProcesses")
+        self.inject_faults("DeviceGetComputeRunningProcesses")
         return Processes(tuple(self._holders()))
 
     def _whole(self, call: str) -> None:
         if is_mig(self._gpu):
             raise Unsupported("a property of the whole GPU")
-        self.guard(call)
+        self.inject_faults(call)
 
     def _holders(self) -> list[Process]:
         records = [self._record]

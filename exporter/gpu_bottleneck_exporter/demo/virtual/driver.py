@@ -54,7 +54,7 @@ class VirtualDriver:
         """GPU `index` and, after it, its MIG instances."""
         meter = self._meters.setdefault(index, Meter())
         whole = VirtualDevice(self._board, self._board.gpus[index], meter)
-        whole.guard("DeviceGetHandleByIndex")
+        whole.inject_faults("DeviceGetHandleByIndex")
         return [whole, *(VirtualDevice(self._board, gpu, meter) for gpu in self._children(index))]
 
     def instances(self, index: int) -> tuple[str, ...]:
@@ -66,15 +66,15 @@ class VirtualDriver:
             return []
         return view.instances(self._board, index)
 
-    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    def gpus_of_device(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
         """Those of `gpus` that the kubelet may mean by `device`, in NVIDIA's naming."""
-        return kubernetes.named(source, device, gpus)
+        return kubernetes.gpus_of_device(source, device, gpus)
 
     def watch_errors(self, index: int) -> None:
         """Nothing to do: the board reports them all."""
 
     def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
-        """Wait for the next event on the board."""
+        """The next event on the board; None after `timeout_seconds`."""
         deadline = time.monotonic() + timeout_seconds
         while self._next_event >= self._board.header.event_count:
             if time.monotonic() >= deadline:

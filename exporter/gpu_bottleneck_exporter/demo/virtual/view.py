@@ -25,7 +25,7 @@ _ADDED_UP = frozenset(lane for lane in LANES if lane.endswith(("_bytes", "_uj"))
 
 
 def done(gpu: VirtualGpu, at_ns: int) -> list[int]:
-    """What GPU `gpu` did up to the last slot that ended before `at_ns`: one sum per lane."""
+    """Sums of GPU `gpu` up to the last slot that ended before `at_ns`, one per lane."""
     record = gpu.record
     # A sequence lock: odd while a writer is inside, and different after each write.
     for _ in range(_TRIES):
@@ -39,7 +39,7 @@ def done(gpu: VirtualGpu, at_ns: int) -> list[int]:
 
 
 def done_with_instances(board: Board, gpu: VirtualGpu, at_ns: int) -> list[int]:
-    """Like `done`; for a GPU in MIG mode, adds its instances, weighted by their slices of seven."""
+    """Sums like `done`; in MIG mode with the instances, weighted by their slices of seven."""
     sums = done(gpu, at_ns)
     if not gpu.record.mig_enabled:
         return sums

@@ -18,7 +18,7 @@ _PLACEHOLDER = (1, 1)
 
 
 class C2cLinks:
-    """The number of NVLink-C2C links of one GPU (field 170)."""
+    """The NVLink-C2C links of one GPU (field 170)."""
 
     def __init__(self, calls: Calls, handle: object) -> None:
         self._reader = FieldReader(calls, handle, [fields.C2C_LINKS])
@@ -29,7 +29,7 @@ class C2cLinks:
 
 
 def is_placeholder(link: Link) -> bool:
-    """Whether `link` is none if the GPU is on NVLink-C2C."""
+    """Whether `link` stands for none, if the GPU is on NVLink-C2C."""
     return (link.generation, link.width) == _PLACEHOLDER
 
 

@@ -54,12 +54,12 @@ class NvmlDriver:
         self._lock = threading.Lock()
         calls = self._meter(None)
         load()
-        _ask_of_all(calls, pynvml.nvmlInit)
+        _ask_required(calls, pynvml.nvmlInit)
         self._system = System(
             driver_version=_optional(lambda: calls.text("nvmlSystemGetDriverVersion")),
             cuda_version=_cuda_version(calls),
         )
-        self._count = int(_ask_of_all(calls, pynvml.nvmlDeviceGetCount))
+        self._count = int(_ask_required(calls, pynvml.nvmlDeviceGetCount))
         if not self._count:
             # Safe, as no thread is inside yet; and the driver counts GPUs at initialisation only.
             with contextlib.suppress(DriverError):
@@ -67,7 +67,7 @@ class NvmlDriver:
             raise DriverMissing("the driver lists no GPU", remedy("no_gpu"))
         self._events = XidEvents(calls)
         self._handles: dict[int, object] = {}
-        self._divided: dict[int, bool] = {}
+        self._mig_modes: dict[int, bool] = {}
 
     @property
     def system(self) -> System:
@@ -96,7 +96,7 @@ class NvmlDriver:
         self._handles[index] = handle
         self._events.forget(index)
         devices: list[Device] = [NvmlDevice(calls, handle, identity, self._system.driver_version)]
-        if self._is_divided(calls, index, handle):
+        if self._in_mig_mode(calls, index, handle):
             devices += _instances(calls, handle, identity)
         return devices
 
@@ -108,7 +108,7 @@ class NvmlDriver:
         """UUIDs of the MIG instances that GPU `index` has now."""
         calls = self._meter(index)
         handle = calls.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-        if not self._is_divided(calls, index, handle):
+        if not self._in_mig_mode(calls, index, handle):
             return ()
         return tuple(
             calls.text("nvmlDeviceGetUUID", instance)
@@ -116,12 +116,12 @@ class NvmlDriver:
         )
 
     def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
-        """Wait with nvmlEventSetWait_v2."""
+        """The next XID (nvmlEventSetWait_v2); None after `timeout_seconds`."""
         return self._events.wait(timeout_seconds)
 
-    def named(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    def gpus_of_device(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
         """Those of `gpus` that the kubelet may mean by `device`."""
-        return kubernetes.named(source, device, gpus)
+        return kubernetes.gpus_of_device(source, device, gpus)
 
     @staticmethod
     def _identify(calls: Calls, index: int, handle: object) -> Identity:
@@ -134,15 +134,15 @@ class NvmlDriver:
             minor=_optional(lambda: int(calls.ask(pynvml.nvmlDeviceGetMinorNumber, handle))),
         )
 
-    def _is_divided(self, calls: Calls, index: int, handle: object) -> bool:
+    def _in_mig_mode(self, calls: Calls, index: int, handle: object) -> bool:
         """Whether GPU `index` is in MIG mode; the last known answer if the call fails."""
         try:
-            self._divided[index] = bool(calls.ask(pynvml.nvmlDeviceGetMigMode, handle)[0])
+            self._mig_modes[index] = bool(calls.ask(pynvml.nvmlDeviceGetMigMode, handle)[0])
         except Unsupported:
-            self._divided[index] = False
+            self._mig_modes[index] = False
         except DriverError:
-            return self._divided.get(index, False)
-        return self._divided[index]
+            return self._mig_modes.get(index, False)
+        return self._mig_modes[index]
 
     def _meter(self, index: int | None) -> Calls:
         # One per GPU, hence per thread: counting then needs no lock.
@@ -150,7 +150,7 @@ class NvmlDriver:
             return self._metered.setdefault(index, Calls())
 
 
-def _ask_of_all(calls: Calls, function: Callable[[], T]) -> T:
+def _ask_required(calls: Calls, function: Callable[[], T]) -> T:
     """The answer to a call without which there is no GPU at all; all its errors have a remedy."""
     try:
         return calls.ask(function)

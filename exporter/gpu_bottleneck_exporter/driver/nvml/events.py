@@ -61,7 +61,7 @@ class XidEvents:
         try:
             if calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) & _XID:
                 calls.ask(pynvml.nvmlDeviceRegisterEvents, handle, _XID, chosen.handle)
-            self._refusals.given(index)
+            self._refusals.answered(index)
             chosen.registered.add(index)
         except Unsupported:
             if self._refusals.refused(index):

@@ -72,7 +72,7 @@ class GpmReader:
                 self._calls.ask(pynvml.nvmlGpmSampleFree, sample)
 
     def read(self, *, coherent: bool = False) -> Activity | None:
-        """Means since the last reading; None until there are two samples far enough apart.
+        """Means since the last reading, 0-1; None until there are two samples far enough apart.
 
         `coherent`: with the traffic over NVLink-C2C, which drivers before 575 do not know.
         Raises Unsupported, DeviceLost or DriverError.
@@ -119,7 +119,7 @@ class GpmReader:
 
 @cache
 def _unanswered(ids: tuple[int, ...]) -> bytes:
-    """Preset to an error: an entry that the driver leaves untouched is no value."""
+    """Entries preset to an error: one that the driver leaves untouched is no value."""
     return b"".join(_METRIC.pack(metric, pynvml.NVML_ERROR_UNKNOWN, math.nan) for metric in ids)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from gpu_bottleneck_exporter.driver.nvml.parts import Common
+from gpu_bottleneck_exporter.driver.nvml.base import BaseDevice
 from gpu_bottleneck_exporter.driver.protocol import Unsupported
 
 
-def _unsupported(sentence: str) -> Callable[[Common], NoReturn]:
-    def reading(_: Common) -> NoReturn:
+def _unsupported(sentence: str) -> Callable[[BaseDevice], NoReturn]:
+    def reading(_: BaseDevice) -> NoReturn:
         raise Unsupported(sentence)
 
     return reading
 
 
-class NvmlInstance(Common):
+class NvmlInstance(BaseDevice):
     """A MIG instance: it has memory, processes and GPM; the rest belongs to its parent."""
 
     utilization = _unsupported("the driver samples no utilization under MIG")

@@ -28,8 +28,8 @@ _MIG_MINOR = re.compile(r"^gpu([0-9]+)/gi([0-9]+)/(?:ci[0-9]+/)?access ([0-9]+)$
 _PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
 
 
-def named(source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
-    """See `Driver.named`."""
+def gpus_of_device(source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
+    """Those of `gpus` that the kubelet may mean: see `Driver.gpus_of_device`."""
     if source.startswith(_RESOURCES):
         return _plain(device, gpus)
     return _claimed(device, gpus) if source in (_DRA_DRIVER, "") else []

@@ -60,7 +60,7 @@ _CAUSES = {
 
 
 def load() -> None:
-    """Make sure that the library can be loaded safely, before pynvml loads it at its first call.
+    """Check that the library can be loaded safely, before pynvml loads it at its first call.
 
     Raises DriverMissing if there is a library that cannot.
     """
@@ -92,14 +92,14 @@ def _describe(code: int) -> str:
 
 
 class Calls:
-    """Calls into NVML by one thread: counts and times them, and raises their errors."""
+    """Calls into NVML by one thread: counted, timed in nanoseconds, their errors raised."""
 
     def __init__(self) -> None:
         self.count = 0
         self.nanoseconds = 0
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call a pynvml function. Raises DriverError or a subclass."""
+        """The answer of a pynvml function. Raises DriverError or a subclass."""
         began = time.perf_counter_ns()
         try:
             return function(*arguments)
@@ -121,7 +121,7 @@ class Calls:
         return buffer.value.decode(errors="replace")
 
     def code(self, name: str, *arguments: object) -> int:
-        """Call the C function `name` directly and return its code.
+        """The return code of the C function `name`, called directly.
 
         For the hot path: pynvml's structures cost 22 times as much as a call into a reused array.
         Raises Unsupported if the library has no such function.

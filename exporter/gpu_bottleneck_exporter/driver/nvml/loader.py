@@ -44,7 +44,7 @@ def failure(library: str = LIBRARY) -> str | None:
 
 
 def _places(library: str) -> list[Path]:
-    """Where the loader looks for `library`, without its cache."""
+    """The places where the loader looks for `library`, without its cache."""
     folders = re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", ""))
     multiarch = f"/usr/lib/{os.uname().machine}-linux-gnu"
     given = [folder for folder in folders if folder]
@@ -70,7 +70,7 @@ def _lengths(file: Path) -> tuple[int, int]:
 
 
 def _skipped(path: Path) -> str | None:
-    """Why the loader skips `path` silently: it may not read it, or it is a dead link."""
+    """The reason why the loader skips `path` silently: no permission, or a dead link."""
     try:
         path.open("rb").close()
     except PermissionError:

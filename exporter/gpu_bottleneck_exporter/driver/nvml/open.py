@@ -14,7 +14,7 @@ _LATEST_NAME = "nvmlDeviceGetTemperatureV"
 
 
 def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
-    """Open NVIDIA's driver.
+    """NVIDIA's driver, opened.
 
     Raises DriverMissing (no library, no driver, or all GPUs suspended and not to be woken),
     DriverUnusable, or another DriverError.
@@ -32,7 +32,7 @@ def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
 
 
 def _require_binding() -> None:
-    """Raises DriverMissing if pynvml belongs to another package or is too old."""
+    """Raise DriverMissing if pynvml belongs to another package or is too old."""
     import pynvml  # noqa: PLC0415 - late, as above
 
     if hasattr(pynvml, _LATEST_NAME):

@@ -14,7 +14,7 @@ import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.fields import VALUES
 from gpu_bottleneck_exporter.driver.nvml.library import driver_error
-from gpu_bottleneck_exporter.driver.nvml.parts import Parts
+from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import DriverError
 from gpu_bottleneck_exporter.driver.readings import (
     EMPTY_RING,
@@ -31,18 +31,18 @@ _FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
 """nvmlSample_t (time in µs, value) by the value type of the answer, whatever nvml.h promises."""
 _SAMPLE_BYTES = 16
 _SILENCE_BEFORE_PROBE_NS = 3_000_000_000
-"""After so long without new samples, check whether the clock was set back."""
+"""The time without new samples after which the clock may have been set back."""
 _MARGIN_NS = 2_000_000_000
-"""By how much a timestamp may be ahead of the time that passed since the last answer."""
+"""The lead that a timestamp may have over the time since the last answer."""
 _FULL_PERCENT = 100
 
 
 class RingReader:
     """One sample ring of one GPU, with its own mark."""
 
-    def __init__(self, parts: Parts, handle: object, kind: int) -> None:
+    def __init__(self, queries: Queries, handle: object, kind: int) -> None:
         """Read ring `kind` (an NVML sampling type) of the GPU behind `handle`."""
-        self._parts = parts
+        self._queries = queries
         self._handle = handle
         self._kind = kind
         self._key = ("samples", kind)
@@ -53,10 +53,12 @@ class RingReader:
         self._buffer = ctypes.create_string_buffer(CAPACITY * _SAMPLE_BYTES)
 
     def drain(self) -> Ring:
-        """The samples since the last drain; a failure is kept in the parts' `trouble`."""
+        """The samples since the last drain; a failure is kept in the queries' `last_error`."""
         samples = self._ask(self._mark)
         if samples is None:  # a ring that answered before has failed, and is not unsupported
-            return EMPTY_RING if self._parts.refusals.gave(self._key) else UNSUPPORTED_RING
+            return (
+                EMPTY_RING if self._queries.refusals.was_answered(self._key) else UNSUPPORTED_RING
+            )
         if not samples:
             samples = self._after_clock_step()
         if not samples:
@@ -86,11 +88,11 @@ class RingReader:
 
     def _ask(self, mark: int) -> tuple[RingSample, ...] | None:
         """The samples newer than `mark`; None if the call fails."""
-        return self._parts.attempt(self._key, lambda: self._read(mark))
+        return self._queries.attempt(self._key, lambda: self._read(mark))
 
     def _read(self, mark: int) -> tuple[RingSample, ...]:
         self._count.value = CAPACITY
-        code = self._parts.calls.code(
+        code = self._queries.calls.code(
             "nvmlDeviceGetSamples",
             self._handle,
             ctypes.c_uint(self._kind),

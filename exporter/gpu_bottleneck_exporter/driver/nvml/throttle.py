@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.fields import FieldReader
-from gpu_bottleneck_exporter.driver.nvml.parts import Parts
+from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import Unsupported
 from gpu_bottleneck_exporter.driver.reasons import EVENT_REASONS, HW_SLOWDOWN, LATER
 
@@ -48,7 +48,7 @@ _POLICIES = {
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
 _FIELDS = ("throttle fields",)
 _DISTRUSTED = 3
-"""A value that ran backwards so often is not a counter: resets are rarer."""
+"""The number of times after which a value that runs backwards is no counter."""
 
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
@@ -71,7 +71,7 @@ def _versions(text: str | None) -> tuple[tuple[float, float], tuple[float, float
 
 
 def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
-    """By reason, whether its event-reason bit is set; `supported`: the bits that the GPU can set.
+    """Whether each reason's event bit is set; `supported`: the bits that the GPU can set.
 
     Bit 8 (hardware slowdown) covers both hardware causes. If a driver sets it alone, the cause is
     unknown and both are left out. So are `LATER` bits that are neither set nor supported.
@@ -85,27 +85,27 @@ def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
 class ThrottleCounters:
     """The throttle counters of one GPU."""
 
-    def __init__(self, parts: Parts, handle: object, driver_version: str | None) -> None:
-        self._parts = parts
+    def __init__(self, queries: Queries, handle: object, driver_version: str | None) -> None:
+        self._queries = queries
         self._handle = handle
         # A GPU without the finer counters still has the coarse one.
         self._reasons = {**_COARSE, **field_ids(driver_version)}
-        self._fields = FieldReader(parts.calls, handle, list(self._reasons))
+        self._fields = FieldReader(queries.calls, handle, list(self._reasons))
         self._counts_finely = False
         self._last: dict[str, int] = {}
         self._backwards: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
-        """Nanoseconds by reason; failures are kept in the parts' `trouble`."""
+        """Nanoseconds by reason; failures are kept in the queries' `last_error`."""
         spent = self._from_fields()
-        if not spent and not self._parts.refusals.gave(_FIELDS):
+        if not spent and not self._queries.refusals.was_answered(_FIELDS):
             spent = self._from_policies()
         self._backwards.update(r for r, value in spent.items() if value < self._last.get(r, 0))
         self._last |= spent
         return {r: value for r, value in spent.items() if self._backwards[r] < _DISTRUSTED}
 
     def _from_fields(self) -> dict[str, int]:
-        values = self._parts.attempt(_FIELDS, self._read_fields) or {}
+        values = self._queries.attempt(_FIELDS, self._read_fields) or {}
         self._counts_finely |= any(self._is_fine(field) for field in values)
         return {
             self._reasons[field]: int(value)
@@ -125,7 +125,7 @@ class ThrottleCounters:
     def _from_policies(self) -> dict[str, int]:
         # Deprecated, to be removed in CUDA 14; the only way with drivers that lack the fields.
         found = {
-            reason: self._parts.ask(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
+            reason: self._queries.ask(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
             for policy, reason in _POLICIES.items()
         }
         return {r: int(status.violationTime) for r, status in found.items() if status is not None}
