@@ -54,7 +54,7 @@ class Watched:
         self.feed.adopt({main.pid}, {*workers}, frozenset({main.pid, *holders}))
         self.feed.behind.tell_busy(0.0, time.monotonic_ns())
         self._finder = StrangerFinder(PROC)
-        self._holders = {main.pid, *holders}
+        self.holders = {main.pid, *holders}
 
     def look(self) -> Moment:
         self.feed.sample(time.monotonic_ns())
@@ -65,7 +65,7 @@ class Watched:
         """Those found now, after a look."""
         self.look()
         now = time.monotonic_ns() + later_ns
-        found = self._finder.search([self.feed], self._holders, now)[self.feed]
+        found = self._finder.search([self.feed], self.holders, now)[self.feed]
         self.feed.behind.adopt_strangers(found)
         return found
 
@@ -161,6 +161,21 @@ def test_another_holder_of_a_gpu_is_no_stranger(watch: Watch, tmp_path: Path) ->
     ):
         assert watch(main).finds(one.pid)
         assert watch(main, holders=(one.pid,)).finds()
+
+
+def test_a_worker_of_another_holder_is_no_stranger(watch: Watch) -> None:
+    """It inherits the connections between ranks, and is found first as it is younger."""
+    inherits = f"{LISTEN}\nif os.fork(): ready()\nlocked()"
+    with program(inherits, "tcp") as one:
+        (port,) = one.words
+        with program(f"{CONNECT}ready()\n{RECEIVE}", port) as main:
+            one.hear()
+            listed = read(f"/proc/{one.pid}/task/{one.pid}/children")
+            (worker,) = map(int, (listed or "").split())
+            watched = watch(main)
+            assert watched.finds(worker)
+            watched.holders.add(one.pid)
+            assert watched.strangers() == set()
 
 
 def test_who_disconnects_stays_known_for_a_minute(watch: Watch, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ the time in which the GPU idles.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -83,7 +84,7 @@ class StrangerFinder:
     def __init__(self, proc: Path) -> None:
         """`proc`: our own procfs."""
         self._proc = proc
-        self._never = {1, *_ancestors(proc)}
+        self._never = {1, *self._line(os.getpid())}
         """No feeders: init, we ourselves, and who started us."""
         self._due_ns = self._every_ns = 0
         self._seen: dict[Feed, dict[End, int]] = {}
@@ -107,7 +108,10 @@ class StrangerFinder:
     def search(
         self, feeds: Collection[F], holders: Collection[int], now_ns: int
     ) -> dict[F, set[int]]:
-        """The strangers of each of `feeds`; `holders` of GPUs are none. Raises NoRoomError."""
+        """The strangers of each of `feeds`. Raises NoRoomError.
+
+        `holders` of GPUs and what they started are none.
+        """
         networks: dict[int | None, Connected] = {}
         self._seen = {feed: self._look(feed, networks, now_ns) for feed in feeds}
         ends = set().union(*self._seen.values())
@@ -115,7 +119,7 @@ class StrangerFinder:
         self._found = {end: one for end, one in known.items() if self._holds(one, now_ns)}
         for end, pids in find(self._proc, ends - self._found.keys()).items():
             self._found[end] = _Found(frozenset(pids), now_ns)
-        return {feed: self._strangers(feed, {*self._never, *holders}) for feed in feeds}
+        return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
     def _holds(self, one: _Found, now_ns: int) -> bool:
         """Whether what was found need not be sought again yet."""
@@ -134,16 +138,17 @@ class StrangerFinder:
                 seen[end] = now_ns
         return seen
 
-    def _strangers(self, feed: Feed, never: Collection[int]) -> set[int]:
+    def _strangers(self, feed: Feed, holders: Collection[int]) -> set[int]:
         ends = reversed(self._seen[feed])
         pids = dict.fromkeys(pid for end in ends for pid in self._found[end].pids)
-        chosen = [pid for pid in pids if pid not in never and feed.is_stranger(pid)]
-        return set(chosen[:MOST_STRANGERS])
+        others = (pid for pid in pids if pid not in self._never and feed.is_stranger(pid))
+        # A rank's workers inherit its connections to other ranks, and feed only it.
+        apart = (pid for pid in others if not any(one in holders for one in self._line(pid)))
+        return set(islice(apart, MOST_STRANGERS))
 
-
-def _ancestors(proc: Path) -> Iterable[int]:
-    pid = os.getpid()
-    while pid > 0:
-        yield pid
-        stat = parse_stat(read(proc / str(pid) / "stat"))
-        pid = stat.parent if stat else 0
+    def _line(self, pid: int) -> Iterator[int]:
+        """A process and its ancestors, the nearest first."""
+        while pid > 0:
+            yield pid
+            stat = parse_stat(read(self._proc / str(pid) / "stat"))
+            pid = stat.parent if stat else 0
