@@ -1,7 +1,8 @@
 """A program that feeds the loop without being its child: `... NAME JOINT WORK`.
 
 JOINT: unix, fifo, ipc or tcp (ZeroMQ's PUSH), ask (a tokeniser that answers over a UNIX socket),
-gateway (it asks the loop over HTTP). WORK is what it does for each batch: burn, disk, fetch, rest,
+gateway (it asks the loop over HTTP); pod and pod-gateway: tcp and gateway from another network
+namespace. WORK is what it does for each batch: burn, disk, fetch, rest,
 hardly (anything).
 """
 
@@ -10,10 +11,12 @@ hardly (anything).
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import os
 import random
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -24,6 +27,8 @@ from gpu_bottleneck_exporter.demo.jobs import burn
 from stacks.servers.listen import FOLDER, PORT, announce
 
 WAIT = 0.12
+_NEW_NETWORK = 0x40000000
+"""CLONE_NEWNET (linux/sched.h)."""
 BATCH = bytes(64)
 _DRAW = random.Random(0)  # noqa: S311 - no secret
 Work = Callable[[], object]
@@ -97,10 +102,10 @@ def push(name: str, work: Work, address: str) -> None:
         pushing.send(BATCH)
 
 
-def gateway(name: str, work: Work) -> None:
+def gateway(name: str, work: Work, host: str) -> None:
     """Work on a request, then ask the loop."""
     announce(name, PORT)
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+    connection = http.client.HTTPConnection(host, PORT, timeout=30)
     while True:
         work()
         try:
@@ -108,6 +113,24 @@ def gateway(name: str, work: Work) -> None:
             connection.getresponse().read()
         except OSError:
             connection.close()  # it is not up yet
+
+
+def enter_pod() -> str:
+    """Enter a network namespace of our own; the address of the machine as it is seen there."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
+        raise OSError(ctypes.get_errno(), "unshare")
+    there = f"{os.getppid()}"  # the namespace of whoever measures
+    network, ours = f"10.{100 + PORT // 16384}.{PORT // 64 % 256}", PORT % 64 * 4
+    link = f"stacks{PORT}"
+    for command in (
+        f"ip link add eth0 type veth peer name {link} netns {there}",
+        f"ip addr add {network}.{ours + 2}/30 dev eth0",
+        "ip link set eth0 up",
+        f"nsenter -t {there} -n ip addr add {network}.{ours + 1}/30 dev {link}",
+        f"nsenter -t {there} -n ip link set {link} up",
+    ):
+        subprocess.run(command.split(), check=True)
+    return f"{network}.{ours + 1}"
 
 
 def main(name: str, joint: str, kind: str) -> None:
@@ -121,7 +144,11 @@ def main(name: str, joint: str, kind: str) -> None:
         case "tcp":
             push(name, work, f"tcp://127.0.0.1:{PORT}")
         case "gateway":
-            gateway(name, work)
+            gateway(name, work, "127.0.0.1")
+        case "pod":
+            push(name, work, f"tcp://{enter_pod()}:{PORT}")
+        case "pod-gateway":
+            gateway(name, work, enter_pod())
         case _:
             unix(name, work, asked=joint == "ask")
 
