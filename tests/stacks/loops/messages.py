@@ -1,7 +1,7 @@
 """Batches that a broker delivers: `python -m stacks.loops.messages HOW`."""
 
 # ruff: noqa: PLC0415 - each case imports its own library and no other
-# mypy: disable-error-code="import-not-found"
+# mypy: disable-error-code="import-not-found,import-untyped"
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Batches over QUIC: `python -m stacks.loops.quic`."""
 
-# mypy: disable-error-code="import-not-found"
+# mypy: disable-error-code="import-not-found,no-any-return"
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from aioquic.quic.configuration import QuicConfiguration
 
 from stacks.loops.common import HOST, Load, port, train
 from stacks.servers.slow import MESSAGE
-
 
 _ends = AsyncExitStack()
 

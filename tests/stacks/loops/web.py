@@ -4,7 +4,7 @@ SERVER: see SERVERS. WORK is what a request makes it do: see HANDLERS.
 """
 
 # ruff: noqa: PLC0415 - each case imports its own library and no other
-# mypy: disable-error-code="import-not-found"
+# mypy: disable-error-code="import-not-found,untyped-decorator"
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def standard(work: str) -> None:
 SERVERS: dict[str, Callable[[str], None]] = {
     "asgi": partial(asgi, threads=False),
     "asgi-threads": partial(asgi, threads=True),
-    "asgi-anywhere": partial(asgi, threads=True, host="0.0.0.0"),
+    "asgi-anywhere": partial(asgi, threads=True, host="0.0.0.0"),  # noqa: S104
     "starlette": starlette,
     "fastapi": fastapi,
     "standard": standard,

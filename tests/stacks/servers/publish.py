@@ -4,7 +4,7 @@ To mosquitto; to Kafka if NAME begins so: librdkafka's broker for tests, which i
 """
 
 # ruff: noqa: PLC0415 - each broker has its own library
-# mypy: disable-error-code="import-not-found"
+# mypy: disable-error-code="import-not-found,import-untyped"
 
 from __future__ import annotations
 

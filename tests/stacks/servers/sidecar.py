@@ -1,9 +1,9 @@
 """A program that feeds the loop without being its child: `... NAME JOINT WORK`.
 
 JOINT: unix, fifo, ipc or tcp (ZeroMQ's PUSH), ask (a tokeniser that answers over a UNIX socket),
-gateway (it asks the loop over HTTP); pod and pod-gateway: tcp and gateway from another network
-namespace. WORK is what it does for each batch: burn, disk, fetch, rest,
-hardly (anything).
+gateway and gateway-anew (it asks the loop over HTTP, on one connection or on many); pod and
+pod-gateway: tcp and gateway from another network namespace. WORK is what it does for each batch:
+burn, disk, fetch, rest, hardly (anything).
 """
 
 # ruff: noqa: PLC0415 - each joint imports its own library and no other
@@ -102,8 +102,8 @@ def push(name: str, work: Work, address: str) -> None:
         pushing.send(BATCH)
 
 
-def gateway(name: str, work: Work, host: str) -> None:
-    """Work on a request, then ask the loop."""
+def gateway(name: str, work: Work, host: str = "127.0.0.1", *, anew: bool = False) -> None:
+    """Work on a request, then ask the loop; `anew`: on a connection of its own."""
     announce(name, PORT)
     connection = http.client.HTTPConnection(host, PORT, timeout=30)
     while True:
@@ -111,6 +111,8 @@ def gateway(name: str, work: Work, host: str) -> None:
         try:
             connection.request("GET", "/work")
             connection.getresponse().read()
+            if anew:
+                connection.close()
         except OSError:
             connection.close()  # it is not up yet
 
@@ -144,7 +146,9 @@ def main(name: str, joint: str, kind: str) -> None:
         case "tcp":
             push(name, work, f"tcp://127.0.0.1:{PORT}")
         case "gateway":
-            gateway(name, work, "127.0.0.1")
+            gateway(name, work)
+        case "gateway-anew":
+            gateway(name, work, anew=True)
         case "pod":
             push(name, work, f"tcp://{enter_pod()}:{PORT}")
         case "pod-gateway":

@@ -42,7 +42,10 @@ def _sidecar(joint: str, work: str) -> Server:
 SIDECARS = [
     *(("unix", work) for work in ("burn", "disk", "fetch", "rest", "hardly")),
     *(("fifo", work) for work in ("burn", "disk", "fetch")),
-    *((joint, "burn") for joint in ("ipc", "tcp", "ask", "gateway", "pod", "pod-gateway")),
+    *(
+        (joint, "burn")
+        for joint in ("ipc", "tcp", "ask", "gateway", "gateway-anew", "pod", "pod-gateway")
+    ),
     ("tcp", "fetch"),
 ]
 GATEWAYS = [(work, how) for work in ("burn", "fetch", "hardly") for how in ("keep", "anew")]
