@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,
+    Ends,
     Sockets,
     TcpState,
 )
@@ -38,8 +39,6 @@ _STREAK = 2
 """At least so many, as a single answer between two looks resembles one part of a stream."""
 _KEPT = 256
 _OWED_NS = 5_000_000_000
-Ends = tuple[Endpoint, Endpoint]
-"""The local and the remote end of a connection."""
 _OPEN = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
 
