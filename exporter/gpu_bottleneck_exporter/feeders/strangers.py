@@ -109,7 +109,10 @@ class StrangerFinder:
     def search(
         self, feeds: Collection[F], holders: Collection[int], now_ns: int
     ) -> dict[F, set[int]]:
-        """The strangers of each of `feeds`; `holders` of GPUs are none. Raises NoRoomError."""
+        """The strangers of each of `feeds`. Raises NoRoomError.
+
+        `holders` of GPUs and their workers are none.
+        """
         self._networks.begin(now_ns)
         self._seen = {feed: self._look(feed, now_ns) for feed in feeds}
         ends = set().union(*self._seen.values())

@@ -466,9 +466,10 @@ class HostSampler:
         ]
         if not self._connected or not self._strangers.is_due(now_ns, feeds):
             return
-        mains = [pid for feed in self._feeds.values() for pid in feed.mains]
+        # Workers inherit the connections of their main: who waits for it does not wait for them.
+        trees = [{*feed.mains, *feed.workers, *feed.unfollowed} for feed in self._feeds.values()]
         with self._isolated("looking for strangers that feed"):
-            for feed, found in self._strangers.search(feeds, mains, now_ns).items():
+            for feed, found in self._strangers.search(feeds, set().union(*trees), now_ns).items():
                 feed.behind.adopt_strangers(found)
 
     def _learn_connections(self, now_ns: int) -> None:
