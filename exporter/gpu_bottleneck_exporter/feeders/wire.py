@@ -138,6 +138,8 @@ class Course:
         """Whether the GPU's own thread waited on it alone at the last look."""
         self.small = 0
         """How many answers in a row carried no data."""
+        self.vain = 0
+        """How many questions were answered late, and with less than a stream."""
         self.streak = 0
         """How many looks in a row at which more was sent without a new request."""
         self._pauses = False
@@ -170,6 +172,8 @@ class Course:
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
         if came:
             self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
+            late = sent and self.waited_ms >= _STREAM_MS
+            self.vain = 0 if came >= _STREAM_BYTES else self.vain + late
             self._sent_before = now.sent_segments
         more = now.sent_segments > self.now.sent_segments
         same = now.received_segments == self.now.received_segments
@@ -275,6 +279,7 @@ class Wire:
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         small = course.small >= _ENOUGH_ANSWERS and not feeds
+        small |= course.vain >= _ENOUGH_ANSWERS and self._patience.in_vain(now.remote)
         if verdict is Verdict.ANSWER and (small or now.remote in self._patience.polled):
             verdict = Verdict.IDLE
         if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
