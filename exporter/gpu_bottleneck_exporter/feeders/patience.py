@@ -76,8 +76,10 @@ class Patience:
         """Whether nothing from `remote` ever fed the GPU, which has not worked for long."""
         return not self._fed(remote) and self._idles(_LULL_MS)
 
-    def learn(self, remote: Endpoint, took_ms: int) -> bool:
+    def learn(self, remote: Endpoint, took_ms: int, ago_ms: int = 0) -> bool:
         """An answer came from `remote` after at least `took_ms`, which may feed the GPU.
+
+        It came `ago_ms` ago: a GPU that rested for long is looked at seldom, and may have worked.
 
         Returns whether the one before fed it: whether the GPU worked since.
         """
@@ -88,7 +90,7 @@ class Patience:
         fed = not answers.at_ns and known > 0
         if took_ms <= self.longest_ms:
             answers.longest_ms = max(answers.longest_ms, took_ms)
-            answers.at_ns = time.monotonic_ns()
+            answers.at_ns = time.monotonic_ns() - ago_ms * 1_000_000
         return fed
 
     def give_up(self, remote: Endpoint) -> None:

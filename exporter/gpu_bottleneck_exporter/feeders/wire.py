@@ -307,7 +307,8 @@ class Wire:
         """Something came since the last look, maybe an answer."""
         before, data = course.now, course.came(now) >= _SIGNAL_BYTES
         asked = before.sent_segments and _asked(before, self._patience.longest_ms)
-        fed = course.brings_data(now) and self._patience.learn(now.remote, course.waited_ms)
+        data_came = course.brings_data(now)
+        fed = data_came and self._patience.learn(now.remote, course.waited_ms, now.received_ms)
         if fed or (data and asked):
             self._patience.polled.discard(now.remote)
         elif asked and not data and before.sent_ms > _LONG_POLL_MS:
