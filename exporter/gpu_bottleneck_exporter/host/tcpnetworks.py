@@ -6,10 +6,10 @@ import contextlib
 import os
 import re
 import struct
+from ipaddress import ip_address
 from pathlib import Path
-from socket import inet_aton
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, check_room, listed, read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, check_room, listed, read, understood
 from gpu_bottleneck_exporter.host.process import network_namespace
 from gpu_bottleneck_exporter.host.socketdiag import inode_of
 from gpu_bottleneck_exporter.host.sockets import Endpoint
@@ -62,7 +62,7 @@ class TcpNetworks:
             except OSError as error:
                 check_room(error)
         if network not in self._connected:
-            self._connected[network] = _connected(self._proc, pid)
+            self._connected[network] = _connected(f"{self._proc}/{pid}/net") or {}
         return self._connected[network].get((_hexadecimal(local), _hexadecimal(remote)), 0)
 
 
@@ -82,11 +82,18 @@ def _addresses(proc: Path) -> dict[bytes, int]:
         network = network_namespace(proc, pid)
         if network not in seen:
             seen.add(network)
-            trie = read(f"{proc}/{pid}/net/fib_trie", MANY_BYTES) or ""
-            found |= dict.fromkeys(map(inet_aton, _OWN_ADDRESS.findall(trie)), pid)
-            lines = (read(f"{proc}/{pid}/net/if_inet6", MANY_BYTES) or "").splitlines()
-            found |= dict.fromkeys((bytes.fromhex(line.split()[0]) for line in lines), pid)
+            found |= dict.fromkeys(_own_addresses(f"{proc}/{pid}/net") or (), pid)
     return found
+
+
+@understood
+def _own_addresses(folder: str) -> list[bytes]:
+    trie = read(f"{folder}/fib_trie", MANY_BYTES) or ""
+    lines = (read(f"{folder}/if_inet6", MANY_BYTES) or "").splitlines()
+    return [
+        *(ip_address(text).packed for text in _OWN_ADDRESS.findall(trie)),
+        *(bytes.fromhex(line.split()[0]) for line in lines),
+    ]
 
 
 def _hexadecimal(end: Endpoint) -> str:
@@ -95,10 +102,11 @@ def _hexadecimal(end: Endpoint) -> str:
     return f"{''.join(f'{word:08X}' for word in words)}:{end.port:04X}"
 
 
-def _connected(proc: Path, pid: int) -> _Connected:
+@understood
+def _connected(folder: str) -> _Connected:
     ends: _Connected = {}
     for table in ("tcp", "tcp6"):
-        for line in (read(f"{proc}/{pid}/net/{table}", MANY_BYTES) or "").splitlines()[1:]:
+        for line in (read(f"{folder}/{table}", MANY_BYTES) or "").splitlines()[1:]:
             fields = line.split()
             if len(fields) > _INODE and fields[_INODE] != "0":
                 local, remote = (fields[at].removeprefix(_MAPPED) for at in (_LOCAL, _REMOTE))
