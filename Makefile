@@ -160,6 +160,7 @@ tools:  ## Install the programs that the tests need (Debian, as root), or say wh
 
 stacks-tools:
 	@command -v redis-server >/dev/null || $(call apt,redis-server)
+	@command -v mosquitto >/dev/null || $(call apt,mosquitto)
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
 	@command -v curl >/dev/null || $(call apt,curl)
 

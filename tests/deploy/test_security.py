@@ -58,7 +58,7 @@ def test_what_the_chart_asks_for_is_told_and_why() -> None:
     asked = of_chart()
     assert {name: told.get(name) for name in asked} == asked
     only_told = {name for name, chart in told.items() if chart in ("yes", "read-only")}
-    assert only_told - set(asked) == {"AF_INET AF_INET6", "AF_UNIX"}
+    assert only_told - set(asked) == {"AF_INET AF_INET6", "AF_NETLINK", "AF_UNIX"}
 
 
 def test_what_the_unit_asks_for_is_told_and_why() -> None:

@@ -49,6 +49,14 @@ def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
     assert found.with_(STORE) == 16_000
 
 
+def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
+    found = Patience(LONGEST_MS)
+    for ago_ms in (500, 500):
+        works(found)
+        found.learn(STORE, 8_000, ago_ms)
+    assert found.with_(STORE) == 16_000
+
+
 def test_answers_without_work_teach_nothing() -> None:
     found = Patience(LONGEST_MS)
     works(found)

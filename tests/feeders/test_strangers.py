@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import State
 from support.programs import Program, descriptors, program
+from support.rights import with_a_network_of_its_own
+from support.tools import require
 from support.waiting import until
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
@@ -107,6 +110,45 @@ def test_who_is_connected_with_what_is_waited_on_feeds(watch: Watch, place: str,
         where = one.words[0] if one.words else place
         with program(f"{CONNECT}ready()\n{how}", where) as main:
             assert watch(main).finds(one.pid)
+
+
+def test_both_may_be_in_another_network_namespace_than_we(watch: Watch) -> None:
+    code = "subprocess.run([sys.argv[1], 'link', 'set', 'lo', 'up'], check=True)\n"
+    code += "s = socket.create_server(('127.0.0.1', 0)); pid = os.fork()\n"
+    code += "if pid == 0: c = connect(s.getsockname()[1]); locked()\n"
+    code += "c, _ = s.accept(); ready(pid); c.recv(1)"
+    with program(code, require("ip", "iproute2"), way=with_a_network_of_its_own()) as main:
+        assert watch(main).finds(int(main.words[0]))
+
+
+def test_it_may_be_in_another_network_namespace_than_the_holder(watch: Watch) -> None:
+    ip, way = require("ip", "iproute2"), with_a_network_of_its_own()
+    there = f"{ip} addr add 198.51.100.2/30 dev theirs; {ip} link set theirs up"
+    ask = f"ready(); told(); subprocess.run({there!r}, shell=True, check=True)\n"
+    ask += "c = connect(int(sys.argv[1]), host='198.51.100.1'); ready(); told()"
+    serve = "s = socket.create_server(('', 0)); ready(s.getsockname()[1])\n"
+    with (
+        program(f"{serve}c, _ = s.accept(); c.recv(1)") as main,
+        program(ask, main.words[0], way=way) as one,
+    ):
+        link = f"stranger{one.pid}"
+        for words in (
+            f"link add {link} type veth peer name theirs netns {one.pid}",
+            f"addr add 198.51.100.1/30 dev {link}",
+            f"link set {link} up",
+        ):
+            subprocess.run([ip, *words.split()], check=True)
+        one.tell()
+        one.hear()
+        assert watch(main).finds(one.pid)
+
+
+def test_it_may_connect_anew_for_each_request(watch: Watch) -> None:
+    serve = "while True:\n c, _ = s.accept(); time.sleep(0.1); c.close()"
+    ask = "while True:\n connect(int(sys.argv[1])).recv(1); time.sleep(0.3)"
+    code = f"s = socket.create_server(('127.0.0.1', 0)); ready(s.getsockname()[1])\n{serve}"
+    with program(code) as main, program(f"ready()\n{ask}", main.words[0]) as one:
+        assert watch(main).finds(one.pid)
 
 
 def test_it_may_have_connected_itself(watch: Watch, place: str) -> None:

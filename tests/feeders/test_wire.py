@@ -438,6 +438,46 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(  # noqa: PLR0913 - one row o
     assert found is last
 
 
+@pytest.mark.parametrize(
+    ("size", "late", "fed", "last"),
+    [
+        pytest.param(200, True, False, Verdict.IDLE, id="nothing new, in many words"),
+        pytest.param(200, False, False, Verdict.ANSWER, id="small files, one after the other"),
+        pytest.param(5_000, True, False, Verdict.ANSWER, id="parts of a large file"),
+        pytest.param(200, True, True, Verdict.ANSWER, id="who has fed the GPU before"),
+    ],
+)
+def test_who_is_asked_in_vain_is_a_queue(  # noqa: PLR0913 - one row of a table
+    server: Program,
+    client: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    *,
+    late: bool,
+    fed: bool,
+    last: Verdict,
+) -> None:
+    monkeypatch.setattr(module, "_STREAM_MS", 100)
+    patience = Patience(OF_TESTS_MS)
+    wire = Wire(PROC, client.pid, patience)
+    if fed:
+        patience.learn(remote(server), 10)
+        patience.worked_ns = time.monotonic_ns()
+        assert not patience.in_vain(remote(server))
+    patience.worked_ns -= 2 * patience_module._LULL_MS * 1_000_000
+    does(client, "ask 10")
+    for _ in range(module._ENOUGH_ANSWERS):
+        until(lambda: says(wire, client) is Verdict.ANSWER, "a question")
+        time.sleep(0.15 if late else 0)
+        if late:
+            says(wire, client)
+        does(server, f"say {size}")
+        does(client, f"hear {size}")
+        does(client, "ask 10")
+        says(wire, client)
+    assert says(wire, client) is last
+
+
 def test_the_side_that_listens_is_asked(watch: Watch, server: Program, client: Program) -> None:
     wire = watch(server)
     until(lambda: says_anywhere(wire, Verdict.SERVED), "a client")

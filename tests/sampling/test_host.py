@@ -25,6 +25,7 @@ from gpu_bottleneck_exporter.sampling.host import HostSampler, Rhythm
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
+from support.programs import program
 from support.samplers import sampling
 from support.waiting import until
 
@@ -90,6 +91,25 @@ def test_a_process_that_holds_a_gpu_feeds_it(watch: HostSampler, start: Start) -
     assert found.processes == {"main": 1, "worker": 1}
     assert watch.feeding("b") is None
     main.end_child(worker)
+
+
+def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
+    watch: HostSampler,
+) -> None:
+    serve = "s = socket.create_server(('127.0.0.1', 0)); ready(s.getsockname()[1])\n"
+    fork = "c, _ = s.accept(); ready(os.fork() or burn()); locked()"
+    wait = "c = connect(int(sys.argv[1])); ready(); c.recv(1)"
+    with program(serve + fork) as other, program(wait, other.words[0]) as main:
+        worker = int(other.hear()[0])
+        watch.hold("a", frozenset({main.pid}))
+        watch.hold("b", frozenset({other.pid}))
+        feed = until(lambda: watch.feed("a"), "its feeders")
+        watch.tell_busy("a", 0.0)
+        strangers = watch._strangers
+        until(lambda: any(worker in one.pids for one in strangers._found.values()), "a search")
+        before = watch._finished_pass_ns
+        until(lambda: watch._finished_pass_ns != before, "the rest of that pass")
+        assert not feed.behind.kin
 
 
 @pytest.mark.parametrize("step", [0.1, 0.15, 0.2, 0.7])

@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     WORKER_CPU,
 )
 from scenarios.cgroups import Limits
+from stacks.cases_services import SERVICES, Row
 from stacks.cases_strangers import STRANGERS
 
 Labels = frozenset[str]
@@ -494,6 +495,16 @@ WAITS = (
 )
 
 
+def _service(row: Row) -> Case:
+    case = _case(
+        *(row.family, row.name, row.loop, row.expected),
+        servers=row.servers,
+        venv=row.venv,
+        single=row.single,
+    )
+    return replace(case, warm_seconds=row.warm_seconds)
+
+
 def _beside(
     name: str, loop: str, expected: str, *, servers: str = "", limits: Limits | None = None
 ) -> Case:
@@ -782,6 +793,7 @@ CASES: tuple[Case, ...] = (
     *OBJECT_STORAGE,
     *SERVING,
     *WAITS,
+    *map(_service, SERVICES),
     *ASLEEP_CASES,
     *THREADS,
     *FILES,

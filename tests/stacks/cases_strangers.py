@@ -25,6 +25,12 @@ STRANGERS = (
     _fed("ZeroMQ's PUSH over TCP, its sender fetches", "tcp", NETWORK, "fetch"),
     _fed("a tokeniser behind a UNIX socket", "ask", WORKER_CPU),
     ("a gateway that tokenises", "web standard infer", WORKER_CPU, "sidecar-gateway-burn"),
+    (
+        "a gateway that tokenises and connects anew",
+        "web standard infer",
+        WORKER_CPU,
+        "sidecar-gateway-anew-burn",
+    ),
     ("xz and tar, left in a shell's pipeline", "fed pipeline", WORKER_CPU, ""),
     _fed("healthy: a UNIX socket", "unix", "busy", "hardly"),
 )

@@ -24,6 +24,12 @@ VENVS: dict[str, Sequence[Sequence[str]]] = {
             *("gunicorn>=23", "pyzmq>=26", "redis>=5", "mfusepy>=3.1", "numpy>=1.26"),
         ]
     ],
+    "services": [
+        [
+            *("fastapi>=0.115", "uvicorn>=0.30", "paho-mqtt>=2", "confluent-kafka>=2.5"),
+            *("aioquic>=1.2", "trustme>=1.2", "numpy>=1.26"),
+        ]
+    ],
     "files": [["pyarrow>=17", "h5py>=3.11", "lmdb>=1.5", "numpy>=1.26"]],
     "s3": [["s3fs[boto3]>=2025.7", "moto[server]>=5", "pyarrow>=17"]],
     "notebook": [["ipykernel>=6.29", "jupyter_client>=8"]],

@@ -13,8 +13,8 @@ from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.runnable import RunnableCounter
 from gpu_bottleneck_exporter.feeders.strangers import Activity
-from gpu_bottleneck_exporter.feeders.wire import Ends
 from gpu_bottleneck_exporter.host.process import STATE_OF, State
+from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
 
 IDLE = 0.05

@@ -32,7 +32,6 @@ from gpu_bottleneck_exporter.feeders.roles import helpers
 from gpu_bottleneck_exporter.feeders.runnable import runnable_share
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.stretch import Stretch
-from gpu_bottleneck_exporter.feeders.wire import Ends
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import (
@@ -43,6 +42,7 @@ from gpu_bottleneck_exporter.host.process import (
     parse_stat,
     user_id,
 )
+from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 SLACK_NS = 1_500_000_000

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.wire import Ends
 from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import Links, links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat
-from gpu_bottleneck_exporter.host.sockets import Sockets
+from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.host.tree import descendants
 from gpu_bottleneck_exporter.workload.groups import Groups
 

@@ -52,8 +52,8 @@ class Patience:
     def __init__(self, longest_ms: int) -> None:
         """`longest_ms`: at most."""
         self.longest_ms = longest_ms
-        self.worked_ns = 0
-        """When the GPU was last seen to have worked (monotonic); set by whoever knows."""
+        self.worked_ns = time.monotonic_ns()
+        """When the GPU last worked as far as anybody saw (monotonic); set by whoever knows."""
         self.polled: set[Endpoint] = set()
         """Remotes that are polled and mostly have nothing new, until they send data."""
         self._of: dict[Endpoint, _Answers] = {}
@@ -70,10 +70,16 @@ class Patience:
         """Whether what comes from `remote` feeds the GPU, which worked lately."""
         if len(self._fed(remote)) < _ENOUGH:
             return False
-        return time.monotonic_ns() - self.worked_ns <= max(self.with_(remote), _LULL_MS) * 1_000_000
+        return not self._idles(max(self.with_(remote), _LULL_MS))
 
-    def learn(self, remote: Endpoint, took_ms: int) -> bool:
+    def in_vain(self, remote: Endpoint) -> bool:
+        """Whether nothing from `remote` ever fed the GPU, which has not worked for long."""
+        return not self._fed(remote) and self._idles(_LULL_MS)
+
+    def learn(self, remote: Endpoint, took_ms: int, ago_ms: int = 0) -> bool:
         """An answer came from `remote` after at least `took_ms`, which may feed the GPU.
+
+        It came `ago_ms` ago: a GPU that rested for long is looked at seldom, and may have worked.
 
         Returns whether the one before fed it: whether the GPU worked since.
         """
@@ -84,7 +90,7 @@ class Patience:
         fed = not answers.at_ns and known > 0
         if took_ms <= self.longest_ms:
             answers.longest_ms = max(answers.longest_ms, took_ms)
-            answers.at_ns = time.monotonic_ns()
+            answers.at_ns = time.monotonic_ns() - ago_ms * 1_000_000
         return fed
 
     def give_up(self, remote: Endpoint) -> None:
@@ -92,6 +98,9 @@ class Patience:
         if len(self.polled) >= _KEPT:
             self.polled.clear()
         self.polled.add(remote)
+
+    def _idles(self, for_ms: int) -> bool:
+        return time.monotonic_ns() - self.worked_ns > for_ms * 1_000_000
 
     def _fed(self, remote: Endpoint) -> deque[int]:
         answers = self._of.get(remote)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.otherends import Connected, End, find, other_ends
+from gpu_bottleneck_exporter.host.otherends import End, find, other_ends
 from gpu_bottleneck_exporter.host.process import State, parse_stat
+from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 
 _FIRST_NS, _OFTEN_NS = 300_000_000, 10_000_000_000
 """Between two searches: each time a quarter longer, up to so long."""
@@ -86,6 +87,7 @@ class StrangerFinder:
         self._proc = proc
         self._never = {1, *self._line(os.getpid())}
         """No feeders: init, we ourselves, and who started us."""
+        self._networks = TcpNetworks(proc)
         self._due_ns = self._every_ns = 0
         self._seen: dict[Feed, dict[End, int]] = {}
         """When each end was last seen."""
@@ -112,12 +114,13 @@ class StrangerFinder:
 
         `holders` of GPUs and what they started are none.
         """
-        networks: dict[int | None, Connected] = {}
-        self._seen = {feed: self._look(feed, networks, now_ns) for feed in feeds}
+        self._networks.begin(now_ns)
+        self._seen = {feed: self._look(feed, now_ns) for feed in feeds}
         ends = set().union(*self._seen.values())
         known = {end: self._found[end] for end in ends & self._found.keys()}
         self._found = {end: one for end, one in known.items() if self._holds(one, now_ns)}
-        for end, pids in find(self._proc, ends - self._found.keys()).items():
+        feeding = {pid for one in self._found.values() for pid in one.pids}
+        for end, pids in find(self._proc, ends - self._found.keys(), feeding).items():
             self._found[end] = _Found(frozenset(pids), now_ns)
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
@@ -126,14 +129,12 @@ class StrangerFinder:
         alive = [pid for pid in one.pids if (self._proc / f"{pid}").exists()]
         return now_ns - one.at_ns < _KEPT_NS and (bool(alive) or not one.pids)
 
-    def _look(
-        self, feed: Feed, networks: dict[int | None, Connected], now_ns: int
-    ) -> dict[End, int]:
+    def _look(self, feed: Feed, now_ns: int) -> dict[End, int]:
         """The ends that were seen lately, the newest last."""
         known = self._seen.get(feed, {})
         seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < _KEPT_NS}
         for pid, numbers in feed.take_awaited():
-            for end in other_ends(self._proc, pid, numbers, networks):
+            for end in other_ends(self._proc, pid, numbers, self._networks):
                 seen.pop(end, None)
                 seen[end] = now_ns
         return seen

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,
+    Ends,
     Sockets,
     TcpState,
 )
@@ -38,8 +39,6 @@ _STREAK = 2
 """At least so many, as a single answer between two looks resembles one part of a stream."""
 _KEPT = 256
 _OWED_NS = 5_000_000_000
-Ends = tuple[Endpoint, Endpoint]
-"""The local and the remote end of a connection."""
 _OPEN = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
 
@@ -139,6 +138,8 @@ class Course:
         """Whether the GPU's own thread waited on it alone at the last look."""
         self.small = 0
         """How many answers in a row carried no data."""
+        self.vain = 0
+        """How many questions were answered late, and with less than a stream."""
         self.streak = 0
         """How many looks in a row at which more was sent without a new request."""
         self._pauses = False
@@ -171,6 +172,8 @@ class Course:
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
         if came:
             self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
+            late = sent and self.waited_ms >= _STREAM_MS
+            self.vain = 0 if came >= _STREAM_BYTES else self.vain + late
             self._sent_before = now.sent_segments
         more = now.sent_segments > self.now.sent_segments
         same = now.received_segments == self.now.received_segments
@@ -276,6 +279,7 @@ class Wire:
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         small = course.small >= _ENOUGH_ANSWERS and not feeds
+        small |= course.vain >= _ENOUGH_ANSWERS and self._patience.in_vain(now.remote)
         if verdict is Verdict.ANSWER and (small or now.remote in self._patience.polled):
             verdict = Verdict.IDLE
         if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
@@ -303,7 +307,8 @@ class Wire:
         """Something came since the last look, maybe an answer."""
         before, data = course.now, course.came(now) >= _SIGNAL_BYTES
         asked = before.sent_segments and _asked(before, self._patience.longest_ms)
-        fed = course.brings_data(now) and self._patience.learn(now.remote, course.waited_ms)
+        data_came = course.brings_data(now)
+        fed = data_came and self._patience.learn(now.remote, course.waited_ms, now.received_ms)
         if fed or (data and asked):
             self._patience.polled.discard(now.remote)
         elif asked and not data and before.sent_ms > _LONG_POLL_MS:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.borrow import is_socket
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read
+from gpu_bottleneck_exporter.host.borrow import RefusedError, ask, is_socket
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
 from gpu_bottleneck_exporter.host.links import descriptors, unix_peers
 from gpu_bottleneck_exporter.host.mounts import mounts
-from gpu_bottleneck_exporter.host.process import network_namespace
+from gpu_bottleneck_exporter.host.sockets import ends_of
+from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks, processes
 
-_MOST_PROCESSES = 16_384
 _MOST_DESCRIPTORS = 32_768
 """Of all processes together, per search."""
 _WATCHED = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
@@ -27,10 +27,6 @@ _FIELD = re.compile(r"^(flags|mnt_id|ino):\s*([0-9]+)$", re.MULTILINE)
 _EPOLL = "anon_inode:[eventpoll]"
 _ACCESS, _READS = 0o3, 0o0
 """O_ACCMODE and O_RDONLY."""
-_LOCAL, _REMOTE, _INODE = 1, 2, 9
-"""Fields of a line of /proc/PID/net/tcp (proc_pid_net(5))."""
-_MAPPED = "0000000000000000FFFF0000"
-"""How an IPv4 address begins in net/tcp6."""
 
 
 class End(NamedTuple):
@@ -44,17 +40,12 @@ class End(NamedTuple):
     """Who has it open, where the kernel says so; else 0."""
 
 
-Connected = dict[tuple[str, str], str]
-"""The TCP sockets of a network namespace by local and remote end, named as in /proc/PID/fd."""
-
-
 def other_ends(
-    proc: Path, pid: int, numbers: Collection[int | None], networks: dict[int | None, Connected]
+    proc: Path, pid: int, numbers: Collection[int | None], networks: TcpNetworks
 ) -> set[End]:
     """What is opposite to descriptors `numbers` of process `pid`; None: those in its epolls.
 
-    Only what can be waited for may be among them: a path counts as a FIFO's. `networks` are kept
-    for other processes that are looked at meanwhile. Raises NoRoomError.
+    Only what can be waited for may be among them: a path counts as a FIFO's. Raises NoRoomError.
     """
     targets = dict(descriptors(proc, pid))
     wanted = {number for number in numbers if number is not None}
@@ -74,20 +65,18 @@ def other_ends(
                 ends.add(End(_last(target), file.identity(proc, pid)))
     peers = unix_peers(proc, pid, [*inodes])
     ends.update(End(inodes[number], pid=peer) for number, peer in peers.items())
-    others = {inodes[number] for number in inodes.keys() - peers.keys()}
-    if others:
-        network = network_namespace(proc, pid)
-        if network not in networks:
-            networks[network] = _connected(proc, pid)
-        ends.update(End(name) for name in _opposite(networks[network], others))
+    with contextlib.suppress(RefusedError):
+        others = ask(f"{proc}/{pid}/fd", pid, [*inodes.keys() - peers.keys()], ends_of)
+        found = (networks.opposite(pid, *one) for one in others.values() if one and one[1].port)
+        ends.update(End(f"socket:[{inode}]") for inode in found if inode)
     return ends
 
 
-def find(proc: Path, ends: Iterable[End]) -> dict[End, set[int]]:
+def find(proc: Path, ends: Iterable[End], known: Collection[int]) -> dict[End, set[int]]:
     """Who has each of `ends` open; of FIFOs and pipes, only those that may write.
 
-    Looks at the processes of the machine, the youngest first, until all sockets are found or too
-    many descriptors were looked at. Raises NoRoomError.
+    Looks at the processes of the machine, first those `known` to feed, then the youngest, until all
+    sockets are found or too many descriptors were looked at. Raises NoRoomError.
     """
     found: dict[End, set[int]] = {end: {end.pid} if end.pid else set() for end in ends}
     names: dict[str, list[End]] = {}
@@ -95,7 +84,7 @@ def find(proc: Path, ends: Iterable[End]) -> dict[End, set[int]]:
         if not end.pid:
             names.setdefault(end.name, []).append(end)
     left = _MOST_DESCRIPTORS
-    for pid in _processes(proc):
+    for pid in dict.fromkeys([*known, *sorted(processes(proc), reverse=True)]):
         if left <= 0 or not names:
             break
         for number, target in descriptors(proc, pid):
@@ -141,13 +130,6 @@ def _has_open(proc: Path, pid: int, number: int, end: End) -> bool:
     return end.name.startswith("pipe:") or file.identity(proc, pid) == end.file
 
 
-def _processes(proc: Path) -> list[int]:
-    with contextlib.suppress(OSError):
-        names, _ = listed(proc, _MOST_PROCESSES)
-        return sorted((int(name) for name in names if name.isdigit()), reverse=True)
-    return []
-
-
 def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
@@ -160,21 +142,3 @@ def _fdinfo(proc: Path, pid: int, number: int) -> str:
 def _watched(proc: Path, pid: int, number: int) -> Iterator[int]:
     """The descriptors that an epoll instance watches."""
     return map(int, _WATCHED.findall(_fdinfo(proc, pid, number)))
-
-
-def _opposite(connected: Connected, names: Collection[str]) -> Iterator[str]:
-    """The other ends of those TCP sockets that are connected within a network namespace."""
-    for (local, remote), name in connected.items():
-        if name in names and (remote, local) in connected:
-            yield connected[remote, local]
-
-
-def _connected(proc: Path, pid: int) -> Connected:
-    ends: Connected = {}
-    for table in ("tcp", "tcp6"):
-        for line in (read(f"{proc}/{pid}/net/{table}", MANY_BYTES) or "").splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > _INODE and fields[_INODE] != "0":
-                local, remote = (fields[at].removeprefix(_MAPPED) for at in (_LOCAL, _REMOTE))
-                ends[local, remote] = f"socket:[{fields[_INODE]}]"
-    return ends

@@ -59,6 +59,10 @@ class Endpoint(NamedTuple):
         return f"{text}:{self.port}" if family is socket.AF_INET else f"[{text}]:{self.port}"
 
 
+Ends = tuple[Endpoint, Endpoint]
+"""The local and the remote end of a connection."""
+
+
 class TcpState:
     """Values of tcpi_state (net/tcp_states.h)."""
 
@@ -258,6 +262,11 @@ def unix_peer(_number: int, descriptor: int) -> int:
         return 0
     peer: int = _CREDENTIALS.unpack_from(_room.buffer)[0]
     return peer
+
+
+def ends_of(_number: int, descriptor: int) -> Ends:
+    """The local and the remote end of a TCP socket."""
+    return _name(descriptor, _libc.getsockname), _peer_name(descriptor)
 
 
 def _peer_name(descriptor: int) -> Endpoint:

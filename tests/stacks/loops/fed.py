@@ -87,6 +87,7 @@ def main(joint: str) -> None:
         "fifo": fifo,
         "ipc": lambda: pull(f"ipc://{FOLDER / 'batches'}"),
         "tcp": lambda: pull(f"tcp://{HOST}:{PORT}"),
+        "pod": lambda: pull(f"tcp://*:{PORT}"),
         "stdin": standard_input,
     }
     train(loads[joint]())

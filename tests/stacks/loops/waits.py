@@ -17,6 +17,7 @@ from stacks.loops.common import (
     MEBIBYTE,
     PORT,
     STEP,
+    WAIT,
     Load,
     hold,
     port,
@@ -30,11 +31,6 @@ from stacks.servers.slow import MESSAGE
 _PING_SECONDS = 2.0
 _AHEAD = 4
 _LONG_STEP = 0.1
-
-
-def late() -> Load:
-    """A server that always takes long."""
-    return _asks("late", REPLY)
 
 
 def tracker() -> Load:
@@ -105,6 +101,36 @@ def datagrams() -> Load:
 def datagrams_thread() -> Load:
     """The same in a thread."""
     return prefetched(datagrams())
+
+
+def datagrams_async() -> Load:
+    """The same in an event loop."""
+    loop = asyncio.new_event_loop()
+    batches: asyncio.Queue[bytes] = asyncio.Queue()
+
+    class Protocol(asyncio.DatagramProtocol):
+        def datagram_received(self, data: bytes, _address: object) -> None:
+            batches.put_nowait(data)
+
+    to = HOST, port("datagrams")
+    end, _ = loop.run_until_complete(loop.create_datagram_endpoint(Protocol, remote_addr=to))
+    end.sendto(bytes(REQUEST))
+    return lambda: loop.run_until_complete(batches.get())
+
+
+def metrics_async() -> Load:
+    """An event loop that only sends datagrams, and sleeps."""
+    loop = asyncio.new_event_loop()
+    to = HOST, PORT
+    end, _ = loop.run_until_complete(
+        loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=to)
+    )
+
+    async def pause() -> None:
+        end.sendto(b"steps:1|c")
+        await asyncio.sleep(WAIT)
+
+    return lambda: loop.run_until_complete(pause())
 
 
 def upload() -> Load:
@@ -184,13 +210,17 @@ def worker() -> NoReturn:
 
 
 HOW: dict[str, Callable[[], Load]] = {
-    "late": late,
+    "late": lambda: _asks("late", REPLY),
+    "late-8": lambda: _asks("late-8", REPLY),
+    "late-25": lambda: _asks("late-25", REPLY),
     "tracker": tracker,
     "pushed": pushed,
     "two-threads": two_threads,
     "subscriber": subscriber,
     "datagrams": datagrams,
     "datagrams-thread": datagrams_thread,
+    "datagrams-async": datagrams_async,
+    "metrics-async": metrics_async,
     "upload": upload,
     "upload-async": upload_async,
     "answers": answers,
@@ -202,4 +232,4 @@ if __name__ == "__main__":
         pings()
     if how == "worker":
         worker()
-    train(HOW[how](), _LONG_STEP if how.startswith("datagrams") else STEP)
+    train(HOW[how](), _LONG_STEP if how.startswith(("datagrams", "late-")) else STEP)

@@ -1,10 +1,10 @@
 """Model servers over HTTP, each in one process: `python -m stacks.loops.web SERVER WORK`.
 
-SERVER: asgi, starlette, standard. WORK is what a request makes it do: see HANDLERS.
+SERVER: see SERVERS. WORK is what a request makes it do: see HANDLERS.
 """
 
 # ruff: noqa: PLC0415 - each case imports its own library and no other
-# mypy: disable-error-code="import-not-found"
+# mypy: disable-error-code="import-not-found,untyped-decorator"
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def upstream_async() -> None:
     await asyncio.get_running_loop().run_in_executor(None, infer)
 
 
-def asgi(work: str, *, threads: bool) -> None:
+def asgi(work: str, *, threads: bool, host: str = HOST) -> None:
     """uvicorn without a framework; requests on the event loop, or in threads."""
     import uvicorn
 
@@ -90,7 +90,7 @@ def asgi(work: str, *, threads: bool) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
-    uvicorn.run(application, host=HOST, port=PORT, lifespan="off", log_level="warning")
+    uvicorn.run(application, host=host, port=PORT, lifespan="off", log_level="warning")
 
 
 def starlette(work: str) -> None:
@@ -106,6 +106,21 @@ def starlette(work: str) -> None:
         return PlainTextResponse("done")
 
     application = Starlette(routes=[Route("/work", handle)])
+    uvicorn.run(application, host=HOST, port=PORT, log_level="warning")
+
+
+def fastapi(work: str) -> None:
+    """The same, with the framework that checks types."""
+    import uvicorn
+    from fastapi import FastAPI
+
+    application = FastAPI()
+
+    @application.get("/work")
+    def handle() -> str:
+        HANDLERS[work]()
+        return "done"
+
     uvicorn.run(application, host=HOST, port=PORT, log_level="warning")
 
 
@@ -132,7 +147,9 @@ def standard(work: str) -> None:
 SERVERS: dict[str, Callable[[str], None]] = {
     "asgi": partial(asgi, threads=False),
     "asgi-threads": partial(asgi, threads=True),
+    "asgi-anywhere": partial(asgi, threads=True, host="0.0.0.0"),  # noqa: S104
     "starlette": starlette,
+    "fastapi": fastapi,
     "standard": standard,
 }
 

@@ -1,4 +1,4 @@
-"""redis-server, without files: `... NAME`."""
+"""A broker without files, which is a program of its own: `... NAME`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ import time
 
 from stacks.servers.listen import announce
 
+_COMMANDS = {
+    "redis": ("redis-server", "--save", "", "--appendonly", "no", "--port"),
+    "mosquitto": ("mosquitto", "-p"),
+}
+"""By name; the port comes last."""
 _PATIENCE_SECONDS = 10.0
 
 
 def main() -> None:
     """Run it until killed."""
+    name = sys.argv[1]
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    words = ["redis-server", "--port", f"{port}", "--save", "", "--appendonly", "no"]
-    with subprocess.Popen(words) as server:
+    with subprocess.Popen([*_COMMANDS[name], f"{port}"]) as server:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not _listens(port) and time.monotonic() < deadline:
             time.sleep(0.05)
-        announce(sys.argv[1], port)
+        announce(name, port)
         server.wait()
 
 

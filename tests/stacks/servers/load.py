@@ -1,6 +1,6 @@
-"""Clients that request work from the loop over HTTP: `... NAME PATH CLIENTS PAUSE_SECONDS`.
+"""Clients that request work over HTTP: `... NAME PATH CLIENTS PAUSE_SECONDS [SERVER]`.
 
-Each asks, waits for the answer, pauses, and asks again.
+Each asks the loop, or that server, waits for the answer, pauses, and asks again.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import sys
 import threading
 import time
 
-from stacks.servers.listen import PORT, announce
+from stacks.servers.listen import FOLDER, PORT, announce
 
 _PATIENCE_SECONDS = 60.0
 
 
-def _ask_for_ever(path: str, pause: float) -> None:
+def _ask_for_ever(port: int, path: str, pause: float) -> None:
     began = time.monotonic()
     while True:
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         try:
             while True:
                 connection.request("GET", path)
@@ -36,10 +36,11 @@ def _ask_for_ever(path: str, pause: float) -> None:
 
 def main() -> None:
     """Ask until killed."""
-    name, path, clients, pause = sys.argv[1:]
-    announce(name, PORT)
+    name, path, clients, pause, *server = sys.argv[1:]
+    port = int((FOLDER / f"{server[0]}.port").read_text()) if server else PORT
+    announce(name, port)
     threads = [
-        threading.Thread(target=_ask_for_ever, args=(path, float(pause)))
+        threading.Thread(target=_ask_for_ever, args=(port, path, float(pause)))
         for _ in range(int(clients))
     ]
     for thread in threads:

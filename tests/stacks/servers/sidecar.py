@@ -1,8 +1,9 @@
 """A program that feeds the loop without being its child: `... NAME JOINT WORK`.
 
 JOINT: unix, fifo, ipc or tcp (ZeroMQ's PUSH), ask (a tokeniser that answers over a UNIX socket),
-gateway (it asks the loop over HTTP). WORK is what it does for each batch: burn, disk, fetch, rest,
-hardly (anything).
+gateway and gateway-anew (it asks the loop over HTTP, on one connection or on many); pod and
+pod-gateway: tcp and gateway from another network namespace. WORK is what it does for each batch:
+burn, disk, fetch, rest, hardly (anything).
 """
 
 # ruff: noqa: PLC0415 - each joint imports its own library and no other
@@ -10,10 +11,12 @@ hardly (anything).
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import os
 import random
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -24,6 +27,8 @@ from gpu_bottleneck_exporter.demo.jobs import burn
 from stacks.servers.listen import FOLDER, PORT, announce
 
 WAIT = 0.12
+_NEW_NETWORK = 0x40000000
+"""CLONE_NEWNET (linux/sched.h)."""
 BATCH = bytes(64)
 _DRAW = random.Random(0)  # noqa: S311 - no secret
 Work = Callable[[], object]
@@ -97,17 +102,37 @@ def push(name: str, work: Work, address: str) -> None:
         pushing.send(BATCH)
 
 
-def gateway(name: str, work: Work) -> None:
-    """Work on a request, then ask the loop."""
+def gateway(name: str, work: Work, host: str = "127.0.0.1", *, anew: bool = False) -> None:
+    """Work on a request, then ask the loop; `anew`: on a connection of its own."""
     announce(name, PORT)
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+    connection = http.client.HTTPConnection(host, PORT, timeout=30)
     while True:
         work()
         try:
             connection.request("GET", "/work")
             connection.getresponse().read()
+            if anew:
+                connection.close()
         except OSError:
             connection.close()  # it is not up yet
+
+
+def enter_pod() -> str:
+    """Enter a network namespace of our own; the address of the machine as it is seen there."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
+        raise OSError(ctypes.get_errno(), "unshare")
+    there = f"{os.getppid()}"  # the namespace of whoever measures
+    network, ours = f"10.{100 + PORT // 16384}.{PORT // 64 % 256}", PORT % 64 * 4
+    link = f"stacks{PORT}"
+    for command in (
+        f"ip link add eth0 type veth peer name {link} netns {there}",
+        f"ip addr add {network}.{ours + 2}/30 dev eth0",
+        "ip link set eth0 up",
+        f"nsenter -t {there} -n ip addr add {network}.{ours + 1}/30 dev {link}",
+        f"nsenter -t {there} -n ip link set {link} up",
+    ):
+        subprocess.run(command.split(), check=True)
+    return f"{network}.{ours + 1}"
 
 
 def main(name: str, joint: str, kind: str) -> None:
@@ -122,6 +147,12 @@ def main(name: str, joint: str, kind: str) -> None:
             push(name, work, f"tcp://127.0.0.1:{PORT}")
         case "gateway":
             gateway(name, work)
+        case "gateway-anew":
+            gateway(name, work, anew=True)
+        case "pod":
+            push(name, work, f"tcp://{enter_pod()}:{PORT}")
+        case "pod-gateway":
+            gateway(name, work, enter_pod())
         case _:
             unix(name, work, asked=joint == "ask")
 

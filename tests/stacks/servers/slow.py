@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from stacks.servers.lines import REPLY, REQUEST
 from stacks.servers.listen import announce
@@ -16,10 +17,10 @@ MESSAGE = 2000
 TAKES_AT_ONCE = 65536
 
 
-def late(connection: socket.socket) -> None:
-    """Answers each request after 5 s."""
+def late(connection: socket.socket, seconds: float) -> None:
+    """Answers each request after so many seconds."""
     while connection.recv(REQUEST, socket.MSG_WAITALL):
-        time.sleep(5)
+        time.sleep(seconds)
         connection.sendall(bytes(REPLY))
 
 
@@ -53,7 +54,9 @@ def takes(connection: socket.socket) -> None:
 
 
 HOW: dict[str, Callable[[socket.socket], None]] = {
-    "late": late,
+    "late": partial(late, seconds=5),
+    "late-8": partial(late, seconds=8),
+    "late-25": partial(late, seconds=25),
     "tracker": tracker,
     "pushes": pushes,
     "queue": queue,
