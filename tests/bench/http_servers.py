@@ -69,6 +69,9 @@ class BenchContent:
     def status_page(self) -> bytes:
         return b""
 
+    def node(self) -> bytes:
+        return b""
+
     def healthy(self) -> tuple[bool, str]:
         return True, "Yes."
 

@@ -135,6 +135,9 @@ class _Stage:
     def status_page(self) -> bytes:
         return b""
 
+    def node(self) -> bytes:
+        return b""
+
     def healthy(self) -> tuple[bool, str]:
         return True, ""
 

@@ -30,6 +30,7 @@ class Page:
     def __init__(self) -> None:
         self.body = b"up 1\n" * 2000
         self.page = "<!DOCTYPE html><title>größer</title>".encode()
+        self.document = b'{"gpus": []}\n'
         self.alive = (True, "All is well.")
         self.fit = (True, "There is data.")
         self.failure: Exception | None = None
@@ -50,6 +51,11 @@ class Page:
         if self.failure is not None:
             raise self.failure
         return self.page
+
+    def node(self) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return self.document
 
     def healthy(self) -> tuple[bool, str]:
         if self.failure is not None:

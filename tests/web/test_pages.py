@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .conftest import Page, Serve
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-PATHS = ["/", "/metrics", "/-/healthy", "/-/ready"]
+PATHS = ["/", "/metrics", "/api/v1/node", "/-/healthy", "/-/ready"]
 
 
 def test_status_page(serve: Serve, page: Page) -> None:
@@ -26,6 +26,13 @@ def test_status_page(serve: Serve, page: Page) -> None:
     assert "default-src 'none'" in reply.headers["content-security-policy"]
     assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
     assert reply.body == page.page
+
+
+def test_node_document(serve: Serve, page: Page) -> None:
+    reply = serve().get("/api/v1/node")
+    assert (reply.status, reply.body) == (200, page.document)
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,9 @@ def test_the_telemetry_path_may_be_the_root(serve: Serve, page: Page) -> None:
     assert serve("/").get("/").body == page.body
 
 
-@pytest.mark.parametrize("path", ["", "metrics", "/a b", "/a?b", "/größe", "/-/ready", "/a\n"])
+@pytest.mark.parametrize(
+    "path", ["", "metrics", "/a b", "/a?b", "/größe", "/-/ready", "/api/v1/node", "/a\n"]
+)
 def test_unusable_telemetry_paths(page: Page, path: str) -> None:
     with pytest.raises(ExporterError, match="telemetry path"):
         make_app(page, path)
@@ -132,7 +141,7 @@ def test_405(serve: Serve, method: str, path: str) -> None:
     assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/-/healthy"])
 def test_a_failing_page_says_so_and_the_server_goes_on(
     serve: Serve, page: Page, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -81,7 +81,7 @@ def assert_challenged(reply: Reply) -> None:
     assert b"right" not in reply.body
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/-/healthy", "/-/ready"])
 def test_every_page_asks_for_a_user(serve: Serve, file: Path, path: str) -> None:
     running = serve(web_config=file)
     assert_challenged(running.get(path))

@@ -104,13 +104,13 @@ async def _serve(
     for number in ending:
         signal.signal(number, stop)
     sampler.start()
-    content.recorder.start()
+    content.recorded.start()
     _spare_the_collector()
     try:
         async with reporting(sampler, boss, settings.deadline_seconds):
             await server.serve()
     finally:
-        content.recorder.stop()
+        content.recorded.stop()
         sampler.stop()
     if fatal:
         raise ExporterError(fatal[0])

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
 from gpu_bottleneck_exporter.web.answer import (
     Answer,
     Receive,
@@ -32,6 +33,7 @@ HEALTHY_PATH = "/-/healthy"
 READY_PATH = "/-/ready"
 
 HTML = "text/html; charset=utf-8"
+JSON = "application/json"
 ALLOWED_METHODS = ("GET", "HEAD")
 
 
@@ -52,6 +54,7 @@ class App:
         self._pages = ThreadPoolExecutor(1, "web-page")
         self._routes: dict[str, Route] = {
             STATUS_PATH: self._status,
+            NODE_PATH: self._node,
             HEALTHY_PATH: self._healthy,
             READY_PATH: self._ready,
             telemetry_path: self._metrics,
@@ -104,6 +107,9 @@ class App:
         page = await in_thread(self._pages, receive, self._content.status_page)
         return Answer(200, HTML, page, page_headers())
 
+    async def _node(self, _scope: Scope, receive: Receive) -> Answer:
+        return Answer(200, JSON, await in_thread(self._pages, receive, self._content.node))
+
     async def _healthy(self, _scope: Scope, _receive: Receive) -> Answer:
         return _verdict(self._content.healthy())
 
@@ -123,7 +129,7 @@ def make_app(content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> 
 
     Raises:
         ExporterError: If the path has no leading slash, contains characters that a request
-            line cannot, or is one of the health pages.
+            line cannot, or is that of another page.
     """
     printable = telemetry_path.isascii() and telemetry_path.isprintable()
     if not telemetry_path.startswith("/") or not printable or set(telemetry_path) & set(" ?#%"):
@@ -131,10 +137,8 @@ def make_app(content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> 
             f"The telemetry path {telemetry_path!r} must begin with / and be plain ASCII without "
             "spaces, ?, # and %."
         )
-    if telemetry_path in (HEALTHY_PATH, READY_PATH):
-        raise ExporterError(
-            f"The telemetry path cannot be {telemetry_path}: that is a health page."
-        )
+    if telemetry_path in (HEALTHY_PATH, READY_PATH, NODE_PATH):
+        raise ExporterError(f"The telemetry path cannot be {telemetry_path}: that is another page.")
     return App(content, telemetry_path)
 
 

@@ -32,6 +32,9 @@ class Content(Protocol):
             `data:` images; the server's Content-Security-Policy blocks everything else.
         """
 
+    def node(self) -> bytes:
+        """Render the node document, as JSON. Called as `status_page` is, from the same thread."""
+
     def healthy(self) -> tuple[bool, str]:
         """Check liveness. Called on the event loop, so it must not block.
 
