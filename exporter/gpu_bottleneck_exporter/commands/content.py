@@ -22,7 +22,7 @@ class ExporterContent:
         self._exposition = Exposition(sampler, collectors)
         self._telemetry_path = telemetry_path
         self._runbooks = runbooks
-        self.recorded = LocalNode(sampler)
+        self.recorder = LocalNode(sampler)
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """One scrape."""
@@ -34,8 +34,8 @@ class ExporterContent:
         from gpu_bottleneck_exporter.web.status import status_page  # noqa: PLC0415
 
         page = status_page(
-            self.recorded.read(),
-            self.recorded.trends(),
+            self.recorder.read(),
+            self.recorder.trends(),
             telemetry_path=self._telemetry_path,
             runbooks=self._runbooks,
         )
@@ -43,7 +43,7 @@ class ExporterContent:
 
     def node(self) -> bytes:
         """The node document."""
-        return f"{dumps(document(self.recorded.read()))}\n".encode()
+        return f"{dumps(document(self.recorder.read()))}\n".encode()
 
     def healthy(self) -> tuple[bool, str]:
         """Liveness: the sampler runs. A missing or hung driver is no reason for a restart."""

@@ -104,13 +104,13 @@ async def _serve(
     for number in ending:
         signal.signal(number, stop)
     sampler.start()
-    content.recorded.start()
+    content.recorder.start()
     _spare_the_collector()
     try:
         async with reporting(sampler, boss, settings.deadline_seconds):
             await server.serve()
     finally:
-        content.recorded.stop()
+        content.recorder.stop()
         sampler.stop()
     if fatal:
         raise ExporterError(fatal[0])
