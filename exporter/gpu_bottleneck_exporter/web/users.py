@@ -88,6 +88,8 @@ class Logins:
         if known and mark in self._right:
             return True
         with self._turn(wanted):
+            if known and mark in self._right:  # another connection has brought it meanwhile
+                return True
             if not wanted() or not _fits(said.password, hashed, _cost(costliest)) or not known:
                 return False
             self._remember(mark)
