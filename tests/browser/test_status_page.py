@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.remedies import REMEDIES, RUNBOOKS
 from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
-from gpu_bottleneck_exporter.web.app import HTML, page_headers
+from gpu_bottleneck_exporter.web.routes import HTML, page_headers
 from gpu_bottleneck_exporter.web.status import status_page
 from support.browser import DESK, PHONE, chromium, opened
 from support.command import ANY_PORT, Server, serving
@@ -168,7 +168,7 @@ def showing(
     url = "http://exporter.test/"
     course = trends(mixed_state())
     body = status_page(shown, course, telemetry_path="/metrics", runbooks="https://example.org")
-    headers = {name.decode(): value.decode() for name, value in page_headers()}
+    headers = dict(page_headers())
     with opened(browser, "about:blank", viewport=viewport, **context) as (page, said):
         page.route(url, lambda route: route.fulfill(body=body, content_type=HTML, headers=headers))
         page.goto(url)

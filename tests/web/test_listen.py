@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import socket
@@ -119,23 +118,10 @@ def test_a_socket_takes_connections_at_once(address: str) -> None:
 
 
 def test_connections_send_at_once() -> None:
-    async def nodelay(sock: socket.socket) -> int:
-        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def client_connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            of_it = writer.get_extra_info("socket")
-            accepted.set_result(of_it.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-            writer.close()
-
-        server = await asyncio.start_server(client_connected, sock=sock)
-        with socket.create_connection(("127.0.0.1", sock.getsockname()[1]), PATIENCE_SECONDS):
-            found = await accepted
-        server.close()
-        await server.wait_closed()
-        return found
-
-    with bound("127.0.0.1:0") as sockets:
-        assert asyncio.run(nodelay(sockets[0])) != 0
+    with bound("127.0.0.1:0") as (listening,), socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 @needs_ipv6
