@@ -89,7 +89,7 @@ def test_keys_and_other_sizes(demo: Server) -> None:
         screen.wait_for(lambda lines: any(x.startswith("GPU 1 ") for x in lines), "details")
         details = {"likely cause", "try first", "busy", "held by", "figures"}
         screen.wait_for(
-            lambda lines: details <= {line[:13].strip() for line in lines[9:-1]}, f"{details}"
+            lambda lines: details <= {line[:15].strip() for line in lines[9:-1]}, f"{details}"
         )
         screen.press("?")
         screen.wait_for(lambda lines: any("reverse the order" in x for x in lines), "help")
