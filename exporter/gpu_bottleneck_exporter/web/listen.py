@@ -21,8 +21,6 @@ BACKLOG = 1024
 MAX_PORT = 65535
 _UNSENT_BYTES = 128 * 1024
 """That the kernel keeps for a client that does not read; without a bound, up to 4 MiB."""
-_TRIES = 16
-"""Ports that the kernel is asked for, if it chooses."""
 
 _Place = tuple[socket.AddressFamily, tuple[Any, ...]]
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -84,7 +82,7 @@ def bind(address: str) -> list[socket.socket]:
     try:
         if not host:
             return [_open_everywhere(port)]
-        return _open_all(_resolve(address, host), port)
+        return _open_each(_resolve(address, host), port)
     except OSError as error:
         raise ExporterError(_explain(address, error)) from error
 
@@ -116,19 +114,8 @@ def _open_everywhere(port: int) -> socket.socket:
         return _open(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - asked for
 
 
-def _open_all(places: list[_Place], port: int) -> list[socket.socket]:
-    """One socket per place; if the port is 0, one that is free at all of them."""
-    for _ in range(0 if port else _TRIES):
-        try:
-            return _open_each(places, 0)
-        except OSError as error:  # noqa: PERF203 - seldom twice
-            # The kernel chose what is free at the first place.
-            if error.errno != errno.EADDRINUSE:
-                raise
-    return _open_each(places, port)
-
-
 def _open_each(places: list[_Place], port: int) -> list[socket.socket]:
+    """One socket per place; port 0 is what the kernel chooses for the first."""
     opened: list[socket.socket] = []
     with contextlib.ExitStack() as on_error:
         for place in places:
