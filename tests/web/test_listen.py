@@ -184,25 +184,6 @@ def test_a_name_goes_without_the_addresses_that_are_missing(
 
 
 @needs_ipv6
-def test_a_port_that_another_has_at_the_second_address_is_not_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real, tried = listen._open, list[int]()
-
-    def open_what_is_taken(family: socket.AddressFamily, place: tuple[Any, ...]) -> socket.socket:
-        tried.append(place[1])
-        return real(family, (place[0], place[1] or (port if len(tried) == 1 else 0), *place[2:]))
-
-    port = free_port()
-    with bound(f"127.0.0.1:{port}"):
-        two_addresses(monkeypatch)
-        monkeypatch.setattr(listen, "_open", open_what_is_taken)
-        with bound("localhost:0") as sockets:
-            assert len({port, *(sock.getsockname()[1] for sock in sockets)}) == 2
-    assert tried[:3] == [0, port, 0]
-
-
-@needs_ipv6
 def test_a_failure_at_the_second_address_closes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     with bound(f"127.0.0.1:{port}"):

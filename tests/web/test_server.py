@@ -65,12 +65,6 @@ def test_scrapes_are_rendered_one_at_a_time(
 @pytest.mark.parametrize(
     "first", [b"", HALF, b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nX-Endless: "]
 )
-def drip(client: socket.socket) -> None:
-    while True:
-        client.sendall(b"x")
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("before", [b"", GET])
 def test_a_client_that_never_ends_its_head_is_closed(
     serve: Serve, drain: Drain, before: bytes, first: bytes
@@ -80,11 +74,14 @@ def test_a_client_that_never_ends_its_head_is_closed(
     assert b"HTTP/1.1 4" not in got
 
 
-@pytest.mark.parametrize(
-    "head", [HALF, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"]
-)
-def test_a_dripping_request_does_not_win_time(serve: Serve, head: bytes) -> None:
-    client = serve(head=0.5).connect(head)
+def drip(client: socket.socket) -> None:
+    while True:
+        client.sendall(b"x")
+        time.sleep(0.05)
+
+
+def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
+    client = serve(head=0.5).connect(HALF)
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         drip(client)
 
@@ -148,9 +145,6 @@ def test_a_connection_serves_many_requests(serve: Serve, page: Page) -> None:
         (b"GET /\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length : 5\r\n\r\nhello", b"400"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"413"),
         (b"GET /" + b"y" * 100_000, b"414"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000, b"431"),
         (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, b"431"),
@@ -182,17 +176,23 @@ def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read(
     assert page.accepted == []
 
 
-def test_a_request_may_have_a_body(serve: Serve, drain: Drain) -> None:
-    running = serve()
+@pytest.mark.parametrize(
+    ("headers", "body", "answers"),
+    [
+        (b"Content-Length: 0\r\n", b"", 2),
+        (LENGTH, b"12345", 1),
+        (LENGTH + b"Expect: 100-continue\r\n", b"", 1),
+        (LENGTH + b"Content-Length: 6\r\n", b"123456", 1),
+        (CHUNKED, b"0\r\n\r\n", 1),
+        (b"Content-Length: 9999999\r\n", b"x" * 9_999_999, 1),
+    ],
+)
+def test_nothing_is_read_behind_a_body(
+    serve: Serve, drain: Drain, headers: bytes, body: bytes, answers: int
+) -> None:
     last = GET[:-2] + b"Connection: close\r\n\r\n"
-    received = drain(running.connect(GET[:-2] + LENGTH + b"\r\n12345" + last))
-    assert received.count(b"HTTP/1.1 200") == 2
-    chunked = GET[:-2] + CHUNKED + b"\r\n0\r\n\r\n" + last  # its end is not looked for
-    assert drain(running.connect(chunked)).count(b"HTTP/1.1 200") == 1
-    expecting = running.connect(GET[:-2] + LENGTH + b"Expect: 100-continue\r\n\r\n")
-    assert expecting.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
-    expecting.sendall(b"12345")
-    assert expecting.recv(12) == b"HTTP/1.1 200"
+    client = serve().connect(GET[:-2] + headers + b"\r\n" + body + last)
+    assert drain(client).count(b"HTTP/1.1 200") == answers
 
 
 def test_two_servers_in_one_process(serve: Serve) -> None:

@@ -88,14 +88,6 @@ def test_a_client_is_answered_over_http_1_1(serve: Serve, site: Site, page: Page
     assert len(page.accepted) == 1
 
 
-def test_a_client_that_trusts_another_authority_refuses_the_server(
-    serve: Serve, site: Site
-) -> None:
-    running = serve(web_config=site.configure())
-    with pytest.raises(ssl.SSLCertVerificationError):
-        ask(running.port, client(site.other.cert))
-
-
 def test_plain_http_gets_no_page(serve: Serve, site: Site, drain: Drain) -> None:
     running = serve(web_config=site.configure())
     assert b"HTTP" not in drain(running.connect(GET))
@@ -144,57 +136,25 @@ def test_the_names_that_may_come(serve: Serve, site: Site, page: Page, identity:
     assert len(page.accepted) == 1
 
 
-def handshaken(connection: ssl.SSLObject) -> bool:
-    """Whether the other's words were enough for a handshake."""
-    try:
-        connection.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    return True
-
-
-def test_a_request_of_a_wrong_name_is_not_even_read(
-    serve: Serve, site: Site, page: Page, drain: Drain
-) -> None:
-    running = serve(web_config=site.ask_clients(client_allowed_sans=["right.example"]))
-    context = site.client(site.authority.issue("client", "x"))
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    connection = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    raw = running.connect()
-    while not handshaken(connection):
-        raw.sendall(outgoing.read())
-        incoming.write(raw.recv(65536))
-    connection.write(GET)
-    raw.sendall(outgoing.read())  # with the end of the handshake
-    assert b"HTTP" not in drain(raw)
-    assert page.accepted == []
-
-
 def versions_of(site: Site, version: ssl.TLSVersion) -> ssl.SSLContext:
     return client(site.authority.cert, versions=(version, version))
 
 
-def test_clients_older_than_tls_1_2_are_refused(serve: Serve, site: Site) -> None:
-    running = serve(web_config=site.configure())
-    assert refused(running.port, versions_of(site, TLS11))
-    assert ask(running.port, versions_of(site, TLS12)) == 200
-
-
-def test_clients_below_the_minimum_are_refused(serve: Serve, site: Site) -> None:
-    running = serve(web_config=site.configure(min_version="TLS13"))
-    assert refused(running.port, versions_of(site, TLS12))
-    assert ask(running.port, versions_of(site, TLS13)) == 200
-
-
-def test_old_clients_can_be_let_in(serve: Serve, site: Site) -> None:
-    running = serve(web_config=site.configure(min_version="TLS10"))
-    for version in (TLS11, TLS12, TLS13):
-        assert ask(running.port, versions_of(site, version)) == 200
-
-
-def test_the_maximum_holds(serve: Serve, site: Site) -> None:
-    running = serve(web_config=site.configure(max_version="TLS12"))
-    assert shaken(running, site.client()).version() == "TLSv1.2"
+@pytest.mark.parametrize(
+    ("bounds", "let_in"),
+    [
+        ({}, [TLS12, TLS13]),
+        ({"min_version": "TLS13"}, [TLS13]),
+        ({"max_version": "TLS12"}, [TLS12]),
+        ({"min_version": "TLS10"}, [TLS11, TLS12, TLS13]),
+    ],
+)
+def test_the_versions_that_are_let_in(
+    serve: Serve, site: Site, bounds: dict[str, object], let_in: list[ssl.TLSVersion]
+) -> None:
+    running = serve(web_config=site.configure(**bounds))
+    versions = (TLS11, TLS12, TLS13)
+    assert [v for v in versions if not refused(running.port, versions_of(site, v))] == let_in
 
 
 def test_only_the_named_suites_are_offered(serve: Serve, site: Site) -> None:

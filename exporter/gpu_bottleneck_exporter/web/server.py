@@ -53,8 +53,10 @@ class WebServer:
         self._sockets = list(sockets)
         self._site = Site(Routes(content, telemetry_path), limits or Limits(), web_config)
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        few = files if files != resource.RLIM_INFINITY else 2**31
-        self._places = max(1, min(self._site.limits.connections, few // _SHARE_OF_FILES))
+        most = self._site.limits.connections
+        if files != resource.RLIM_INFINITY:
+            most = max(1, min(most, files // _SHARE_OF_FILES))
+        self._places = most
         self._open: set[Connection] = set()
         self._changed = threading.Condition()
         """Guards `_open`; notified when a connection ends."""
