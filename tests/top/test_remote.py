@@ -47,7 +47,9 @@ def port() -> Iterator[int]:
         yield found
 
 
-@pytest.mark.parametrize("path", ["", "/", "/metrics", NODE_PATH, "/proxied", "/proxied/metrics"])
+@pytest.mark.parametrize(
+    "path", ["", "/", "/metrics", NODE_PATH, f"{NODE_PATH}/", "/proxied", "/proxied/metrics"]
+)
 def test_the_path_may_be_left_out_or_that_of_the_metrics(port: int, path: str) -> None:
     assert Remote(f"http://127.0.0.1:{port}{path}").read().version == "9"
 

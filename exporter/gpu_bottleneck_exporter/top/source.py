@@ -134,7 +134,7 @@ def _parsed(url: str) -> SplitResult:
 
 def _path(path: str) -> str:
     """Where the document is: beside the metrics, whose path people have at hand."""
-    return f"{path.removesuffix(NODE_PATH).removesuffix(_METRICS).rstrip('/')}{NODE_PATH}"
+    return path.rstrip("/").removesuffix(NODE_PATH).removesuffix(_METRICS) + NODE_PATH
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:
