@@ -10,15 +10,12 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.exposition.accept import weights
 from gpu_bottleneck_exporter.web.content import Content
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TELEMETRY_PATH = "/metrics"
-HEALTHY_PATH = "/-/healthy"
-READY_PATH = "/-/ready"
 ALLOWED_METHODS = ("GET", "HEAD")
 HTML = "text/html; charset=utf-8"
 PLAIN = "text/plain; charset=utf-8"
@@ -45,24 +42,13 @@ Page = Callable[[str], Answer]
 
 
 class Routes:
-    """The table of pages; thread-safe."""
+    """The table of pages for a content and a path of the metrics; thread-safe."""
 
     def __init__(self, content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> None:
-        """Prepare the table.
-
-        Args:
-            content: What the pages show.
-            telemetry_path: The path of the metrics. "/" is allowed and replaces the status page.
-
-        Raises:
-            ExporterError: If the path has no leading slash, contains characters that a request
-                line cannot, or is one of the health pages.
-        """
-        _check(telemetry_path)
         self._pages: Mapping[str, Page] = {
             "/": _in_turn(lambda _: Answer(200, HTML, content.status_page(), page_headers())),
-            HEALTHY_PATH: lambda _: _verdict(content.healthy()),
-            READY_PATH: lambda _: _verdict(content.ready()),
+            "/-/healthy": lambda _: _verdict(content.healthy()),
+            "/-/ready": lambda _: _verdict(content.ready()),
             telemetry_path: _in_turn(lambda accept: _metrics(content, accept)),
         }
 
@@ -146,16 +132,3 @@ def _in_turn(page: Page) -> Page:
             turn.release()
 
     return answer
-
-
-def _check(telemetry_path: str) -> None:
-    printable = telemetry_path.isascii() and telemetry_path.isprintable()
-    if not telemetry_path.startswith("/") or not printable or set(telemetry_path) & set(" ?#%"):
-        raise ExporterError(
-            f"The telemetry path {telemetry_path!r} must begin with / and be plain ASCII without "
-            "spaces, ?, # and %."
-        )
-    if telemetry_path in (HEALTHY_PATH, READY_PATH):
-        raise ExporterError(
-            f"The telemetry path cannot be {telemetry_path}: that is a health page."
-        )
