@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpu_bottleneck_exporter.errors import ExporterError
-from gpu_bottleneck_exporter.web.routes import Routes
-
 if TYPE_CHECKING:
     from .conftest import Page, Serve
 
@@ -81,18 +78,6 @@ def test_another_telemetry_path(serve: Serve) -> None:
     running = serve("/gpu/metrics")
     assert running.get("/gpu/metrics").status == 200
     assert running.get("/metrics").status == 404
-
-
-def test_the_telemetry_path_may_be_the_root(serve: Serve, page: Page) -> None:
-    assert serve("/").get("/").body == page.body
-
-
-@pytest.mark.parametrize(
-    "path", ["", "metrics", "/a b", "/a?b", "/größe", "/-/ready", "/api/v1/node", "/a\n"]
-)
-def test_unusable_telemetry_paths(page: Page, path: str) -> None:
-    with pytest.raises(ExporterError, match="telemetry path"):
-        Routes(page, path)
 
 
 @pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])

@@ -10,7 +10,6 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.exposition.accept import weights
 from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
 from gpu_bottleneck_exporter.web.content import Content
@@ -18,8 +17,6 @@ from gpu_bottleneck_exporter.web.content import Content
 logger = logging.getLogger(__name__)
 
 DEFAULT_TELEMETRY_PATH = "/metrics"
-HEALTHY_PATH = "/-/healthy"
-READY_PATH = "/-/ready"
 ALLOWED_METHODS = ("GET", "HEAD")
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
@@ -48,25 +45,14 @@ Page = Callable[[str], Answer]
 
 
 class Routes:
-    """The table of pages; thread-safe."""
+    """The table of pages for a content and a path of the metrics; thread-safe."""
 
     def __init__(self, content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> None:
-        """Prepare the table.
-
-        Args:
-            content: What the pages show.
-            telemetry_path: The path of the metrics. "/" is allowed and replaces the status page.
-
-        Raises:
-            ExporterError: If the path has no leading slash, contains characters that a request
-                line cannot, or is that of another page.
-        """
-        _check(telemetry_path)
         self._pages: Mapping[str, Page] = {
             "/": _in_turn(lambda _: Answer(200, HTML, content.status_page(), page_headers())),
             NODE_PATH: _in_turn(lambda _: Answer(200, JSON, content.node(), _VARY)),
-            HEALTHY_PATH: lambda _: _verdict(content.healthy()),
-            READY_PATH: lambda _: _verdict(content.ready()),
+            "/-/healthy": lambda _: _verdict(content.healthy()),
+            "/-/ready": lambda _: _verdict(content.ready()),
             telemetry_path: _in_turn(lambda accept: _metrics(content, accept)),
         }
 
@@ -150,14 +136,3 @@ def _in_turn(page: Page) -> Page:
             turn.release()
 
     return answer
-
-
-def _check(telemetry_path: str) -> None:
-    printable = telemetry_path.isascii() and telemetry_path.isprintable()
-    if not telemetry_path.startswith("/") or not printable or set(telemetry_path) & set(" ?#%"):
-        raise ExporterError(
-            f"The telemetry path {telemetry_path!r} must begin with / and be plain ASCII without "
-            "spaces, ?, # and %."
-        )
-    if telemetry_path in (HEALTHY_PATH, READY_PATH, NODE_PATH):
-        raise ExporterError(f"The telemetry path cannot be {telemetry_path}: that is another page.")

@@ -46,9 +46,6 @@ class WebServer:
             telemetry_path: The path of the metrics.
             limits: On connections.
             web_config: TLS, users and headers; `serve` closes it.
-
-        Raises:
-            ExporterError: If the telemetry path is not usable.
         """
         self._sockets = list(sockets)
         self._site = Site(Routes(content, telemetry_path), limits or Limits(), web_config)
