@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.commands.check import none_found, sampled
 from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, Report
-from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import explained
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.sampling.sampler import OPENING
 from gpu_bottleneck_exporter.settings import Settings
 
 _BAR = 30
@@ -29,7 +27,7 @@ def diagnose(
     """Watch for `seconds`; `progress` is told now and then how many seconds are left."""
     node = watched(settings, open_driver, seconds, progress)
     if not node.gpus:
-        return none_found(node.driver_status or OPENING, node.driver_remedy or about.NO_GPU)
+        return none_found(node)
     lines = tuple(line for gpu in node.gpus for line in lines_of(gpu))
     return Report(lines, COMPLETE if any(gpu.up for gpu in node.gpus) else NO_GPU, document(node))
 
