@@ -68,11 +68,11 @@ lint: $(VENV)/.developer  ## Check style and types
 	$(BIN)/mypy
 	$(BIN)/python tests/supply/audit.py
 
-# By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale,flood}.py
-bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of HTTP servers
+# By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale}.py
+bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTTP server
 	$(BIN)/python tests/bench/exporter_cost.py
 	$(BIN)/python tests/bench/beside.py
-	$(BIN)/python tests/bench/http_servers.py
+	PYTHONPATH=tests $(BIN)/python tests/bench/flood.py
 
 # By hand, as it takes 25 minutes. PRESCRIPTIONS_ARGS='DataLoader' measures some of them, '--keep FILE' keeps all figures.
 bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a change against what it brings, alone on the machine (root)

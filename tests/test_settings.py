@@ -66,7 +66,7 @@ def test_the_deadline_must_fit_the_interval(tmp_path: Path) -> None:
 
 
 BAD_PATHS = (
-    *("/", "", "metrics", "/-/metrics", "/-/ready"),
+    *("/", "", "metrics", "/-/metrics", "/-/ready", "/api/v1/node"),
     *("/a b", "/a?b", "/a#b", "/a%20b", "/a\nb", "/größe"),
 )
 

@@ -150,7 +150,7 @@ _node = partial(flag, section="Node")
 @_node(
     "url",
     metavar="URL",
-    help="Watch the exporter at this URL, such as https://user:password@node7:10170/metrics.",
+    help="Watch the exporter at this URL, such as https://user:password@node7:10170.",
 )
 @_node(
     "ca-file",
@@ -203,14 +203,14 @@ def top(  # noqa: PLR0913 - one for each option
     from gpu_bottleneck_exporter.top.run import top as run  # noqa: PLC0415
     from gpu_bottleneck_exporter.top.source import Local, Remote  # noqa: PLC0415
 
-    source = Remote(url, ca_file) if url else Local(settings, _driver(settings))
+    source = Remote(url, ca_file) if url else Local(settings, _driver(settings), seconds)
     run(source, seconds, 1 if once_only else count, order, as_json=as_json)
 
 
 @commands.command(
     examples={
         "once | grep gpu_power_watts": "The power of each GPU:",
-        "once --json | jq -r '.families[].name'": "Names of all metrics on this machine:",
+        "once --json | jq '.gpus[] | {gpu, busy_ratio, cause}'": "What each GPU did meanwhile:",
     },
     exit_status={0: "metrics printed", 1: "no GPU metrics", **_WRONG_OPTION},
 )
@@ -219,26 +219,16 @@ def top(  # noqa: PLR0913 - one for each option
 def once(settings: Settings, *, as_json: bool) -> None:
     """Print the metrics once.
 
-    Samples for two ticks, then prints what a scrape would return. Counters start at zero.
+    Samples for two ticks, then prints what a scrape would return. Counters start at zero. With
+    --json it prints what each GPU did in two ticks, like /api/v1/node.
     """
-    from gpu_bottleneck_exporter.collectors import enabled  # noqa: PLC0415
-    from gpu_bottleneck_exporter.commands.check import sampled  # noqa: PLC0415
-    from gpu_bottleneck_exporter.exposition.document import scrape_document  # noqa: PLC0415
-    from gpu_bottleneck_exporter.exposition.render import Exposition  # noqa: PLC0415
-    from gpu_bottleneck_exporter.jsontext import dumps  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands import once as output  # noqa: PLC0415
 
-    sampler = sampled(settings, _driver(settings), ticks=2)
-    scrape = Exposition(sampler, enabled(settings))
-    if as_json:
-        text = dumps(scrape_document(scrape.families())) + "\n"
-    else:
-        text = scrape.render()[0].decode()
-    found = bool(sampler.state().gpus)
-    status = sampler.status
-    sampler.stop()
+    made = output.node if as_json else output.metrics
+    text, trouble = made(settings, _driver(settings))
     click.echo(text, nl=False)
-    if not found:
-        raise ExporterError(f"no GPU metrics: {status}")
+    if trouble:
+        raise ExporterError(f"no GPU metrics: {trouble}")
 
 
 @commands.command(

@@ -104,9 +104,10 @@ class Settings:
 
 
 def _check_path(path: str) -> None:
-    if not _TELEMETRY_PATH.fullmatch(path) or path.startswith("/-/"):
+    if not _TELEMETRY_PATH.fullmatch(path) or path.startswith(("/-/", "/api/")):
         raise SettingsError(
-            f"--web.telemetry-path must be like /metrics (neither / nor below /-/), not {path!r}"
+            "--web.telemetry-path must be like /metrics (neither / nor below /-/ or /api/), "
+            f"not {path!r}"
         )
 
 

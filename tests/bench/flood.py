@@ -1,52 +1,59 @@
-"""Scrapes while a thousand clients of one kind hold connections, and what that costs in memory.
+"""A scrape every second while a thousand clients hold connections in bad ways.
 
-    PYTHONPATH=tests python tests/bench/flood.py [KIND …] [--scrapes 200]
+    PYTHONPATH=exporter:tests python tests/bench/flood.py [KIND …] [--seconds 60]
 
 The server runs in one process, the clients in another; a client that is closed reconnects at once.
-The clients share the address of the scrapes: ten at a time on new connections, by users who are new
-too, and one after the other on a connection that is kept. Prints a Markdown table; failures and
-counts carry over to other machines, MiB roughly.
+All share one address. Two scrapers: one connects anew each time, one keeps its connection and asks
+again on a new one if it was closed meanwhile, as Prometheus does. Prints a Markdown table; failures
+and counts carry over to other machines, milliseconds and MiB roughly.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import http.client
 import json
 import os
-import selectors
+import select
 import socket
 import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import bcrypt
 import psutil
 
-from bench.http_servers import SOURCES, BenchContent, free_port
 from support.certificates import Authority, client
+from support.daemon import free_port
 
-SCRAPE_TIMEOUT_S = 10.0  # Prometheus' own
-SETTLE_S = 5.0
-SCRAPES_BEFORE = 5  # on the kept connection, which is known before the crowd comes
-SMALL_BYTES = 4096
-BODY_STARTS = b"HTTP/1.1 401"  # a response arrives in two pieces: the last one counts
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
-PASSWORD, COST = "right", 10
-MANY, SOME = 1000, 50
-AT_ONCE = 10
+CLIENTS = 1000
+BODY = b"up 1\n" * 28_000
+SCRAPE_TIMEOUT_SECONDS = 10.0  # Prometheus' own
+ROOT = Path(__file__).parents[2]
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+@dataclass(frozen=True)
+class Kind:
+    """A way to hold a connection.
+
+    Attributes:
+        says: What a client sends first.
+        drips: Whether it then sends a byte every second.
+        reads: Whether it reads responses.
+        tls: Whether the server speaks TLS.
+    """
+
+    says: bytes = b""
+    drips: bool = False
+    reads: bool = True
+    tls: bool = False
 
 
 def client_hello() -> bytes:
@@ -58,190 +65,169 @@ def client_hello() -> bytes:
     return outgoing.read()
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A way to hold a connection.
-
-    Attributes:
-        says: What the n-th client sends first.
-        drips: Whether it then sends a byte every second.
-        reads: Whether it reads responses.
-        users: Whether the server requires a password, which the scrapes know.
-        again: Whether it asks again as soon as it is answered.
-        clients: How many there are.
-    """
-
-    says: Callable[[int], bytes]
-    drips: bool = False
-    reads: bool = True
-    users: bool = False
-    again: bool = False
-    clients: int = MANY
-
-
-def wrong(number: int) -> bytes:
-    password = f"wrong {number} {time.time_ns()}"
-    return GET + f"Authorization: {basic('user0', password)}\r\n\r\n".encode()
-
-
 PLAIN = {
-    "silent": Kind(lambda _: b""),
-    "half a head": Kind(lambda _: GET),
-    "half a head, a byte a second": Kind(lambda _: GET + b"X: ", drips=True),
-    "resting after a scrape": Kind(lambda _: GET + b"\r\n"),
-    "never reading": Kind(lambda _: GET + b"\r\n", reads=False),
-    "wrong passwords": Kind(wrong, users=True, again=True, clients=SOME),
+    "silent": Kind(),
+    "half a head": Kind(GET[:-2]),
+    "half a head, a byte a second": Kind(GET[:-2] + b"X: ", drips=True),
+    "resting after a scrape": Kind(GET),
+    "never reading": Kind(GET * 50, reads=False),  # more than the kernel takes for both ends
 }
 TLS = {
-    "TLS, silent": Kind(lambda _: b""),
-    "TLS, half a hello": Kind(lambda _: client_hello()[:100]),
-    "TLS, half a handshake": Kind(lambda _: client_hello()),
+    "TLS, silent": Kind(tls=True),
+    "TLS, half a hello": Kind(client_hello()[:100], tls=True),
+    "TLS, half a handshake": Kind(client_hello(), tls=True),
 }
-KINDS = PLAIN | TLS
+KINDS = {
+    **{name: (kind,) for name, kind in (PLAIN | TLS).items()},
+    "a fifth each": tuple(PLAIN.values()),
+    "TLS, a third each": tuple(TLS.values()),
+}
 
 
-class Crowd:
-    """Clients of one kind, each with a connection."""
+class Content:
+    """One body of 140 kB."""
 
-    def __init__(self, name: str, port: int) -> None:
-        self._kind = KINDS[name]
-        self._port = port
-        self._hello = self._kind.says(0) if name in TLS else None
-        self._selector = selectors.DefaultSelector()
-        self._deaf: list[socket.socket] = []
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        del accept
+        return BODY, "text/plain"
 
-    def come(self, number: int) -> None:
-        """Connect the n-th client, or reconnect it."""
-        one = socket.socket()
-        if not self._kind.reads:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
-        one.settimeout(SCRAPE_TIMEOUT_S)
-        with contextlib.suppress(OSError):
-            one.connect(("127.0.0.1", self._port))
-            one.sendall(self._kind.says(number) if self._hello is None else self._hello)
-        if self._kind.reads:
-            self._selector.register(one, selectors.EVENT_READ, number)
-        else:
-            self._deaf.append(one)
+    def status_page(self) -> bytes:
+        return b""
 
-    def stay(self) -> None:
-        """Holds connections forever."""
-        dripped = time.monotonic()
-        while True:
-            for key, _ in self._selector.select(1.0):
-                if not self._take(key.fd, key.data):
-                    self._selector.unregister(key.fileobj)
-                    assert isinstance(key.fileobj, socket.socket)
-                    key.fileobj.close()
-                    self.come(key.data)
-            if self._kind.drips and time.monotonic() > dripped + 1:
-                dripped = time.monotonic()
-                for key in list(self._selector.get_map().values()):
-                    with contextlib.suppress(OSError):
-                        os.write(key.fd, b"x")
+    def node(self) -> bytes:
+        return b""
 
-    def _take(self, descriptor: int, number: int) -> bool:
-        """Whether the connection is still open, after reading what has arrived."""
-        try:
-            came = os.read(descriptor, 65536)
-            if came and self._kind.again and BODY_STARTS not in came:
-                os.write(descriptor, self._kind.says(number))
-        except OSError:
-            return False
-        return bool(came)
+    def healthy(self) -> tuple[bool, str]:
+        return True, ""
 
-
-def crowd(name: str, port: int) -> None:
-    """Hold connections until killed; reports on stdout when all have connected once."""
-    clients = Crowd(name, port)
-    for number in range(KINDS[name].clients):
-        clients.come(number)
-    print("all came", flush=True)
-    clients.stay()
+    def ready(self) -> tuple[bool, str]:
+        return True, ""
 
 
 def serve(port: int, config: str) -> None:
-    import asyncio  # noqa: PLC0415 - only in its process
-
     from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415 - only in its process
     from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.server import WebServer  # noqa: PLC0415
 
     file = WebConfigFile(Path(config)) if config else None
-    server = WebServer(BenchContent(), bind(f"127.0.0.1:{port}"), web_config=file)
-    asyncio.run(server.serve())
+    WebServer(Content(), bind(f"127.0.0.1:{port}"), web_config=file).serve()
 
 
-def configure(folder: Path, kind: Kind, users: int, *, tls: bool) -> str:
-    """The server's web configuration file; "" for none."""
-    config: dict[str, object] = {}
-    if tls:
-        Authority(folder).issue("server")
-        config["tls_server_config"] = {"cert_file": "server.pem", "key_file": "server.key"}
-    if kind.users:
-        hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(COST)).decode()
-        config["basic_auth_users"] = {f"user{number}": hashed for number in range(users)}
-    (folder / "web.yml").write_text(json.dumps(config))
-    return str(folder / "web.yml") if config else ""
+class Crowd:
+    """A thousand clients, each with a connection."""
 
+    def __init__(self, name: str, port: int) -> None:
+        self._kinds = KINDS[name]
+        self._port = port
+        self._epoll = select.epoll()
+        self._clients: dict[int, tuple[int, socket.socket]] = {}
 
-def connect(port: int, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
-    if context is None:
-        return http.client.HTTPConnection("127.0.0.1", port, timeout=SCRAPE_TIMEOUT_S)
-    return http.client.HTTPSConnection("localhost", port, timeout=SCRAPE_TIMEOUT_S, context=context)
+    def _kind(self, number: int) -> Kind:
+        return self._kinds[number % len(self._kinds)]
 
+    def come(self, number: int) -> None:
+        """Connect the client of this number, or reconnect it."""
+        kind, one = self._kind(number), socket.socket()
+        if not kind.reads:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.settimeout(SCRAPE_TIMEOUT_SECONDS)
+        with contextlib.suppress(OSError):
+            one.connect(("127.0.0.1", self._port))
+            one.sendall(kind.says)
+        self._clients[one.fileno()] = number, one
+        self._epoll.register(one, select.EPOLLRDHUP | (select.EPOLLIN if kind.reads else 0))
 
-def succeeds(connection: http.client.HTTPConnection, user: str) -> bool:
-    try:
-        connection.request("GET", "/metrics", headers={"Authorization": basic(user, PASSWORD)})
-        response = connection.getresponse()
-        response.read()
-    except (OSError, http.client.HTTPException):
-        connection.close()
+    def stay(self) -> None:
+        """Hold connections for ever."""
+        for number in range(CLIENTS):
+            self.come(number)
+        print("all came", flush=True)
+        dripped = time.monotonic()
+        while True:
+            for descriptor, event in self._epoll.poll(0.2):
+                if event != select.EPOLLIN or not self._read(descriptor):
+                    number, one = self._clients.pop(descriptor)
+                    one.close()
+                    self.come(number)
+            if time.monotonic() > dripped + 1:
+                dripped = time.monotonic()
+                self._drip()
+
+    @staticmethod
+    def _read(descriptor: int) -> bool:
+        """Whether the connection is still open, after reading what has arrived."""
+        with contextlib.suppress(OSError):
+            return bool(os.read(descriptor, 65536))
         return False
-    return response.status == http.client.OK
+
+    def _drip(self) -> None:
+        for number, one in self._clients.values():
+            if self._kind(number).drips:
+                with contextlib.suppress(OSError):
+                    one.send(b"x")
 
 
 @dataclass
-class Seen:
-    """The outcome of the scrapes."""
+class Outcome:
+    """Of the scrapes."""
 
-    failed: int = 0
-    failed_on_kept: int = 0
-    reconnected: int = 0
-    longest_s: float = 0.0
-
-    def scrape(
-        self,
-        count: int,
-        kept: http.client.HTTPConnection,
-        new: Callable[[], http.client.HTTPConnection],
-    ) -> None:
-        """Ten scrapers at a time make `count` scrapes, and a kept connection as many."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            users = [f"user{number}" for number in range(1, count + 1)]
-            asked = [pool.submit(scrape_once, new, user) for user in users]
-            for future in asked:
-                good, seconds = future.result()
-                self.failed += not good
-                self.longest_s = max(self.longest_s, seconds)
-                before = kept.sock
-                self.failed_on_kept += not succeeds(kept, "user0")
-                self.reconnected += kept.sock is not before
+    scrapes: int = 0
+    lost: int = 0
+    longest_seconds: float = 0.0
 
 
-def scrape_once(new: Callable[[], http.client.HTTPConnection], user: str) -> tuple[bool, float]:
-    """Whether it succeeded, and how long it took in seconds."""
-    began, one = time.monotonic(), new()
-    good = succeeds(one, user)
-    one.close()
-    return good, time.monotonic() - began
+class Scraper:
+    """Scrapes every second."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None, *, keeps: bool) -> None:
+        self._port, self._context, self._keeps = port, context, keeps
+        self._connection = self._new()
+        self.outcome = Outcome()
+
+    def _new(self) -> http.client.HTTPConnection:
+        timeout = SCRAPE_TIMEOUT_SECONDS
+        if self._context is None:
+            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
+        return http.client.HTTPSConnection(
+            "localhost", self._port, timeout=timeout, context=self._context
+        )
+
+    def scrape(self) -> None:
+        began = time.monotonic()
+        known = self._connection.sock is not None
+        good = self.once() or (known and self.once())
+        self.outcome.scrapes += 1
+        self.outcome.lost += not good
+        self.outcome.longest_seconds = max(self.outcome.longest_seconds, time.monotonic() - began)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def once(self) -> bool:
+        """Whether one request succeeds."""
+        try:
+            self._connection.request("GET", "/metrics")
+            response = self._connection.getresponse()
+            good = response.read() == BODY
+        except (OSError, http.client.HTTPException):
+            good = False
+        if not good or not self._keeps:
+            self._connection.close()
+            self._connection = self._new()
+        return good
+
+    def run(self, seconds: float) -> Outcome:
+        """Scrape for so long."""
+        began = time.monotonic()
+        for second in range(int(seconds)):
+            time.sleep(max(0.0, began + second - time.monotonic()))
+            self.scrape()
+        return self.outcome
 
 
 @contextlib.contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    paths = f"{SOURCES}:{Path(__file__).parents[1]}"
-    environment = os.environ | {"PYTHONPATH": paths}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'exporter'}:{ROOT / 'tests'}"}
     command = [sys.executable, __file__, *arguments]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -250,55 +236,74 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def measure(name: str, count: int) -> str:
-    """One row of the table."""
-    kind, port, tls = KINDS[name], free_port(), name in TLS
+def mib(process: psutil.Process) -> str:
+    return f"{process.memory_info().rss / 2**20:.0f}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What happened among a crowd."""
+
+    new: Outcome
+    kept: Outcome
+    row: str
+
+
+def measure(name: str, seconds: float) -> Measured:
+    """Scrape for so long while the crowd is there."""
+    port, tls = free_port(), KINDS[name][0].tls
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        config = configure(Path(folder), kind, count + 1, tls=tls)
-        server = stack.enter_context(running("--serve", str(port), "--config", config))
+        config = Path(folder) / "web.yml" if tls else None
+        if config:
+            Authority(Path(folder)).issue("server")
+            pair = {"cert_file": "server.pem", "key_file": "server.key"}
+            config.write_text(json.dumps({"tls_server_config": pair}))
+        server = stack.enter_context(running("--serve", str(port), "--config", str(config or "")))
         context = client(Path(folder) / "ca.pem") if tls else None
-        kept = connect(port, context)
-        while not succeeds(kept, "user0"):
+        new, kept = (Scraper(port, context, keeps=keeps) for keeps in (False, True))
+        stack.callback(kept.close)
+        while not new.once():  # it starts
             time.sleep(0.1)
-        for _ in range(SCRAPES_BEFORE):
-            succeeds(kept, "user0")
-        process, seen = psutil.Process(server.pid), Seen()
-        resident = [process.memory_info().rss]
-        with running("--crowd", name, "--port", str(port)) as flood:
-            assert flood.stdout is not None
-            flood.stdout.readline()
-            time.sleep(SETTLE_S)
-            seen.scrape(count, kept, lambda: connect(port, context))
-            resident.append(process.memory_info().rss)
-            files, threads = process.num_fds(), process.num_threads()
-        time.sleep(SETTLE_S)
-        resident.append(process.memory_info().rss)
-    return (
-        f"| {kind.clients}: {name} | {seen.failed} of {count} | {seen.longest_s:.1f} "
-        f"| {seen.failed_on_kept} of {count}, {seen.reconnected} reconnected | {files} | {threads} "
-        f"| {' → '.join(f'{size / 2**20:.0f}' for size in resident)} |"
+        process = psutil.Process(server.pid)
+        before, used = mib(process), sum(process.cpu_times()[:2])
+        crowd = stack.enter_context(running("--crowd", name, "--port", str(port)))
+        assert crowd.stdout is not None
+        crowd.stdout.readline()
+        began = time.monotonic()
+        with ThreadPoolExecutor() as pool:
+            outcomes = [pool.submit(one.run, seconds) for one in (new, kept)]
+            time.sleep(seconds / 2)
+            resident, threads = mib(process), process.num_threads()
+            found = [outcome.result() for outcome in outcomes]
+        cores = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - began)
+        cells = [f"{one.lost} of {one.scrapes} | {one.longest_seconds:.1f} s" for one in found]
+    row = (
+        f"| {CLIENTS}: {name} | {' | '.join(cells)} | {threads} | {before} → {resident} "
+        f"| {cores:.0%} |"
     )
+    return Measured(found[0], found[1], row)
 
 
 def main() -> None:
     """Print the table or, in its own subprocesses, be the server or the crowd."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--scrapes", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=60)
     for own in ("--serve", "--port", "--config", "--crowd"):
         parser.add_argument(own, default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
         serve(int(given.serve), given.config)
     elif given.crowd:
-        crowd(given.crowd, int(given.port))
+        Crowd(given.crowd, int(given.port)).stay()
     else:
         print(
-            "| clients | scrapes failed | longest s | on a kept connection | files | threads "
-            "| MiB before → during → after |\n|---|---:|---:|---:|---:|---:|---:|"
+            "| clients | lost, on new connections | longest | lost, on a kept one | longest "
+            "| threads | RSS MiB before → during | of a core |\n"
+            f"|---|{7 * '---:|'}",
         )
         for name in given.kinds or KINDS:
-            print(measure(name, given.scrapes), flush=True)
+            print(measure(name, given.seconds).row, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,16 +13,15 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.nodeview.metrics import reading_of
-from gpu_bottleneck_exporter.nodeview.model import Key, NodeView
+from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.remedies import REMEDIES, RUNBOOKS
 from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
-from gpu_bottleneck_exporter.web.app import HTML, page_headers
+from gpu_bottleneck_exporter.web.routes import HTML, page_headers
 from gpu_bottleneck_exporter.web.status import status_page
 from support.browser import DESK, PHONE, chromium, opened
 from support.command import ANY_PORT, Server, serving
 from support.daemon import free_port
-from support.nodes import reading, view
+from support.nodes import node, trends
 from support.states import mixed_state
 from support.waiting import until
 
@@ -86,8 +85,9 @@ def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> 
 
 def stalls(server: Server) -> set[str]:
     """What its GPUs have waited for."""
-    gpus = reading_of(text_string_to_metric_families(server.get()[1])).gpus
-    return {name for gpu in gpus if gpu.counters for name in gpu.counters.stalls}
+    families = text_string_to_metric_families(server.get()[1])
+    samples = (sample for family in families for sample in family.samples)
+    return {s.labels["waiting_on"] for s in samples if s.name == "gpu_stall_seconds_total"}
 
 
 @pytest.mark.parametrize("index", [1, 2, 3])
@@ -149,25 +149,26 @@ def test_without_scripts_it_shows_the_same_and_loads_itself_anew(
         assert said == []
 
 
-def crowded() -> NodeView:
+def crowded() -> Node:
     """Sixteen GPUs, MIG, one down, and names that would like to be HTML."""
-    now = reading(mixed_state())
+    now = node(mixed_state())
     owner = {"workload_pod": HOSTILE, "workload_namespace": "n" * 60, "user": "\u202eecila"}
     more = (
-        replace(now.gpus[0], key=Key(f"{index}", f"u{index}"), owners=(owner,), name=HOSTILE)
+        replace(now.gpus[0], gpu=f"{index}", uuid=f"u{index}", owners=(owner,), name=HOSTILE)
         for index in range(4, 16)
     )
-    return view(replace(now, gpus=(*now.gpus, *more)))
+    return replace(now, gpus=(*now.gpus, *more))
 
 
 @contextmanager
 def showing(
-    browser: Browser, shown: NodeView, viewport: ViewportSize, **context: str
+    browser: Browser, shown: Node, viewport: ViewportSize, **context: str
 ) -> Iterator[tuple[Page, list[str]]]:
     """The page of a node in this state, with the headers that the exporter sends."""
     url = "http://exporter.test/"
-    body = status_page(shown, telemetry_path="/metrics", runbooks="https://example.org")
-    headers = {name.decode(): value.decode() for name, value in page_headers()}
+    course = trends(mixed_state())
+    body = status_page(shown, course, telemetry_path="/metrics", runbooks="https://example.org")
+    headers = dict(page_headers())
     with opened(browser, "about:blank", viewport=viewport, **context) as (page, said):
         page.route(url, lambda route: route.fulfill(body=body, content_type=HTML, headers=headers))
         page.goto(url)
@@ -179,9 +180,9 @@ def showing(
 def test_prescriptions_and_evidence_can_be_read(
     browser: Browser, viewport: ViewportSize, scheme: str
 ) -> None:
-    now = reading(mixed_state())
+    now = node(mixed_state())
     now = replace(now, gpus=(replace(now.gpus[0], evidence=("/data is on NFS",)), *now.gpus[1:]))
-    with showing(browser, view(now), viewport, color_scheme=scheme) as (page, said):
+    with showing(browser, now, viewport, color_scheme=scheme) as (page, said):
         card, refused = page.get_by_role("article").nth(0), page.get_by_role("article").nth(1)
         expect(card).to_contain_text("num_workers 2 → 6: busy 44 % → 93 %")
         expect(card).to_contain_text("num_workers 1 → 2: predicted 46 %")

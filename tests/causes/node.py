@@ -8,7 +8,6 @@ window with many readings lasts two and a half seconds. The kubelet's socket may
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +44,7 @@ def main(board: str, port: str, folder: str) -> None:
     sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
     sampler.start()
     content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
-    asyncio.run(WebServer(content, sockets).serve())
+    WebServer(content, sockets).serve()
 
 
 if __name__ == "__main__":

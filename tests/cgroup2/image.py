@@ -25,7 +25,7 @@ _SIZE = "1G"
 _PROGRAMS = ("sh", "env", "mount", "unshare")
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = (
-    *("click", "h11", "nvidia-ml-py", "prometheus-client", "psutil", "uvicorn"),
+    *("click", "nvidia-ml-py", "prometheus-client", "psutil"),
     *("pytest", "iniconfig", "packaging", "pluggy", "pygments", "pytest-timeout"),
 )
 _LEFT_OUT = shutil.ignore_patterns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pty
 import subprocess
@@ -14,16 +15,17 @@ import pytest
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.commands.diagnose import lines_of
 from gpu_bottleneck_exporter.demo.run import Demo, running
+from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.driver.readings import Identity, Process, Processes, System
-from gpu_bottleneck_exporter.nodeview.history import since
-from gpu_bottleneck_exporter.nodeview.local import counted
-from gpu_bottleneck_exporter.nodeview.model import GpuView
+from gpu_bottleneck_exporter.nodeview.build import moment_of, node_of
+from gpu_bottleneck_exporter.nodeview.history import History
+from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook, Refusal
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from support.command import COMMAND, environment, run
 from support.drivers import Libraries
-from support.states import PRESCRIBED, SCORED, feeding, mixed_state
+from support.states import PRESCRIBED, SCORED, FixedSampler, feeding, mixed_state
 from support.waiting import PATIENCE_SECONDS
 
 SECOND = 1_000_000_000
@@ -94,9 +96,14 @@ def snapshot(totals: GpuTotals, *, up: bool = True) -> GpuSnapshot:
     return GpuSnapshot(Identity(0, "GPU-0", "H100"), 0, totals, {}, {}, System(None, None), up=up)
 
 
-def view(before: GpuSnapshot, now: GpuSnapshot) -> GpuView:
-    first, last = (counted(replace(mixed_state(), gpus=(gpu,))) for gpu in (before, now))
-    return since(first, last)[0]
+def watched(*seen: GpuSnapshot) -> Gpu:
+    """A GPU that was seen in these states, at intervals."""
+    states = [replace(mixed_state(), gpus=(gpu,)) for gpu in seen]
+    history = History(math.inf, math.inf)
+    for at, now in enumerate(states):
+        history.add(at, moment_of(now))
+    now = states[-1]
+    return node_of(FixedSampler(now), now, history.lately(len(states), moment_of(now))).gpus[0]
 
 
 def test_shares_are_of_the_time_between() -> None:
@@ -104,33 +111,25 @@ def test_shares_are_of_the_time_between() -> None:
     after = replace(
         before, observed_ns=20 * SECOND, busy_ns=12 * SECOND, stall_ns={"storage": 8 * SECOND}
     )
-    found = view(snapshot(before), snapshot(after))
-    assert found.shares is not None
-    assert (found.shares.seconds, found.shares.busy) == (10, 0.2)
-    assert (found.shares.stalls, found.cause) == ({"storage": 0.8}, "storage")
+    found = watched(snapshot(before), snapshot(after))
+    assert (found.observed_seconds, found.busy_ratio) == (10, 0.2)
+    assert (found.stall_ratios, found.cause) == ({"storage": 0.8}, "storage")
 
 
 def test_a_gpu_that_was_first_observed_while_watching_is_measured_from_there() -> None:
-    now = GpuTotals(observed_ns=4 * SECOND, busy_ns=SECOND, stall_ns={"peer": 3 * SECOND})
-    found = view(snapshot(GpuTotals()), snapshot(now))
-    assert found.shares is not None
-    assert (found.shares.seconds, found.shares.busy, found.cause) == (4, 0.25, "peer")
+    first = GpuTotals(observed_ns=SECOND, stall_ns={"peer": SECOND})
+    now = GpuTotals(observed_ns=5 * SECOND, busy_ns=SECOND, stall_ns={"peer": 4 * SECOND})
+    found = watched(snapshot(GpuTotals()), snapshot(first), snapshot(now))
+    assert (found.observed_seconds, found.busy_ratio, found.cause) == (4, 0.25, "peer")
 
 
 def test_nothing_observed_is_no_verdict() -> None:
     second = snapshot(GpuTotals(observed_ns=SECOND))
-    assert list(lines_of(view(snapshot(GpuTotals()), snapshot(GpuTotals()))))[1:] == [
-        "  nothing was observed",
-        "",
-    ]
-    assert view(second, second).shares is None
-    assert list(lines_of(view(second, snapshot(GpuTotals(), up=False))))[1:] == ["  down", ""]
-
-
-def test_a_gpu_that_came_later_has_no_past() -> None:
-    none = replace(mixed_state(), gpus=())
-    now = replace(none, gpus=(snapshot(GpuTotals(observed_ns=SECOND)),))
-    assert [gpu.shares for gpu in since(counted(none), counted(now))] == [None]
+    nothing = ["  verdict       nothing observed yet", ""]
+    assert list(lines_of(watched(snapshot(GpuTotals()), snapshot(GpuTotals()))))[1:] == nothing
+    assert list(lines_of(watched(second, second)))[1:] == nothing
+    down, remedy, *_ = list(lines_of(watched(second, snapshot(GpuTotals(), up=False))))[1:]
+    assert (down, remedy) == ("  verdict       down: see the log", f"  try first     {DOWN}")
 
 
 def test_the_holders_that_can_be_seen_are_named_small_shares_are_not() -> None:
@@ -138,10 +137,10 @@ def test_the_holders_that_can_be_seen_are_named_small_shares_are_not() -> None:
     stalls = {"storage": 996 * SECOND, "peer": 4 * SECOND}
     now = snapshot(GpuTotals(observed_ns=1000 * SECOND, stall_ns=stalls))
     held = replace(now, readings={Processes: Processes((Process(7), Process(9)))})
-    heading, *said = lines_of(view(snapshot(before), held))
+    heading, *said = lines_of(watched(snapshot(before), held))
     assert heading == "GPU 0  H100  held by process 7, 9"
     assert [line.split()[0] for line in said[:3]] == ["busy", "storage", "likely"]
-    assert next(lines_of(view(snapshot(before), now))).endswith("(holders unknown)")
+    assert next(lines_of(watched(snapshot(before), now))).endswith("(holders unknown)")
 
 
 def lines_with(outlook: Outlook, *, busy: float = 0.44) -> list[str]:
@@ -150,22 +149,24 @@ def lines_with(outlook: Outlook, *, busy: float = 0.44) -> list[str]:
     stalls = {"worker_cpu": 100 * SECOND - busy_ns}
     before = snapshot(GpuTotals(observed_ns=0, stall_ns={"worker_cpu": 0}))
     now = snapshot(GpuTotals(observed_ns=100 * SECOND, busy_ns=busy_ns, stall_ns=stalls))
-    return list(lines_of(view(before, replace(now, feeding=replace(feeding(), outlook=outlook)))))
+    return list(
+        lines_of(watched(before, replace(now, feeding=replace(feeding(), outlook=outlook))))
+    )
 
 
 def test_the_prescription_and_the_last_change_come_after_what_to_try_first() -> None:
-    *_, first, prescription, last, end = lines_with(Outlook(PRESCRIBED, SCORED))
+    *_, first, prescription, last, runbook, end = lines_with(Outlook(PRESCRIBED, SCORED))
     assert first.startswith("  try first     ")
     assert prescription == (
         "  prescription  num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001
         "uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
     )
     assert last == "  last change   num_workers 1 → 2: predicted 46 % (42–50), now 44 %"  # noqa: RUF001
-    assert end == ""
+    assert (runbook, end) == ("  runbook       GpuCpuPreprocessingBound.md", "")
 
 
 def test_a_refusal_has_its_reason() -> None:
-    *_, prescription, end = lines_with(Outlook(Refusal("shared")))
+    *_, prescription, _, end = lines_with(Outlook(Refusal("shared")))
     assert prescription == "  prescription  none: several processes share this GPU"
     assert end == ""
 
@@ -181,7 +182,7 @@ def test_nothing_known_is_no_line() -> None:
 
 
 def test_a_split_that_is_not_known_is_not_taken_for_busy() -> None:
-    found = view(
+    found = watched(
         snapshot(GpuTotals(observed_ns=0)), snapshot(GpuTotals(observed_ns=SECOND, busy_ns=0))
     )
     assert "  verdict       what it waits for is unknown" in lines_of(found)

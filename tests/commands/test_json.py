@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.run import Demo, running
-from gpu_bottleneck_exporter.exposition.document import scrape_document
-from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.nodeview.document import node_document
-from gpu_bottleneck_exporter.nodeview.metrics import reading_of
+from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
+from support.beside import Reply, answering
 from support.command import run
 from support.drivers import Libraries
-from support.nodes import reading, view
-from support.states import FixedSampler, mixed_state
+from support.nodes import node, with_gpu
+from support.states import mixed_state
 
 Document = Mapping[str, Any]
 README = Path(__file__).parents[2] / "exporter" / "README.md"
@@ -95,7 +90,7 @@ def test_check_says_the_same_as_to_people(
     ]
     assert all(gpu["uuid"] in told.stdout for gpu in document["gpus"])
     assert document["driver"]["version"] in told.stdout
-    assert document.keys() == documented("`check`")
+    assert document.keys() == documented("`check`, also") | documented("the node")
     assert {key for gap in document["gaps"] for key in gap} == documented("each of `gaps`")
 
 
@@ -139,8 +134,10 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
     (document,) = documents(result)
     assert (document["status"], document["gaps"]) == (0, [])
     assert len(document["gpus"]) == 4
+    known = documented("`check`, also") | documented("the node")
+    assert document.keys() == known - {"driver", "switched_off"}
     for gpu in document["gpus"]:
-        assert gpu.keys() == documented("`check --diagnose`, each of `gpus`")
+        assert gpu.keys() == documented("each of `gpus`")
         assert len(gpu["holder_pids"]) == 1
         assert_shares(gpu)
         assert (gpu["meaning"], gpu["remedy"]) == REMEDIES.get(gpu["cause"], (None, None))
@@ -180,21 +177,20 @@ def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: 
     assert times == sorted(times)
     last = found[-1]
     assert last["source"] == "this machine"
-    assert last.keys() == documented("`top`")
-    assert last["host"].keys() == documented("`host` in it")
+    assert last.keys() == documented("`top`, also") | documented("the node")
+    assert last["host"].keys() == documented("its `host`")
+    assert all(one.keys() == documented("each of `collectors`") for one in last["collectors"])
     assert 0 <= last["host"]["cpu_busy_ratio"] <= 1
     assert [gpu["gpu"] for gpu in last["gpus"]] == ["0", "1", "2", "3"]
     for gpu in last["gpus"]:
-        diagnosis = documented("`check --diagnose`, each of `gpus`")
-        assert gpu.keys() - diagnosis == documented("`top`, also in each of `gpus`")
-        assert diagnosis <= gpu.keys()
+        assert gpu.keys() == documented("each of `gpus`")
         assert_shares(gpu)
         assert 0 < gpu["memory_used_bytes"] < gpu["memory_total_bytes"]
 
 
 def documented_gpus(now: SamplerState) -> list[Document]:
-    """GPUs as `top --json` and `check --diagnose --json` print them."""
-    gpus: list[Document] = json.loads(dumps(node_document(view(reading(now)))))["gpus"]
+    """GPUs as `/api/v1/node` has them."""
+    gpus: list[Document] = json.loads(dumps(document(node(now))))["gpus"]
     return gpus
 
 
@@ -219,11 +215,11 @@ def test_a_prescription_has_its_figures_in_base_units() -> None:
         "needs_bytes_per_second": None,
         "then": "host_code",
     }
-    assert prescribed["prescription"].keys() == documented("its `prescription`")
+    assert prescribed["prescription"].keys() == documented("`prescription`")
     assert prescribed["prescription_refused"] is None
     reason = {"text": REFUSALS["mixed"], "reason": "mixed"}
     assert (refused["prescription"], refused["prescription_refused"]) == (None, reason)
-    assert reason.keys() == documented("its `prescription_refused`")
+    assert reason.keys() == documented("`prescription_refused`")
     names = ("prescription", "prescription_refused", "last_change")
     assert [without[name] for name in names] == [None] * 3
 
@@ -241,101 +237,47 @@ def test_the_last_change_has_prediction_and_outcome() -> None:
         "busy_ratio": 0.44,
         "error_ratio": pytest.approx(-0.02),
     }
-    assert last.keys() == documented("its `last_change`")
-
-
-def test_another_exporters_prescription_has_null_where_metrics_say_nothing() -> None:
-    text = Exposition(FixedSampler(mixed_state()), ALL).render()[0].decode()
-    remote = view(reading_of(text_string_to_metric_families(text)))
-    gpu = node_document(remote)["gpus"][0]
-    change, last = gpu["prescription"], gpu["last_change"]
-    unknown = {"cause", "current_busy_ratio", "then"} | {
-        name for name in change if name.startswith(("needs", "free"))
-    }
-    assert {name for name, value in change.items() if value is None} == unknown
-    assert {name for name, value in last.items() if value is None} == {
-        *("value_before", "value_after", "predicted_low_ratio", "predicted_high_ratio")
-    }
+    assert last.keys() == documented("`last_change`")
 
 
 HOSTILE = "\x1b[2J\u202e\n\"'\\\x7f"
 
 
-class Hostile(BaseHTTPRequestHandler):
-    """Metrics with every value that is none, and with names that would do things to a terminal."""
-
-    def do_GET(self) -> None:
-        name = HOSTILE.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-        lines = [
-            'gpu_exporter_build_info{version="9"} 1',
-            f'gpu_up{{gpu="0",uuid="{name}"}} 1',
-            f'gpu_info{{gpu="0",uuid="{name}",name="{name}"}} 1',
-            f'gpu_observed_seconds_total{{gpu="0",uuid="{name}"}} +Inf',
-            f'gpu_busy_seconds_total{{gpu="0",uuid="{name}"}} NaN',
-            f'gpu_power_watts{{gpu="0",uuid="{name}"}} NaN',
-            f'gpu_workload_info{{gpu="0",uuid="{name}",workload_pod="{name}"}} 1',
-            f'gpu_prescription_value{{gpu="0",uuid="{name}",knob="{name}"}} 1',
-            f'gpu_prescription_refused{{gpu="0",uuid="{name}",reason="{name}"}} 1',
-            f'gpu_prescription_scored_ratio{{gpu="0",uuid="{name}",knob="host_code"}} NaN',
-            f'gpu_prescription_error_ratio{{gpu="0",uuid="{name}",knob="host_code"}} -Inf',
-        ]
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write("\n".join([*lines, ""]).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_a_hostile_exporter_makes_no_hostile_document(tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        result = run(tmp_path, "top", "--url", url, "--once", "--json", "--interval", "0.5")
-        server.shutdown()
-        thread.join()
-    assert (result.returncode, result.stderr) == (0, "")
+    evil = with_gpu(
+        node(mixed_state()), uuid=HOSTILE, name=HOSTILE, owners=({"workload_pod": HOSTILE},)
+    )
+    body = dumps(document(replace(evil, driver_status=HOSTILE))).encode()
+    with answering(lambda _: Reply(body)) as port:
+        url = f"http://127.0.0.1:{port}"
+        arguments = ("top", "--url", url, "--once", "--interval", "0.5")
+        table, result = run(tmp_path, *arguments), run(tmp_path, *arguments, "--json")
+    assert (table.returncode, result.returncode, result.stderr) == (0, 0, "")
+    assert all(line.isprintable() for line in table.stdout.splitlines())
     (line,) = result.stdout.splitlines()
     assert line.isascii()
     assert line.isprintable()
     (gpu,) = json.loads(line, parse_constant=pytest.fail)["gpus"]
-    assert (gpu["uuid"], gpu["name"]) == (HOSTILE, HOSTILE)
-    assert gpu["owners"] == [{"workload_pod": HOSTILE}]
-    assert (gpu["power_watts"], gpu["holder_pids"]) == (None, None)
-    advice = (gpu["prescription"], gpu["prescription_refused"], gpu["last_change"])
-    assert advice == (None, None, None)
+    said = "?[2J??\"'\\?"
+    assert (gpu["uuid"], gpu["name"], gpu["owners"]) == (said, said, [{"workload_pod": said}])
 
 
-def test_once_gives_what_a_scrape_gives(gpus: dict[str, str], tmp_path: Path) -> None:
+def test_once_gives_the_node(gpus: dict[str, str], tmp_path: Path) -> None:
     result = run(tmp_path, "once", "--json", **gpus)
     assert (result.returncode, result.stderr) == (0, "")
-    (document,) = documents(result)
-    assert document.keys() == documented("`once`")
-    text = run(tmp_path, "once", **gpus).stdout
-    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
-    helps = dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE))
-    names = set(re.findall(r"^(\w+)[{ ]", text, re.MULTILINE))
-    # Some families are absent until there is something to count, in either run.
-    both = [family for family in document["families"] if family["name"] in types]
-    assert len(both) > 0.9 * max(len(types), len(document["families"]))
-    assert all(family["type"] == types[family["name"]] for family in both)
-    for family in both:
-        assert family.keys() == documented("each of `families`")
-        assert helps[family["name"]] == family["help"].replace("\\", r"\\")
-        for sample in family["samples"]:
-            assert sample.keys() == documented("each of `samples`")
-            assert sample["name"] in names, "a kind of sample that the text does not have"
-            assert isinstance(sample["value"], float)
-    up = next(family for family in document["families"] if family["name"] == "gpu_up")
-    assert [sample["labels"]["gpu"] for sample in up["samples"]] == ["0", "1", "2", "3"]
+    (found,) = documents(result)
+    assert found.keys() == documented("the node")
+    assert [gpu["gpu"] for gpu in found["gpus"]] == ["0", "1", "2", "3"]
+    for gpu in found["gpus"]:
+        assert_shares(gpu)
 
 
 def test_once_without_a_driver_prints_what_there_is_and_fails(tmp_path: Path) -> None:
     result = run(tmp_path, "once", "--json")
     assert result.returncode == 1
     (document,) = documents(result)
-    assert "gpu_exporter_build_info" in {family["name"] for family in document["families"]}
+    assert (document["gpus"], document["host"]["cpus"]) == ([], os.cpu_count())
+    assert "file too short" in document["driver_status"]
     errors = [line for line in result.stderr.splitlines() if not line.startswith("time=")]
     assert len(errors) == 1
 
@@ -344,13 +286,3 @@ def test_top_without_a_gpu_fails_in_one_line(tmp_path: Path) -> None:
     result = run(tmp_path, "top", "--once", "--json", "--interval", "0.5")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1
-
-
-def test_values_that_json_lacks_are_written_as_prometheus_writes_them() -> None:
-    registry = CollectorRegistry()
-    gauge = Gauge("measured", "A figure.", ["kind"], registry=registry)
-    for kind, value in (("a", math.nan), ("b", math.inf), ("c", -math.inf), ("d", 0.25)):
-        gauge.labels(kind).set(value)
-    document = json.loads(dumps(scrape_document(registry.collect())))
-    (family,) = document["families"]
-    assert [sample["value"] for sample in family["samples"]] == ["NaN", "+Inf", "-Inf", 0.25]

@@ -22,8 +22,8 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.nodeview.history import since
-from gpu_bottleneck_exporter.nodeview.local import counted
+from gpu_bottleneck_exporter.nodeview.build import moment_of
+from gpu_bottleneck_exporter.nodeview.history import between
 from gpu_bottleneck_exporter.settings import Settings
 from support.samplers import sampling
 from support.waiting import settled, until
@@ -92,12 +92,13 @@ def measure(board: Board, loop: Loop) -> Found:
         wait_for_work(board)
         with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
             time.sleep(2)
-            before, spent = counted(sampler.state()), cpu_seconds(process.pid)
+            ((key, before),) = moment_of(sampler.state()).gpus.items()
+            spent = cpu_seconds(process.pid)
             time.sleep(MEASURED_SECONDS)
-            found = since(before, counted(sampler.state()))[0].shares
+            found = between(before, moment_of(sampler.state()).gpus[key])
             spent = cpu_seconds(process.pid) - spent
             assert sampler._watch is not None
-            feed = sampler._watch.feed(before.gpus[0].key.uuid)
+            feed = sampler._watch.feed(key.uuid)
             workers = len(feed.workers) if feed else -1
     assert found is not None
     idle = 1 - found.busy or math.inf

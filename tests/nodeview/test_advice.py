@@ -7,24 +7,34 @@ from typing import Any
 
 import pytest
 
-from gpu_bottleneck_exporter.nodeview.advice import in_brief, in_full, outcome, prescription
-from gpu_bottleneck_exporter.nodeview.model import GpuReading, GpuView, Key, Shares
-from gpu_bottleneck_exporter.nodeview.outlook import Change, LastChange, change_of, last_change_of
-from gpu_bottleneck_exporter.prescription.model import REFUSALS
-from support.states import PRESCRIBED, SCORED
+from gpu_bottleneck_exporter.nodeview.advice import in_brief, in_full, outcome
+from gpu_bottleneck_exporter.nodeview.model import Change, Gpu
+from gpu_bottleneck_exporter.nodeview.text import prescription
+from gpu_bottleneck_exporter.prescription.model import REFUSALS, Outlook, Prescription, Refusal
+from support.nodes import node
+from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 
 WORKERS = "num_workers 2 → 6: busy 44 % → 93 % (88–95)"  # noqa: RUF001 - the dash of an interval
 GIB = 2**30
 
 
-def of(**changes: Any) -> Change:  # noqa: ANN401 - fields of any type
-    found = change_of(replace(PRESCRIBED, **changes))
-    assert found is not None
-    return found
+def of(**changes: Any) -> Prescription:  # noqa: ANN401 - fields of any type
+    return replace(PRESCRIBED, **changes)
 
 
 def said(**changes: Any) -> str:  # noqa: ANN401 - fields of any type
     return in_full(of(**changes))
+
+
+def having(outlook: Outlook) -> Gpu:
+    """A GPU that idles, with this outlook."""
+    return node(state(replace(hopper(), feeding=replace(feeding(), outlook=outlook)))).gpus[0]
+
+
+def briefly(change: Prescription) -> str:
+    gpu = having(Outlook(change))
+    assert isinstance(gpu.prescription, Change)
+    return in_brief(gpu.prescription)
 
 
 def test_all_that_is_known_in_one_line() -> None:
@@ -67,23 +77,15 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
 def test_a_knob_in_its_unit(knob: str, current: float, value: float, shown: str) -> None:
     change = of(knob=knob, current=current, value=value, at_most=True, predicted=0.64)
     assert in_full(change).startswith(f"{shown}: busy 44 % → up to 64 %; uses")
-    assert in_brief(change) == f"{shown}: up to 64 %"
+    assert briefly(change) == f"{shown}: up to 64 %"
 
 
 def test_in_brief_it_is_the_change_and_what_it_brings() -> None:
-    assert in_brief(of()) == "num_workers 2 → 6: 93 %"
-
-
-def test_what_metrics_say_is_in_the_same_words() -> None:
-    change = Change("num_workers", 2, 6, 0.93, 0.88, 0.95)
-    assert in_full(change) == WORKERS.replace("busy 44 %", "busy")
-    assert in_full(replace(change, low=None)) == "num_workers 2 → 6: busy → 93 %"
-    assert outcome(LastChange("num_workers", 0.93, 0.91)) == "num_workers: predicted 93 %, now 91 %"
+    assert briefly(of()) == "num_workers 2 → 6: 93 %"
 
 
 def test_what_came_of_the_last_change() -> None:
-    last = last_change_of(replace(SCORED, before=2, after=6, outcome=0.91, predicted=0.93))
-    assert last is not None
+    last = replace(SCORED, before=2, after=6, outcome=0.91, predicted=0.93)
     interval = "(42–50)"  # noqa: RUF001 - the dash of an interval
     assert outcome(last) == f"num_workers 2 → 6: predicted 93 % {interval}, now 91 %"
     removed = replace(last, knob="host_code", before=0.31, after=0.02)
@@ -92,19 +94,9 @@ def test_what_came_of_the_last_change() -> None:
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_a_refusal_says_why(reason: str) -> None:
-    gpu = GpuView(GpuReading(Key("0", ""), refused=reason))
-    assert prescription(gpu) == f"none: {REFUSALS[reason]}"
+    assert prescription(having(Outlook(Refusal(reason)))) == f"none: {REFUSALS[reason]}"
 
 
 def test_nothing_known_is_nothing_said() -> None:
-    assert prescription(GpuView(GpuReading(Key("0", "")))) is None
-
-
-def test_a_gpu_that_is_kept_busy_needs_none() -> None:
-    now = GpuReading(Key("0", ""), prescription=of())
-    idle, kept_busy = Shares(60, 0.44, {"worker_cpu": 0.56}), Shares(60, 0.95, {"worker_cpu": 0.05})
-    assert prescription(GpuView(now, idle)) == said()
-    assert prescription(GpuView(now, kept_busy)) is None
-    assert (
-        prescription(GpuView(replace(now, prescription=None, refused="mixed"), kept_busy)) is None
-    )
+    assert prescription(having(Outlook())) is None
+    assert prescription(having(Outlook(PRESCRIBED))) == said()

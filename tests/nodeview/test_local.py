@@ -1,6 +1,8 @@
-"""A node with real loops: what its own pages show, and what others read from its metrics."""
+"""A node with real loops: what its document says of them is what its metrics say."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -9,26 +11,49 @@ from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
-from gpu_bottleneck_exporter.nodeview.metrics import reading_of
-from gpu_bottleneck_exporter.nodeview.model import Reading
+from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.settings import Settings
+from support.beside import repeated
 from support.samplers import sampling
 from support.waiting import until
 
+ADVICE = {"gpu_prescription_value": "knob", "gpu_prescription_refused": "reason"}
 
-def advised(now: Reading) -> dict[str, str]:
+
+def advised(gpus: Iterable[Gpu]) -> dict[str, str]:
     """By GPU, the knob to change or the reason why there is none."""
-    told = {g.key.gpu: g.prescription.knob if g.prescription else g.refused for g in now.gpus}
-    return {gpu: text for gpu, text in told.items() if text}
+    found = {}
+    for one in gpus:
+        if one.prescription:
+            found[one.gpu] = one.prescription.knob
+        elif one.prescription_refused:
+            found[one.gpu] = one.prescription_refused.reason
+    return found
+
+
+def in_metrics(text: str) -> Mapping[str, str]:
+    """The same from a scrape."""
+    families = text_string_to_metric_families(text)
+    samples = [sample for family in families for sample in family.samples]
+    return {s.labels["gpu"]: s.labels[ADVICE[s.name]] for s in samples if s.name in ADVICE}
 
 
 def test_an_idle_gpu_gets_a_prescription_or_a_reason_here_and_in_metrics() -> None:
     with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
-        node, exposition = LocalNode(sampler, ALL), Exposition(sampler, ALL)
-
-        def metrics() -> Reading:
-            return reading_of(text_string_to_metric_families(exposition.render()[0].decode()))
-
-        until(lambda: advised(node.count()), "advice for a GPU that idles")
+        local, exposition = LocalNode(sampler), Exposition(sampler, ALL)
+        until(lambda: advised(local.read().gpus), "advice for a GPU that idles")
         # Between two readings the sampler may change its mind.
-        until(lambda: advised(node.read()) == advised(metrics()) != {}, "the same from metrics")
+        until(
+            lambda: advised(local.read().gpus) == in_metrics(exposition.render()[0].decode()) != {},
+            "the same from metrics",
+        )
+
+
+def test_shares_are_of_what_was_recorded() -> None:
+    with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
+        local = LocalNode(sampler)
+        until(lambda: len(sampler.state().gpus) == 4, "the GPUs")
+        assert [gpu.busy_ratio for gpu in local.read().gpus] == [None] * 4
+        with repeated(local.record, 0.1):
+            until(lambda: all(gpu.parts for gpu in local.read().gpus), "shares")
+            until(lambda: all(any(steps) for steps in local.trends().values()), "trends")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_bottleneck_exporter.nodeview import text
-from gpu_bottleneck_exporter.nodeview.model import DASH, GpuReading, GpuView, Key
+from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
 from gpu_bottleneck_exporter.palette import WAITING_ON
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
 from gpu_bottleneck_exporter.rulepack import files
@@ -44,8 +44,8 @@ def test_owner(labels: dict[str, str], said: str) -> None:
 
 
 def test_nobody_is_not_the_same_as_not_known() -> None:
-    assert text.owners(GpuView(GpuReading(Key("0", ""), processes=0))) == "nobody"
-    assert text.owners(GpuView(GpuReading(Key("0", "")))) == DASH
+    assert text.owners(Gpu(gpu="0", uuid="", up=True, processes=0)) == "nobody"
+    assert text.owners(Gpu(gpu="0", uuid="", up=True)) == DASH
 
 
 def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:

@@ -28,9 +28,9 @@ from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.virtual import view
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.nodeview.history import between
-from gpu_bottleneck_exporter.nodeview.local import counted
-from gpu_bottleneck_exporter.nodeview.model import GpuTime
+from gpu_bottleneck_exporter.nodeview.build import moment_of
+from gpu_bottleneck_exporter.nodeview.history import GpuTime, Shares, between
+from gpu_bottleneck_exporter.nodeview.model import Key
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.model import (
     NOTHING_KNOWN,
@@ -306,6 +306,12 @@ class Known(NamedTuple):
     counters: GpuTime | None
 
 
+def _shares(before: Known, now: Known) -> Shares | None:
+    if before.counters is None or now.counters is None:
+        return None
+    return between(before.counters, now.counters)
+
+
 class Watch:
     """What one GPU did since this was made."""
 
@@ -321,7 +327,7 @@ class Watch:
         """Note what was seen since the last call."""
         self.job.check()
         before, self._last = self._last, self._now()
-        shares = between(before.counters, self._last.counters)
+        shares = _shares(before, self._last)
         watch = self._sampler._watch
         since, until_ns = before.gpu.at_ns, self._last.gpu.at_ns
         found = watch.feeders(self.job.uuid, since, until_ns) if watch else None
@@ -338,7 +344,7 @@ class Watch:
 
     def seen(self, strangers: float) -> Seen:
         """All of it."""
-        shares = between(self._first.counters, self._last.counters)
+        shares = _shares(self._first, self._last)
         feeding = self._last.gpu.feeding
         return Seen(
             setting=self.job.setting,
@@ -359,7 +365,9 @@ class Watch:
     def _now(self) -> Known:
         """What the sampler knows of its GPU."""
         state, at = self._sampler.state(), self.job.gpu.index
-        return Known(state.gpus[at], counted(state).gpus[at].counters)
+        gpu = state.gpus[at]
+        key = Key(str(gpu.identity.index), gpu.identity.uuid)
+        return Known(gpu, moment_of(state).gpus.get(key))
 
 
 class Strangers:

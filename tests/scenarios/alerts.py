@@ -5,7 +5,6 @@ The rules are those of `support.quickrules`: an alert that takes twenty minutes 
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -135,6 +134,9 @@ class _Stage:
     def status_page(self) -> bytes:
         return b""
 
+    def node(self) -> bytes:
+        return b""
+
     def healthy(self) -> tuple[bool, str]:
         return True, ""
 
@@ -147,7 +149,7 @@ def _served(stage: _Stage) -> Iterator[str]:
     sockets = bind(f"{HOST}:0")
     port = sockets[0].getsockname()[1]
     server = WebServer(stage, sockets)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="exposition")
+    thread = threading.Thread(target=server.serve, name="exposition")
     thread.start()
     try:
         yield f"{HOST}:{port}"

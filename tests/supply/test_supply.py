@@ -25,7 +25,7 @@ ADVISORY = {
     "details": "It is broken.",
     "affected": [
         {
-            "package": {"name": "h11", "ecosystem": "PyPI"},
+            "package": {"name": "h2", "ecosystem": "PyPI"},
             "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "99.1"}]}],
         }
     ],
@@ -54,10 +54,10 @@ def audit(address: str) -> tuple[int, str]:
 
 def test_a_known_vulnerability_of_what_is_shipped_is_an_error() -> None:
     pytest.importorskip("pip_audit", reason="pip install pip-audit")
-    with advisories("h11") as address:
+    with advisories("h2") as address:
         status, said = audit(address)
     assert status == 1
-    assert said == f"h11 {locked()['h11']}: GHSA-0000-0000-0000, mended by 99.1\n"
+    assert said == f"h2 {locked()['h2']}: GHSA-0000-0000-0000, mended by 99.1\n"
 
 
 def test_no_known_vulnerability_is_said() -> None:

@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.nodeview.history import History
-from gpu_bottleneck_exporter.nodeview.local import LocalNode
-from gpu_bottleneck_exporter.nodeview.model import GpuReading, GpuTime, NodeView, Reading
+from gpu_bottleneck_exporter.nodeview.build import moment_of, node_of
+from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Moment, Trends
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Node
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
-from support.states import FixedSampler
+from support.states import FixedSampler, hopper
+
+STEPS, STEP_SECONDS = 60, 5.0
 
 
-def reading(now: SamplerState) -> Reading:
-    """The reading of a node in this state."""
-    return LocalNode(FixedSampler(now), ALL).read()
+def node(now: SamplerState) -> Node:
+    """The node in this state, after five minutes in which its counters grew evenly from zero."""
+    lately = _watched(now).lately(STEPS * STEP_SECONDS, moment_of(now))
+    return node_of(FixedSampler(now), now, lately)
 
 
-def view(reading: Reading, steps: int = 60) -> NodeView:
-    """`reading` after five minutes in which its counters grew evenly from zero."""
-    history = History(60, 300)
-    for step in range(steps + 1):
-        history.add(5.0 * step, scaled(reading, step / steps))
-    return history.view(5.0 * steps, reading)
+def trends(now: SamplerState) -> Trends:
+    """The course of its shares meanwhile."""
+    return _watched(now).trends()
 
 
-def scaled(reading: Reading, factor: float) -> Reading:
-    """The reading with this share of its counters."""
-    return replace(reading, gpus=tuple(_scaled(gpu, factor) for gpu in reading.gpus))
+def with_gpu(shown: Node, /, **changes: object) -> Node:
+    """A node with its first GPU only, changed."""
+    return replace(shown, gpus=(changed(shown.gpus[0], **changes),))
 
 
-def _scaled(gpu: GpuReading, factor: float) -> GpuReading:
-    now = gpu.counters
-    if now is None:
-        return gpu
+def changed(gpu: Gpu, /, **changes: object) -> Gpu:
+    """`gpu` with other fields."""
+    return replace(gpu, **changes)  # type: ignore[arg-type]
+
+
+def waiting(stalls: Mapping[str, int], *, busy_ns: int) -> GpuSnapshot:
+    """A Hopper with this busy and idle time, in nanoseconds."""
+    gpu = hopper()
+    observed_ns = busy_ns + sum(stalls.values())
+    totals = replace(gpu.totals, observed_ns=observed_ns, busy_ns=busy_ns, stall_ns=stalls)
+    return replace(gpu, totals=totals)
+
+
+def _watched(now: SamplerState) -> History:
+    history = History(60, STEPS * STEP_SECONDS)
+    for step in range(STEPS + 1):
+        history.add(STEP_SECONDS * step, _scaled(moment_of(now), step / STEPS))
+    return history
+
+
+def _scaled(moment: Moment, factor: float) -> Moment:
+    """The moment with this share of its GPUs' counters."""
+    return moment._replace(gpus={key: _part(one, factor) for key, one in moment.gpus.items()})
+
+
+def _part(now: GpuTime, factor: float) -> GpuTime:
     stalls = {name: value * factor for name, value in now.stalls.items()}
     sm_active = None if now.sm_active is None else now.sm_active * factor
-    return replace(
-        gpu, counters=GpuTime(now.observed * factor, now.busy * factor, stalls, sm_active)
-    )
+    return GpuTime(now.observed * factor, now.busy * factor, stalls, sm_active)

@@ -11,10 +11,10 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.nodeview.model import DASH
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.top.lines import table, write
-from gpu_bottleneck_exporter.top.refresh import Latest, Refresher
+from gpu_bottleneck_exporter.top.lines import documents, table, write
+from gpu_bottleneck_exporter.top.refresh import Refresher
 from gpu_bottleneck_exporter.top.source import Local
-from support.nodes import reading, view
+from support.nodes import node, with_gpu
 from support.states import ampere, hopper, state
 
 
@@ -25,10 +25,10 @@ def late() -> Driver:
 
 def test_a_line_has_the_prescription_below_its_title() -> None:
     """The titles come once, whatever is prescribed later."""
-    healthy, idle = (view(reading(state(gpu))) for gpu in (ampere(), hopper()))
+    healthy, idle = (node(state(gpu)) for gpu in (ampere(), hopper()))
     said: list[str] = []
-    table(said.append, Latest("", 15), healthy, first=True)
-    table(said.append, Latest("", 15), idle, first=False)
+    table(said.append, "", healthy, first=True)
+    table(said.append, "", idle, first=False)
     heading, without, having = said
     at, end = heading.index("PRESCRIPTION"), heading.index("WAITS")
     assert without[at:end].strip() == DASH
@@ -36,8 +36,19 @@ def test_a_line_has_the_prescription_below_its_title() -> None:
     assert having[end:].startswith("unknown 7%, asleep 6%")
 
 
+def test_hostile_names_cannot_steer_the_terminal() -> None:
+    evil = "\x1b[2J\r\u202eevil"
+    shown = with_gpu(
+        node(state(hopper())), uuid=evil, verdict=evil, stall_ratios={evil: 0.3}, name=evil
+    )
+    said: list[str] = []
+    table(said.append, evil, shown, first=True)
+    documents(said.append, evil, shown, True)  # noqa: FBT003 - see Show
+    assert all(line.isprintable() for line in said)
+
+
 def test_a_driver_that_opens_slowly_is_waited_for() -> None:
-    source = Local(Settings(), late)
+    source = Local(Settings(), late, 0.1)
     said: list[str] = []
     show = partial(table, said.append)
     try:

@@ -5,33 +5,40 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, document
 from gpu_bottleneck_exporter.top.refresh import Refresher
 from gpu_bottleneck_exporter.top.source import Remote
 from support.beside import Reply, Request, answering
 from support.certificates import Authority
 from support.daemon import free_port
+from support.nodes import node
+from support.states import mixed_state
 
-GOOD = b'gpu_exporter_build_info{version="9"} 1\n'
-
-
+GOOD = dumps(document(replace(node(mixed_state()), version="9"))).encode()
 PAIR = base64.b64encode(b"alice:p:w@d").decode()
 PAGES = {
-    "/metrics": Reply(GOOD),
+    "": Reply(GOOD),
+    "/proxied": Reply(GOOD),
     "/html": Reply(b"<!DOCTYPE html><title>x</title>{"),
-    "/other": Reply(b"node_load1 1\n"),
-    "/away": Reply(status=302, headers={"Location": "/metrics"}),
+    "/other": Reply(b'{"gpus": 4}'),
+    "/metrics": Reply(b"node_load1 1\n"),
+    "/away": Reply(status=302, headers={"Location": NODE_PATH}),
+    "/long": Reply(b"[" + MOST_BYTES * b" " + b"]"),
 }
 
 
 def answers(request: Request) -> Reply:
-    if request.path == "/secret":
+    prefix = request.path.removesuffix(NODE_PATH)
+    if prefix == "/secret":
         return Reply(GOOD, 200 if request.headers["Authorization"] == f"Basic {PAIR}" else 401)
-    return PAGES.get(request.path, Reply(status=404))
+    return PAGES.get(prefix, Reply(status=404))
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +47,22 @@ def port() -> Iterator[int]:
         yield found
 
 
-@pytest.mark.parametrize("path", ["", "/metrics"])
-def test_the_path_may_be_left_out(port: int, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["", "/", "/metrics", NODE_PATH, f"{NODE_PATH}/", "/proxied", "/proxied/metrics"]
+)
+def test_the_path_may_be_left_out_or_that_of_the_metrics(port: int, path: str) -> None:
     assert Remote(f"http://127.0.0.1:{port}{path}").read().version == "9"
+
+
+def test_all_that_is_known_there_is_known_here(port: int) -> None:
+    assert Remote(f"http://127.0.0.1:{port}").read().gpus == node(mixed_state()).gpus
 
 
 def test_a_password_in_the_address_is_sent_and_not_shown(port: int) -> None:
     source = Remote(f"http://alice:p%3Aw%40d@127.0.0.1:{port}/secret")
     assert source.read().version == "9"
     assert source.name == f"127.0.0.1:{port}"
-    with pytest.raises(ExporterError, match=r"secret answers 401") as raised:
+    with pytest.raises(ExporterError, match=r"secret/api/v1/node answers 401") as raised:
         Remote(f"http://alice:wrong@127.0.0.1:{port}/secret").read()
     assert "wrong" not in f"{raised.value}"
 
@@ -57,15 +70,17 @@ def test_a_password_in_the_address_is_sent_and_not_shown(port: int) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/html", "does not serve metrics"),
-        ("/other", "serves no metrics of this exporter"),
+        ("/html", "serves no node of this exporter"),
+        ("/other", "serves no node of this exporter"),
         ("/away", "answers 302"),
-        ("/missing", "answers 404"),
+        ("/missing", "answers 404 Not Found: no exporter, or an older one"),
+        ("/long", "answers with more than 16 MiB"),
     ],
 )
 def test_answers_that_do_not_help(port: int, path: str, said: str) -> None:
-    with pytest.raises(ExporterError, match=said):
+    with pytest.raises(ExporterError, match=said) as raised:
         Remote(f"http://127.0.0.1:{port}{path}").read()
+    assert "\n" not in f"{raised.value}"
 
 
 def test_nobody_listens() -> None:
@@ -101,10 +116,10 @@ def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -
     class Gone(Remote):
         broken = False
 
-        def _text(self) -> str:
+        def _body(self) -> bytes:
             if self.broken:
                 raise ExporterError("it is gone")
-            return super()._text()
+            return super()._body()
 
     source = Gone(f"http://127.0.0.1:{port}")
     feed = Refresher(source, 1)
@@ -112,10 +127,10 @@ def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -
     source.broken = True
     latest = feed.read()
     assert latest.error == "it is gone"
-    assert latest.view is not None
+    assert latest.node is not None
     since = latest.error_since
     feed._read_at -= 60
     latest = feed.read()
-    assert (latest.view, latest.error_since) == (None, since)
+    assert (latest.node, latest.error_since) == (None, since)
     source.broken = False
     assert feed.read().error is None

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.nodeview.model import Key, NodeView, Reading
-from gpu_bottleneck_exporter.nodeview.outlook import Change, LastChange
+from gpu_bottleneck_exporter.nodeview.model import Change, Key, LastChange, Node
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top.keys import (
     DOWN,
@@ -36,23 +35,27 @@ from gpu_bottleneck_exporter.top.spans import (
     plain,
 )
 from gpu_bottleneck_exporter.top.terminal import nearest
-from support.nodes import reading, view
-from support.states import HOPPER, ampere, hopper, mixed_state, state
+from support.nodes import changed, node, waiting, with_gpu
+from support.states import HOPPER, NO_DRIVER, ampere, hopper, mixed_state, state
 
 SIZES = [(80, 24), (200, 50), (100, 12), (40, 10), (20, 6), (1, 1)]
 
 
-def latest(shown: NodeView | None, error: str | None = None) -> Latest:
-    return Latest("node7:10170", 15, shown, error)
+def latest(shown: Node | None, error: str | None = None) -> Latest:
+    return Latest("node7:10170", shown, error)
 
 
-def crowded(count: int) -> NodeView:
-    now = reading(state(hopper()))
+def crowded(count: int) -> Node:
+    now = node(state(hopper()))
     gpus = (
-        replace(now.gpus[0], key=Key(f"{n}", f"u{n}"), power_watts=float(100 - n))
+        replace(now.gpus[0], gpu=f"{n}", uuid=f"u{n}", power_watts=float(100 - n))
         for n in range(count)
     )
-    return view(replace(now, gpus=tuple(gpus)))
+    return replace(now, gpus=tuple(gpus))
+
+
+def without_gpus(status: str | None = None, remedy: str | None = None) -> Node:
+    return replace(node(NO_DRIVER), driver_status=status, driver_remedy=remedy)
 
 
 def screen(
@@ -67,7 +70,7 @@ def rows(lines: Sequence[str]) -> list[str]:
     return [line.split()[0] for line in lines[4:] if line[:1].isdigit()]
 
 
-def after(keys: Sequence[str], shown: NodeView) -> Choice:
+def after(keys: Sequence[str], shown: Node) -> Choice:
     choice = Choice()
     for key in keys:
         choice = pressed(choice, key, shown)
@@ -78,10 +81,10 @@ def after(keys: Sequence[str], shown: NodeView) -> Choice:
 @pytest.mark.parametrize("choice", [Choice(), Choice(help=True), Choice(details=False)])
 @pytest.mark.parametrize(
     "shown",
-    [None, view(Reading(status="no driver")), view(reading(mixed_state())), crowded(60)],
+    [None, without_gpus("no driver"), node(mixed_state()), crowded(60)],
     ids=["nothing", "no gpu", "mixed", "crowded"],
 )
-def test_every_screen_fits(shown: NodeView | None, choice: Choice, size: tuple[int, int]) -> None:
+def test_every_screen_fits(shown: Node | None, choice: Choice, size: tuple[int, int]) -> None:
     width, height = size
     lines = screen(latest(shown, "cannot read " + "x" * 300), choice, size)
     assert len(lines) == height
@@ -90,16 +93,16 @@ def test_every_screen_fits(shown: NodeView | None, choice: Choice, size: tuple[i
 
 
 def test_without_a_gpu_the_remedy_is_that_of_the_reason() -> None:
-    none = Reading(status="nvmlInit: DRIVER_NOT_LOADED (9)", remedy="load the kernel module")
-    text = " ".join(" ".join(screen(latest(view(none)))).split())
+    none = without_gpus("nvmlInit: DRIVER_NOT_LOADED (9)", "load the kernel module")
+    text = " ".join(" ".join(screen(latest(none))).split())
     assert "No GPU to show: nvmlInit: DRIVER_NOT_LOADED (9). To fix it: load the" in text
     assert "install NVIDIA's driver" not in text
-    elsewhere = " ".join(" ".join(screen(latest(view(Reading())))).split())
+    elsewhere = " ".join(" ".join(screen(latest(without_gpus()))).split())
     assert "Run gpu-bottleneck-exporter check there to see why." in elsewhere
 
 
 def test_a_row_for_each_gpu_at_80_columns() -> None:
-    lines = screen(latest(view(reading(mixed_state()))))
+    lines = screen(latest(node(mixed_state())))
     assert "5 GPUs: 4 waiting, 1 down" in lines[0]
     head = "GPU* busy and waiting BUSY WATTS °C GiB SM LIKELY CAUSE"
     assert " ".join(lines[3].split()) == head
@@ -110,7 +113,7 @@ def test_a_row_for_each_gpu_at_80_columns() -> None:
 
 
 def test_wide_terminals_show_more() -> None:
-    lines = screen(latest(view(reading(mixed_state()))), size=(230, 50))
+    lines = screen(latest(node(mixed_state())), size=(230, 50))
     assert lines[3].split()[-3:] == ["PRESCRIPTION", "OWNER", "MODEL"]
     assert "num_workers 2 → 6: 93 %  " in lines[4]
     assert "research/train-7f9c/trainer" in lines[4]
@@ -119,49 +122,46 @@ def test_wide_terminals_show_more() -> None:
 
 
 def test_the_selected_gpu_is_told_in_full() -> None:
-    shown = view(reading(mixed_state()))
+    shown = node(mixed_state())
     text = "\n".join(screen(latest(shown), after([DOWN, DOWN, DOWN, DOWN], shown), (100, 40)))
     assert "GPU 3  NVIDIA A100-SXM4-80GB" in text
-    assert "XID 79 (1)" not in text  # what is said of a GPU that is down is that it is
+    assert "XID 79 (1)" in text
+    assert "held by" not in text
     assert "try first    look for the driver's errors" in text
-    gone = replace(shown.gpus[4], now=replace(shown.gpus[4].now, down_remedy="look at its fan"))
+    gone = changed(shown.gpus[4], remedy="look at its fan")
     text = "\n".join(screen(latest(replace(shown, gpus=(gone,))), size=(100, 40)))
     assert "try first    look at its fan" in text
     text = "\n".join(screen(latest(shown), size=(100, 40)))
-    assert "waits for    unknown" in text
+    assert "likely cause unknown for 4 min:" in text
     assert "runbook      GpuUnexplainedLowUtilization.md" in text
     assert "clocks held down: power_cap" in text
 
 
 def test_the_table_has_prescriptions_from_110_columns_on_while_there_are_any() -> None:
-    def heading(shown: NodeView, width: int) -> str:
+    def heading(shown: Node, width: int) -> str:
         return screen(latest(shown), size=(width, 24))[3]
 
-    prescribed, healthy = crowded(2), view(reading(state(ampere())))
+    prescribed, healthy = crowded(2), node(state(ampere()))
     assert "PRESCRIPTION" not in heading(prescribed, 109)
     assert "PRESCRIPTION" in heading(prescribed, 110)
     assert "PRESCRIPTION" not in heading(healthy, 230)
 
 
 def test_the_details_have_prescription_and_last_change() -> None:
-    shown = view(reading(mixed_state()))
+    shown = node(mixed_state())
     told = "\n".join(screen(latest(shown), size=(140, 40)))
     assert "  prescription num_workers 2 → 6: busy 44 % → 93 % (88–95); uses 4 of 7" in told  # noqa: RUF001
     assert "  last change  num_workers 1 → 2: predicted 46 % (42–50), now 44 %" in told  # noqa: RUF001
     told = "\n".join(screen(latest(shown), after([DOWN], shown), (140, 40)))
     assert "  prescription none: several causes share the idle time, and none of them leads" in told
     told = "\n".join(screen(latest(shown), after([DOWN] * 3, shown), (140, 40)))
-    assert "waits for" in told
+    assert "likely cause" in told
     assert "prescription" not in told
     assert "last change" not in told
 
 
 def test_a_gpu_that_is_kept_busy_has_the_last_change_only() -> None:
-    now = reading(state(hopper()))
-    counters = now.gpus[0].counters
-    assert counters is not None
-    busy = replace(counters, busy=counters.observed, stalls={})
-    shown = view(replace(now, gpus=(replace(now.gpus[0], counters=busy),)))
+    shown = node(state(waiting({}, busy_ns=10_000_000_000)))
     told = "\n".join(screen(latest(shown), size=(140, 40)))
     assert "verdict      kept busy" in told
     assert "prescription" not in told
@@ -184,9 +184,9 @@ def test_keys_sort_turn_round_and_select() -> None:
 
 
 def test_what_is_not_known_sorts_last() -> None:
-    shown = view(reading(mixed_state()))
+    shown = node(mixed_state())
     for keys in (["w"], ["w", "r"]):
-        last = [gpu.now.power_watts for gpu in ordered(after(keys, shown), shown)][-2:]
+        last = [gpu.power_watts for gpu in ordered(after(keys, shown), shown)][-2:]
         assert last == [None, None]
 
 
@@ -205,7 +205,7 @@ def test_keys_for_long_lists() -> None:
     assert after([PAGE_DOWN, PAGE_DOWN, PAGE_UP], shown).selected == Key("10", "u10")
     assert after([END, PAGE_DOWN], shown).selected == Key("59", "u59")
     assert pressed(Choice(), PAGE_DOWN, shown, page=7).selected == Key("7", "u7")
-    assert after([PAGE_DOWN], view(Reading(status="none"))).selected is None
+    assert after([PAGE_DOWN], without_gpus("none")).selected is None
 
 
 @pytest.mark.parametrize("details", [True, False])
@@ -254,20 +254,18 @@ def test_help_that_is_cut_says_so() -> None:
 
 @pytest.mark.parametrize("glyphs", [IN_COLOUR, WITHOUT_COLOUR, IN_ASCII])
 def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
-    shares = crowded(1).gpus[0].shares
-    assert shares is not None
+    parts = crowded(1).gpus[0].parts
     for width in (10, 37, 100):
-        line = bar(shares, width, glyphs)
+        line = bar(parts, width, glyphs)
         assert cells(plain(line)) == width
         assert next(len(s.text) for s in line if s.style == "busy") == pytest.approx(
             0.62 * width, abs=1
         )
-    assert plain(bar(None, 5, glyphs)) == "     "
+    assert plain(bar({}, 5, glyphs)) == "     "
 
 
 def test_without_colour_the_cause_can_be_told_from_busy() -> None:
-    shares = crowded(1).gpus[0].shares
-    text = plain(bar(shares, 40, WITHOUT_COLOUR))
+    text = plain(bar(crowded(1).gpus[0].parts, 40, WITHOUT_COLOUR))
     assert len(set(text.strip())) == 3
 
 
@@ -279,20 +277,25 @@ def test_an_error_is_shown_and_said_since_when() -> None:
 
 def test_hostile_names_cannot_steer_the_terminal() -> None:
     evil = "\x1b[2J\r\n\u202eevil\x07"
-    now = reading(state(hopper(), ampere()))
-    gpus = tuple(
-        replace(
-            gpu,
-            name=evil,
-            owners=({"user": evil},),
-            key=gpu.key._replace(uuid=evil),
-            trouble=(evil,),
-            prescription=Change(evil, 1, 2, 0.9, then=evil),
-            last_change=LastChange(evil, 0.9, 0.8),
-        )
-        for gpu in now.gpus
+    found = with_gpu(
+        node(state(hopper())),
+        uuid=evil,
+        name=evil,
+        verdict=evil,
+        cause=evil,
+        meaning=evil,
+        remedy=evil,
+        runbook=evil,
+        evidence=(evil,),
+        stall_ratios={evil: 0.3},
+        owners=({"user": evil},),
+        trouble=(evil,),
+        prescription=Change(text=evil, knob=evil, current_value=1, value=2, busy_ratio=0.9),
+        last_change=LastChange(
+            text=evil, knob=evil, predicted_busy_ratio=0.9, busy_ratio=0.8, error_ratio=-0.1
+        ),
     )
-    shown = latest(view(replace(now, gpus=gpus, status=evil)), evil)
+    shown = latest(replace(found, driver_status=evil), evil)
     for line in screen(shown, size=(200, 40)):
         assert line.isprintable()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -23,15 +24,16 @@ ROW = re.compile(r"^(\d) .*\d%")
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("demo"), "demo", *ANY_PORT) as server:
-        until(lambda: "gpu_stall_seconds_total" in server.get()[1], "counters")
+        until(lambda: server.get("/")[1].count('class="bar"') == 4, "four bars")
         yield server
 
 
 @pytest.fixture(scope="module")
 def many() -> Iterator[str]:
     """An exporter with thirty GPUs."""
-    gpus = "".join(f'gpu_up{{gpu="{index}",uuid="u{index}"}} 1\n' for index in range(30))
-    body = f'gpu_exporter_build_info{{version="9"}} 1\n{gpus}'.encode()
+    gpus = [{"gpu": f"{index}", "uuid": f"u{index}", "up": True} for index in range(30)]
+    found = {"time_seconds": 0, "window_seconds": 60, "version": "9", "gpus": gpus}
+    body = json.dumps(found).encode()
     with answering(lambda _: Reply(body)) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -85,9 +87,9 @@ def test_keys_and_other_sizes(demo: Server) -> None:
         screen.wait_for(lambda lines: falling(watts(lines)[::-1]), "the reverse order")
         screen.press("rgj")
         screen.wait_for(lambda lines: any(x.startswith("GPU 1 ") for x in lines), "details")
-        details = {"waits for", "try first", "busy", "held by", "figures"}
+        details = {"likely cause", "try first", "busy", "held by", "figures"}
         screen.wait_for(
-            lambda lines: details <= {line[:13].strip() for line in lines[9:-1]}, f"{details}"
+            lambda lines: details <= {line[:15].strip() for line in lines[9:-1]}, f"{details}"
         )
         screen.press("?")
         screen.wait_for(lambda lines: any("reverse the order" in x for x in lines), "help")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.web import watch
+from gpu_bottleneck_exporter.web import reload
+from gpu_bottleneck_exporter.web.connection import Limits
 from gpu_bottleneck_exporter.web.listen import bind
-from gpu_bottleneck_exporter.web.protocol import ClientLimits
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import WebServer
 from support.waiting import PATIENCE_SECONDS, until
@@ -30,6 +28,7 @@ class Page:
     def __init__(self) -> None:
         self.body = b"up 1\n" * 2000
         self.page = "<!DOCTYPE html><title>größer</title>".encode()
+        self.document = b'{"gpus": []}\n'
         self.alive = (True, "All is well.")
         self.fit = (True, "There is data.")
         self.failure: Exception | None = None
@@ -51,6 +50,11 @@ class Page:
             raise self.failure
         return self.page
 
+    def node(self) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return self.document
+
     def healthy(self) -> tuple[bool, str]:
         if self.failure is not None:
             raise self.failure
@@ -71,41 +75,20 @@ class Reply:
 
 @dataclass
 class Running:
-    """A server in a thread of its own, whose clock can be put forward."""
+    """A server in a thread of its own."""
 
     server: WebServer
     sockets: list[socket.socket]
     port: int
     clients: list[socket.socket] = field(default_factory=list)
-    ahead_seconds: float = 0.0
-    _loop: asyncio.AbstractEventLoop | None = None
 
     def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self.thread = threading.Thread(target=self.server.serve)
         self.thread.start()
 
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        setattr(loop, "time", lambda: time.monotonic() + self.ahead_seconds)  # noqa: B010 - a method
-        self._loop = loop
-        await self.server.serve()
-
-    def later(self, seconds: float) -> None:
-        """Have this time pass for the server; what it limits then ends, however slow we are."""
-        loop = until(lambda: self._loop, "the server's loop")
-        loop.call_soon_threadsafe(self._put_forward, seconds)
-
-    def _put_forward(self, seconds: float) -> None:
-        self.ahead_seconds += seconds
-
-    @property
-    def owed(self) -> int:
-        """How many requests have come whose answers are being made."""
-        return sum(arrival.owed for arrival in list(self.server._arrivals.open))
-
-    def connect(self, first: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+    def connect(self, first: bytes = b"") -> socket.socket:
         """A raw connection that has sent `first`; the fixture closes it."""
-        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS, (source, 0))
+        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
         self.clients.append(client)
         client.sendall(first)
         return client
@@ -153,9 +136,9 @@ def drain_fixture() -> Callable[[socket.socket], bytes]:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For files that do not hang; a busy machine may take longer than an exporter waits."""
-    monkeypatch.setattr(watch, "PATIENCE_SECONDS", PATIENCE_SECONDS)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed files are noticed at once."""
+    monkeypatch.setattr(reload, "CHECK_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -170,11 +153,14 @@ def serve(page: Page) -> Iterator[Serve]:
     started: list[Running] = []
 
     def start(
-        telemetry_path: str = "/metrics", web_config: Path | None = None, **limits: float
+        telemetry_path: str = "/metrics",
+        web_config: Path | None = None,
+        patience: float = PATIENCE_SECONDS,
+        **limits: float,
     ) -> Running:
-        file = WebConfigFile(web_config) if web_config else None
+        file = WebConfigFile(web_config, patience) if web_config else None
         sockets = bind("127.0.0.1:0")
-        within = ClientLimits(**limits)  # type: ignore[arg-type]
+        within = Limits(**limits)  # type: ignore[arg-type]
         server = WebServer(page, sockets, telemetry_path, limits=within, web_config=file)
         started.append(Running(server, sockets, sockets[0].getsockname()[1]))
         return started[-1]
@@ -188,6 +174,6 @@ def serve(page: Page) -> Iterator[Serve]:
             for client in running.clients:
                 client.close()
     for running in started:
-        assert running.server.connections == 0
+        until(lambda: running.server.connections == 0, "the end of its connections")  # noqa: B023
         assert [sock.fileno() for sock in running.sockets] == [-1] * len(running.sockets)
     until(lambda: set(threading.enumerate()) <= threads_before, "the end of its threads")

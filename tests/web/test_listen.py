@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import socket
@@ -119,23 +118,10 @@ def test_a_socket_takes_connections_at_once(address: str) -> None:
 
 
 def test_connections_send_at_once() -> None:
-    async def nodelay(sock: socket.socket) -> int:
-        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def client_connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            of_it = writer.get_extra_info("socket")
-            accepted.set_result(of_it.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-            writer.close()
-
-        server = await asyncio.start_server(client_connected, sock=sock)
-        with socket.create_connection(("127.0.0.1", sock.getsockname()[1]), PATIENCE_SECONDS):
-            found = await accepted
-        server.close()
-        await server.wait_closed()
-        return found
-
-    with bound("127.0.0.1:0") as sockets:
-        assert asyncio.run(nodelay(sockets[0])) != 0
+    with bound("127.0.0.1:0") as (listening,), socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 @needs_ipv6
@@ -195,25 +181,6 @@ def test_a_name_goes_without_the_addresses_that_are_missing(
     without_ipv6(monkeypatch)
     with bound("localhost:0") as sockets:
         assert [sock.family for sock in sockets] == [socket.AF_INET]
-
-
-@needs_ipv6
-def test_a_port_that_another_has_at_the_second_address_is_not_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real, tried = listen._open, list[int]()
-
-    def open_what_is_taken(family: socket.AddressFamily, place: tuple[Any, ...]) -> socket.socket:
-        tried.append(place[1])
-        return real(family, (place[0], place[1] or (port if len(tried) == 1 else 0), *place[2:]))
-
-    port = free_port()
-    with bound(f"127.0.0.1:{port}"):
-        two_addresses(monkeypatch)
-        monkeypatch.setattr(listen, "_open", open_what_is_taken)
-        with bound("localhost:0") as sockets:
-            assert len({port, *(sock.getsockname()[1] for sock in sockets)}) == 2
-    assert tried[:3] == [0, port, 0]
 
 
 @needs_ipv6

@@ -6,18 +6,21 @@ import base64
 import concurrent.futures
 import json
 import logging
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bcrypt
+import psutil
 import pytest
 
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from gpu_bottleneck_exporter.web.users import Check, Queue, credentials
-from support.command import run
-from support.waiting import PATIENCE_SECONDS
+from gpu_bottleneck_exporter.web.users import credentials
+from support.command import ANY_PORT, run, serving
+from support.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from .conftest import Page, Reply, Serve
@@ -81,7 +84,7 @@ def assert_challenged(reply: Reply) -> None:
     assert b"right" not in reply.body
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/-/healthy", "/-/ready"])
 def test_every_page_asks_for_a_user(serve: Serve, file: Path, path: str) -> None:
     running = serve(web_config=file)
     assert_challenged(running.get(path))
@@ -266,82 +269,68 @@ def test_new_clients_come_in_beside_many_wrong_passwords(
     assert asked == [200] * len(names)
 
 
-@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
-def test_a_newcomer_is_next_whoever_waits(
-    serve: Serve, file: Path, checks: Checks, eventually: Eventually, source: str
-) -> None:
-    running = serve(web_config=file)
-    checks.gate.clear()
-    waiting = [running.connect(request("alice", f"wrong {n}"), source) for n in range(40)]
-    eventually(lambda: running.server.connections == 40)
-    assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
-    for _ in range(3):  # round trips, in which the others come to wait
-        assert running.get("/metrics").status == 401
-    newcomer = running.connect(request("alice", "right"))
-    for _ in range(3):
-        assert running.get("/metrics").status == 401
-    checks.gate.set()
-    assert newcomer.recv(12) == b"HTTP/1.1 200"
-    assert [client.recv(12) for client in waiting] == [b"HTTP/1.1 401"] * 40
-    assert checks.passwords.index(b"right") <= 3
-
-
-def test_the_same_password_is_checked_once_for_all_who_wait(
+def test_first_come_first_served(
     serve: Serve, file: Path, checks: Checks, eventually: Eventually
 ) -> None:
     running = serve(web_config=file)
     checks.gate.clear()
-    first = running.connect(request("alice", "first"))
-    assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
-    same = [running.connect(request("alice", "wrong")) for _ in range(30)]
-    eventually(lambda: running.server.connections == 31)
-    for _ in range(3):
-        assert running.get("/metrics").status == 401
+    clients = []
+    for number in range(5):
+        clients.append(running.connect(request("alice", f"wrong {number}")))
+        eventually(lambda: len(running.server._site.logins._queue) == len(clients))
     checks.gate.set()
-    assert [client.recv(12) for client in [first, *same]] == [b"HTTP/1.1 401"] * 31
-    assert checks.passwords == [b"first", b"wrong"]
+    assert [client.recv(12) for client in clients] == [b"HTTP/1.1 401"] * 5
+    assert checks.passwords == [b"wrong %d" % number for number in range(5)]
 
 
-def test_addresses_take_turns_and_nobody_waits_for_ever() -> None:
-    queue = Queue()
-    for address, marks in (("a", "123456789"), ("b", "x")):
-        for mark in marks:
-            queue.put(Check(address, mark.encode(), bool))
-    taken = [check.mark.decode() for check in iter(queue.take, None)]
-    assert "".join(taken) == "9x18237456"
-
-
-def test_who_went_away_no_longer_waits(
+def test_who_made_way_no_longer_waits(
     serve: Serve, file: Path, checks: Checks, eventually: Eventually
 ) -> None:
-    running = serve(web_config=file)
+    running = serve(web_config=file, connections=5, stay=0)
     checks.gate.clear()
-    first = running.connect(request("alice", "wrong"))
-    assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
-    leaving = [running.connect(request("alice", f"wrong {n}")) for n in range(10)]
-    guard = running.server._guard
-    assert guard is not None
-    queued = guard._logins._queue._checks
-    eventually(lambda: sum(map(len, list(queued.values()))) == 10)
-    for client in leaving:
-        client.close()
-    eventually(lambda: running.server.connections == 1)
-    eventually(lambda: not queued)
+    for number in range(5):
+        running.connect(request("alice", f"wrong {number}"))
+        eventually(lambda: len(running.server._site.logins._queue) == number + 1)  # noqa: B023
+    last = [running.connect(request("alice", "right")) for _ in range(5)]
+    eventually(lambda: len(running.server._site.logins._queue) == 6)  # one of the first is checked
     checks.gate.set()
-    assert first.recv(12) == b"HTTP/1.1 401"
-    assert running.get("/metrics", headers=basic("alice", "right")).status == 200
-    assert len(checks.costs) == 2
+    assert [client.recv(12) for client in last] == [b"HTTP/1.1 200"] * 5
+    assert checks.passwords[:2] == [b"wrong 0", b"right"]
+
+
+def test_a_password_that_is_being_checked_does_not_delay_the_end(tmp_path: Path) -> None:
+    # A hash of this cost takes seconds; it need not be anybody's.
+    slow = hashed("right").replace("$04$", "$16$")
+    write(tmp_path / "web.yml", {"alice": slow})
+    with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", "web.yml") as server:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+            client.sendall(request("alice", "wrong"))
+            until(lambda: _burns(server.process.pid), "the check")
+            began = time.monotonic()
+            assert server.terminate() == 0
+            assert time.monotonic() - began < 2
+        assert "Traceback" not in server.said
+
+
+def _burns(pid: int) -> bool:
+    """Whether the process takes half a second of CPU time in a second."""
+    process = psutil.Process(pid)
+    before = sum(process.cpu_times()[:2])
+    time.sleep(1)
+    return sum(process.cpu_times()[:2]) - before > 0.5
 
 
 def test_users_change_without_a_restart(serve: Serve, file: Path) -> None:
     running = serve(web_config=file)
     assert running.get("/metrics", headers=basic("alice", "right")).status == 200
     write(file, {"alice": hashed("new"), "bob": hashed("right")})
-    assert running.get("/metrics", headers=basic("alice", "right")).status == 401
+    until(
+        lambda: running.get("/metrics", headers=basic("alice", "right")).status == 401, "the change"
+    )
     assert running.get("/metrics", headers=basic("alice", "new")).status == 200
     assert running.get("/metrics", headers=basic("bob", "right")).status == 200
     write(file, {})
-    assert running.get("/metrics").status == 200
+    until(lambda: running.get("/metrics").status == 200, "the change")
 
 
 def test_neither_hashes_nor_passwords_show_anywhere(

@@ -283,7 +283,7 @@ def test_all_keys_at_once(site: Path) -> None:
         path.write_text(text)
         active = WebConfigFile(path).active
         assert active.config.summary == "TLS with client certificates, 2 users"
-        assert active.config.headers == ((b"x-content-type-options", b"nosniff"),)
+        assert active.config.headers == {"X-Content-Type-Options": "nosniff"}
 
 
 KEYS = st.sampled_from(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.web import watch
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Authority, ask, client
 from support.command import ANY_PORT, run, serving
@@ -99,6 +98,7 @@ def test_a_fifo_in_place_of_a_file_leaves_the_last_good_one_in_force(
     replaced = {"cert_file": "server.pem", "key_file": "server.key"}.get(part, part)
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "fifo").replace(tmp_path / replaced)
+    until(lambda: errors(caplog), "an error")
     assert [ask(running.port, trusting) for _ in range(3)] == [200] * 3
     (said,) = errors(caplog)
     assert said.startswith("The last good web configuration stays in force: ")
@@ -110,36 +110,29 @@ def test_a_mount_that_hangs_stops_nobody(
     serve: Serve,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     part: str,
 ) -> None:
-    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 1.0)
     mount = tmp_path / "mount"
     mount.mkdir()
-    running = serve(web_config=configure(tmp_path))
+    running = serve(web_config=configure(tmp_path), patience=0.5)
     trusting = client(tmp_path / "ca.pem")
     replaced = {"cert_file": "server.pem"}.get(part, part)
     (tmp_path / "link").symlink_to("mount/file")
     with hanging(mount) as end:
         (tmp_path / "link").replace(tmp_path / replaced)
+        until(lambda: ask(running.port, trusting) == 200 and errors(caplog), "an error")
         assert [ask(running.port, trusting) for _ in range(5)] == [200] * 5
         (said,) = errors(caplog)
         assert said.startswith("The last good web configuration stays in force: ")
         assert "file system hang" in said
         end()
-        until(
-            lambda: (
-                ask(running.port, trusting) == 200
-                and any("cannot be read" in error for error in errors(caplog)[1:])
-            ),
-            "an error",
-        )
+        until(lambda: any("cannot be read" in error for error in errors(caplog)[1:]), "an error")
+        assert ask(running.port, trusting) == 200
 
 
 def test_users_are_known_while_a_mount_hangs_and_the_server_can_stop(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 1.0)
     mount, file = tmp_path / "mount", tmp_path / "web.yml"
     mount.mkdir()
     file.write_text(json.dumps({"basic_auth_users": {"alice": hashed("right")}}))
@@ -147,6 +140,8 @@ def test_users_are_known_while_a_mount_hangs_and_the_server_can_stop(
     (tmp_path / "link").symlink_to("mount/file")
     with hanging(mount):
         (tmp_path / "link").replace(file)
+        watched = running.server._site.web_config
+        until(lambda: watched and watched._reading_since, "a check")
         for _ in range(3):
             assert running.get("/metrics", headers=basic("alice", "right")).status == 200
             assert running.get("/metrics", headers=basic("alice", "wrong")).status == 401

@@ -31,9 +31,14 @@ FAMILIES = (
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     memory = gpu.reading(Memory) or Memory()
     yield from optional("gpu_memory_total_bytes", memory.total_bytes)
-    used = _processes_bytes(gpu) if memory.of_machine else memory.used_bytes
-    yield from optional("gpu_memory_used_bytes", used)
+    yield from optional("gpu_memory_used_bytes", used_bytes(gpu))
     yield from optional("gpu_memory_reserved_bytes", memory.reserved_bytes)
+
+
+def used_bytes(gpu: GpuSnapshot) -> int | None:
+    """Device memory in use; its processes' where it is the machine's."""
+    memory = gpu.reading(Memory) or Memory()
+    return _processes_bytes(gpu) if memory.of_machine else memory.used_bytes
 
 
 def _processes_bytes(gpu: GpuSnapshot) -> int | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpu_bottleneck_exporter.driver.readings import Processes
-from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector, Sample, gauge
+from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector, Sample, gauge, optional
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 FAMILIES = (
@@ -19,8 +19,7 @@ FAMILIES = (
 
 def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     reading = gpu.reading(Processes)
-    if reading is not None and (reading.processes or not reading.others_hidden):
-        yield Sample("gpu_processes", float(len(reading.processes)))
+    yield from optional("gpu_processes", reading.count if reading else None)
 
 
 COLLECTOR = Collector("processes", FAMILIES, _samples, lambda device: device.processes(), SLOWLY)

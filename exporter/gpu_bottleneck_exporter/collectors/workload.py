@@ -8,6 +8,18 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import joined
 
+LABELS = (
+    "workload_namespace",
+    "workload_pod",
+    "workload_container",
+    "pod_uid",
+    "container_id",
+    "slurm_job_id",
+    "user",
+    "rendezvous",
+)
+"""In the order of the fields of an owner."""
+
 FAMILIES = (
     gauge(
         "gpu_workload_info",
@@ -22,28 +34,22 @@ FAMILIES = (
         "MASTER_ADDR and MASTER_PORT, the same on all GPUs of a distributed job. Labels that do "
         "not apply or are unknown are omitted. While a pod on the GPU has no names, containers "
         "without a process are omitted too: any of them may be this pod's.",
-        (
-            "workload_namespace",
-            "workload_pod",
-            "workload_container",
-            "pod_uid",
-            "container_id",
-            "slurm_job_id",
-            "user",
-            "rendezvous",
-        ),
+        LABELS,
     ),
 )
 
 
-def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
+def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
+    """The owners of a GPU, each once: texts in the order of `LABELS`, empty if unknown."""
     of_processes = gpu.feeding.owners if gpu.feeding is not None else ()
-    owners = joined(of_processes, gpu.assigned)
-    job = _job(owners)
-    # The fields of an owner are in the order of the labels.
-    known = (astuple(replace(owner, rendezvous=job)) for owner in owners)
-    for labels in dict.fromkeys(tuple(text or "" for text in texts) for texts in known):
-        yield Sample("gpu_workload_info", 1.0, labels)
+    found = joined(of_processes, gpu.assigned)
+    job = _job(found)
+    known = (astuple(replace(owner, rendezvous=job)) for owner in found)
+    return dict.fromkeys(tuple(text or "" for text in texts) for texts in known)
+
+
+def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
+    return (Sample("gpu_workload_info", 1.0, labels) for labels in owners(gpu))
 
 
 def _job(owners: Iterable[Owner]) -> str:

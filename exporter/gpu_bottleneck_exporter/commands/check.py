@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, WITH_GAPS, Gap, Report
-from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.jsontext import Document
+from gpu_bottleneck_exporter.nodeview.local import LocalNode
+from gpu_bottleneck_exporter.nodeview.model import Node
+from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
@@ -26,24 +29,26 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
     _wait(lambda: not sampler.state().kubelet.pending)
     state = sampler.state()
     remedies = sampler.down_remedies()
-    down = {i: (reason, remedies.get(i, DOWN)) for i, reason in sampler.down_reasons().items()}
-    status, remedy = sampler.status, sampler.remedy
+    down = {
+        i: (reason, remedies.get(i, about.DOWN)) for i, reason in sampler.down_reasons().items()
+    }
+    node = LocalNode(sampler).read()
     sampler.stop()
     if not state.gpus:
-        return none_found(status, remedy)
+        return none_found(node)
     gaps = tuple(_gaps(state, down, sampler.forbidden()))
     off = sorted(settings.without)
     lines = tuple(_lines(state, off, gaps))
-    fields = {"driver": _driver(state), **_found(state), "switched_off": off}
+    fields = {**document(node), "driver": _driver(state), "switched_off": off}
     incomplete = WITH_GAPS if any(gpu.up for gpu in state.gpus) else NO_GPU
     return Report(lines, incomplete if gaps else COMPLETE, fields, gaps)
 
 
-def none_found(status: str, remedy: str) -> Report:
+def none_found(node: Node) -> Report:
     """The report where there is no usable GPU, and how to fix it."""
-    gap = Gap("GPU metrics", f"none: {status}", remedy)
+    gap = Gap("GPU metrics", f"none: {node.driver_status}", node.driver_remedy or about.NO_GPU)
     lines = (f"GPU metrics     {gap.problem}", gap.lines[1])
-    return Report(lines, NO_GPU, {"driver": None, "gpus": []}, (gap,))
+    return Report(lines, NO_GPU, {**document(node), "driver": None}, (gap,))
 
 
 def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Sampler:
@@ -91,22 +96,6 @@ def _driver(state: SamplerState) -> Document:
         "simulated": state.about.simulated,
         "version": state.system.driver_version,
         "cuda_version": state.system.cuda_version,
-    }
-
-
-def _found(state: SamplerState) -> Document:
-    return {
-        "signals": dict(sorted(own.signals(state).items())),
-        "gpus": [
-            {
-                "gpu": str(gpu.identity.index),
-                "uuid": gpu.identity.uuid,
-                "name": gpu.identity.name,
-                "mig_profile": gpu.identity.mig_profile,
-                "up": gpu.up,
-            }
-            for gpu in state.gpus
-        ],
     }
 
 

@@ -1,11 +1,13 @@
-"""What the HTTP server serves: the exposition, the status page, and health."""
+"""What the HTTP server serves: the exposition, the status page, the node document, and health."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gpu_bottleneck_exporter.exposition.render import Exposition
-from gpu_bottleneck_exporter.nodeview.local import LocalNode, Recorder
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.local import LocalNode
+from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 
@@ -20,7 +22,7 @@ class ExporterContent:
         self._exposition = Exposition(sampler, collectors)
         self._telemetry_path = telemetry_path
         self._runbooks = runbooks
-        self.recorder = Recorder(LocalNode(sampler, collectors))
+        self.recorder = LocalNode(sampler)
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """One scrape."""
@@ -31,9 +33,17 @@ class ExporterContent:
         # Imported late: it takes a megabyte, and most exporters' pages are never opened.
         from gpu_bottleneck_exporter.web.status import status_page  # noqa: PLC0415
 
-        view = self.recorder.view()
-        page = status_page(view, telemetry_path=self._telemetry_path, runbooks=self._runbooks)
+        page = status_page(
+            self.recorder.read(),
+            self.recorder.trends(),
+            telemetry_path=self._telemetry_path,
+            runbooks=self._runbooks,
+        )
         return page.encode(errors="replace")
+
+    def node(self) -> bytes:
+        """The node document."""
+        return f"{dumps(document(self.recorder.read()))}\n".encode()
 
     def healthy(self) -> tuple[bool, str]:
         """Liveness: the sampler runs. A missing or hung driver is no reason for a restart."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -9,12 +10,10 @@ from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.commands.check import none_found, sampled
 from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, Report
 from gpu_bottleneck_exporter.driver.protocol import Driver
-from gpu_bottleneck_exporter.nodeview.advice import outcome, prescription
-from gpu_bottleneck_exporter.nodeview.document import diagnosis
-from gpu_bottleneck_exporter.nodeview.history import since
-from gpu_bottleneck_exporter.nodeview.local import counted
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, GpuReading, GpuView
-from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.nodeview.local import LocalNode
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
+from gpu_bottleneck_exporter.nodeview.text import explained
+from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.settings import Settings
 
 _BAR = 30
@@ -26,65 +25,53 @@ def diagnose(
     settings: Settings, open_driver: Callable[[], Driver], seconds: float, progress: Progress
 ) -> Report:
     """Watch for `seconds`; `progress` is told now and then how many seconds are left."""
-    sampler = sampled(settings, open_driver, ticks=_WARM_UP_TICKS)
-    before = counted(sampler.state())
-    if before.gpus:
-        _wait(seconds, progress)
-    now, sentence, remedy = counted(sampler.state()), sampler.status, sampler.remedy
+    node = watched(settings, open_driver, seconds, progress)
+    if not node.gpus:
+        return none_found(node)
+    lines = tuple(line for gpu in node.gpus for line in lines_of(gpu))
+    return Report(lines, COMPLETE if any(gpu.up for gpu in node.gpus) else NO_GPU, document(node))
+
+
+def watched(
+    settings: Settings,
+    open_driver: Callable[[], Driver],
+    seconds: float,
+    progress: Progress = lambda _: None,
+) -> Node:
+    """This machine after a few ticks and then `seconds`, which its shares cover."""
+    sampler = sampled(settings, open_driver, _WARM_UP_TICKS)
+    local = LocalNode(sampler, math.inf)
+    local.record()
+    end = time.monotonic() + (seconds if sampler.state().gpus else 0)
+    while (left := end - time.monotonic()) > 0:
+        progress(left)
+        time.sleep(min(left, 1.0))
+        local.record()  # a GPU that comes later is measured from there
+    node = local.read()
     sampler.stop()
-    if not now.gpus:
-        return none_found(sentence, remedy)
-    gpus = since(before, now)
-    lines = tuple(line for gpu in gpus for line in lines_of(gpu))
-    status = COMPLETE if any(gpu.now.up for gpu in gpus) else NO_GPU
-    return Report(lines, status, {"gpus": [diagnosis(gpu) for gpu in gpus]})
+    return node
 
 
-def lines_of(gpu: GpuView) -> Iterator[str]:
+def lines_of(gpu: Gpu) -> Iterator[str]:
     """What people are told of one GPU, and an empty line."""
-    now, shares = gpu.now, gpu.shares
-    mig = f" MIG {now.mig_profile}" if now.mig_profile else ""
-    yield f"GPU {now.key.gpu}{mig}  {now.name or 'unknown'}  {_workload(now)}"
-    if shares is None:
-        yield "  nothing was observed" if now.up else "  down"
-    else:
-        yield from (_line(*part) for part in ((KEPT_BUSY, shares.busy), *shares.named.items()))
-        yield from _verdict(gpu)
+    mig = f" MIG {gpu.mig_profile}" if gpu.mig_profile else ""
+    yield f"GPU {gpu.gpu}{mig}  {gpu.name or 'unknown'}  {_workload(gpu)}"
+    if gpu.busy_ratio is not None:
+        waits = named(gpu.stall_ratios or {})
+        yield from (_line(*part) for part in parts_of(gpu.busy_ratio, waits).items())
+    yield from (f"  {name:13} {text}" for name, text in explained(gpu))
     yield ""
 
 
-def _verdict(gpu: GpuView) -> Iterator[str]:
-    if gpu.cause is None:
-        known = gpu.shares and gpu.shares.verdict
-        yield f"  verdict       {'kept busy' if known else 'what it waits for is unknown'}"
-    else:
-        meaning, remedy = REMEDIES[gpu.cause]
-        yield f"  likely cause  {gpu.cause}: {meaning}"
-        yield f"  try first     {remedy}"
-    if (advice := prescription(gpu)) is not None:
-        yield f"  prescription  {advice}"
-    if gpu.now.last_change:
-        yield f"  last change   {outcome(gpu.now.last_change)}"
-    for number, seen in enumerate(gpu.now.evidence if gpu.cause else ()):
-        yield f"  {'' if number else 'seen':13} {seen}"
-
-
-def _workload(gpu: GpuReading) -> str:
-    if gpu.pids is None:
+def _workload(gpu: Gpu) -> str:
+    if gpu.holder_pids is None:
         return "(holders unknown)"
-    if gpu.pids:
-        return f"held by process {', '.join(map(str, gpu.pids))}"
+    if gpu.holder_pids:
+        return f"held by process {', '.join(map(str, gpu.holder_pids))}"
     # Processes of other PID namespaces are not told to us.
-    unseen = gpu.counters and gpu.counters.stalls.get(UNKNOWN)
+    unseen = (gpu.stall_ratios or {}).get(UNKNOWN)
     return "held by no process that can be seen" if unseen else "held by no process"
 
 
 def _line(name: str, part: float) -> str:
     return f"  {name:13} {'█' * round(part * _BAR):{_BAR}} {part:6.1%}"
-
-
-def _wait(seconds: float, progress: Progress) -> None:
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        progress(left)
-        time.sleep(min(left, 1.0))

@@ -6,13 +6,13 @@ no reason for a restart, which would cost the counters of all the others.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import socket
+import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_bottleneck_exporter.news import News
@@ -72,10 +72,10 @@ def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
     return int(microseconds) / 1e6
 
 
-@contextlib.asynccontextmanager
-async def reporting(
+@contextlib.contextmanager
+def reporting(
     sampler: Sampler, supervisor: Supervisor | None, ready_within_seconds: float
-) -> AsyncIterator[None]:
+) -> Iterator[None]:
     """Report the state of `sampler` to `supervisor`, if there is one, within the block.
 
     We are ready when the sampler is, but no later than `ready_within_seconds`: if the driver
@@ -84,22 +84,26 @@ async def reporting(
     if supervisor is None:
         yield
         return
-    task = asyncio.create_task(_report(sampler, supervisor, ready_within_seconds))
+    over = threading.Event()
+    arguments = (sampler, supervisor, ready_within_seconds, over)
+    thread = threading.Thread(target=_report, name="notify", args=arguments, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        over.set()
+        thread.join(_SEND_SECONDS)
 
 
-async def _report(sampler: Sampler, supervisor: Supervisor, ready_within_seconds: float) -> None:
-    """Runs in the event loop: if the loop hangs, the supervisor hears nothing and restarts us."""
+def _report(
+    sampler: Sampler, supervisor: Supervisor, ready_within_seconds: float, over: threading.Event
+) -> None:
     give_up = time.monotonic() + ready_within_seconds
-    while not sampler.ready and time.monotonic() < give_up:  # noqa: ASYNC110 - a thread gets ready
-        await asyncio.sleep(_STARTING_SECONDS)
+    while not sampler.ready and time.monotonic() < give_up and not over.wait(_STARTING_SECONDS):
+        pass
     told = ""
-    while True:
+    pause = 0.0
+    while not over.wait(pause):
         standstill = sampler.standstill(_patience_seconds(supervisor))
         status = standstill or _sentence(sampler)
         news = ["READY=1", f"STATUS={status}"] if status != told else []
@@ -107,7 +111,7 @@ async def _report(sampler: Sampler, supervisor: Supervisor, ready_within_seconds
             news.append("WATCHDOG=1")
         if news and supervisor.tell(*news):
             told = status
-        await asyncio.sleep(min(_patience_seconds(supervisor), _LONGEST_PAUSE_SECONDS))
+        pause = min(_patience_seconds(supervisor), _LONGEST_PAUSE_SECONDS)
 
 
 def _patience_seconds(supervisor: Supervisor) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import gc
@@ -48,9 +47,42 @@ def serve(
     Raises:
         ExporterError: If only a new process can use the driver.
     """
+    # Imported late: `once` and `check` need neither.
+    from gpu_bottleneck_exporter.commands.notify import reporting, supervisor  # noqa: PLC0415
+    from gpu_bottleneck_exporter.web.server import WebServer  # noqa: PLC0415
+
     _share_one_heap()
     ending = (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if at_a_terminal else []))
-    asyncio.run(_serve(settings, open_driver, sockets, web_config, ending))
+    fatal: list[str] = []
+    boss = supervisor(os.environ)
+
+    def stop(*_: object) -> None:
+        if boss is not None:
+            boss.tell("STOPPING=1")
+        server.stop()
+
+    def end(reason: str) -> None:
+        fatal.append(reason)
+        stop()
+
+    collectors = catalogue.enabled(settings)
+    sampler = Sampler(open_driver, collectors, settings, end)
+    content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
+    server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
+    signal.signal(signal.SIGHUP, lambda *_: server.reload())
+    for number in ending:
+        signal.signal(number, stop)
+    sampler.start()
+    content.recorder.start()
+    _spare_the_collector()
+    try:
+        with reporting(sampler, boss, settings.deadline_seconds):
+            server.serve()
+    finally:
+        content.recorder.stop()
+        sampler.stop()
+    if fatal:
+        raise ExporterError(fatal[0])
 
 
 def _share_one_heap() -> None:
@@ -70,47 +102,3 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS)
-
-
-async def _serve(
-    settings: Settings,
-    open_driver: Callable[[], Driver],
-    sockets: Sequence[socket.socket],
-    web_config: WebConfigFile | None,
-    ending: Sequence[signal.Signals],
-) -> None:
-    # Imported late: `once` and `check` need not pay for loading uvicorn.
-    from gpu_bottleneck_exporter.commands.notify import reporting, supervisor  # noqa: PLC0415
-    from gpu_bottleneck_exporter.web.server import WebServer  # noqa: PLC0415
-
-    fatal: list[str] = []
-    boss = supervisor(os.environ)
-
-    def stop(*_: object) -> None:
-        if boss is not None:
-            boss.tell("STOPPING=1")
-        server.stop()
-
-    def end(reason: str) -> None:
-        fatal.append(reason)
-        stop()
-
-    collectors = catalogue.enabled(settings)
-    sampler = Sampler(open_driver, collectors, settings, end)
-    content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
-    server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
-    # Not the event loop's handlers: they end with the loop, and a second signal would kill us.
-    signal.signal(signal.SIGHUP, lambda *_: server.reload())
-    for number in ending:
-        signal.signal(number, stop)
-    sampler.start()
-    content.recorder.start()
-    _spare_the_collector()
-    try:
-        async with reporting(sampler, boss, settings.deadline_seconds):
-            await server.serve()
-    finally:
-        content.recorder.stop()
-        sampler.stop()
-    if fatal:
-        raise ExporterError(fatal[0])

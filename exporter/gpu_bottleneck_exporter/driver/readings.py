@@ -196,6 +196,11 @@ class Processes:
     others_hidden: bool = False
     """Whether PID namespaces may hide others from us: then an empty list proves nothing."""
 
+    @property
+    def count(self) -> int | None:
+        """How many; None if there may be some that all are hidden."""
+        return len(self.processes) if self.processes or not self.others_hidden else None
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvent:

@@ -191,16 +191,27 @@ def _read_by(collectors: frozenset[str]) -> dict[str, Callable[[GpuSnapshot], bo
     return {signal: given for signal, (reader, given) in _OF_GPUS.items() if reader in collectors}
 
 
-def _collectors(outcomes: tuple[tuple[str, Outcome], ...]) -> Iterator[Sample]:
+def health(outcomes: tuple[tuple[str, Outcome], ...]) -> Iterator[tuple[str, Outcome]]:
+    """Each collector and its outcome over all GPUs: seconds summed, the success longest ago."""
     by_name: dict[str, list[Outcome]] = {}
     for name, outcome in outcomes:
         by_name.setdefault(name, []).append(outcome)
     for name, found in sorted(by_name.items()):
-        success = all(outcome.success for outcome in found)
-        seconds = sum(outcome.seconds for outcome in found)
         times = [outcome.last_success for outcome in found if outcome.last_success is not None]
-        yield Sample("gpu_exporter_collector_success", float(success), (name,))
-        yield Sample("gpu_exporter_collector_duration_seconds", seconds, (name,))
-        if len(times) == len(found):
-            family = "gpu_exporter_collector_last_success_timestamp_seconds"
-            yield Sample(family, min(times), (name,))
+        yield (
+            name,
+            Outcome(
+                success=all(outcome.success for outcome in found),
+                seconds=sum(outcome.seconds for outcome in found),
+                last_success=min(times) if len(times) == len(found) else None,
+                error=next((outcome.error for outcome in found if outcome.error), None),
+            ),
+        )
+
+
+def _collectors(outcomes: tuple[tuple[str, Outcome], ...]) -> Iterator[Sample]:
+    for name, found in health(outcomes):
+        yield Sample("gpu_exporter_collector_success", float(found.success), (name,))
+        yield Sample("gpu_exporter_collector_duration_seconds", found.seconds, (name,))
+        family = "gpu_exporter_collector_last_success_timestamp_seconds"
+        yield from optional(family, found.last_success, name)

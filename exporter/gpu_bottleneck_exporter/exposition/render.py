@@ -70,10 +70,6 @@ class Exposition:
         self._lock = threading.Lock()
         self._last: dict[str, tuple[object, bytes]] = {}
 
-    def families(self) -> Iterable[Metric]:
-        """The same as a scrape, not yet as text."""
-        return self._registry.collect()
-
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type, OpenMetrics or text by the Accept header."""
         # Ignore the version that the client asks for, or it could fill the cache with keys.

@@ -1,6 +1,5 @@
-"""One node as people see it: the model behind the status page and `top`.
+"""One node as people see it: the document behind the status page, `top` and `check --diagnose`.
 
-A `Reading` is built from metric families, of this process or of another exporter's `/metrics`, so
-that people never see anything that Prometheus does not. A `History` of readings turns counters
-into shares of the last minute, and into a likely cause.
+`build` makes it of the sampler's state, `history` the shares of the last minute in it, `wire` turns
+it into JSON and back.
 """

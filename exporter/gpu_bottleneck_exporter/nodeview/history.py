@@ -1,4 +1,4 @@
-"""The last few minutes of readings: turns counters into shares and a verdict."""
+"""The last few minutes of a node's counters: turns them into shares and a verdict."""
 
 from __future__ import annotations
 
@@ -9,39 +9,78 @@ from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.nodeview.model import (
-    GpuReading,
-    GpuTime,
-    GpuView,
-    HostReading,
-    Key,
-    NodeView,
-    Reading,
-    Shares,
-)
+from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts, parts_of
 
-_NOTHING_YET = GpuTime(0.0, 0.0, {})
-"""What a GPU had counted that was in the earlier reading, but without counters."""
+ENOUGH = 0.9
+"""A GPU with at least this busy share has no bottleneck to name."""
 
 
-class Point(NamedTuple):
-    """Counters of one GPU at one time (monotonic seconds)."""
+@dataclass(frozen=True, slots=True)
+class GpuTime:
+    """Seconds since the exporter started."""
 
-    at: float
-    counters: GpuTime
+    observed: float
+    busy: float
+    stalls: Mapping[str, float]
+    sm_active: float | None = None
+
+
+class Moment(NamedTuple):
+    """Counters of a node; GPUs that have none are left out."""
+
+    gpus: Mapping[Key, GpuTime]
+    machine: Machine = Machine()
+
+
+class Shares(NamedTuple):
+    """What a GPU did in `seconds` of observed time."""
+
+    seconds: float
+    busy: float
+    stalls: Parts
+    """Largest first, without zeros."""
+    sm_active: float | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """Busy share and stalls."""
+        return parts_of(self.busy, self.stalls)
+
+    @property
+    def verdict(self) -> str | None:
+        """What it waited on most, or `KEPT_BUSY`; None if the split is unknown."""
+        return KEPT_BUSY if self.busy >= ENOUGH else next(iter(self.stalls), None)
+
+
+class Lately(NamedTuple):
+    """What a node did in the last `seconds` at most."""
+
+    seconds: float
+    gpus: Mapping[Key, Shares]
+    verdict_seconds: Mapping[Key, float]
+    """How long the verdict has been the same, at least."""
+    cpu_busy: float | None
+    """Share of all CPUs."""
+    pressure: Parts
+    """By resource: share of the time in which some tasks were held up."""
+
+
+Trends = Mapping[Key, tuple[Shares | None, ...]]
+"""Shares per step, oldest first; None for a step without observation."""
 
 
 @dataclass(slots=True)
 class _Track:
-    """The history of one GPU."""
+    """The history of one GPU, by monotonic seconds."""
 
-    points: deque[Point] = field(default_factory=deque)
+    points: deque[tuple[float, GpuTime]] = field(default_factory=deque)
     verdict: str | None = None
     verdict_since: float = 0.0
 
 
 class History:
-    """Keeps readings; any thread may add and view."""
+    """Keeps moments; any thread may call it."""
 
     def __init__(self, window_seconds: float, kept_seconds: float) -> None:
         """Shares are over `window_seconds`, trends over `kept_seconds`."""
@@ -49,84 +88,78 @@ class History:
         self._kept = kept_seconds
         self._lock = Lock()
         self._tracks: dict[Key, _Track] = {}
-        self._hosts: deque[tuple[float, HostReading]] = deque()
+        self._hosts: deque[tuple[float, Machine]] = deque()
+        self._began: float | None = None
 
-    def add(self, at: float, reading: Reading) -> None:
-        """Keep a reading taken at `at` (monotonic seconds), later than the one before.
+    def add(self, at: float, moment: Moment) -> None:
+        """Keep the counters at `at` (monotonic seconds), later than those before.
 
         A GPU without counters is forgotten: its past says nothing about what it does now.
         """
         with self._lock:
-            self._tracks = {
-                gpu.key: self._follow(at, gpu.key, gpu.counters)
-                for gpu in reading.gpus
-                if gpu.counters is not None
-            }
-            if reading.host != HostReading():
-                self._hosts.append((at, reading.host))
+            self._began = at if self._began is None else self._began
+            self._tracks = {key: self._follow(at, key, now) for key, now in moment.gpus.items()}
+            if moment.machine != Machine():
+                self._hosts.append((at, moment.machine))
             while self._hosts and at - self._hosts[0][0] > self._window:
                 self._hosts.popleft()
 
-    def view(self, at: float, reading: Reading) -> NodeView:
-        """`reading`, taken at `at`, with shares and trends from the kept ones."""
+    def lately(self, at: float, moment: Moment) -> Lately:
+        """What was done until `at`, when the counters were `moment`."""
         with self._lock:
-            host = self._hosts[0] if self._hosts else (at, reading.host)
-            return NodeView(
-                now=reading,
-                gpus=tuple(self._gpu(at, gpu) for gpu in reading.gpus),
-                cpu_busy=_cpu_busy(host[1], reading.host, at - host[0]),
-                pressure=_pressure(host[1], reading.host, at - host[0]),
+            since, before = self._hosts[0] if self._hosts else (at, moment.machine)
+            shares = {key: self._shares(at, key, now) for key, now in moment.gpus.items()}
+            gpus = {key: one for key, one in shares.items() if one}
+            lasted = {key: self._lasted(at, key, one) for key, one in gpus.items() if one.verdict}
+            return Lately(
+                min(self._window, at - (at if self._began is None else self._began)),
+                gpus,
+                lasted,
+                _cpu_busy(before, moment.machine, at - since),
+                _pressure(before, moment.machine, at - since),
             )
 
-    def _follow(self, at: float, key: Key, counters: GpuTime) -> _Track:
+    def trends(self) -> Trends:
+        """The course of the shares, by GPU."""
+        with self._lock:
+            points = {key: tuple(track.points) for key, track in self._tracks.items()}
+        return {
+            key: tuple(between(before, now) for (_, before), (_, now) in pairwise(kept))
+            for key, kept in points.items()
+        }
+
+    def _follow(self, at: float, key: Key, now: GpuTime) -> _Track:
         track = self._tracks.get(key, _Track())
-        if track.points and counters.observed < track.points[-1].counters.observed:
-            track = _Track()  # the exporter has restarted
-        track.points.append(Point(at, counters))
-        while at - track.points[0].at > self._kept:
+        if track.points and now.observed < track.points[-1][1].observed:
+            track = _Track()  # the GPU was opened anew
+        track.points.append((at, now))
+        while at - track.points[0][0] > self._kept:
             track.points.popleft()
-        shares = self._shares(at, track, counters)
+        self._tracks[key] = track
+        shares = self._shares(at, key, now)
         verdict = shares.verdict if shares else None
         if verdict != track.verdict:
             track.verdict, track.verdict_since = verdict, at
         return track
 
-    def _gpu(self, at: float, gpu: GpuReading) -> GpuView:
-        track = self._tracks.get(gpu.key)
-        if track is None or gpu.counters is None:
-            return GpuView(gpu)
-        shares = self._shares(at, track, gpu.counters)
-        return GpuView(
-            now=gpu,
-            shares=shares,
-            trend=tuple(between(a.counters, b.counters) for a, b in pairwise(track.points)),
-            verdict_seconds=_lasted(track, shares, at),
-        )
-
-    def _shares(self, at: float, track: _Track, counters: GpuTime) -> Shares | None:
-        recent = (point for point in track.points if at - point.at <= self._window)
+    def _shares(self, at: float, key: Key, now: GpuTime) -> Shares | None:
+        if key not in self._tracks:
+            return None
+        points = self._tracks[key].points
+        recent = (counters for then, counters in points if at - then <= self._window)
         # If no point is that recent, from the last one on.
-        start = next(recent, track.points[-1])
-        return between(start.counters, counters)
+        return between(next(recent, points[-1][1]), now)
+
+    def _lasted(self, at: float, key: Key, shares: Shares) -> float:
+        track = self._tracks[key]
+        return at - track.verdict_since if shares.verdict == track.verdict else 0.0
 
 
-def _lasted(track: _Track, shares: Shares | None, at: float) -> float | None:
-    if shares is None or shares.verdict is None:
-        return None
-    return at - track.verdict_since if shares.verdict == track.verdict else 0.0
-
-
-def since(before: Reading, now: Reading) -> tuple[GpuView, ...]:
-    """The GPUs of `now`, with what each did since `before`; without a trend."""
-    start = {gpu.key: gpu.counters or _NOTHING_YET for gpu in before.gpus}
-    return tuple(GpuView(gpu, between(start.get(gpu.key), gpu.counters)) for gpu in now.gpus)
-
-
-def between(before: GpuTime | None, now: GpuTime | None) -> Shares | None:
-    """What a GPU did between two readings; None if nothing was observed."""
-    if before is None or now is None or now.observed <= before.observed:
-        return None
+def between(before: GpuTime, now: GpuTime) -> Shares | None:
+    """What a GPU did between two moments; None if nothing was observed."""
     observed = now.observed - before.observed
+    if observed <= 0:
+        return None
     parts = {
         name: (value - before.stalls.get(name, 0.0)) / observed
         for name, value in now.stalls.items()
@@ -134,27 +167,30 @@ def between(before: GpuTime | None, now: GpuTime | None) -> Shares | None:
     largest_first = sorted(parts.items(), key=lambda part: -part[1])
     sm_active = None
     if now.sm_active is not None and before.sm_active is not None:
-        sm_active = min((now.sm_active - before.sm_active) / observed, 1.0)
+        sm_active = _ratio(now.sm_active - before.sm_active, observed)
     return Shares(
         seconds=observed,
-        busy=(now.busy - before.busy) / observed,
-        stalls={name: part for name, part in largest_first if part > 0},
+        busy=_ratio(now.busy - before.busy, observed),
+        stalls={name: _ratio(part, 1.0) for name, part in largest_first if part > 0},
         sm_active=sm_active,
     )
 
 
-def _cpu_busy(before: HostReading, now: HostReading, seconds: float) -> float | None:
-    if None in (now.cpus, now.cpu_busy_seconds, before.cpu_busy_seconds) or seconds <= 0:
+def _cpu_busy(before: Machine, now: Machine, seconds: float) -> float | None:
+    if now.cpus is None or now.cpu_busy_seconds is None or before.cpu_busy_seconds is None:
         return None
-    spent = (now.cpu_busy_seconds or 0.0) - (before.cpu_busy_seconds or 0.0)
-    return min(max(spent / seconds / (now.cpus or 1.0), 0.0), 1.0)
+    spent = now.cpu_busy_seconds - before.cpu_busy_seconds
+    return _ratio(spent, seconds * now.cpus) if seconds > 0 else None
 
 
-def _pressure(before: HostReading, now: HostReading, seconds: float) -> Mapping[str, float]:
-    if seconds <= 0:
-        return {}
+def _pressure(before: Machine, now: Machine, seconds: float) -> Parts:
     return {
-        resource: min(max((value - before.pressure_seconds[resource]) / seconds, 0.0), 1.0)
-        for resource, value in now.pressure_seconds.items()
-        if resource in before.pressure_seconds
+        resource: _ratio(ns - before.pressure_ns[resource, kind], seconds * 1e9)
+        for (resource, kind), ns in now.pressure_ns.items()
+        if kind == "some" and (resource, kind) in before.pressure_ns and seconds > 0
     }
+
+
+def _ratio(part: float, whole: float) -> float:
+    """0 to 1: two counters are not read at the same time, and sums are rounded."""
+    return min(max(part / whole, 0.0), 1.0)

@@ -1,31 +1,14 @@
-"""This process as a node: readings of its sampler, and a thread that keeps some of them."""
+"""This process as a node: its sampler, and the last minutes of its counters."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 
-from gpu_bottleneck_exporter.driver.readings import Processes
-from gpu_bottleneck_exporter.exposition.render import Families
-from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview.history import History
-from gpu_bottleneck_exporter.nodeview.metrics import reading_of
-from gpu_bottleneck_exporter.nodeview.model import (
-    GpuReading,
-    GpuTime,
-    HostReading,
-    Key,
-    NodeView,
-    Reading,
-)
-from gpu_bottleneck_exporter.nodeview.outlook import change_of, last_change_of, refused
-from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN
-from gpu_bottleneck_exporter.remedies import OF_SIGNALS
-from gpu_bottleneck_exporter.sampling.collector import Collector
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
-from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
+from gpu_bottleneck_exporter.nodeview.build import moment_of, node_of
+from gpu_bottleneck_exporter.nodeview.history import History, Trends
+from gpu_bottleneck_exporter.nodeview.model import Node
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
 
 WINDOW_SECONDS = 60.0
 """The span of the shares."""
@@ -35,65 +18,17 @@ STEP_SECONDS = 5.0
 
 
 class LocalNode:
-    """Readings of a sampler, with the reasons, which metrics do not contain."""
+    """The node document of a sampler. Thread-safe."""
 
-    def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
+    def __init__(self, sampler: Sampler, span_seconds: float | None = None) -> None:
+        """Shares and trends cover `span_seconds` of what was recorded; None: 60 s and 5 min."""
         self._sampler = sampler
-        self._all = Families(sampler, collectors)
-
-    def read(self) -> Reading:
-        """Everything there is to show."""
-        reading = reading_of(self._all.collect())
-        down, remedies = self._sampler.down_reasons(), self._sampler.down_remedies()
-        state = self._sampler.state()
-        ours = {gpu.key.uuid: gpu for gpu in counted(state).gpus}
-        errors = {name: outcome.error for name, outcome in state.outcomes if outcome.error}
-        return replace(
-            reading,
-            gpus=tuple(
-                replace(
-                    _told_in_full(g, ours.get(g.key.uuid, g)),
-                    down=down.get(int(g.key.gpu)),
-                    down_remedy=remedies.get(int(g.key.gpu)),
-                )
-                for g in reading.gpus
-            ),
-            status=self._sampler.status,
-            # Until the sampler is ready, nothing is known about the driver.
-            remedy=self._sampler.remedy if self._sampler.ready else None,
-            collectors=tuple(replace(c, error=errors.get(c.name)) for c in reading.collectors),
-            signal_remedies={
-                name: OF_SIGNALS.get(name) or state.about.of_signal(name)
-                for name, given in reading.signals.items()
-                if not given
-            },
-        )
-
-    def count(self) -> Reading:
-        """The sampler's state, as `counted`."""
-        return counted(self._sampler.state())
-
-
-def counted(state: SamplerState) -> Reading:
-    """The counters and what metrics do not contain; skips the metrics, for a tenth of the work."""
-    machine = state.host.machine if state.host else None
-    return Reading(
-        gpus=tuple(_counted(gpu) for gpu in state.gpus),
-        host=HostReading() if machine is None else _host(machine),
-    )
-
-
-class Recorder:
-    """Keeps the last minutes of a node, one reading every 5 s."""
-
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
-        self._history = History(WINDOW_SECONDS, KEPT_SECONDS)
+        self._history = History(span_seconds or WINDOW_SECONDS, span_seconds or KEPT_SECONDS)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def start(self) -> None:
-        """Start keeping readings."""
+        """Record every 5 s, in a thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -102,66 +37,21 @@ class Recorder:
         if self._thread.is_alive():
             self._thread.join()
 
-    def view(self) -> NodeView:
+    def record(self) -> None:
+        """Keep the counters as they are now."""
+        self._history.add(time.monotonic(), moment_of(self._sampler.state()))
+
+    def read(self) -> Node:
         """The node now."""
-        reading = self._node.read()
-        return self._history.view(time.monotonic(), reading)
+        state = self._sampler.state()
+        lately = self._history.lately(time.monotonic(), moment_of(state))
+        return node_of(self._sampler, state, lately)
+
+    def trends(self) -> Trends:
+        """The course of the shares, by GPU."""
+        return self._history.trends()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            reading = self._node.count()
-            self._history.add(time.monotonic(), reading)
+            self.record()
             self._stop.wait(STEP_SECONDS)
-
-
-def _told_in_full(gpu: GpuReading, ours: GpuReading) -> GpuReading:
-    """`gpu`, read from metrics, with what they do not contain."""
-    return replace(
-        gpu,
-        evidence=ours.evidence,
-        prescription=ours.prescription,
-        refused=ours.refused,
-        last_change=ours.last_change,
-    )
-
-
-def _counted(gpu: GpuSnapshot) -> GpuReading:
-    who = gpu.identity
-    holders = gpu.reading(Processes)
-    outlook = gpu.feeding.outlook if gpu.feeding else NOTHING_KNOWN
-    return GpuReading(
-        Key(str(who.index), who.uuid),
-        up=gpu.up,
-        name=who.name,
-        mig_profile=who.mig_profile,
-        counters=_time(gpu.totals),
-        evidence=gpu.feeding.evidence if gpu.feeding else (),
-        pids=None if holders is None else tuple(one.pid for one in holders.processes),
-        prescription=change_of(outlook.advice),
-        refused=refused(outlook.advice),
-        last_change=last_change_of(outlook.score),
-    )
-
-
-def _time(totals: GpuTotals) -> GpuTime | None:
-    if totals.observed_ns is None:
-        return None
-    sm_active_ns = totals.active_ns.get("sm")
-    return GpuTime(
-        observed=totals.observed_ns / 1e9,
-        busy=totals.busy_ns / 1e9,
-        stalls={cause: ns / 1e9 for cause, ns in (totals.stall_ns or {}).items()},
-        sm_active=None if sm_active_ns is None else sm_active_ns / 1e9,
-    )
-
-
-def _host(machine: Machine) -> HostReading:
-    return HostReading(
-        cpus=machine.cpus,
-        cpu_busy_seconds=machine.cpu_busy_seconds,
-        pressure_seconds={
-            resource: ns / 1e9
-            for (resource, kind), ns in machine.pressure_ns.items()
-            if kind == "some"
-        },
-    )

@@ -1,24 +1,25 @@
-"""Readings of one node, and the shares and verdicts from them. None: unknown, never zero.
+"""The node document: what `/api/v1/node` and `--json` contain and people are shown.
 
-Units are those of the metrics: seconds, bytes, watts, degrees Celsius, hertz, ratios 0-1.
+Fields are the keys of the JSON and end in their unit, as in metrics: seconds, bytes, watts, degrees
+Celsius, hertz, ratios 0-1. None (null): unknown, or nothing to report; never zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from gpu_bottleneck_exporter.nodeview.outlook import Change, LastChange
+from typing import Annotated, NamedTuple
 
 DASH = "\u2013"
 """Shown for unknown values."""
-ENOUGH = 0.9
-"""A GPU with at least this busy share has no bottleneck to name."""
+KEPT_BUSY = "busy"
+"""The verdict on a GPU that has no bottleneck; all others name what it waited on."""
 WORTH_NAMING = 0.005
 """Smaller shares are left out of lists."""
-KEPT_BUSY = "busy"
-"""The verdict from `ENOUGH` on; all others name what the GPU waited on."""
+Ratio = Annotated[float, (-1.0, 1.0)]
+"""A share of 0 to 1, or a difference of two; `wire` refuses others."""
+Parts = Mapping[str, float]
+"""Shares of a GPU's time: `KEPT_BUSY`, then what it waited on, largest first."""
 
 
 class Key(NamedTuple):
@@ -29,179 +30,191 @@ class Key(NamedTuple):
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuTime:
-    """Seconds since the exporter started."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A prescription: what to turn, and the busy share that this is predicted to bring."""
 
-    observed: float
-    busy: float
-    stalls: Mapping[str, float]
-    sm_active: float | None = None
+    text: str
+    """All of it, as people read it."""
+    cause: str | None = None
+    """What the GPU waits on."""
+    knob: str
+    current_value: float
+    value: float
+    """Of the knob, now and then; its unit: see `prescription.model.KNOBS`."""
+    current_busy_ratio: Ratio | None = None
+    busy_ratio: Ratio
+    busy_low_ratio: Ratio | None = None
+    busy_high_ratio: Ratio | None = None
+    at_most: bool | None = None
+    """Whether `busy_ratio` is an upper bound."""
+    needs_cores: float | None = None
+    free_cores: float | None = None
+    needs_memory_bytes: float | None = None
+    free_memory_bytes: float | None = None
+    needs_bytes_per_second: float | None = None
+    """Data from storage or the network, beyond today's."""
+    then: str | None = None
+    """What limits next."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
-    """One GPU or MIG instance at one moment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why nothing is prescribed."""
 
-    key: Key
-    up: bool = True
-    down: str | None = None
-    """Why it is down, if known; metrics do not contain it."""
-    down_remedy: str | None = None
-    """What to do about it, if known."""
+    text: str
+    reason: str
+    """A key of `prescription.model.REFUSALS`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastChange:
+    """What came of the last change of a knob."""
+
+    text: str
+    knob: str
+    value_before: float | None = None
+    value_after: float | None = None
+    predicted_busy_ratio: Ratio
+    predicted_low_ratio: Ratio | None = None
+    predicted_high_ratio: Ratio | None = None
+    busy_ratio: Ratio
+    """Since the change."""
+    error_ratio: Ratio
+    """`busy_ratio` less the predicted one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU or MIG instance: what it is, what it did lately, why, and what to try."""
+
+    gpu: str
+    uuid: str
     name: str | None = None
     mig_profile: str | None = None
-    counters: GpuTime | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    temperature: float | None = None
-    slowdown_temperature: float | None = None
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    sm_clock: float | None = None
-    sm_clock_max: float | None = None
-    held_down_by: tuple[str, ...] = ()
-    """Why the driver holds its clocks down now."""
-    xids: Mapping[str, float] = field(default_factory=dict)
-    trouble: tuple[str, ...] = ()
-    """What is wrong with its memory or link, in words."""
-    processes: float | None = None
-    workers: float | None = None
-    owners: tuple[Mapping[str, str], ...] = ()
-    """Labels of `gpu_workload_info` by name, without empty ones."""
-    evidence: tuple[str, ...] = ()
-    """What was seen behind the waiting, in words; metrics do not contain it."""
-    pids: tuple[int, ...] | None = None
-    """The visible holders; None: unknown. From `counted` only."""
-    prescription: Change | None = None
-    refused: str | None = None
-    """Why nothing is prescribed: a key of `REFUSALS`."""
-    last_change: LastChange | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostReading:
-    """The machine at one moment; CPU and pressure in seconds since boot."""
-
-    cpus: float | None = None
-    cpu_busy_seconds: float | None = None
-    memory_total_bytes: float | None = None
-    memory_available_bytes: float | None = None
-    shm_size_bytes: float | None = None
-    shm_used_bytes: float | None = None
-    pressure_seconds: Mapping[str, float] = field(default_factory=dict)
-    """By resource: time in which some tasks were held up."""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectorHealth:
-    """The state of a collector, over all GPUs."""
-
-    name: str
-    success: bool
-    seconds: float | None = None
-    last_success: float | None = None
-    """Unix time."""
-    error: str | None = None
-    """None while it works; metrics do not contain it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """All that is shown of a node at one moment, except what needs two readings."""
-
-    gpus: tuple[GpuReading, ...] = ()
-    host: HostReading = HostReading()
-    version: str | None = None
-    driver_version: str | None = None
-    simulated: bool = False
-    status: str | None = None
-    """The sampler's own sentence; metrics do not contain it."""
-    remedy: str | None = None
-    """What to do if there is no GPU; metrics do not contain it."""
-    collectors: tuple[CollectorHealth, ...] = ()
-    signals: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each is available."""
-    signal_remedies: Mapping[str, str] = field(default_factory=dict)
-    """For missing signals: what that costs, or the remedy; metrics do not contain it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """What a GPU did in `seconds` of observed time, as shares of it."""
-
-    seconds: float
-    busy: float
-    stalls: Mapping[str, float]
-    """Largest first, without zeros."""
-    sm_active: float | None = None
-
-    @property
-    def named(self) -> Mapping[str, float]:
-        """The stalls worth naming, largest first."""
-        return {name: part for name, part in self.stalls.items() if part >= WORTH_NAMING}
-
-    @property
-    def verdict(self) -> str | None:
-        """What it waited on most, or `KEPT_BUSY`; None if the split is unknown."""
-        if self.busy >= ENOUGH:
-            return KEPT_BUSY
-        return next(iter(self.stalls), None)
-
-
-@dataclass(frozen=True, slots=True)
-class GpuView:
-    """A GPU, what it did lately, and the verdict on it."""
-
-    now: GpuReading
-    shares: Shares | None = None
-    trend: tuple[Shares | None, ...] = ()
-    """Shares per step, oldest first; None for a step without observation."""
+    up: bool
+    down_reason: str | None = None
+    holder_pids: tuple[int, ...] | None = None
+    """Those that can be seen."""
+    observed_seconds: float | None = None
+    """The time of which the next three are shares."""
+    busy_ratio: Ratio | None = None
+    sm_active_ratio: Ratio | None = None
+    stall_ratios: Mapping[str, Ratio] | None = None
+    """By what it waited on, largest first."""
+    verdict: str | None = None
+    """What it waited on most, or `KEPT_BUSY`."""
     verdict_seconds: float | None = None
     """How long the verdict has been the same, at least."""
+    cause: str | None = None
+    """The verdict, unless it is kept busy."""
+    meaning: str | None = None
+    """Of the cause, in words."""
+    remedy: str | None = None
+    """What to try first against the cause, or to get it up."""
+    runbook: str | None = None
+    """The name of an alert."""
+    evidence: tuple[str, ...] | None = None
+    """What was seen behind the waiting, in words."""
+    prescription: Change | None = None
+    prescription_refused: Refused | None = None
+    last_change: LastChange | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: float | None = None
+    slowdown_temperature_celsius: float | None = None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    sm_clock_hertz: float | None = None
+    sm_clock_max_hertz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    """Why the driver holds its clocks down now."""
+    xid_errors: Mapping[str, int] | None = None
+    """Counts by code, since the exporter started."""
+    trouble: tuple[str, ...] | None = None
+    """What is wrong with its memory or link, in words."""
+    processes: int | None = None
+    workers: int | None = None
+    owners: tuple[Mapping[str, str], ...] | None = None
+    """Labels of `gpu_workload_info`, without empty ones."""
 
     @property
-    def cause(self) -> str | None:
-        """What it waits on; None if it is kept busy or down, or nothing is known."""
-        verdict = self.shares.verdict if self.shares else None
-        return None if verdict == KEPT_BUSY else verdict
+    def key(self) -> Key:
+        """What it is known by."""
+        return Key(self.gpu, self.uuid)
 
     @property
-    def prescription(self) -> Change | None:
-        """What would help; None for a GPU that is kept busy: it may have been made before."""
-        return None if self._needs_nothing else self.now.prescription
-
-    @property
-    def refused(self) -> str | None:
-        """Why nothing is prescribed; None for a GPU that is kept busy."""
-        return None if self._needs_nothing else self.now.refused
-
-    @property
-    def _needs_nothing(self) -> bool:
-        return self.shares is not None and self.shares.verdict == KEPT_BUSY
+    def parts(self) -> Parts:
+        """What it did lately; empty if unknown."""
+        return {} if self.busy_ratio is None else parts_of(self.busy_ratio, self.stall_ratios or {})
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node, ready to be shown."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine."""
 
-    now: Reading
-    gpus: tuple[GpuView, ...] = ()
-    cpu_busy: float | None = None
-    """Share of all CPUs."""
-    pressure: Mapping[str, float] = field(default_factory=dict)
+    cpus: int | None = None
+    cpu_busy_ratio: Ratio | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    shm_size_bytes: int | None = None
+    shm_used_bytes: int | None = None
+    pressure_ratios: Mapping[str, Ratio] | None = None
     """By resource: share of the time in which some tasks were held up."""
 
 
-def likely_cause(gpu: GpuView) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorHealth:
+    """The state of a collector, over all GPUs."""
+
+    collector: str
+    success: bool
+    duration_seconds: float | None = None
+    """Of its last reading, summed."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The whole document."""
+
+    time_seconds: float
+    """Unix time."""
+    window_seconds: float
+    """What shares cover at most."""
+    version: str
+    driver_version: str | None = None
+    driver_status: str | None = None
+    """One sentence."""
+    driver_remedy: str | None = None
+    """What to do if there is no GPU."""
+    simulated: bool = False
+    host: Host = Host()
+    gpus: tuple[Gpu, ...] = ()
+    signals: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each is available."""
+    signal_remedies: Mapping[str, str] = field(default_factory=dict)
+    """For missing signals: what that costs, or the remedy."""
+    collectors: tuple[CollectorHealth, ...] = ()
+
+
+def parts_of(busy: float, stalls: Mapping[str, float]) -> Parts:
+    """Shares as one list."""
+    return {KEPT_BUSY: busy, **stalls}
+
+
+def named(parts: Parts) -> Parts:
+    """Those worth naming."""
+    return {name: part for name, part in parts.items() if part >= WORTH_NAMING}
+
+
+def likely_cause(gpu: Gpu) -> str:
     """One word for a cell: the cause, `busy`, `down`, or a dash."""
-    if not gpu.now.up:
-        return "down"
-    return (gpu.shares.verdict if gpu.shares else None) or DASH
+    return (gpu.verdict or DASH) if gpu.up else "down"
 
 
-def notices(gpu: GpuReading) -> list[str]:
+def notices(gpu: Gpu) -> list[str]:
     """What else somebody should know, in words."""
-    found = [f"clocks held down: {reason}" for reason in gpu.held_down_by]
-    found += [f"XID {code} ({count:.0f})" for code, count in gpu.xids.items()]
-    return found + list(gpu.trouble)
+    found = [f"clocks held down: {reason}" for reason in gpu.throttle_reasons or ()]
+    found += [f"XID {code} ({count})" for code, count in (gpu.xid_errors or {}).items()]
+    return found + list(gpu.trouble or ())

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from gpu_bottleneck_exporter.nodeview.model import (
-    DASH,
-    KEPT_BUSY,
-    WORTH_NAMING,
-    GpuReading,
-    GpuView,
-    NodeView,
-)
+from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, WORTH_NAMING, Gpu, Host, Node
 
 _GIB = 2**30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -58,13 +51,13 @@ def megahertz(hertz: float | None) -> float | None:
     return None if hertz is None else hertz / _MEGA
 
 
-def levels(gpu: GpuReading) -> tuple[str, str, str, str]:
+def levels(gpu: Gpu) -> tuple[str, str, str, str]:
     """Power, temperature, memory and SM clock, each with its limit if known."""
     return (
         of(gpu.power_watts, gpu.power_limit_watts, " W"),
-        of(gpu.temperature, gpu.slowdown_temperature, " °C"),
+        of(gpu.temperature_celsius, gpu.slowdown_temperature_celsius, " °C"),
         memory(gpu.memory_used_bytes, gpu.memory_total_bytes),
-        of(megahertz(gpu.sm_clock), megahertz(gpu.sm_clock_max), " MHz"),
+        of(megahertz(gpu.sm_clock_hertz), megahertz(gpu.sm_clock_max_hertz), " MHz"),
     )
 
 
@@ -76,10 +69,59 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def label(gpu: GpuView) -> str:
+def host_memory(host: Host) -> str:
+    """Memory in use on the machine."""
+    available, total = host.memory_available_bytes, host.memory_total_bytes
+    return memory(None if available is None or total is None else total - available, total)
+
+
+def feeders(gpu: Gpu) -> str:
+    """`processes: 1, workers: 8`, as far as known."""
+    workers = "" if gpu.workers is None else f", workers: {gpu.workers}"
+    return DASH if gpu.processes is None else f"processes: {gpu.processes}{workers}"
+
+
+def lasted(gpu: Gpu) -> str:
+    """` for 4 min`; empty for a verdict that is younger than a minute."""
+    seconds = gpu.verdict_seconds or 0.0
+    return f" for {duration(seconds)}" if seconds >= _MINUTE else ""
+
+
+def verdict(gpu: Gpu) -> str:
+    """What it waits on and since when, or why nobody knows."""
+    if not gpu.up:
+        return f"down: {gpu.down_reason or 'see the log'}"
+    if not gpu.parts:
+        return "nothing observed yet"
+    if gpu.cause:
+        return f"{gpu.cause}{lasted(gpu)}: {gpu.meaning}"
+    return f"kept busy{lasted(gpu)}" if gpu.verdict == KEPT_BUSY else "what it waits for is unknown"
+
+
+def prescription(gpu: Gpu) -> str | None:
+    """What to change, or `none:` and why not; None if there is nothing to say."""
+    if gpu.prescription:
+        return gpu.prescription.text
+    return f"none: {gpu.prescription_refused.text}" if gpu.prescription_refused else None
+
+
+def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """Names and texts: the verdict on a GPU, what to try and what was seen."""
+    known = {
+        "likely cause" if gpu.cause else "verdict": verdict(gpu),
+        "try first": gpu.remedy,
+        "prescription": prescription(gpu),
+        "last change": gpu.last_change and gpu.last_change.text,
+        "runbook": gpu.runbook and f"{gpu.runbook}.md",
+    }
+    yield from ((name, text) for name, text in known.items() if text)
+    for number, seen in enumerate(gpu.evidence or ()):
+        yield "" if number else "seen", seen
+
+
+def label(gpu: Gpu) -> str:
     """`0`, or `0 · MIG 3g.40gb` for an instance."""
-    index, profile = gpu.now.key.gpu, gpu.now.mig_profile
-    return f"{index} · MIG {profile}" if profile else index
+    return f"{gpu.gpu} · MIG {gpu.mig_profile}" if gpu.mig_profile else gpu.gpu
 
 
 def owner(labels: Mapping[str, str]) -> str:
@@ -95,22 +137,22 @@ def owner(labels: Mapping[str, str]) -> str:
     return ", ".join(filter(None, (pod, job, user)))
 
 
-def owners(gpu: GpuView) -> str:
+def owners(gpu: Gpu) -> str:
     """The owners of all holders; a dash if unknown."""
-    found = [text for labels in gpu.now.owners if (text := owner(labels))]
+    found = [text for labels in gpu.owners or () if (text := owner(labels))]
     if found:
         return "; ".join(found)
-    return "nobody" if gpu.now.processes == 0 else DASH
+    return "nobody" if gpu.processes == 0 else DASH
 
 
-def summary(view: NodeView) -> str:
+def summary(node: Node) -> str:
     """`4 GPUs: 1 kept busy, 3 waiting`."""
-    gpus = view.gpus
+    gpus = node.gpus
     if not gpus:
         return "no GPU"
-    down = sum(not gpu.now.up for gpu in gpus)
+    down = sum(not gpu.up for gpu in gpus)
     waiting = sum(gpu.cause is not None for gpu in gpus)
-    busy = sum(gpu.shares is not None and gpu.shares.verdict == KEPT_BUSY for gpu in gpus)
+    busy = sum(gpu.verdict == KEPT_BUSY for gpu in gpus)
     counts = {"kept busy": busy, "waiting": waiting, "down": down}
     rest = len(gpus) - busy - waiting - down
     parts = [f"{count} {what}" for what, count in counts.items() if count]
@@ -118,7 +160,7 @@ def summary(view: NodeView) -> str:
     return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {', '.join(parts)}"
 
 
-def to_have_one(view: NodeView) -> str:
+def to_have_one(node: Node) -> str:
     """What to do if there is no GPU, as far as known from here."""
-    known = view.now.remedy
+    known = node.driver_remedy
     return f"to fix it: {known}" if known else "run gpu-bottleneck-exporter check there to see why"

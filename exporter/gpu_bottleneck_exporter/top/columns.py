@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_bottleneck_exporter.nodeview.advice import in_brief
-from gpu_bottleneck_exporter.nodeview.model import DASH, GpuView, likely_cause
+from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu, likely_cause
 from gpu_bottleneck_exporter.nodeview.text import gibibytes, label, megahertz, number, owners
 
 _LEAST_BAR = 18
@@ -23,7 +23,7 @@ class Column:
 
     title: str
     width: int
-    text: Callable[[GpuView], str]
+    text: Callable[[Gpu], str]
     right: bool = True
     drops: int = 0
     """Columns with larger numbers are dropped first; 0 always stays."""
@@ -34,7 +34,7 @@ def share(value: float | None) -> str:
     return DASH if value is None else f"{value:.0%}"
 
 
-def prescribed(gpu: GpuView) -> str:
+def prescribed(gpu: Gpu) -> str:
     """`num_workers 2 → 6: 93 %`, or a dash."""
     return in_brief(gpu.prescription) if gpu.prescription else DASH
 
@@ -46,32 +46,30 @@ def _pair(used: str, most: str) -> str:
 _COLUMNS = (
     Column("GPU", 4, label, right=False),
     Column(BAR, _LEAST_BAR, lambda _: "", right=False),
-    Column("BUSY", 5, lambda gpu: share(gpu.shares.busy if gpu.shares else None)),
+    Column("BUSY", 5, lambda gpu: share(gpu.busy_ratio)),
     Column(
         "WATTS",
         7,
-        lambda gpu: _pair(number(gpu.now.power_watts), number(gpu.now.power_limit_watts)),
+        lambda gpu: _pair(number(gpu.power_watts), number(gpu.power_limit_watts)),
         drops=2,
     ),
-    Column("°C", 3, lambda gpu: number(gpu.now.temperature), drops=3),
+    Column("°C", 3, lambda gpu: number(gpu.temperature_celsius), drops=3),
     Column(
         "GiB",
         7,
-        lambda gpu: _pair(
-            gibibytes(gpu.now.memory_used_bytes), gibibytes(gpu.now.memory_total_bytes)
-        ),
+        lambda gpu: _pair(gibibytes(gpu.memory_used_bytes), gibibytes(gpu.memory_total_bytes)),
         drops=4,
     ),
-    Column("SM", 4, lambda gpu: share(gpu.shares.sm_active if gpu.shares else None), drops=5),
-    Column("MHz", 4, lambda gpu: number(megahertz(gpu.now.sm_clock)), drops=8),
+    Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
+    Column("MHz", 4, lambda gpu: number(megahertz(gpu.sm_clock_hertz)), drops=8),
     Column("LIKELY CAUSE", 13, likely_cause, right=False, drops=1),
     Column(PRESCRIPTION, 30, prescribed, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, owners, right=False, drops=6),
-    Column("MODEL", 22, lambda gpu: gpu.now.name or DASH, right=False, drops=9),
+    Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )
 
 
-def columns(gpus: Sequence[GpuView], width: int) -> list[Column]:
+def columns(gpus: Sequence[Gpu], width: int) -> list[Column]:
     """The columns that fit; the bar and the owner share the remaining width."""
     longest = max((len(label(gpu)) for gpu in gpus), default=0)
     found = [replace(_COLUMNS[0], width=min(max(longest, 4), _LONGEST_LABEL)), *_COLUMNS[1:]]

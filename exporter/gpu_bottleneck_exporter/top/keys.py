@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_bottleneck_exporter.nodeview.model import GpuView, Key, NodeView, likely_cause
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Key, Node, likely_cause
 
 UP, DOWN, ENTER, ESCAPE = "up", "down", "enter", "escape"
 PAGE_UP, PAGE_DOWN, HOME, END = "page up", "page down", "home", "end"
-Order = Callable[[GpuView], float | str | None]
+Order = Callable[[Gpu], float | str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Choice:
 
 ORDERS: Mapping[str, Order] = {
     "gpu": lambda _: None,
-    "busy": lambda gpu: gpu.shares.busy if gpu.shares else None,
-    "watts": lambda gpu: gpu.now.power_watts,
-    "temperature": lambda gpu: gpu.now.temperature,
-    "memory": lambda gpu: gpu.now.memory_used_bytes,
+    "busy": lambda gpu: gpu.busy_ratio,
+    "watts": lambda gpu: gpu.power_watts,
+    "temperature": lambda gpu: gpu.temperature_celsius,
+    "memory": lambda gpu: gpu.memory_used_bytes,
     "cause": likely_cause,
 }
 """Largest first, texts from A to Z; unknown values last."""
@@ -47,19 +47,19 @@ HELP = (
 )
 
 
-def pressed(choice: Choice, key: str, view: NodeView | None, page: int = 10) -> Choice:
+def pressed(choice: Choice, key: str, node: Node | None, page: int = 10) -> Choice:
     """The choice after `key`, with `page` rows on the screen; other keys change nothing."""
     if choice.help and key not in ("q", "Q"):
         return replace(choice, help=False)
     if key in KEYS:
         return replace(choice, order=KEYS[key])
-    rows = len(view.gpus) if view else 0
+    rows = len(node.gpus) if node else 0
     up, down = (
         {UP: 1, "k": 1, PAGE_UP: page, HOME: rows},
         {DOWN: 1, "j": 1, PAGE_DOWN: page, END: rows},
     )
     if key in up or key in down:
-        return _moved(choice, down.get(key, 0) - up.get(key, 0), view)
+        return _moved(choice, down.get(key, 0) - up.get(key, 0), node)
     changes = {
         "q": replace(choice, ended=True),
         "Q": replace(choice, ended=True),
@@ -72,11 +72,11 @@ def pressed(choice: Choice, key: str, view: NodeView | None, page: int = 10) -> 
     return changes.get(key, choice)
 
 
-def ordered(choice: Choice, view: NodeView) -> list[GpuView]:
+def ordered(choice: Choice, node: Node) -> list[Gpu]:
     """The rows from top to bottom."""
     by = ORDERS[choice.order]
-    known = [gpu for gpu in view.gpus if by(gpu) is not None]
-    rest = [gpu for gpu in view.gpus if by(gpu) is None]
+    known = [gpu for gpu in node.gpus if by(gpu) is not None]
+    rest = [gpu for gpu in node.gpus if by(gpu) is None]
     downwards = choice.order != "cause"
     known.sort(key=lambda gpu: by(gpu) or 0, reverse=downwards != choice.backwards)
     if choice.order == "gpu" and choice.backwards:
@@ -84,18 +84,18 @@ def ordered(choice: Choice, view: NodeView) -> list[GpuView]:
     return known + rest
 
 
-def place(choice: Choice, rows: Sequence[GpuView]) -> int:
+def place(choice: Choice, rows: Sequence[Gpu]) -> int:
     """Which row is selected."""
-    keys = [gpu.now.key for gpu in rows]
+    keys = [gpu.key for gpu in rows]
     return keys.index(choice.selected) if choice.selected in keys else 0
 
 
-def _moved(choice: Choice, by: int, view: NodeView | None) -> Choice:
-    rows = ordered(choice, view) if view else []
+def _moved(choice: Choice, by: int, node: Node | None) -> Choice:
+    rows = ordered(choice, node) if node else []
     if not rows:
         return choice
     at = min(max(place(choice, rows) + by, 0), len(rows) - 1)
-    return replace(choice, selected=rows[at].now.key)
+    return replace(choice, selected=rows[at].key)
 
 
 def _after(order: str) -> str:

@@ -7,11 +7,9 @@ import time
 from dataclasses import dataclass, replace
 
 from gpu_bottleneck_exporter.errors import ExporterError
-from gpu_bottleneck_exporter.nodeview.history import History
-from gpu_bottleneck_exporter.nodeview.model import NodeView
+from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.top.source import Source
 
-WINDOW_SECONDS = 15.0
 _STALE_SECONDS = 10.0
 """After so long without a new reading, the last one is no longer shown."""
 
@@ -21,8 +19,7 @@ class Latest:
     """What there is to show."""
 
     source: str
-    window_seconds: float
-    view: NodeView | None = None
+    node: Node | None = None
     error: str | None = None
     """Why there is no new reading; None while all is well."""
     error_since: float = 0.0
@@ -36,9 +33,7 @@ class Refresher:
     def __init__(self, source: Source, interval_seconds: float) -> None:
         self._source = source
         self._interval = interval_seconds
-        window = max(WINDOW_SECONDS, 3 * interval_seconds)
-        self._history = History(window, window)
-        self.latest = Latest(source.name, window)
+        self.latest = Latest(source.name)
         self._read_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
@@ -55,21 +50,19 @@ class Refresher:
         """Read once, now, for callers without the thread."""
         now = time.monotonic()
         try:
-            reading = self._source.read()
+            node = self._source.read()
         except ExporterError as error:
             self.latest = self._failed(str(error), now)
         else:
-            now = self._read_at = time.monotonic()
-            self._history.add(now, reading)
-            view = self._history.view(now, reading)
-            self.latest = replace(self.latest, view=view, error=None)
+            self._read_at = time.monotonic()
+            self.latest = replace(self.latest, node=node, error=None)
         return self.latest
 
     def _failed(self, error: str, now: float) -> Latest:
         since = self.latest.error_since if self.latest.error else now
         stale = now - self._read_at > max(_STALE_SECONDS, 3 * self._interval)
-        view = None if stale else self.latest.view
-        return replace(self.latest, view=view, error=error, error_since=since)
+        node = None if stale else self.latest.node
+        return replace(self.latest, node=node, error=error, error_since=since)
 
     def _run(self) -> None:
         try:

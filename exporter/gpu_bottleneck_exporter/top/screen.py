@@ -6,8 +6,8 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
-from gpu_bottleneck_exporter.nodeview.model import GpuView, NodeView
-from gpu_bottleneck_exporter.nodeview.text import duration, memory, summary, to_have_one
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node
+from gpu_bottleneck_exporter.nodeview.text import duration, host_memory, summary, to_have_one
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
 from gpu_bottleneck_exporter.top.details import details
@@ -41,8 +41,8 @@ def frame(latest: Latest, choice: Choice, width: int, height: int, glyphs: Glyph
     if choice.help:
         # The help fits 24 lines and replaces everything below the heading.
         lines = _cut([lines[0], *_help(width, glyphs)], body, width)
-    elif latest.view is not None and latest.view.gpus:
-        lines += _gpus(latest.view, choice, width, height, glyphs)
+    elif latest.node is not None and latest.node.gpus:
+        lines += _gpus(latest.node, choice, width, height, glyphs)
     else:
         lines += _nothing(latest, width)
     lines = lines[:body] + [[] for _ in range(body - len(lines))]
@@ -51,44 +51,42 @@ def frame(latest: Latest, choice: Choice, width: int, height: int, glyphs: Glyph
 
 
 def _top(latest: Latest, width: int) -> Iterator[Line]:
-    view = latest.view
-    said = f"{summary(view)}" if view else "no reading yet"
-    simulated = "  SIMULATED" if view and view.now.simulated else ""
+    node = latest.node
+    said = summary(node) if node else "no reading yet"
+    simulated = "  SIMULATED" if node and node.simulated else ""
     clock = time.strftime("%H:%M:%S")
     left = clipped(f"{latest.source}  {said}{simulated}", width - 9)
     yield [Span(fitted(left, width - 8), STRONG), Span(clock)]
-    yield [Span(clipped(_host(view) if view else "", width), SOFT)]
+    yield [Span(clipped(_host(node.host) if node else "", width), SOFT)]
     if latest.error:
         since = duration(time.monotonic() - latest.error_since)
         yield [Span(clipped(f"{latest.error}; for {since}, trying again", width), BAD)]
+    elif node:
+        yield [Span(clipped(f"Shares cover the last {node.window_seconds:.0f} s.", width), SOFT)]
     else:
-        yield [Span(clipped(f"Shares cover the last {latest.window_seconds:.0f} s.", width), SOFT)]
+        yield []
 
 
-def _host(view: NodeView) -> str:
-    host = view.now.host
-    available, total = host.memory_available_bytes, host.memory_total_bytes
-    used = None if available is None or total is None else total - available
-    cpus = f" of {host.cpus:.0f}" if host.cpus else ""
-    held = ", ".join(f"{name} {share(part)}" for name, part in view.pressure.items())
+def _host(host: Host) -> str:
+    cpus = f" of {host.cpus}" if host.cpus else ""
+    held = ", ".join(f"{name} {share(part)}" for name, part in (host.pressure_ratios or {}).items())
     pressure = f"   pressure {held}" if held else ""
-    return f"CPU {share(view.cpu_busy)}{cpus}   memory {memory(used, total)}{pressure}"
+    return f"CPU {share(host.cpu_busy_ratio)}{cpus}   memory {host_memory(host)}{pressure}"
 
 
 def _nothing(latest: Latest, width: int) -> Iterator[Line]:
-    if latest.view is None:
+    if latest.node is None:
         return
     yield []
-    yield [Span(clipped(f"No GPU to show: {latest.view.now.status or 'none found'}.", width), BAD)]
-    advice = to_have_one(latest.view)
+    status = latest.node.driver_status or "none found"
+    yield [Span(clipped(f"No GPU to show: {status}.", width), BAD)]
+    advice = to_have_one(latest.node)
     for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
         yield [Span(line)]
 
 
-def _gpus(
-    view: NodeView, choice: Choice, width: int, height: int, glyphs: Glyphs
-) -> Iterator[Line]:
-    rows = ordered(choice, view)
+def _gpus(node: Node, choice: Choice, width: int, height: int, glyphs: Glyphs) -> Iterator[Line]:
+    rows = ordered(choice, node)
     at = place(choice, rows)
     window = _window(len(rows), at, _room(choice, height))
     shown = columns(rows, width)
@@ -104,7 +102,7 @@ def _gpus(
 
 def page(latest: Latest, choice: Choice, height: int) -> int:
     """How many GPUs are on a screen of `height` lines."""
-    count = len(latest.view.gpus) if latest.view else 0
+    count = len(latest.node.gpus) if latest.node else 0
     return len(_window(count, 0, _room(choice, height))) or 1
 
 
@@ -140,12 +138,12 @@ def _title(column: Column, choice: Choice) -> Span:
     return Span(text, HEAD)
 
 
-def _row(gpu: GpuView, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -> Line:
-    style = SELECTED if selected else "" if gpu.now.up else BAD
+def _row(gpu: Gpu, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -> Line:
+    style = SELECTED if selected else "" if gpu.up else BAD
     cells: list[Line] = []
     for column in shown:
         if column.title == BAR:
-            cells.append(bar(gpu.shares, column.width, glyphs))
+            cells.append(bar(gpu.parts, column.width, glyphs))
         else:
             text = fitted(column.text(gpu), column.width, right=column.right)
             cells.append([Span(text, style)])

@@ -1,4 +1,4 @@
-"""Where readings come from: this machine's GPUs, or another exporter's metrics."""
+"""Where the node document comes from: this machine's sampler, or another exporter."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
-from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
+from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
-from gpu_bottleneck_exporter.nodeview.metrics import reading_of
-from gpu_bottleneck_exporter.nodeview.model import Reading
+from gpu_bottleneck_exporter.nodeview.model import Node
+from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, node_in
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
 _TIMEOUT_SECONDS = 5.0
-_LARGEST_BYTES = 64 * 2**20
-"""Sixteen GPUs are 150 kB."""
+_WINDOW_SECONDS = 15.0
+"""The span of the shares of this machine."""
+_METRICS = "/metrics"
 
 
 class Source(Protocol):
@@ -34,7 +34,7 @@ class Source(Protocol):
     name: str
     """For the heading."""
 
-    def read(self) -> Reading:
+    def read(self) -> Node:
         """The node now. Raises ExporterError, in one sentence, if it cannot be read."""
         ...
 
@@ -46,18 +46,20 @@ class Source(Protocol):
 class Local:
     """This machine, through our own sampler."""
 
-    def __init__(self, settings: Settings, open_driver: Callable[[], Driver]) -> None:
+    def __init__(
+        self, settings: Settings, open_driver: Callable[[], Driver], interval_seconds: float
+    ) -> None:
         self.name = "this machine"
         self._ended: list[str] = []
-        collectors = enabled(settings)
-        self._sampler = Sampler(open_driver, collectors, settings, self._ended.append)
-        self._node = LocalNode(self._sampler, collectors)
+        self._sampler = Sampler(open_driver, enabled(settings), settings, self._ended.append)
+        self._node = LocalNode(self._sampler, max(_WINDOW_SECONDS, 3 * interval_seconds))
         self._sampler.start()
 
-    def read(self) -> Reading:
+    def read(self) -> Node:
         """The sampler's state."""
         if self._ended:
             raise ExporterError(self._ended[0])
+        self._node.record()
         return self._node.read()
 
     def close(self) -> None:
@@ -66,45 +68,48 @@ class Local:
 
 
 class Remote:
-    """Another exporter, through its metrics; connects directly, without a proxy."""
+    """Another exporter, through its node document; connects directly, without a proxy."""
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
-        """`url` may leave out /metrics and hold user:password. Raises ExporterError."""
+        """`url` may hold user:password. Raises ExporterError."""
         parts = _parsed(url)
         self.name = parts.netloc.rpartition("@")[2]
-        self._url = urlunsplit((parts.scheme, self.name, parts.path or "/metrics", parts.query, ""))
-        self._headers = {"Accept": "text/plain", **_authorization(parts)}
+        self._url = urlunsplit((parts.scheme, self.name, _path(parts.path), parts.query, ""))
+        self._headers = {"Accept": "application/json", **_authorization(parts)}
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}),
             urllib.request.HTTPSHandler(context=_trust(ca_file)),
             _NoRedirect(),
         )
 
-    def read(self) -> Reading:
-        """One scrape."""
-        text = self._text()
+    def read(self) -> Node:
+        """Ask it once."""
+        body = self._body()
+        if len(body) > MOST_BYTES:
+            raise ExporterError(f"{self._url} answers with more than {MOST_BYTES >> 20} MiB")
         try:
-            reading = reading_of(text_string_to_metric_families(text))
-        except (ValueError, KeyError) as error:
-            raise ExporterError(f"{self._url} does not serve metrics") from error
-        if reading.version is None and not reading.gpus:
-            raise ExporterError(f"{self._url} serves no metrics of this exporter")
-        return reading
+            return node_in(body)
+        except ValueError as error:
+            raise ExporterError(f"{self._url} serves no node of this exporter") from error
 
     def close(self) -> None:
         """Does nothing: nothing runs in the background."""
 
-    def _text(self) -> str:
+    def _body(self) -> bytes:
         request = urllib.request.Request(self._url, headers=self._headers)  # noqa: S310 - http(s) only, see _parsed
         try:
             with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as reply:
-                body: bytes = reply.read(_LARGEST_BYTES)
+                body: bytes = reply.read(MOST_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                raise ExporterError(f"{self._url} answers {error.code} {error.reason}") from error
+                why = f"{error.code} {printable(error.reason)}"
+            if error.code == HTTPStatus.NOT_FOUND:
+                why += ": no exporter, or an older one, which `top` cannot show"
+            raise ExporterError(f"{self._url} answers {why}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise ExporterError(f"cannot read {self._url}: {_reason(error)}") from error
-        return body.decode(errors="replace")
+            reason = printable(_reason(error))
+            raise ExporterError(f"cannot read {self._url}: {reason}") from error
+        return body
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -123,8 +128,13 @@ def _parsed(url: str) -> SplitResult:
         usable = False
     if not usable:
         bare = url.rpartition("@")[2]  # without its password, for the terminal
-        raise SettingsError(f"--url must be like http://node7:10170/metrics, not {bare!r}")
+        raise SettingsError(f"--url must be like http://node7:10170, not {bare!r}")
     return parts
+
+
+def _path(path: str) -> str:
+    """Where the document is: beside the metrics, whose path people have at hand."""
+    return path.rstrip("/").removesuffix(NODE_PATH).removesuffix(_METRICS) + NODE_PATH
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:

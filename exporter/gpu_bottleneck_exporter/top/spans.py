@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Shares
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Parts
 
 HEAD, SELECTED, STRONG, SOFT, BAD, PLAIN = "head", "selected", "strong", "soft", "bad", ""
 """Styles; the others are names of waits, and `busy`."""
@@ -67,15 +67,13 @@ def plain(line: Iterable[Span]) -> str:
     return "".join(span.text for span in line)
 
 
-def bar(shares: Shares | None, width: int, glyphs: Glyphs) -> Line:
+def bar(parts: Parts, width: int, glyphs: Glyphs) -> Line:
     """What a GPU did, as a bar of `width` cells; empty if unknown."""
-    if shares is None:
-        return [Span(" " * width)]
-    parts = {KEPT_BUSY: shares.busy, **shares.stalls}
+    largest = next((name for name in parts if name != KEPT_BUSY), None)
     line = []
     for name, length in _lengths(parts, width).items():
         glyph = glyphs.busy if name == KEPT_BUSY else glyphs.other
-        glyph = glyphs.cause if name == next(iter(shares.stalls), None) else glyph
+        glyph = glyphs.cause if name == largest else glyph
         line.append(Span(glyph * length, name))
     return [*line, Span(" " * (width - sum(len(span.text) for span in line)))]
 

@@ -84,7 +84,7 @@ def _loop(screen: curses.window, feed: Refresher, choice: Choice) -> None:
             screen.clear()  # terminals differ in what they keep, and where
         key = _KEYS.get(code) or (chr(code) if 0 < code < 128 else "")  # noqa: PLR2004 - ASCII
         if key:
-            choice = keys.pressed(choice, key, feed.latest.view, page(latest, choice, height))
+            choice = keys.pressed(choice, key, feed.latest.node, page(latest, choice, height))
 
 
 def _draw(screen: curses.window, lines: list[Line], styles: Mapping[str, int]) -> None:

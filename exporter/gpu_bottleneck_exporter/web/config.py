@@ -89,10 +89,10 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """The parsed file; users and headers are bytes, as in HTTP."""
+    """The parsed file; users and hashes are bytes, as in HTTP."""
 
     tls: TlsConfig | None = None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
     users: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
 
     @property
@@ -250,7 +250,7 @@ def _curve(section: _Section) -> str | None:
     return curves[0] if curves else None
 
 
-def _http(section: _Section) -> tuple[tuple[bytes, bytes], ...]:
+def _http(section: _Section) -> dict[str, str]:
     section.know("http2", "headers")
     section.flag("http2")  # checked only: we speak HTTP/1.1, and every client falls back to it
     headers = section.section("headers")
@@ -261,7 +261,7 @@ def _http(section: _Section) -> tuple[tuple[bytes, bytes], ...]:
             _one_of(name, value, _HEADERS[name])
         if not (value.isascii() and value.isprintable()):
             raise SettingsError(f"headers: {name} must be plain ASCII on one line")
-    return tuple((name.lower().encode(), value.encode()) for name, value in values.items() if value)
+    return {name: value for name, value in values.items() if value}
 
 
 def _users(section: _Section) -> dict[bytes, bytes]:

@@ -9,9 +9,8 @@ class Content(Protocol):
     """The content of the pages; every method may be called from any thread."""
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Render one scrape.
+        """Render one scrape; called for one client at a time.
 
-        Called from a single thread, one call at a time: it may take as long as a scrape may.
         Returning the same bytes object as before saves the server compressing it again.
 
         Args:
@@ -22,25 +21,27 @@ class Content(Protocol):
         """
 
     def status_page(self) -> bytes:
-        """Render the page for people.
+        """Render the page for people; called for one client at a time.
 
-        Called from a single thread, one call at a time, but not from the thread of `metrics`:
-        the page answers while a scrape hangs, provided that the two share no lock.
+        The page answers while a scrape hangs, provided that the two share no lock.
 
         Returns:
             UTF-8 HTML. The page may contain the style and the script of `web.status` and
             `data:` images; the server's Content-Security-Policy blocks everything else.
         """
 
+    def node(self) -> bytes:
+        """Render the node document, as JSON; called for one client at a time."""
+
     def healthy(self) -> tuple[bool, str]:
-        """Check liveness. Called on the event loop, so it must not block.
+        """Check liveness; must not block.
 
         Returns:
             Whether the process is worth keeping, and one plain sentence.
         """
 
     def ready(self) -> tuple[bool, str]:
-        """Check readiness. Called on the event loop, so it must not block.
+        """Check readiness; must not block.
 
         Returns:
             Whether a scrape would return data now, and one plain sentence.

@@ -1,17 +1,12 @@
-"""Files named by users, which may be pipes, endless, or on a file system that hangs."""
+"""Files named by users, which may be pipes, endless, or devices."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
 _SHOWN_CHARACTERS = 60
 
 
@@ -34,22 +29,3 @@ def read_regular(path: Path, limit: int) -> bytes:
 def shown(text: str) -> str:
     """A text from a file, quoted, on one line and shortened."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
-
-
-def in_time(seconds: float, work: Callable[[], T]) -> T:
-    """Run `work` in a thread, which is abandoned if it takes too long.
-
-    Raises:
-        concurrent.futures.TimeoutError: If it does, as on a network file system whose server is
-            gone.
-    """
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="web-config", daemon=True).start()
-    return done.result(seconds)

@@ -19,8 +19,8 @@ from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 BACKLOG = 1024
 """Connections that may wait in the kernel, if net.core.somaxconn allows as many."""
 MAX_PORT = 65535
-_TRIES = 16
-"""Ports that the kernel is asked for, if it chooses."""
+_UNSENT_BYTES = 128 * 1024
+"""That the kernel keeps for a client that does not read; without a bound, up to 4 MiB."""
 
 _Place = tuple[socket.AddressFamily, tuple[Any, ...]]
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -82,7 +82,7 @@ def bind(address: str) -> list[socket.socket]:
     try:
         if not host:
             return [_open_everywhere(port)]
-        return _open_all(_resolve(address, host), port)
+        return _open_each(_resolve(address, host), port)
     except OSError as error:
         raise ExporterError(_explain(address, error)) from error
 
@@ -114,19 +114,8 @@ def _open_everywhere(port: int) -> socket.socket:
         return _open(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - asked for
 
 
-def _open_all(places: list[_Place], port: int) -> list[socket.socket]:
-    """One socket per place; if the port is 0, one that is free at all of them."""
-    for _ in range(0 if port else _TRIES):
-        try:
-            return _open_each(places, 0)
-        except OSError as error:  # noqa: PERF203 - seldom twice
-            # The kernel chose what is free at the first place.
-            if error.errno != errno.EADDRINUSE:
-                raise
-    return _open_each(places, port)
-
-
 def _open_each(places: list[_Place], port: int) -> list[socket.socket]:
+    """One socket per place; port 0 is what the kernel chooses for the first."""
     opened: list[socket.socket] = []
     with contextlib.ExitStack() as on_error:
         for place in places:
@@ -149,8 +138,9 @@ def _open(family: socket.AddressFamily, place: tuple[Any, ...]) -> socket.socket
     # [::] accepts IPv4 too, whatever the sysctl net.ipv6.bindv6only says.
     dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     sock = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-    # Inherited by accepted sockets: without it, a body waits 40 ms for an ACK.
+    # Both are inherited by accepted sockets. Without the first, a body waits 40 ms for an ACK.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNSENT_BYTES)
     return sock
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import os
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLongError
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import WebConfig, parse
-from gpu_bottleneck_exporter.web.files import in_time
 from gpu_bottleneck_exporter.web.tls import Tls, build
 from gpu_bottleneck_exporter.web.users import require_bcrypt
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 10.0
-"""For reading the files at start-up, when no earlier configuration can stay in force."""
+"""For reading the files, which takes milliseconds unless a file system hangs."""
+CHECK_SECONDS = 1.0
+"""Between two checks whether a file has changed; each costs one stat per file."""
 
 Stamps = dict[Path, object]
 
@@ -32,10 +36,7 @@ class Active:
 
 
 class WebConfigFile:
-    """A web configuration file; only one thread may call `refresh`."""
-
-    active: Active
-    """The newest configuration that worked."""
+    """A web configuration file. Nobody waits for its file system but a thread of its own."""
 
     def __init__(self, path: Path, patience: float = PATIENCE_SECONDS) -> None:
         """Read the file and the certificates it names.
@@ -44,30 +45,79 @@ class WebConfigFile:
             SettingsError: With one sentence that begins with the flag and the file's name.
         """
         self._path = path
+        self._patience = patience
         self._seen: Stamps = {}
-        self._forgotten = False
+        self._asked = threading.Event()
+        self._closed = False
+        self._reading_since: float | None = None
+        self._hangs = False
+        first: Future[Active] = Future()
+        _start(lambda: _settle(first, self._read))
         try:
-            self.active = in_time(patience, self._read)
-        except concurrent.futures.TimeoutError:
+            self._active = first.result(patience)
+        except WaitedTooLongError:
             raise self._fault(
                 f"it, or a file that it names, was not read within {patience:g} s; is a file "
                 "system hanging?"
             ) from None
 
-    def refresh(self) -> None:
-        """Reread the files if one has changed; takes as long as the file system does.
+    @property
+    def active(self) -> Active:
+        """The newest configuration that worked; returns at once."""
+        since = self._reading_since
+        if since is not None and not self._hangs and time.monotonic() - since > self._patience:
+            self._hangs = True
+            logger.error(
+                "The last good web configuration stays in force: its files were not read within "
+                "%g s; is their file system hanging?",
+                self._patience,
+            )
+        return self._active
 
-        Costs one stat per file. This also notices files that were replaced, or a symbolic link
-        that now leads to a folder of new ones. If the new ones do not work, the old ones stay
-        in force, and the log gets one line.
+    def watch(self) -> None:
+        """Reread the files whenever one has changed, until `close`.
+
+        Notices files that were replaced, and a symbolic link that now leads to a folder of new
+        ones. If the new ones do not work, the old ones stay in force, and the log gets one line.
         """
-        if self._forgotten or _stamps(self._seen) != self._seen:
-            self._forgotten = False
-            self._read_again()
+        _start(self._watch)
 
-    def forget(self) -> None:
-        """Make the next `refresh` read everything; callable from any thread."""
-        self._forgotten = True
+    def reload(self) -> None:
+        """Reread everything now, changed or not; the log reports the outcome."""
+        self._asked.set()
+
+    def close(self) -> None:
+        """End `watch` once its current check returns."""
+        self._closed = True
+        self._asked.set()
+
+    def _watch(self) -> None:
+        while not self._closed:
+            self._reading_since = time.monotonic()
+            try:
+                self._refresh()
+            except Exception:  # else no check would ever follow
+                logger.exception("The web configuration could not be checked.")
+            self._reading_since = None
+            if self._hangs:
+                self._hangs = False
+                logger.info("The files of the web configuration can be read again.")
+            self._asked.wait(CHECK_SECONDS)
+
+    def _refresh(self) -> None:
+        if not self._asked.is_set() and _stamps(self._seen) == self._seen:
+            return
+        self._asked.clear()
+        try:
+            active = self._read()
+            if (active.tls is None) != (self._active.tls is None):
+                raise self._fault("switching TLS on or off needs a restart")
+        except SettingsError as error:
+            if _stamps(self._seen) == self._seen:  # else it changed meanwhile: retried next time
+                logger.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
+            return
+        self._active = active
+        logger.info("Reloaded the web configuration: %s.", active.config.summary)
 
     def _read(self) -> Active:
         # Stamped before reading: a file that changes meanwhile is reread next time.
@@ -83,20 +133,20 @@ class WebConfigFile:
         except SettingsError as error:
             raise self._fault(f"{error}") from error
 
-    def _read_again(self) -> None:
-        try:
-            active = self._read()
-            if (active.tls is None) != (self.active.tls is None):
-                raise self._fault("switching TLS on or off needs a restart")
-        except SettingsError as error:
-            if _stamps(self._seen) == self._seen:  # else it changed meanwhile: retried next time
-                logger.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
-            return
-        self.active = active
-        logger.info("Reloaded the web configuration: %s.", active.config.summary)
-
     def _fault(self, sentence: str) -> SettingsError:
         return SettingsError(f"--web.config.file {self._path}: {sentence}")
+
+
+def _start(work: Callable[[], None]) -> None:
+    """Run `work` in a thread that nobody waits for: if a mount hangs, it hangs."""
+    threading.Thread(target=work, name="web-config", daemon=True).start()
+
+
+def _settle(future: Future[Active], work: Callable[[], Active]) -> None:
+    try:
+        future.set_result(work())
+    except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
+        future.set_exception(error)
 
 
 def _stamps(paths: Iterable[Path]) -> Stamps:
@@ -106,7 +156,7 @@ def _stamps(paths: Iterable[Path]) -> Stamps:
 def _stamp(path: Path) -> object:
     """Values that change when the file does; None if there is no file."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - half the cost, at each request
+        found = os.stat(path)  # noqa: PTH116 - half the cost
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

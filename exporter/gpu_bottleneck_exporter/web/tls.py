@@ -44,11 +44,11 @@ class Tls:
     context: ssl.SSLContext
     allowed_sans: frozenset[str] | None = None
 
-    def admits(self, connection: ssl.SSLObject | None) -> bool:
+    def admits(self, connection: ssl.SSLSocket) -> bool:
         """Whether the client's certificate has an allowed name, or none is required."""
         if self.allowed_sans is None:
             return True
-        certificate = (connection.getpeercert() if connection else None) or {}
+        certificate = connection.getpeercert() or {}
         names = certificate.get("subjectAltName", ())
         return any(_name(*entry) in self.allowed_sans for entry in names)
 

@@ -1,32 +1,23 @@
-"""Basic authentication against bcrypt hashes, off the event loop."""
+"""Basic authentication against bcrypt hashes."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
-import logging
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.web.answer import Receive, unless_gone
-
-logger = logging.getLogger(__name__)
 
 _REMEMBERED = 256
 """Correct passwords that are recognised without bcrypt; the oldest goes first."""
-_TURNS = 3
-"""One check in three is for an address's newest password.
-
-With one in two, wrong passwords that came again at once kept ahead of other clients.
-"""
+_LOOK_SECONDS = 0.1
+"""Between two looks whether a client in the queue still waits."""
 _BCRYPT_BYTES = 72
 
 Users = Mapping[bytes, bytes]
@@ -63,140 +54,61 @@ def require_bcrypt() -> None:
         ) from None
 
 
-@dataclass(eq=False, slots=True)
-class Check:
-    """A password waiting to be checked, for all requests of one address that sent it."""
-
-    address: str
-    mark: bytes
-    work: Callable[[], bool]
-    waiting: set[asyncio.Future[bool]] = field(default_factory=set)
-
-    def tell(self, result: bool | None) -> None:  # noqa: FBT001 - what a future is told
-        """Give the result to the waiting requests; None cancels them, as there is none."""
-        for future in self.waiting:
-            if not future.done() and result is None:
-                future.cancel()
-            elif not future.done():
-                future.set_result(bool(result))
-
-
-class Queue:
-    """The order of checks: addresses take turns, giving their oldest twice, then their newest.
-
-    So a client that sends many passwords delays only those of its own address. Even there, a
-    newcomer may be next, and is after one and a half rounds at the latest.
-    """
-
-    def __init__(self) -> None:
-        self._checks: dict[str, dict[bytes, Check]] = {}
-        self._turn = 0
-
-    def find(self, address: str, mark: bytes) -> Check | None:
-        """The check of the same password from the same address, if one is waiting."""
-        return self._checks.get(address, {}).get(mark)
-
-    def put(self, check: Check) -> None:
-        """Queue a check."""
-        self._checks.setdefault(check.address, {})[check.mark] = check
-
-    def drop(self, check: Check) -> None:
-        """Remove a check that nobody waits for; does nothing if it was taken."""
-        of_one = self._checks.get(check.address, {})
-        if of_one.get(check.mark) is check:
-            del of_one[check.mark]
-            if not of_one:
-                del self._checks[check.address]
-
-    def take(self) -> Check | None:
-        """Remove and return the next check; None if there is none."""
-        if not self._checks:
-            return None
-        address = next(iter(self._checks))
-        of_one = self._checks.pop(address)
-        self._turn += 1
-        newest = self._turn % _TURNS == 1
-        check = of_one.pop(next(reversed(of_one) if newest else iter(of_one)))
-        if of_one:
-            self._checks[address] = of_one  # behind the others
-        return check
-
-
 class Logins:
-    """Checks passwords, one at a time, and remembers the correct ones.
+    """Checks passwords, one at a time, and remembers the correct ones; thread-safe.
 
     bcrypt is slow by design; later scrapes with the same password cost a keyed hash. Nobody is
     refused for lack of time: a client that waits sends no more passwords.
     """
 
     def __init__(self) -> None:
-        self._checks = ThreadPoolExecutor(1, "web-login")
         self._secret = os.urandom(32)
         self._right: dict[bytes, None] = {}
-        self._queue = Queue()
-        self._running: asyncio.Task[None] | None = None
+        self._queue: list[object] = []
+        self._changed = threading.Condition()
 
-    def close(self) -> None:
-        """End the thread after its current check; call it on the event loop."""
-        if self._running is not None:
-            self._running.cancel()
-        self._checks.shutdown(wait=False, cancel_futures=True)
-
-    async def right(self, users: Users, said: Credentials, address: str, receive: Receive) -> bool:
-        """Whether the user is one of `users` and the password is theirs.
+    def right(self, users: Users, authorization: str, wanted: Callable[[], bool]) -> bool:
+        """Whether an Authorization header has one of `users` and their password.
 
         A wrong login takes the time of the costliest hash, whether the user exists or not and
         whatever their own hash costs, so that timing does not reveal names.
 
         Args:
             users: Who may log in; not empty.
-            said: What the client sent.
-            address: Where it comes from; passwords from one address wait for each other.
-            receive: Shows when the client disconnects.
-
-        Raises:
-            asyncio.CancelledError: If the client disconnected or the server is stopping.
+            authorization: The header.
+            wanted: Whether the client still waits; False is returned soon after it does not.
         """
+        said = credentials(authorization)
+        if said is None:
+            return False
         known = said.user in users
         costliest = max(users.values(), key=_cost)
         hashed = users[said.user] if known else costliest
         mark = self._mark(said, hashed)
         if known and mark in self._right:
             return True
-        check = self._queue.find(address, mark)
-        if check is None:
-            check = Check(address, mark, partial(_fits, said.password, hashed, _cost(costliest)))
-            self._queue.put(check)
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
-        fits = await self._result(check, receive)
-        if known and fits:
+        with self._turn(wanted):
+            if known and mark in self._right:  # another connection has brought it meanwhile
+                return True
+            if not wanted() or not _fits(said.password, hashed, _cost(costliest)) or not known:
+                return False
             self._remember(mark)
-        return known and fits
+        return True
 
-    async def _result(self, check: Check, receive: Receive) -> bool:
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        check.waiting.add(answer)
+    @contextmanager
+    def _turn(self, wanted: Callable[[], bool]) -> Iterator[None]:
+        """First come, first served; who is not wanted any more need not wait."""
+        place = object()
+        with self._changed:
+            self._queue.append(place)
+            while self._queue[0] is not place and wanted():
+                self._changed.wait(_LOOK_SECONDS)
         try:
-            return await unless_gone(receive, answer)
+            yield
         finally:
-            check.waiting.discard(answer)
-            if not check.waiting:
-                self._queue.drop(check)
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while (check := self._queue.take()) is not None:
-                result: bool | None = None
-                try:
-                    result = await loop.run_in_executor(self._checks, check.work)
-                except Exception:  # else all others would wait forever
-                    logger.exception("A password could not be checked.")
-                finally:
-                    check.tell(result)
-        finally:
-            self._running = None
+            with self._changed:
+                self._queue.remove(place)
+                self._changed.notify_all()
 
     def _mark(self, said: Credentials, hashed: bytes) -> bytes:
         """Stands for a password in memory; worthless without this process's secret."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_bottleneck_exporter.nodeview.model import DASH, CollectorHealth, NodeView
-from gpu_bottleneck_exporter.nodeview.text import memory, number, percent, summary
+from gpu_bottleneck_exporter.nodeview.history import Trends
+from gpu_bottleneck_exporter.nodeview.model import DASH, CollectorHealth, Node
+from gpu_bottleneck_exporter.nodeview.text import host_memory, memory, number, percent, summary
+from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
 from gpu_bottleneck_exporter.web.status.assets import BUILD, SCRIPT, STYLE
 from gpu_bottleneck_exporter.web.status.gpu import card, row
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, table_row
@@ -23,7 +25,7 @@ _RELOAD_SECONDS = "5"
 """Between reloads if no script runs."""
 
 
-def status_page(view: NodeView, *, telemetry_path: str, runbooks: str) -> str:
+def status_page(node: Node, trends: Trends, *, telemetry_path: str, runbooks: str) -> str:
     """The page as HTML. `runbooks`: the base URL of the runbooks."""
     head = join(
         element("meta", charset="utf-8"),
@@ -31,22 +33,22 @@ def status_page(view: NodeView, *, telemetry_path: str, runbooks: str) -> str:
         element("meta", name="color-scheme", content="light dark"),
         element("noscript", element("meta", http_equiv="refresh", content=_RELOAD_SECONDS)),
         element("link", rel="icon", href=_ICON),
-        element("title", f"{summary(view)} | {_TITLE}"),
+        element("title", f"{summary(node)} | {_TITLE}"),
         element("style", Html(STYLE)),
     )
     body = join(
-        _header(view, telemetry_path),
+        _header(node, telemetry_path),
         element("p", id="link", role="status", class_="notice bad", hidden=""),
         element(
             "main",
-            _simulated(view),
-            _node(view),
-            _overview(view),
-            _gpus(view, runbooks),
-            _signals(view),
-            _collectors(view.now.collectors),
+            _simulated(node),
+            _node(node),
+            _overview(node),
+            _gpus(node, trends, runbooks),
+            _signals(node),
+            _collectors(node.collectors),
         ),
-        element("footer", _footer(view)),
+        element("footer", _footer(node)),
         element("script", Html(SCRIPT)),
     )
     whole = element(
@@ -55,12 +57,17 @@ def status_page(view: NodeView, *, telemetry_path: str, runbooks: str) -> str:
     return f"<!DOCTYPE html>\n{whole}\n"
 
 
-def _header(view: NodeView, telemetry_path: str) -> Html:
-    links = [("Metrics", telemetry_path), ("Health", "/-/healthy"), ("Readiness", "/-/ready")]
+def _header(node: Node, telemetry_path: str) -> Html:
+    links = [
+        ("Metrics", telemetry_path),
+        ("JSON", NODE_PATH),
+        ("Health", "/-/healthy"),
+        ("Readiness", "/-/ready"),
+    ]
     return element(
         "header",
         element("h1", _TITLE),
-        element("p", summary(view), id="summary"),
+        element("p", summary(node), id="summary"),
         element(
             "nav",
             *(element("a", text, href=path) for text, path in links),
@@ -69,76 +76,74 @@ def _header(view: NodeView, telemetry_path: str) -> Html:
     )
 
 
-def _footer(view: NodeView) -> str:
-    driver = f", driver {view.now.driver_version}" if view.now.driver_version else ""
-    return f"Version {view.now.version or DASH}{driver}. {view.now.status or ''}"
+def _footer(node: Node) -> str:
+    driver = f", driver {node.driver_version}" if node.driver_version else ""
+    return f"Version {node.version}{driver}. {node.driver_status or ''}"
 
 
-def _simulated(view: NodeView) -> Html | None:
-    if not view.now.simulated:
+def _simulated(node: Node) -> Html | None:
+    if not node.simulated:
         return None
     real = "; the processes that feed them are real."
     return element("p", "These GPUs are ", element("strong", "simulated"), real, class_="notice")
 
 
-def _node(view: NodeView) -> Html:
+def _node(node: Node) -> Html:
     return element(
         "section",
         element("h2", "This node", id="node"),
-        described(_facts(view), "tiles"),
+        described(_facts(node), "tiles"),
         aria_labelledby="node",
     )
 
 
-def _facts(view: NodeView) -> Iterator[tuple[str, str]]:
-    host = view.now.host
-    yield "Idle GPUs, summed", _lost(view)
-    yield "CPU", f"{percent(view.cpu_busy)} of {number(host.cpus)}" if host.cpus else DASH
-    available, total = host.memory_available_bytes, host.memory_total_bytes
-    used = None if available is None or total is None else total - available
-    yield "Memory", memory(used, total)
+def _facts(node: Node) -> Iterator[tuple[str, str]]:
+    host = node.host
+    yield "Idle GPUs, summed", _lost(node)
+    yield "CPU", f"{percent(host.cpu_busy_ratio)} of {number(host.cpus)}" if host.cpus else DASH
+    yield "Memory", host_memory(host)
     yield "Shared memory", memory(host.shm_used_bytes, host.shm_size_bytes)
     for resource in ("cpu", "io", "memory"):
         name = {"cpu": "CPU", "io": "I/O"}.get(resource, resource)
-        yield f"Pressure on {name}", percent(view.pressure.get(resource))
+        yield f"Pressure on {name}", percent((host.pressure_ratios or {}).get(resource))
 
 
-def _lost(view: NodeView) -> str:
+def _lost(node: Node) -> str:
     """The idle shares of all GPUs added up: how many GPUs are lost."""
-    known = [gpu.shares for gpu in view.gpus if gpu.shares and gpu.now.mig_profile is None]
-    if not known:
-        return DASH
-    return f"{sum(1 - shares.busy for shares in known):.1f} of {len(known)}"
+    whole = [gpu.busy_ratio for gpu in node.gpus if gpu.mig_profile is None]
+    idle = [1 - busy for busy in whole if busy is not None]
+    return f"{sum(idle):.1f} of {len(idle)}" if idle else DASH
 
 
-def _overview(view: NodeView) -> Html | None:
+def _overview(node: Node) -> Html | None:
     """All GPUs on one screen, where their cards would not fit."""
-    if len(view.gpus) < _MANY:
+    if len(node.gpus) < _MANY:
         return None
-    rows = (row(at, gpu) for at, gpu in enumerate(view.gpus))
+    rows = (row(at, gpu) for at, gpu in enumerate(node.gpus))
     columns = ("GPU", "Busy and waiting", "Busy", "Likely cause")
     return _table("Overview", "The last minute of each GPU", columns, *rows)
 
 
-def _gpus(view: NodeView, runbooks: str) -> Html:
+def _gpus(node: Node, trends: Trends, runbooks: str) -> Html:
     title = element("h2", "GPUs", id="gpus")
-    if view.gpus:
-        cards = (card(at, gpu, runbooks) for at, gpu in enumerate(view.gpus))
+    if node.gpus:
+        each = enumerate(node.gpus)
+        cards = (card(at, gpu, trends.get(gpu.key, ()), runbooks) for at, gpu in each)
         content = element("ul", *cards, class_="gpus")
     else:
-        status, remedy = view.now.status or "unknown yet", view.now.remedy
+        status, remedy = node.driver_status or "unknown yet", node.driver_remedy
         missing = element("p", element("strong", "No GPU to show: "), f"{status}.")
-        fix = remedy and element("p", f"To fix it: {remedy}.")
+        fix = element("p", f"To fix it: {remedy}.") if remedy else None
         content = element("div", missing, fix, class_="notice bad")
     return element("section", title, content, aria_labelledby="gpus")
 
 
-def _signals(view: NodeView) -> Html | None:
-    missing = sorted(name for name, given in view.now.signals.items() if not given)
+def _signals(node: Node) -> Html | None:
+    missing = sorted(name for name, given in node.signals.items() if not given)
     if not missing:
         return None
-    remedies = view.now.signal_remedies
-    rows = (table_row(name, element("td", remedies.get(name, DASH))) for name in missing)
+    lost = node.signal_remedies
+    rows = (table_row(name, element("td", lost.get(name, DASH))) for name in missing)
     about = "What is lost without each, and how to get it"
     return _table("Missing signals", about, ("Signal", "What is lost without it"), *rows)
 
@@ -152,9 +157,10 @@ def _collectors(collectors: tuple[CollectorHealth, ...]) -> Html | None:
 
 def _collector(found: CollectorHealth) -> Html:
     state = "works" if found.success else f"fails: {found.error or 'see the log'}"
-    took = DASH if found.seconds is None else f"{1000 * found.seconds:.1f} ms"
+    seconds = found.duration_seconds
+    took = DASH if seconds is None else f"{1000 * seconds:.1f} ms"
     return table_row(
-        found.name,
+        found.collector,
         element("td", state, class_=None if found.success else "bad"),
         element("td", took, class_="number"),
     )

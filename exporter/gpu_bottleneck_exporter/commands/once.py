@@ -1,0 +1,31 @@
+"""`once`: one scrape, or one node document, of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpu_bottleneck_exporter.collectors import enabled
+from gpu_bottleneck_exporter.commands.check import sampled
+from gpu_bottleneck_exporter.commands.diagnose import watched
+from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.wire import document
+from gpu_bottleneck_exporter.settings import Settings
+
+_TICKS = 2
+
+
+def metrics(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
+    """What a scrape returns, and why there is no GPU if there is none."""
+    sampler = sampled(settings, open_driver, _TICKS)
+    text = Exposition(sampler, enabled(settings)).render()[0].decode()
+    trouble = None if sampler.state().gpus else sampler.status
+    sampler.stop()
+    return text, trouble
+
+
+def node(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
+    """The node document on one line, and why there is no GPU if there is none."""
+    found = watched(settings, open_driver, _TICKS * settings.interval_seconds)
+    return f"{dumps(document(found))}\n", None if found.gpus else found.driver_status

@@ -1,0 +1,95 @@
+"""The node document as JSON, bounded in both directions."""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from itertools import islice
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.nodeview.model import Node
+
+T = TypeVar("T")
+NODE_PATH = "/api/v1/node"
+MOST_BYTES = 16 * 2**20
+"""Sixteen GPUs are 35 kB."""
+MOST_ITEMS = 1024
+"""Of a list or a mapping: GPUs, pids, owners. The rest is left out."""
+MOST_CHARACTERS = 1024
+"""Of a text; the longest remedy has a third of it."""
+
+
+def document(found: object) -> Any:  # noqa: ANN401 - JSON
+    """`found`, of the model, as `jsontext.dumps` takes it."""
+    if is_dataclass(found):
+        return {field.name: document(getattr(found, field.name)) for field in fields(found)}
+    if isinstance(found, Mapping):
+        return {document(k): document(v) for k, v in islice(found.items(), MOST_ITEMS)}
+    if isinstance(found, tuple):
+        return [document(one) for one in found[:MOST_ITEMS]]
+    return found[:MOST_CHARACTERS] if isinstance(found, str) else found
+
+
+def node_in(text: bytes) -> Node:
+    """The node that `text` describes, with texts that can be printed.
+
+    Fields that this version does not know are passed over. Raises ValueError if it is no such
+    document, or has a value of another type or a share that is none.
+    """
+    try:
+        node = _read(Node, json.loads(text))
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{error}") from error
+    assert isinstance(node, Node)  # noqa: S101 - for the type
+    return node
+
+
+def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
+    """`given` as a `kind`: a class of the model, or the type of one of its fields."""
+    base, arguments = get_origin(kind), get_args(kind)
+    if base in (Union, types.UnionType):
+        return None if given is None else _read(arguments[0], given)
+    if base is tuple:
+        return tuple(_read(arguments[0], one) for one in _checked(list, given)[:MOST_ITEMS])
+    if base is Mapping:
+        pairs = islice(_checked(dict, given).items(), MOST_ITEMS)
+        return {_text(name): _read(arguments[1], one) for name, one in pairs}
+    if base is Annotated:
+        return _number(given, *arguments[1])
+    return _SCALARS[kind](given) if kind in _SCALARS else _object(kind, given)
+
+
+def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
+    hints = get_type_hints(kind, include_extras=True)
+    known = _checked(dict, given).items()
+    return kind(**{name: _read(hints[name], one) for name, one in known if name in hints})
+
+
+def _checked(kind: type[T], given: Any) -> T:  # noqa: ANN401 - JSON of any type
+    if type(given) is not kind:
+        raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
+    return given
+
+
+def _text(given: Any) -> str:  # noqa: ANN401 - JSON of any type
+    return printable(_checked(str, given), MOST_CHARACTERS)
+
+
+def _number(given: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401 - JSON of any type
+    number: float = given if type(given) is int else _checked(float, given)
+    if not (math.isfinite(number) and least <= number <= most):
+        raise ValueError(f"{number} is out of range")
+    return number
+
+
+_SCALARS: Mapping[type, Callable[[Any], object]] = {
+    str: _text,
+    float: _number,
+    int: partial(_checked, int),
+    bool: partial(_checked, bool),
+}

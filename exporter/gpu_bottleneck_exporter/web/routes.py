@@ -1,0 +1,138 @@
+"""Which path shows what, independent of how it is served."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from http import HTTPStatus
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.exposition.accept import weights
+from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
+from gpu_bottleneck_exporter.web.content import Content
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TELEMETRY_PATH = "/metrics"
+ALLOWED_METHODS = ("GET", "HEAD")
+HTML = "text/html; charset=utf-8"
+JSON = "application/json"
+PLAIN = "text/plain; charset=utf-8"
+
+_VARY = {"Vary": "Accept-Encoding"}
+_TURN_SECONDS = 10.0
+"""To wait for another client's rendering of the same page: as long as Prometheus waits."""
+_GZIP_LEVEL = 4
+"""On exposition text, nearly as small as level 9 for a fraction of the CPU time."""
+_SMALL_BYTES = 1024
+"""Not worth compressing: it fits into one packet."""
+
+
+class Answer(NamedTuple):
+    """A response before it is sent."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = {}
+
+
+Page = Callable[[str], Answer]
+"""Answers a request by its Accept header."""
+
+
+class Routes:
+    """The table of pages for a content and a path of the metrics; thread-safe."""
+
+    def __init__(self, content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> None:
+        self._pages: Mapping[str, Page] = {
+            "/": _in_turn(lambda _: Answer(200, HTML, content.status_page(), page_headers())),
+            NODE_PATH: _in_turn(lambda _: Answer(200, JSON, content.node(), _VARY)),
+            "/-/healthy": lambda _: _verdict(content.healthy()),
+            "/-/ready": lambda _: _verdict(content.ready()),
+            telemetry_path: _in_turn(lambda accept: _metrics(content, accept)),
+        }
+
+    def answer(self, method: str, path: str, accept: str, accept_encoding: str) -> Answer:
+        """The answer to a request; HEAD gets the body, too.
+
+        Args:
+            method: The request's method.
+            path: Its path, without the query.
+            accept: Its Accept header, "" if there was none.
+            accept_encoding: Its Accept-Encoding header, "" if there was none.
+        """
+        page = self._pages.get(path)
+        if page is None:
+            return plain(404, "No such page; see / for a list.")
+        if method not in ALLOWED_METHODS:
+            allowed = ", ".join(ALLOWED_METHODS)
+            return plain(405, f"This page accepts {allowed} only.", {"Allow": allowed})
+        try:
+            answer = page(accept)
+        except Exception:
+            # One page that fails must not affect the others.
+            logger.exception("The page %s failed.", path)
+            return plain(500, "This page failed; see the exporter's log.")
+        if len(answer.body) < _SMALL_BYTES or not allows_gzip(accept_encoding):
+            return answer
+        headers = {**answer.headers, "Content-Encoding": "gzip"}
+        return answer._replace(body=_gzipped(answer.body), headers=headers)
+
+
+def plain(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """A plain-text answer of one sentence."""
+    return Answer(status, PLAIN, f"{sentence}\n".encode(), headers or {})
+
+
+def page_headers() -> Mapping[str, str]:
+    """Headers for a page with names of processes and users: none may run as script or leak."""
+    # Imported late: the page takes a megabyte, and most exporters are never asked for it.
+    from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY  # noqa: PLC0415
+
+    return {
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+        "Referrer-Policy": "no-referrer",
+        **_VARY,
+    }
+
+
+def allows_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header allows gzip: named, or covered by "*", above zero."""
+    weighed = weights(accept_encoding)
+    named = [weighed[coding] for coding in ("gzip", "x-gzip") if coding in weighed]
+    return min(named, default=weighed.get("*", 0.0)) > 0
+
+
+@lru_cache(maxsize=1)
+def _gzipped(body: bytes) -> bytes:
+    """Two scrapers of one snapshot get the same bytes object, which is compressed once."""
+    return gzip.compress(body, _GZIP_LEVEL, mtime=0)
+
+
+def _metrics(content: Content, accept: str) -> Answer:
+    body, content_type = content.metrics(accept)
+    return Answer(200, content_type, body, {"Vary": "Accept, Accept-Encoding"})
+
+
+def _verdict(verdict: tuple[bool, str]) -> Answer:
+    good, sentence = verdict
+    return plain(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, sentence)
+
+
+def _in_turn(page: Page) -> Page:
+    """`page`, rendered for one client at a time: the others wait, but not for ever."""
+    turn = threading.Lock()
+
+    def answer(accept: str) -> Answer:
+        if not turn.acquire(timeout=_TURN_SECONDS):
+            return plain(503, f"This page has not been ready for {_TURN_SECONDS:g} s.")
+        try:
+            return page(accept)
+        finally:
+            turn.release()
+
+    return answer

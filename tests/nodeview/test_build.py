@@ -1,0 +1,137 @@
+"""From states of the sampler to the node document."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.nodeview.model import Change, Host, Key, LastChange, Refused
+from gpu_bottleneck_exporter.prescription.model import REFUSALS
+from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.sampling.sampler import SamplerState
+from support.nodes import node, waiting
+from support.states import (
+    HOPPER,
+    NAMES,
+    NO_DRIVER,
+    ampere,
+    feeding,
+    hopper,
+    lost,
+    mixed_state,
+    state,
+)
+
+
+def test_a_gpu_that_tells_everything() -> None:
+    gpu = node(mixed_state()).gpus[0]
+    assert gpu.key == Key("0", HOPPER.uuid)
+    assert (gpu.up, gpu.name, gpu.mig_profile) == (True, HOPPER.name, None)
+    assert (gpu.power_watts, gpu.power_limit_watts) == (412.5, 700)
+    assert (gpu.temperature_celsius, gpu.slowdown_temperature_celsius) == (61, 87)
+    assert (gpu.memory_used_bytes, gpu.memory_total_bytes) == (52 * 2**30, 80 * 2**30)
+    assert (gpu.sm_clock_hertz, gpu.sm_clock_max_hertz) == (1.755e9, 1.98e9)
+    assert gpu.throttle_reasons == ("power_cap",)
+    assert gpu.trouble == ("a row remapping is pending: reset the GPU",)
+    assert (gpu.processes, gpu.workers, gpu.holder_pids) == (2, 8, (4711, 4712))
+    assert [owner["workload_pod"] for owner in gpu.owners or ()] == ["train-7f9c"]
+    assert gpu.observed_seconds == pytest.approx(119 / 5)
+    assert (gpu.busy_ratio, gpu.sm_active_ratio) == pytest.approx((73.78 / 119, 60 / 119))
+    assert sum(gpu.parts.values()) == pytest.approx(1)
+
+
+def test_a_mig_instance_has_the_index_of_its_parent() -> None:
+    instance = node(mixed_state()).gpus[2]
+    assert (instance.gpu, instance.mig_profile) == ("1", "3g.40gb")
+    assert (instance.power_watts, instance.temperature_celsius) == (None, None)
+
+
+def test_a_gpu_that_is_down_shows_nothing_but_who_it_is_and_what_to_do() -> None:
+    gone = node(mixed_state()).gpus[4]
+    known = {"gpu", "uuid", "name", "up", "remedy", "runbook", "xid_errors"}
+    assert {name for name in gone.__slots__ if getattr(gone, name) is not None} == known
+    assert gone.xid_errors == {"79": 1, "48": 2}
+    assert (gone.remedy, gone.runbook) == (DOWN, "GpuTelemetryLost")
+
+
+def test_the_cause_comes_with_its_remedy_and_what_was_seen() -> None:
+    gpu = waiting({"worker_cpu": 60_000_000_000}, busy_ns=40_000_000_000)
+    seen = replace(feeding(), evidence=("asked 10.0.0.7",))
+    found = node(state(replace(gpu, feeding=seen))).gpus[0]
+    assert (found.verdict, found.cause) == ("worker_cpu", "worker_cpu")
+    assert (found.meaning, found.remedy) == REMEDIES["worker_cpu"]
+    assert (found.runbook, found.evidence) == ("GpuCpuPreprocessingBound", ("asked 10.0.0.7",))
+
+
+def test_a_gpu_that_is_kept_busy_has_the_last_change_only() -> None:
+    found = node(state(waiting({"peer": 5_000_000_000}, busy_ns=95_000_000_000))).gpus[0]
+    assert (found.verdict, found.cause, found.remedy) == ("busy", None, None)
+    assert (found.prescription, found.prescription_refused) == (None, None)
+    assert found.last_change is not None
+
+
+def test_the_node() -> None:
+    found = node(state(lost()))
+    assert (found.host.cpus, found.host.memory_total_bytes) == (64, 512 * 2**30)
+    assert (found.host.shm_size_bytes, found.host.shm_used_bytes) == (256 * 2**30, 2**30)
+    assert found.host.pressure_ratios == {"cpu": 0, "io": 0, "memory": 0}
+    assert (found.window_seconds, found.simulated) == (60, False)
+    assert found.signals["psi_cgroup"] is False
+    assert "cgroup v2" in found.signal_remedies["psi_cgroup"]
+    assert [c.collector for c in found.collectors if not c.success] == ["power"]
+    assert [c.error for c in found.collectors if c.error] == ["nvmlDeviceGetPowerUsage: 999"]
+
+
+def test_all_of_a_prescription_and_of_the_last_change() -> None:
+    gpu, parent = node(mixed_state()).gpus[:2]
+    text = "num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001 - the dash of an interval
+    assert gpu.prescription == Change(
+        text=f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
+        cause="worker_cpu",
+        knob="num_workers",
+        current_value=2,
+        value=6,
+        current_busy_ratio=0.44,
+        busy_ratio=0.93,
+        busy_low_ratio=0.88,
+        busy_high_ratio=0.95,
+        at_most=False,
+        needs_cores=4,
+        free_cores=7,
+        needs_memory_bytes=2.1 * 2**30,
+        free_memory_bytes=40 * 2**30,
+        then="host_code",
+    )
+    assert gpu.last_change == LastChange(
+        text="num_workers 1 → 2: predicted 46 % (42–50), now 44 %",  # noqa: RUF001
+        knob="num_workers",
+        value_before=1,
+        value_after=2,
+        predicted_busy_ratio=0.46,
+        predicted_low_ratio=0.42,
+        predicted_high_ratio=0.5,
+        busy_ratio=0.44,
+        error_ratio=0.44 - 0.46,
+    )
+    assert gpu.prescription_refused is None
+    reason = Refused(text=REFUSALS["mixed"], reason="mixed")
+    assert (parent.prescription, parent.prescription_refused) == (None, reason)
+
+
+def test_without_a_driver() -> None:
+    found = node(NO_DRIVER)
+    assert (found.gpus, found.host) == ((), Host())
+    assert found.driver_remedy is None, "it is being found out"
+
+
+def without(collector: str, now: SamplerState) -> SamplerState:
+    return replace(now, collectors=NAMES - {collector})
+
+
+def test_what_metrics_hide_is_hidden_here() -> None:
+    gpu = node(without("stall", state(hopper()))).gpus[0]
+    assert (gpu.stall_ratios, gpu.cause) == ({}, None)
+    assert node(without("feeders", state(hopper()))).gpus[0].workers is None
+    assert node(state(ampere())).gpus[0].evidence is None

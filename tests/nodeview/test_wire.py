@@ -1,0 +1,118 @@
+"""The node document as JSON: what is written is read, and what is no such document is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview import wire
+from gpu_bottleneck_exporter.nodeview.wire import document, node_in
+from support.nodes import node, with_gpu
+from support.states import NO_DRIVER, mixed_state
+
+Fields = dict[str, Any]
+
+
+def written() -> Fields:
+    found: Fields = json.loads(dumps(document(node(mixed_state()))))
+    return found
+
+
+def read(found: object) -> None:
+    node_in(json.dumps(found).encode())
+
+
+@pytest.mark.parametrize("now", [mixed_state(), NO_DRIVER], ids=["gpus", "none"])
+def test_what_is_written_is_read(now: Any) -> None:  # noqa: ANN401 - a state
+    found = node(now)
+    assert node_in(dumps(document(found)).encode()) == found
+
+
+def test_fields_of_other_versions_are_passed_over_or_unknown() -> None:
+    found = written()
+    found["later"] = found["gpus"][0]["later"] = {"a": [1]}
+    del found["signals"], found["gpus"][0]["power_watts"]
+    again = node_in(json.dumps(found).encode())
+    assert (again.signals, again.gpus[0].power_watts) == ({}, None)
+
+
+def set_to(*path: str | int) -> Callable[[Fields, object], None]:
+    def change(found: Any, value: object) -> None:  # noqa: ANN401 - JSON
+        for step in path[:-1]:
+            found = found[step]
+        found[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        (set_to("gpus"), {}),
+        (set_to("gpus"), None),
+        (set_to("gpus", 0), "0"),
+        (set_to("gpus", 0, "gpu"), 0),
+        (set_to("gpus", 0, "up"), 1),
+        (set_to("gpus", 0, "busy_ratio"), 2),
+        (set_to("gpus", 0, "busy_ratio"), float("nan")),
+        (set_to("gpus", 0, "power_watts"), float("inf")),
+        (set_to("gpus", 0, "power_watts"), True),
+        (set_to("gpus", 0, "power_watts"), 10**400),
+        (set_to("gpus", 0, "stall_ratios", "storage"), 1e9),
+        (set_to("gpus", 0, "processes"), 1.5),
+        (set_to("gpus", 0, "owners", 0, "user"), ["root"]),
+        (set_to("gpus", 0, "prescription", "value"), None),
+        (set_to("version"), None),
+    ],
+)
+def test_nonsense_is_refused(change: Callable[[Fields, object], None], value: object) -> None:
+    found = written()
+    read(found)
+    change(found, value)
+    with pytest.raises(ValueError):  # noqa: PT011 - its caller says which address it was
+        read(found)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"# TYPE up gauge\nup 1\n", b"[]", b"{}", b"[" * 100_000, b"\xff", b"9" * 5000]
+)
+def test_other_texts_are_refused(text: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - its caller says which address it was
+        node_in(text)
+
+
+def test_texts_that_are_read_can_be_printed() -> None:
+    evil = "\x1b[2J\u202e\nevil"
+    found = with_gpu(
+        node(mixed_state()), name=evil, owners=({evil: evil},), verdict=evil, evidence=(evil,)
+    )
+    gpu = node_in(dumps(document(replace(found, driver_status=evil))).encode()).gpus[0]
+    good = "?[2J??evil"
+    assert (gpu.name, gpu.owners, gpu.verdict) == (good, ({good: good},), good)
+    assert gpu.evidence == (good,)
+
+
+def test_neither_side_takes_more_than_a_bounded_part() -> None:
+    most, long = wire.MOST_ITEMS, "x" * (2 * wire.MOST_CHARACTERS)
+    many = with_gpu(node(mixed_state()), name=long, holder_pids=tuple(range(2 * most)))
+    (gpu,) = document(many)["gpus"]
+    assert (len(gpu["name"]), len(gpu["holder_pids"])) == (wire.MOST_CHARACTERS, most)
+    gpu |= {"name": long, "holder_pids": [1] * 2 * most, "owners": [{long: long}] * 2 * most}
+    taken = node_in(json.dumps({**written(), "gpus": [gpu] * 2}).encode()).gpus[0]
+    assert taken.holder_pids is not None
+    assert taken.owners is not None
+    assert (len(taken.name or ""), len(taken.holder_pids)) == (wire.MOST_CHARACTERS, most)
+    assert len(taken.owners) == most
+    assert {len(text) for pair in taken.owners[0].items() for text in pair} == {
+        wire.MOST_CHARACTERS
+    }
+
+
+def test_the_bound_of_a_document_leaves_room_for_a_full_machine() -> None:
+    full = replace(node(mixed_state()), gpus=node(mixed_state()).gpus * 32)
+    assert len(dumps(document(full))) < wire.MOST_BYTES / 20
