@@ -45,6 +45,7 @@ def opened(proc: Path, mountinfo: str, *files: str) -> dict[str, str]:
         ("tmpfs", False),
         ("overlay", False),
         ("fuseblk", False),
+        ("fusectl", False),
         ("fuse.sshfs", True),
         ("fuse", True),
         ("fuse.fuse-overlayfs", None),

@@ -24,7 +24,7 @@ from support.waiting import until
 PROC = Path("/proc")
 LOCAL, REMOTE, UNKNOWN = Place.LOCAL, Place.REMOTE, Place.UNKNOWN
 MOUNTS = {"/": (20, "overlay"), "/data": (21, "nfs4"), "/scratch": (22, "xfs")}
-FUSED = {**MOUNTS, "/bucket": (23, "fuse.bucket")}
+FUSED = {**MOUNTS, "/bucket": (23, "fuse.bucket"), "/sys/fs/fuse/connections": (30, "fusectl")}
 LAYERED = {**FUSED, "/image": (24, "fuse.squashfuse")}
 READS = "17 0x3 0x7f00 0x1000 0x0 0x0 0x0 0x7ffc 0x7fff\n"
 FAULTS = "-1 0x7ffc 0x7fff\n"
@@ -69,8 +69,9 @@ CASES = {
     "a page, a remote file open": Case(MOUNTS, FAULTS, REMOTE, files=("/data/x",)),
     "a page, local files open": Case(MOUNTS, FAULTS, LOCAL, files=("/scratch/x", "/log")),
     "a page, files of both open": Case(MOUNTS, FAULTS, files=("/data/x", "/log")),
-    "a device": Case(MOUNTS, READS, files=("/dev/nvidia0",), mount=20),
-    "a socket": Case(MOUNTS, READS, files=("socket:[5]",), mount=9),
+    "a device": Case(MOUNTS, READS, files=("/dev/nvidia0", "/data/x"), mount=20),
+    "a socket": Case(MOUNTS, READS, files=("socket:[5]", "/data/x"), mount=9),
+    "io_uring": Case(MOUNTS, READS, REMOTE, files=("anon_inode:[io_uring]", "/data/x"), mount=9),
     "the number of another file by now": Case(MOUNTS, READS, files=("/data/x",), mount=99),
     "runs by now": Case(MOUNTS, "running\n", channel="nfs_wait", files=("/data/x",), mount=21),
     "nonsense": Case(MOUNTS, "nonsense\n", channel="nfs_wait"),

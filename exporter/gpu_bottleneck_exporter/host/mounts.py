@@ -19,7 +19,6 @@ REMOTE = frozenset(
 """File systems whose data is on another machine, by their type in mountinfo."""
 _LAYERS = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_ll"})
 """Of containers without root: they show files of other mounts, wherever these are."""
-_LOCAL_FUSE = frozenset({"fuseblk", "fusectl"})
 _MOST = 256
 _DEVICE, _ROOT, _POINT, _FIRST_OPTIONAL = 2, 3, 4, 6
 """Fields of a mountinfo line (proc_pid_mountinfo(5)); optional ones end with a `-`."""
@@ -48,7 +47,12 @@ def is_remote(kind: str) -> bool | None:
     """
     if kind in _LAYERS:
         return None
-    return kind in REMOTE or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
+    return kind in REMOTE or (is_fuse(kind) and kind != "fuseblk")
+
+
+def is_fuse(kind: str) -> bool:
+    """Whether a program of its own answers for this type of file system."""
+    return kind in {"fuse", "fuseblk"} or kind.startswith("fuse.")
 
 
 class Mount(NamedTuple):

@@ -17,12 +17,13 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.borrow import RefusedError, link_of
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part, understood
-from gpu_bottleneck_exporter.host.mounts import is_remote, mounts, mounts_of_open_files
+from gpu_bottleneck_exporter.host.mounts import is_fuse, is_remote, mounts, mounts_of_open_files
 from gpu_bottleneck_exporter.host.waits import FUSE_CHANNELS, REMOTE_CHANNELS
 
 _STAYS_NS = 10_000_000_000
 """Mounts and open files change seldom."""
 _MOST_KEPT = 256
+_IO_URING = "anon_inode:[io_uring]"
 _MOUNT = re.compile(r"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 
 
@@ -74,7 +75,7 @@ class Places:
         if wait.channel.startswith(REMOTE_CHANNELS):
             return Place.REMOTE
         if wait.channel.startswith(FUSE_CHANNELS):
-            return _common(kind for kind in kinds.values() if kind.startswith("fuse"))
+            return _common(kind for kind in kinds.values() if is_fuse(kind))
         return self._of_open_files(pid, now_ns)
 
     def _kinds_for(self, pid: int, now_ns: int) -> dict[int, str]:
@@ -114,7 +115,7 @@ def _common(kinds: Iterable[str]) -> Place:
 
 @understood
 def _wait_of(process: str, tid: int) -> _Wait | None:
-    """None if it runs by now."""
+    """None if it waits for no file by now."""
     call = (read(f"{process}/task/{tid}/syscall") or "running").split()
     if call[0] == "running":
         return None
@@ -126,7 +127,9 @@ def _wait_of(process: str, tid: int) -> _Wait | None:
         link = None if number is None else link_of(f"{process}/fd", number)
     except RefusedError:
         return None
-    if link is None or not link.startswith("/") or link.startswith("/dev/"):
+    if link is None or link == _IO_URING:
         return _Wait(None, channel)
+    if not link.startswith("/") or link.startswith("/dev/"):
+        return None
     found = _MOUNT.search(read(f"{process}/fdinfo/{number}") or "")
     return _Wait(int(found[1]) if found else None, channel)
