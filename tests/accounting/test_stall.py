@@ -28,10 +28,12 @@ from gpu_bottleneck_exporter.accounting.stall import (
     Owed,
     Usage,
     apportion,
+    by_file_system,
     engaged,
     split,
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.host.process import State
 
 SECOND = 1_000_000_000
@@ -470,3 +472,18 @@ def test_apportioning_loses_nothing(total: int, weights: dict[str, float]) -> No
     parts = apportion(total, weights)
     assert sum(parts.values()) == total
     assert all(part > 0 for part in parts.values())
+
+
+@given(st.integers(0, 10 * SECOND), st.dictionaries(st.sampled_from(Place), st.integers(1, 40)))
+def test_storage_is_split_as_it_was_seen(storage: int, places: dict[Place, int]) -> None:
+    parts = by_file_system({STORAGE: storage, HOST_CODE: SECOND}, loader(places=places))
+    known = {place.value for place in places} - {Place.UNKNOWN.value} if storage else set()
+    assert parts.keys() == known
+    for place, number in places.items():
+        share = storage * number / sum(places.values())
+        assert place is Place.UNKNOWN or share - 1 <= parts.get(place.value, 0) <= share
+
+
+def test_of_storage_that_nobody_was_seen_to_wait_for_no_file_system_is_known() -> None:
+    assert by_file_system({STORAGE: SECOND}, loader()) == {}
+    assert by_file_system({STORAGE: SECOND}, None) == {}

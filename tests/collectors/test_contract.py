@@ -74,6 +74,7 @@ CONTRACT = {
     "gpu_memory_controller_utilization_ratio": gauge(*GPU),
     "gpu_window_utilization_ratio": Promise("histogram", GPU),
     "gpu_stall_seconds_total": counter(*GPU, "waiting_on"),
+    "gpu_storage_stall_seconds_total": counter(*GPU, "filesystem"),
     "gpu_prescription_value": gauge(*GPU, "knob", says="processes"),
     "gpu_prescription_current_value": gauge(*GPU, "knob", says="the same unit"),
     "gpu_prescription_busy_ratio": gauge(*GPU, "knob"),

@@ -166,7 +166,7 @@ def test_the_books_balance_whatever_the_driver_says(
             reading = replace(reading, interval_ns=passed)  # noqa: PLW2901
         cleaned = drops.clean(reading)
         windows = ledger.add(now, 5 * SECOND, cleaned)
-        ledger.add_stall(split(windows, None, None))
+        ledger.add_stall(split(windows, None, None), {})
         totals = ledger.snapshot(now).totals
         assert all(math.isfinite(value) for value in totals.traffic_bytes.values())
         assert all(0 <= value <= now - began for value in totals.active_ns.values())

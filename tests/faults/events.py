@@ -86,7 +86,8 @@ def _hold_anew(scene: Scene) -> None:
 
 _UTILIZATION = (
     "gpu_busy_seconds_total gpu_observed_seconds_total gpu_unobserved_seconds_total "
-    "gpu_stall_seconds_total gpu_memory_controller_* gpu_utilization_ratio "
+    "gpu_stall_seconds_total gpu_storage_stall_seconds_total gpu_memory_controller_* "
+    "gpu_utilization_ratio "
     "gpu_window_utilization_ratio_*"
 )
 _SAYS = "`gpu_exporter_collector_success` is 0"

@@ -20,8 +20,10 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host import aside, borrow, syscalls
+from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.sampling.host import HostSampler
+from support.hangs import READ, unanswering
 from support.programs import program
 from support.waiting import until
 
@@ -74,6 +76,34 @@ ready(*pids)
 kept = []
 while True: kept.append(server.accept())
 """
+OF_FILES = ("ns/mnt", "mountinfo", "task/N/syscall", "task/N/wchan", "fd/N", "fdinfo/N")
+"""What tells where the file is that a thread waits for."""
+FILE_FAULTS: list[Fault] = [
+    *product(OF_FILES, HOWS),
+    ("task/N/syscall", "hangs"),
+    ("fdinfo/N", "hangs"),
+    ("none", "none"),
+]
+LOSES_PLACE = {
+    *product(("mountinfo", "task/N/syscall"), HOWS),
+    *product(("ns/mnt",), (errno.EACCES, errno.ENOENT, errno.EIO)),
+    *(("fd/N", errno.EACCES), ("task/N/syscall", "hangs"), ("fdinfo/N", "hangs")),
+}
+MAY_LOSE_PLACE = {"fd/N", "fdinfo/N"}
+"""Without these its wait channel may tell, or its other files."""
+FILE_JOBS = """
+pids = []
+for _ in range(int(sys.argv[2])):
+    r, w = os.pipe()
+    main = os.fork()
+    if not main:
+        if sys.argv[3] == "worker" and os.fork(): os.wait()
+        os.write(w, str(os.getpid()).encode())
+        os.read(os.open(sys.argv[1] + "/file", os.O_RDONLY | os.O_DIRECT), 512)
+    pids += [main, int(os.read(r, 20))]
+ready(*pids)
+told()
+"""
 
 READLINK = os.readlink
 Call = Callable[..., object]
@@ -91,7 +121,7 @@ class Faulty:
         """How reading `path` fails, None if it does not."""
         found = re.match(r"/proc/(\d+)/(.+)$", str(path))
         pid, name = (int(found[1]), found[2]) if found else (0, "")
-        return self.named(pid, re.sub(r"(task|fd)/\d+", r"\1/N", name))
+        return self.named(pid, re.sub(r"(task|fd|fdinfo)/\d+", r"\1/N", name))
 
     def named(self, pid: int, name: str) -> object:
         where, how = self.faults.get(pid, ("", None))
@@ -176,4 +206,41 @@ def test_a_read_that_fails_costs_that_process(
             until(lambda: not unlike(), unlike)
         finally:
             watch.stop()
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("role", ["main", "worker"])
+def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
+    faulty: Faulty, role: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = program(FILE_JOBS, tmp_path, len(FILE_FAULTS), role)
+    with unanswering(tmp_path, READ) as server, jobs as one:
+        pids = [*map(int, one.words)]
+        mains, waiting = pids[::2], pids[1::2]
+        faulty.faults = dict(zip(waiting, FILE_FAULTS, strict=True))
+        watch = HostSampler(Path("/proc"), Path("/sys"), owners=True)
+        for pid in mains:
+            watch.hold(f"{pid}", frozenset({pid}))
+        watch.start()
+
+        def unlike() -> list[Fault]:
+            """The faults that cost more or less than they should."""
+            now, found = time.monotonic_ns(), []
+            for pid, fault in zip(mains, FILE_FAULTS, strict=True):
+                watch.tell_busy(f"{pid}", 0.0)
+                seen = watch.feeders(f"{pid}", now - RECENT_NS, now)
+                places = seen.places if seen else {}
+                assert Place.LOCAL not in places
+                lost = places.keys() == {Place.UNKNOWN}
+                right = fault[0] in MAY_LOSE_PLACE or lost == (fault in LOSES_PLACE)
+                states = (seen.main if role == "main" else seen.workers) if seen else {}
+                if not places or not right or not states.get(State.DISK):
+                    found.append(fault)
+            return found
+
+        try:
+            until(lambda: not unlike(), unlike)
+        finally:
+            watch.stop()
+            server.tell("answer")  # until then nobody can end them
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []

@@ -95,9 +95,10 @@ def test_whom_a_feeder_waits_for(owed: list[Owed], said: list[str]) -> None:
 
 
 def test_where_files_are(tmp_path: Path) -> None:
-    assert files_on(tmp_path, ("/data", "nfs4"), ("/local", "ext4"), ("/fuse", "fuse.sshfs")) == [
-        "has files open on /data (nfs4, remote)",
-        "has files open on /fuse (fuse.sshfs, local or remote)",
+    layers = ("/layers", "fuse.squashfuse")
+    assert files_on(tmp_path, ("/data", "fuse.sshfs"), ("/local", "ext4"), layers) == [
+        "has files open on /data (fuse.sshfs, remote)",
+        "has files open on /layers (fuse.squashfuse, local or remote)",
         "has files open on /local (ext4, local)",
     ]
 

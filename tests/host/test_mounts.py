@@ -45,8 +45,10 @@ def opened(proc: Path, mountinfo: str, *files: str) -> dict[str, str]:
         ("tmpfs", False),
         ("overlay", False),
         ("fuseblk", False),
-        ("fuse.sshfs", None),
-        ("fuse", None),
+        ("fusectl", False),
+        ("fuse.sshfs", True),
+        ("fuse", True),
+        ("fuse.fuse-overlayfs", None),
     ],
 )
 def test_where_the_data_of_a_file_system_is(kind: str, remote: bool | None) -> None:  # noqa: FBT001

@@ -13,7 +13,8 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,8 @@ class Gpu:
     busy: Signal = 0.98
     stalls: Mapping[str, Signal] = field(default_factory=dict)
     """Seconds of each second, by `waiting_on`; what is left to one is asleep."""
+    storage_remote: float | None = None
+    """Share of those of storage that are for remote file systems; None: that is not known."""
     sm: Signal | None = 0.85
     occupancy: Signal | None = 0.5
     dram: Signal | None = 0.5
@@ -428,6 +431,11 @@ class _Writer:
             rest = idle if waiting_on == "asleep" and not self._gpu.stalls else 0.0
             rate = self._gpu.stalls.get(waiting_on, rest)
             self._c("gpu_stall_seconds_total", rate, waiting_on=waiting_on)
+        if self._gpu.storage_remote is not None:
+            storage, remote = self._gpu.stalls.get("storage", 0.0), self._gpu.storage_remote
+            for filesystem, share in (("local", 1 - remote), ("remote", remote)):
+                told = mapped(storage, partial(mul, share))
+                self._c("gpu_storage_stall_seconds_total", told, filesystem=filesystem)
 
     def _feeders(self) -> None:
         gpu = self._gpu

@@ -292,7 +292,31 @@ APART: Table = {
         starved({"memory": 0.34, "storage": 0.41}, disk_busy=0.9, worker_starts=0.1),
         "worker_churn/warning",
     ),
-    # local and network storage: whether a disk of the host is busy.
+    # local and network storage: as the exporter tells.
+    "NFS beside a busy disk": Row(
+        replace(DISK, storage_remote=1.0, disk_busy=0.95), "network_storage_bound/warning"
+    ),
+    "a slow disk that is hardly busy": Row(
+        replace(DISK, storage_remote=0.0, disk_busy=0.1), "local_storage_bound/warning"
+    ),
+    "NFS without disks": Row(
+        replace(DISK, storage_remote=1.0, disk_busy=None), "network_storage_bound/warning"
+    ),
+    "mostly NFS": Row(
+        replace(DISK, storage_remote=0.7, disk_busy=0.95), "network_storage_bound/warning"
+    ),
+    "mostly a disk": Row(
+        replace(DISK, storage_remote=0.3, disk_busy=0.1), "local_storage_bound/warning"
+    ),
+    "NFS, sockets and a busy disk": Row(
+        starved({"network": 0.2, "storage": 0.4, "asleep": 0.15}, storage_remote=0.8),
+        "network_storage_bound/warning",
+    ),
+    "NFS beside a busy disk, disturbed": Row(
+        replace(DISK, storage_remote=1.0, disk_busy=0.95, reset_at=18, gap=(26, 30)),
+        "17,19,21,24,28,31 ? network_storage_bound/warning; network_storage_bound/warning",
+    ),
+    # Where it cannot tell: whether a disk of the host is busy.
     "disk half busy": Row(replace(DISK, disk_busy=0.51), "local_storage_bound/warning"),
     "disk less than half busy": Row(replace(DISK, disk_busy=0.49), "network_storage_bound/warning"),
     "disk unseen": Row(replace(DISK, disk_busy=None), "local_storage_bound/warning"),

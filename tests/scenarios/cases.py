@@ -308,10 +308,10 @@ CASES = (
         "throttled disk reads",
         "disk_trickle",
         stall.STORAGE,
-        alerts=(NETWORK_STORAGE,),
+        alerts=(LOCAL_STORAGE,),
         limits=Limits(read_bytes_per_second=8 * MEBIBYTE),
         data=64,
-        note="the kernel holds the reads back, the disk is idle: to the rules, that is remote",
+        note="the kernel holds the reads back, so the disk is idle",
     ),
     _case(
         "held but idle",

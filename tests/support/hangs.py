@@ -7,25 +7,28 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from support.programs import Program
 from support.tools import _missing
 
+LOOKUP, READ, FLUSH = 1, 15, 25
+"""Requests, as in linux/fuse.h."""
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _SERVER = Path(__file__).with_name("unflushed.py")
 
 
-def _mounted(folder: Path) -> int:
+def _mounted(folder: Path, subtype: str = "") -> int:
     """Mount FUSE at `folder`; returns the device that its program would serve."""
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
         _missing(f"FUSE is missing: {error}")
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
-    if _libc.mount(b"hangs", bytes(folder), b"fuse", 0, options.encode()):
+    kind = f"fuse.{subtype}" if subtype else "fuse"
+    if _libc.mount(b"hangs", bytes(folder), kind.encode(), 0, options.encode()):
         os.close(device)
         _missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
     return device
@@ -53,16 +56,21 @@ def hanging(folder: Path) -> Iterator[Callable[[], None]]:
         _libc.umount2(bytes(folder), _MNT_DETACH)
 
 
-@contextmanager
-def never_flushed(folder: Path) -> Iterator[Program]:
-    """A file of any name in `folder`, of a file system that answers everything but `flush`.
+def never_flushed(folder: Path) -> AbstractContextManager[Program]:
+    """A file of any name in `folder`, of a file system that answers everything but `flush`."""
+    return unanswering(folder, FLUSH)
 
-    Yields its program, which tells after each line who, by thread, has sent a flush so far; after
-    `answer` it does. Who still waits at the end gets ENOTCONN.
+
+@contextmanager
+def unanswering(folder: Path, request: int, subtype: str = "") -> Iterator[Program]:
+    """A file of any name in `folder`, of a file system that never answers one kind of `request`.
+
+    Yields its program, which tells after each line who, by thread, has sent one so far; after
+    `answer` it answers. Who still waits at the end gets ENOTCONN.
     """
-    device = _mounted(folder)
+    device = _mounted(folder, subtype)
     pipe = subprocess.PIPE
-    command = (sys.executable, str(_SERVER), str(device))
+    command = (sys.executable, str(_SERVER), str(device), str(request))
     # Another process: if this one were killed, its own threads would wait for it for ever.
     server = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[device])
     os.close(device)

@@ -164,6 +164,7 @@ def sampled_totals() -> GpuTotals:
         window_counts=tuple(zip(WINDOW_BUCKETS, counts, strict=True)),
         window_sum=74.4,
         stall_ns=stall_ns(),
+        storage_ns={"local": 1_000_000_000, "remote": 2_500_000_000},
         last_busy_ratio=0.62,
         last_memory_ratio=0.21,
     )

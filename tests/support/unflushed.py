@@ -1,4 +1,7 @@
-"""Serves FUSE from the device with the given number, but leaves `flush` unanswered: see `hangs`."""
+"""Serves FUSE from the device with the given number, but leaves one kind of request unanswered.
+
+See `hangs`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,16 @@ import sys
 _REQUEST, _ANSWER = struct.Struct("=IIQQIIIHH"), struct.Struct("=IiQ")
 """struct fuse_in_header: its size, opcode, number, node, uid, gid, pid; fuse_out_header."""
 _LOOKUP, _GETATTR, _OPEN, _RELEASE, _FLUSH, _INIT = 1, 3, 14, 18, 25, 26
+_SIZE = 2**20
+"""Of the file, so that reading it is a request."""
 _SILENT = frozenset({2, 36, 42})
 """FUSE_FORGET, FUSE_INTERRUPT and FUSE_BATCH_FORGET want no answer."""
 _FILE = 2
 """The number of the file; the folder's is 1."""
 
 
-def _serve(device: int) -> None:
-    flushing: list[int] = []
+def _serve(device: int, unanswered: int) -> None:
+    waiting: list[int] = []
     held: list[int] = []
     answers = False
     while True:
@@ -29,11 +34,11 @@ def _serve(device: int) -> None:
             if not line:
                 return
             answers |= line == b"answer\n"
-            os.write(1, f"{' '.join(map(str, flushing))}\n".encode())
+            os.write(1, f"{' '.join(map(str, waiting))}\n".encode())
         if device in readable:
             _, code, number, node, _, _, pid, *_ = _REQUEST.unpack_from(os.read(device, 1 << 20))
-            if code == _FLUSH:
-                flushing.append(pid)
+            if code == unanswered:
+                waiting.append(pid)
                 held.append(number)
             elif code not in _SILENT:
                 _answer(device, number, *_content(code, node))
@@ -53,15 +58,15 @@ def _content(code: int, node: int) -> tuple[bytes, int]:
         return struct.pack("=QQQQII", _FILE, 0, 0, 0, 0, 0) + _attributes(_FILE), 0
     if code == _GETATTR:
         return struct.pack("=QII", 0, 0, 0) + _attributes(node), 0
-    if code in (_OPEN, _RELEASE):
+    if code in (_OPEN, _RELEASE, _FLUSH):
         return bytes(16) if code == _OPEN else b"", 0
     return b"", errno.ENOSYS
 
 
 def _attributes(node: int) -> bytes:
     mode = stat.S_IFREG | 0o666 if node == _FILE else stat.S_IFDIR | 0o777
-    return struct.pack("=6Q10I", node, *(0,) * 8, mode, 1, *(0,) * 5)
+    return struct.pack("=6Q10I", node, _SIZE, *(0,) * 7, mode, 1, *(0,) * 5)
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(int(sys.argv[1]), int(sys.argv[2]))

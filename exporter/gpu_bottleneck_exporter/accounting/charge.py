@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from gpu_bottleneck_exporter.accounting.stall import Feeders, Owed, split
+from gpu_bottleneck_exporter.accounting.stall import Feeders, Owed, by_file_system, split
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.readings import Identity
 
@@ -33,9 +33,9 @@ def charge(  # noqa: PLR0913 - one tick of one GPU
     windows: list[Window],
     *,
     owed: Owed,
-    book: Callable[[Mapping[str, int]], None],
+    book: Callable[[Mapping[str, int], Mapping[str, int]], None],
 ) -> None:
-    """Split the idle time of `windows`, and `book` the nanoseconds by cause.
+    """Split the idle time of `windows`, and `book` the nanoseconds by cause, and by file system.
 
     `holders`: the pids that have the GPU open; None when they could not be read. `owed`: see
     `split`. Whatever goes wrong, all of the idle time is booked, then as unknown, and the error
@@ -55,7 +55,7 @@ def charge(  # noqa: PLR0913 - one tick of one GPU
             feeders = watch.feeders(gpu.uuid, start, windows[-1].end_ns)
         stalls = split(windows, known, feeders, owed)
     except Exception:
-        book(split(windows, known, None))
+        book(split(windows, known, None), {})
         raise
-    book(stalls)
+    book(stalls, by_file_system(stalls, feeders))
     watch.tell_split(gpu.uuid, active, stalls)

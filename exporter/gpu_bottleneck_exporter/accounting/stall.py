@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.host.process import State
 
 WAITING_ON = (
@@ -29,6 +30,8 @@ WAITING_ON = (
     ASLEEP := "asleep",
     UNKNOWN := "unknown",
 )
+FILE_SYSTEMS = (Place.LOCAL.value, Place.REMOTE.value)
+"""What `STORAGE` is split into, as far as it is known."""
 
 _WAITING = (State.QUEUE, State.SLEEP, State.UNKNOWN, State.REQUESTS)
 _BUSY_IS_EXPLAINED_BY = (
@@ -133,6 +136,8 @@ class Feeders:
     """Evicted from the page cache and read again."""
     peer: float = 0.0
     """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
+    places: Mapping[Place, int] = field(default_factory=dict)
+    """How often somebody was seen to wait for a file, by where it is."""
 
 
 def split(
@@ -160,6 +165,16 @@ def split(
         return {UNKNOWN: idle}
     left = _idle_states(busy, _main_states(feeders), {} if owed is None else owed, duration)
     return apportion(idle, _shares(left, feeders))
+
+
+def by_file_system(stalls: Mapping[str, int], feeders: Feeders | None) -> dict[str, int]:
+    """Nanoseconds of `stalls` on storage by file system; those of an unknown one are left out."""
+    storage = stalls.get(STORAGE, 0)
+    if feeders is None or not storage:
+        return {}
+    looks = sum(feeders.places.values())
+    known = {place.value: n for place, n in feeders.places.items() if place is not Place.UNKNOWN}
+    return {place: storage * number // looks for place, number in known.items()}
 
 
 def apportion(total: int, shares: Mapping[str, float]) -> dict[str, int]:

@@ -19,6 +19,13 @@ FAMILIES = (
         "second (twice if nothing changes).",
         ("waiting_on",),
     ),
+    counter(
+        "gpu_storage_stall_seconds_total",
+        "Seconds of gpu_stall_seconds_total in which the GPU waited for storage, by where the "
+        "files are: local or remote (NFS, SMB, Lustre, FUSE and others, by the type of the mount). "
+        "Where that is unknown they are in neither. Absent until it is first known.",
+        ("filesystem",),
+    ),
 )
 
 
@@ -27,6 +34,8 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
         if cause == REQUESTS and not nanoseconds:
             continue  # saves a series: only servers wait for requests
         yield Sample("gpu_stall_seconds_total", nanoseconds / 1e9, (cause,))
+    for place, nanoseconds in gpu.totals.storage_ns.items():
+        yield Sample("gpu_storage_stall_seconds_total", nanoseconds / 1e9, (place,))
 
 
 COLLECTOR = Collector("stall", FAMILIES, _samples)

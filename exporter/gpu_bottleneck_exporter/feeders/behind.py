@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.runnable import RunnableCounter
 from gpu_bottleneck_exporter.feeders.strangers import Activity
+from gpu_bottleneck_exporter.host.places import Place, Places
 from gpu_bottleneck_exporter.host.process import STATE_OF, State
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -96,6 +97,9 @@ class Behind:
         self.explained = False
         """Whether tasks that run or are in D state explain the waiting without closer looks."""
         self.runnable = RunnableCounter()
+        self.place: Place | None = None
+        """Where the file is that was waited for in the last pass; None: nobody waited for one."""
+        self._places = Places(proc)
         self._proc = proc
         self._known: Callable[[int], bool] = lambda _: False
         self._strangers: dict[int, Activity] = {}
@@ -174,11 +178,14 @@ class Behind:
     ) -> Looked:
         """Count states of `members`, which hold the GPU, into `states`, and look behind them."""
         looked = Looked({}, Counter())
+        self.place = None
         for member in members:
             wait = member.reader.wait()
             state = STATE_OF[wait]
+            self._locate((member.pid, member.pid) if wait is Wait.DISK else None, now_ns)
             if wait in _SLEEPS and not self.explained:
                 seen = self._look(member, wait, now_ns, workers=workers)
+                self._locate(seen.in_file, now_ns)
                 state = self._state(seen, workers=workers)
                 for active, number in seen.active.items():
                     looked.threads[active] = looked.threads.get(active, 0) + number
@@ -202,9 +209,12 @@ class Behind:
         for member in members:
             wait = member.reader.wait()
             state = STATE_OF[wait]
+            self._locate((member.pid, member.pid) if wait is Wait.DISK else None, now_ns)
             if wait in _SLEEPS:
                 closer = member.look_closer(self.patience)
-                state = closer.look(now_ns, wait, around).whole
+                seen = closer.look(now_ns, wait, around)
+                self._locate(seen.in_file, now_ns)
+                state = seen.whole
                 if wait in _AWAY and state is State.SLEEP:
                     state = State.TIMER
             elif member.closer:
@@ -279,6 +289,15 @@ class Behind:
         self.runnable.pause()
         for member in members:
             member.look_no_closer()
+
+    def _locate(self, in_file: tuple[int, int] | None, now_ns: int) -> None:
+        """Note where the file is for which a thread waits: of one thread at each pass.
+
+        The mains come first, so that theirs and their helpers' are noted as often as the GPU waits
+        for them.
+        """
+        if in_file and self.place is None:
+            self.place = self._places.of(*in_file, now_ns)
 
     def _look(self, member: Member, wait: Wait, now_ns: int, *, workers: bool) -> Seen:
         closer = member.look_closer(self.patience)

@@ -76,6 +76,8 @@ class Seen:
     """What it sleeps in, if nothing explains it."""
     serves: bool = False
     """Whether it waits for clients, and none has a request open."""
+    in_file: tuple[int, int] | None = None
+    """Process and thread, if one was found that waits for a file."""
 
     @property
     def whole(self) -> State:
@@ -254,6 +256,8 @@ class Closer:
             state = State.NETWORK
         if state is None:
             return
+        if state is State.DISK:
+            seen.in_file = self._pid, thread.tid
         if self.launches_elsewhere or thread.name.startswith(LAUNCHES):
             if seen.first not in ACTIVE or state is State.RUN:
                 seen.first = state
@@ -283,6 +287,8 @@ class Closer:
             reader, closer = self._children[pid]
             wait = reader.wait()
             state = _WORKS.get(wait)
+            if state is State.DISK:
+                seen.in_file = pid, pid
             if state is None and wait is not Wait.GONE:
                 state = closer.look(now_ns, wait, around).whole
             if state is State.RUN and is_compiler(reader.command()):

@@ -253,6 +253,7 @@ class FeederGroup:
             self.behind.look_at_kin(now_ns, _ends(self.mains.values())),
             len(self.behind.feeding),
             self.behind.runnable.count(self.mains.values(), now_ns),
+            self.behind.place,
         )
 
     def _next_workers(self) -> list[Member]:
@@ -346,6 +347,7 @@ class FeederGroup:
             throttled_periods=sum(held.throttled_periods for held in held_back),
             refault_bytes=sum(held.refault_bytes for held in held_back),
             peer=peer,
+            places=looks.places,
         )
 
     def stretch(self, start_ns: int, end_ns: int) -> Stretch | None:

@@ -11,12 +11,14 @@ from gpu_bottleneck_exporter.accounting.stall import Usage
 from gpu_bottleneck_exporter.feeders.behind import Looked
 from gpu_bottleneck_exporter.feeders.member import ProcessCounters
 from gpu_bottleneck_exporter.feeders.runnable import Runnable
+from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.host.process import State
 
 HISTORY_NS = 20_000_000_000
 ROLES = ("main", "worker")
 _RESTS = frozenset({State.QUEUE, State.SLEEP, State.TIMER, State.REQUESTS, State.UNKNOWN})
 T = TypeVar("T", "Moment", "Tick")
+K = TypeVar("K", State, Place)
 
 
 class CgroupCounters(NamedTuple):
@@ -47,6 +49,8 @@ class Moment(NamedTuple):
     kin_count: int = 0
     runnable: Runnable | None = None
     """How long the mains' first threads were runnable; None where that is not known."""
+    place: Place | None = None
+    """Where the file is for which one of them all was seen to wait."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,8 @@ class Looks:
     kin_states: dict[State, int] = field(default_factory=dict)
     kin: int = 0
     """As `workers`."""
+    places: dict[Place, int] = field(default_factory=dict)
+    """Where the files were that somebody waited for, mains included."""
 
     def add(self, moment: Moment) -> None:
         """Take one moment in."""
@@ -67,6 +73,8 @@ class Looks:
         add_up(self.kin_states, moment.kin)
         self.workers += moment.counts[1]
         self.kin += moment.kin_count
+        if moment.place is not None:
+            add_up(self.places, {moment.place: 1})
         self.moments += 1
 
     @property
@@ -89,6 +97,7 @@ class Looks:
         add_up(self.kin_states, other.kin_states)
         self.workers += other.workers
         self.kin += other.kin
+        add_up(self.places, other.places)
         self.moments += other.moments
 
 
@@ -131,10 +140,10 @@ def summed(counts: Iterable[Mapping[State, int]]) -> dict[State, int]:
     return total
 
 
-def add_up(total: dict[State, int], states: Mapping[State, int]) -> None:
-    """Add `states` to `total`."""
-    for state, number in states.items():
-        total[state] = total.get(state, 0) + number
+def add_up(total: dict[K, int], counts: Mapping[K, int]) -> None:
+    """Add `counts` to `total`."""
+    for key, number in counts.items():
+        total[key] = total.get(key, 0) + number
 
 
 def since(history: deque[T], start_ns: int, end_ns: int) -> list[T]:

@@ -17,6 +17,8 @@ REMOTE = frozenset(
     }
 )
 """File systems whose data is on another machine, by their type in mountinfo."""
+_LAYERS = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_ll"})
+"""Of containers without root: they show files of other mounts, wherever these are."""
 _MOST = 256
 _DEVICE, _ROOT, _POINT, _FIRST_OPTIONAL = 2, 3, 4, 6
 """Fields of a mountinfo line (proc_pid_mountinfo(5)); optional ones end with a `-`."""
@@ -39,10 +41,18 @@ def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
 
 
 def is_remote(kind: str) -> bool | None:
-    """Whether this type of file system keeps its data on another machine; None: maybe (FUSE)."""
-    if kind in REMOTE:
-        return True
-    return None if kind.startswith("fuse") and kind != "fuseblk" else False
+    """Whether this type of file system keeps its data on another machine; None: maybe.
+
+    FUSE does: the kernel has file systems for local data, `fuseblk` for block devices among them.
+    """
+    if kind in _LAYERS:
+        return None
+    return kind in REMOTE or (is_fuse(kind) and kind != "fuseblk")
+
+
+def is_fuse(kind: str) -> bool:
+    """Whether a program of its own answers for this type of file system."""
+    return kind in {"fuse", "fuseblk"} or kind.startswith("fuse.")
 
 
 class Mount(NamedTuple):

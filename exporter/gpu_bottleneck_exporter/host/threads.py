@@ -40,6 +40,7 @@ class Thread(NamedTuple):
     """Those that it waits on, if on sockets, pipes or polls; None: any of the process's."""
     moves: bool = False
     """Whether it was scheduled between the last two scans."""
+    tid: int = 0
 
 
 class Used(NamedTuple):
@@ -54,14 +55,15 @@ class Used(NamedTuple):
 class _Thread:
     """One thread, read through open descriptors: schedstat's always, others while it moves."""
 
-    def __init__(self, folder: str, pid: int | None) -> None:
+    def __init__(self, folder: str, tid: int, pid: int | None) -> None:
+        folder = f"{folder}/{tid}"
         self._pid = pid
         self._schedstat = KeptFile(f"{folder}/schedstat")
         self._stat = KeptFile(f"{folder}/stat")
         self._channel = KeptFile(f"{folder}/wchan")
         self._call = KeptFile(f"{folder}/syscall")
         self._counted: tuple[int, int, int] | None = None
-        self.seen = Thread("", Wait.OTHER, ())
+        self.seen = Thread("", Wait.OTHER, (), tid=tid)
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -105,7 +107,7 @@ class _Thread:
                 # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
                 # queue at once; it has no wait channel then, but its system call is known.
                 descriptors = () if on is None and wait not in _MAY_BE_ANY else on
-        self.seen = Thread(name, wait, descriptors, moves=True)
+        self.seen = Thread(name, wait, descriptors, moves=True, tid=self.seen.tid)
         return self.seen
 
     @understood
@@ -221,9 +223,8 @@ class Threads:
         if not self.complete:
             new = self._make_room(new, moving)
         for tid in new:
-            self._threads[tid] = _Thread(
-                f"{self._folder}/{tid}", self._pid if self._same_pids else None
-            )
+            pid = self._pid if self._same_pids else None
+            self._threads[tid] = _Thread(f"{self._folder}", tid, pid)
         return new
 
     def _make_room(self, new: list[int], moving: frozenset[int]) -> list[int]:

@@ -37,9 +37,7 @@ class Wait(Enum):
     """Enum's own __hash__ runs in Python, which is slow at each look."""
 
 
-_STORAGE = (
-    "request_wait_answer",  # fs/fuse/dev.c; tried with and without direct I/O
-    "fuse_",  # fs/fuse; from the source
+REMOTE_CHANNELS = (
     "rpc_wait_bit_killable",  # net/sunrpc/sched.c, NFS; from the source
     "nfs",  # fs/nfs; from the source
     "cl_sync_io_wait",  # Lustre, obdclass/cl_io.c; from the source
@@ -47,6 +45,15 @@ _STORAGE = (
     "ceph_",  # fs/ceph; from the source
     "netfs_",  # fs/netfs, under NFS, Ceph, 9p and AFS; from the source
     "p9_",  # net/9p; from the source
+)
+"""Channels in which a thread waits for a remote file system."""
+FUSE_CHANNELS = (
+    "request_wait_answer",  # fs/fuse/dev.c; tried with and without direct I/O
+    "fuse_",  # fs/fuse; from the source
+)
+_STORAGE = (
+    *REMOTE_CHANNELS,
+    *FUSE_CHANNELS,
     "io_cqring_wait",  # io_uring/io_uring.c; tried
     "read_events",  # fs/aio.c, io_getevents; tried
 )

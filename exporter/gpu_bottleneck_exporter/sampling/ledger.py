@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.accounting.stall import FILE_SYSTEMS, WAITING_ON
 from gpu_bottleneck_exporter.accounting.windows import (
     WINDOW_BUCKETS,
     Integrator,
@@ -44,6 +44,8 @@ class GpuTotals:
     pipe_ns: Mapping[str, int] = field(default_factory=dict)
     traffic_bytes: Mapping[str, float] = field(default_factory=dict)
     stall_ns: Mapping[str, int] | None = None
+    storage_ns: Mapping[str, int] = field(default_factory=dict)
+    """Those of storage by file system, as far as known; empty until any are."""
     last_busy_ratio: float | None = None
     last_memory_ratio: float | None = None
 
@@ -111,6 +113,7 @@ class GpuLedger:
         self._last_memory: float | None = None
         self._samples_utilization = True
         self._stall_ns: dict[str, int] | None = None
+        self._storage_ns: dict[str, int] = {}
 
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
         """Add a reading, which stays fresh for `fresh_ns`.
@@ -127,12 +130,17 @@ class GpuLedger:
             return self._add_activity(now_ns, fresh_ns, reading)
         return []
 
-    def add_stall(self, parts: Mapping[str, int]) -> None:
-        """Book the idle nanoseconds of the windows that `add` returned, by `waiting_on`."""
+    def add_stall(self, parts: Mapping[str, int], storage: Mapping[str, int]) -> None:
+        """Book the idle nanoseconds of the windows that `add` returned, by `waiting_on`.
+
+        `storage`: those of storage by file system, as far as that is known.
+        """
         if self._stall_ns is None:
             self._stall_ns = dict.fromkeys(WAITING_ON, 0)
         for cause, nanoseconds in parts.items():
             self._stall_ns[cause] += nanoseconds
+        for place in FILE_SYSTEMS if storage else ():
+            self._storage_ns[place] = self._storage_ns.get(place, 0) + storage.get(place, 0)
 
     def holders(self, now_ns: int) -> frozenset[int] | None:
         """Pids of the holders; None if they cannot be read, or may be hidden from us."""
@@ -229,6 +237,7 @@ class GpuLedger:
             window_counts=tuple(counts) if busy.observed_ns else (),
             window_sum=self._histogram.sum,
             stall_ns=None if self._stall_ns is None else dict(self._stall_ns),
+            storage_ns=dict(self._storage_ns),
             last_busy_ratio=self._last_busy,
         )
 

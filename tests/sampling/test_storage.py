@@ -1,0 +1,84 @@
+"""Whoever of a job waits for a file, it is seen on which file system: of FUSE and of a disk."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.sampling.host import HostSampler
+from support.hangs import READ, unanswering
+from support.programs import program
+from support.waiting import until
+
+RECENT_NS = 3_000_000_000
+FILES = """
+import mmap
+def remote():
+    os.read(os.open(sys.argv[1] + "/file", os.O_RDONLY), 9)
+def local():
+    f = os.open(sys.argv[2] + "/file", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+    os.truncate(f, 2**24)
+    page = mmap.mmap(-1, 2**20)
+    while True:
+        for at in range(0, 2**24, 2**20): os.pwritev(f, [page], at)
+"""
+IN_A_WORKER = """
+if not os.fork(): {}()
+ready(); os.wait()
+"""
+JOBS = {
+    "the main": ("ready(); {}()", "remote"),
+    "a thread of the main": ("named('loads', {}); ready(); locked()", "remote"),
+    "a worker": (IN_A_WORKER, "remote"),
+    "a thread of a worker": (
+        "if not os.fork(): named('loads', {}); locked()\nready(); os.wait()",
+        "remote",
+    ),
+    "the main, on a disk": ("ready(); {}()", "local"),
+    "a worker, on a disk": (IN_A_WORKER, "local"),
+}
+
+
+@contextmanager
+def staged(tmp_path: Path, job: str) -> Iterator[int]:
+    """The main of `job`, beside FUSE that never answers."""
+    code, what = JOBS[job]
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as disk,
+        unanswering(tmp_path, READ) as server,
+        program(FILES + code.format(what), tmp_path, disk) as one,
+    ):
+        try:
+            yield one.pid
+        finally:
+            server.tell("answer")  # until then nobody can end it
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_it_is_seen_where_the_files_are(tmp_path: Path, job: str) -> None:
+    place = Place(JOBS[job][1])
+    watch = HostSampler(Path("/proc"), Path("/sys"))
+    with staged(tmp_path, job) as pid:
+        watch.hold("gpu", frozenset({pid}))
+        watch.start()
+
+        seen: list[Mapping[Place, int]] = []
+
+        def is_seen() -> bool:
+            watch.tell_busy("gpu", 0.0)
+            now = time.monotonic_ns()
+            feeders = watch.feeders("gpu", now - RECENT_NS, now)
+            seen.append(feeders.places if feeders else {})
+            return place in seen[-1]
+
+        try:
+            until(is_seen, "a wait for a file")
+        finally:
+            watch.stop()
+    assert seen[-1].keys() <= {place, Place.UNKNOWN}
