@@ -17,7 +17,7 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions soak generate pictures build image lock tools clean
+.PHONY: help run demo test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions soak generate pictures build image lock tools clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -31,6 +31,9 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel, but for the targets below
 	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
+
+test-python: $(VENV)/python-3.14/usr/bin/python3.14  ## Run the same tests on Python 3.14, from Debian's packages
+	$(MAKE) test VENV=$(VENV)/3.14 PYTHON=$<
 
 test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes and every alert in a real Prometheus, alone on the machine
 	$(BIN)/python -m pytest tests/scenarios tests/causes $(PYTEST_ARGS)
@@ -126,6 +129,10 @@ $(DRAWING): tests/grafana_check/package-lock.json
 	@command -v npm >/dev/null || $(call apt,nodejs npm)
 	cd tests/grafana_check && npm ci --ignore-scripts --no-fund --no-audit
 	@touch $@
+
+$(VENV)/python-3.14/usr/bin/python3.14:
+	@command -v patchelf >/dev/null || $(call apt,patchelf)
+	.ci/python 3.14 $(VENV)/python-3.14
 
 # Debian's python3 comes without ensurepip.
 $(VENV)/.venv:
