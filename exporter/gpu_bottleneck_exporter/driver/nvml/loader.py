@@ -37,7 +37,7 @@ def failure(library: str = LIBRARY) -> str | None:
     except OSError as error:
         said = f"{error}"
         if library not in said:  # about another library that it needs
-            return f"{file}: {said}"
+            return f"{file or library}: {said}"
         skipped = next(filter(None, map(_skipped, places)), None)
         return skipped if "No such file" in said else said
     return None
