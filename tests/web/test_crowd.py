@@ -92,11 +92,11 @@ def test_who_waits_for_the_exporter_stays(serve: Serve, page: Page) -> None:
 
 def test_everybody_stays_for_a_moment(serve: Serve) -> None:
     running = serve(**{**PATIENT, "stay": 0.5})
+    began = time.monotonic()
     for _ in range(4):
         running.connect()
-    began = time.monotonic()
     assert running.get("/-/healthy").status == 200
-    assert time.monotonic() - began > 0.3
+    assert time.monotonic() - began >= 0.5
 
 
 def test_nothing_is_left_of_a_connection_that_was_reset(

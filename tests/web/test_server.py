@@ -69,7 +69,7 @@ def test_scrapes_are_rendered_one_at_a_time(
 def test_a_client_that_never_ends_its_head_is_closed(
     serve: Serve, drain: Drain, before: bytes, first: bytes
 ) -> None:
-    got = drain(serve(head=0.3, rest=0.3).connect(before + first))
+    got = drain(serve(head=1, rest=1).connect(before + first))
     assert got.count(b"HTTP/1.1 200") == (before != b"")
     assert b"HTTP/1.1 4" not in got
 
@@ -81,7 +81,7 @@ def drip(client: socket.socket) -> None:
 
 
 def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
-    client = serve(head=0.5).connect(HALF)
+    client = serve(head=1).connect(HALF)
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         drip(client)
 
@@ -125,11 +125,11 @@ def test_a_big_body_arrives(serve: Serve, page: Page) -> None:
 
 
 def test_a_connection_serves_many_requests(serve: Serve, page: Page) -> None:
-    running = serve(head=0.5)
+    running = serve(head=1)
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=PATIENCE_SECONDS)
     connection.connect()
     port = connection.sock.getsockname()
-    for rest_seconds in (0.0, 0.0, 1.0, 0.0):  # the limit for heads does not count a rest
+    for rest_seconds in (0.0, 0.0, 1.5, 0.0):  # the limit for heads does not count a rest
         time.sleep(rest_seconds)
         connection.request("GET", "/metrics")
         assert connection.getresponse().read() == page.body

@@ -256,7 +256,7 @@ def test_a_client_that_never_ends_its_handshake_is_closed(
 
 
 def test_a_client_that_says_nothing_after_its_handshake_is_closed(serve: Serve, site: Site) -> None:
-    running = serve(web_config=site.configure(), head=0.5)
+    running = serve(web_config=site.configure(), head=2)
     assert shaken(running, site.client()).recv(1) == b""
 
 
@@ -286,7 +286,7 @@ def test_a_big_body_arrives(serve: Serve, site: Site, page: Page, headers: dict[
 def test_nonsense_leaves_no_log(
     serve: Serve, site: Site, drain: Drain, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = serve(web_config=site.ask_clients(), head=0.5)
+    running = serve(web_config=site.ask_clients(), head=2)
     nonsense = (b"\x16\x03\x01\x00\x05hello", b"\xff" * 600, b"\r\n\r\n", GET)
     talking = [running.connect(words) for words in nonsense]
     for _ in range(3):
