@@ -7,6 +7,7 @@ import http.client
 import io
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ _FIRST_BYTES = 16 * 1024
 _BUFFER_BYTES = 2048
 _LINGER_SECONDS = 0.5
 """To take what the client still sends: otherwise the kernel would reset, and drop the response."""
+_RESET = struct.pack("ii", 1, 0)
 _ERRORS = 400
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="gpu-bottleneck-exporter", charset="UTF-8"'}
 
@@ -158,6 +160,9 @@ class Connection(BaseHTTPRequestHandler):
         except OSError:
             pass  # the client has gone, is too slow, or does not speak TLS as it should
         finally:
+            if self.phase is Phase.SENDING or (self.gone and not self._site.stopping):
+                # Else the kernel would keep for minutes what the client does not take.
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.phase = Phase.CLIENT
             self._linger()
             self._on_end(self)
