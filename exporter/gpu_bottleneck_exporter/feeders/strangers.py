@@ -120,7 +120,9 @@ class StrangerFinder:
         known = {end: self._found[end] for end in ends & self._found.keys()}
         self._found = {end: one for end, one in known.items() if self._holds(one, now_ns)}
         feeding = {pid for one in self._found.values() for pid in one.pids}
-        for end, pids in find(self._proc, ends - self._found.keys(), feeding).items():
+        missed = any(not one.pids for one in self._found.values())
+        wanted = ends - self._found.keys()
+        for end, pids in find(self._proc, wanted, feeding, again=missed).items():
             self._found[end] = _Found(frozenset(pids), now_ns)
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 

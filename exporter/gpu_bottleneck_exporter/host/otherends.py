@@ -7,6 +7,7 @@ system that never answers is not asked.
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -72,19 +73,25 @@ def other_ends(
     return ends
 
 
-def find(proc: Path, ends: Iterable[End], known: Collection[int]) -> dict[End, set[int]]:
+def find(
+    proc: Path, ends: Iterable[End], known: Collection[int], *, again: bool = False
+) -> dict[End, set[int]]:
     """Who has each of `ends` open; of FIFOs and pipes, only those that may write.
 
     Looks at the processes of the machine, first those `known` to feed, then the youngest, until all
-    sockets are found or too many descriptors were looked at. Raises NoRoomError.
+    sockets are found or too many descriptors were looked at. `again`: in any order, as a connection
+    may have ended before it was the turn of who had it. Raises NoRoomError.
     """
+    others = processes(proc)
+    if again:
+        random.shuffle(others)
     found: dict[End, set[int]] = {end: {end.pid} if end.pid else set() for end in ends}
     names: dict[str, list[End]] = {}
     for end in found:
         if not end.pid:
             names.setdefault(end.name, []).append(end)
     left = _MOST_DESCRIPTORS
-    for pid in dict.fromkeys([*known, *sorted(processes(proc), reverse=True)]):
+    for pid in dict.fromkeys([*known, *reversed(others)]):
         if left <= 0 or not names:
             break
         for number, target in descriptors(proc, pid):
