@@ -78,7 +78,7 @@ def _verdict() -> list[Panel]:
             "Evidence over time",
             "The evidence for each cause, on the GPU where it is strongest. Causes without any "
             "are left out.",
-            [Query(f"max by (cause) (gpu:cause:evidence{{{CHOSEN}}}) > 0", "{{cause}}")],
+            [Query(f"max by (cause) (gpu:cause:evidence{{{CHOSEN}}})", "{{cause}}")],
             "percentunit",
             colours=cause_colours(),
             thresholds=("evidence",),
@@ -92,10 +92,10 @@ def _verdict() -> list[Panel]:
 def _evidence_table() -> Panel:
     return table(
         "Evidence",
-        "Every cause that was weighed, so that a wrong verdict can be recognised: 100 % is "
-        "certain, 0 % is ruled out. The primary cause is the first one in the order of the rules "
-        "that reaches the threshold, not the one with the most evidence. A cause that is missing "
-        "could not be weighed: a signal is absent, or the GPU is used well.",
+        "Every cause that something speaks for, so that a wrong verdict can be recognised: "
+        "100 % is certain. The primary cause is the first one in the order of the rules that "
+        "reaches the threshold, not the one with the most evidence. A cause that is missing is "
+        "ruled out, or could not be weighed: a signal is absent, or the GPU is used well.",
         [
             Query(
                 f"max by ({OF_GPU}, cause) (gpu:cause:evidence{{{CHOSEN}}})",
@@ -111,7 +111,7 @@ def _evidence_table() -> Panel:
             override("instance", displayName="Node"),
             # Without a unit of its own, GPU 1 would be 100 %.
             override("gpu", displayName="GPU", **narrow(50), unit="string"),
-            # Without its colour: most causes here are ruled out.
+            # Without its colour: most causes here are not the primary one.
             override("cause", displayName="Cause", custom_minWidth=230),
             override(
                 "Value",
@@ -612,7 +612,7 @@ def _chosen() -> str:
 
 def _of_space() -> str:
     # GPUs have no such label: the first part has any only where the pattern takes an empty one.
-    return f"({_seen('gpu:up:bool', SPACE)} or {_seen('gpu:workload:info', SPACE)})"
+    return f"({_seen('gpu:up:bool', SPACE)} or {_seen('gpu:owner:info', SPACE)})"
 
 
 def _of_workload() -> str:

@@ -401,7 +401,7 @@ class _Writer:
             self._g("gpu_clock_hertz", mapped(gpu.clock, lambda v: v * CLOCK_HERTZ), clock="sm")
             self._g("gpu_clock_max_hertz", CLOCK_HERTZ, clock="sm")
         if gpu.throttle is not None:
-            for reason in REASONS:
+            for reason in dict.fromkeys((*REASONS, *gpu.throttle)):
                 self._c("gpu_throttle_seconds_total", gpu.throttle.get(reason, 0.0), reason=reason)
         self._g("gpu_memory_total_bytes", MEMORY_BYTES)
         self._g("gpu_memory_used_bytes", mapped(gpu.memory, lambda v: v * MEMORY_BYTES))

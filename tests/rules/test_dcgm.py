@@ -366,7 +366,7 @@ def pods_that_share(fleet: Fleet) -> None:
         add_dcgm(fleet, "shared", dcgm(labels=labels, uuid="GPU-shared"), number)
     fleet.expect_cause("shared", END, "sharing_contention")
     fleet.expect(END, 'count(gpu:tenants:count{instance="shared"} == 2)', {"{}": 1})
-    fleet.expect(END, 'gpu:workload:info{instance="shared"}', {})
+    fleet.expect(END, 'gpu:owner:info{instance="shared",workload!="owner unknown"}', {})
 
 
 def pod_that_is_followed(fleet: Fleet) -> None:

@@ -30,19 +30,20 @@ OF_CAUSES = [alert for _, alert in causes_table.causes()]
 LABELS = {family.name: {*family.labels} for family in metrics.families()}
 LABELS |= {f"{f.name}_bucket": {*f.labels, "le"} for f in metrics.families() if f.kind[0] == "h"}
 OF_TARGET = {"job", "instance"}
-WEIGHED = {"gpu-inputs", "gpu-inputs-host", "gpu-evidence", "gpu-evidence-hardware"}
+WEIGHED = {"gpu-inputs", "gpu-inputs-host", "gpu-hour", "gpu-evidence", "gpu-evidence-hardware"}
 # Gates have a table of their own in the README; whether others explain it is not a cause's own.
 HELPERS = {
     name: [rule for rule in RULES if rule.name == name]
     for name in {rule.name for rule in RULES if rule.group in WEIGHED}
-    - {"gpu:cause:evidence", "gpu:held:bool"}
-    - {"gpu:host_cause:max", "gpu:host_cause:bool", "gpu:slow:bool", "gpu:group_slow:max"}
-    - {"gpu:group_broken:bool", "gpu:group_waits:bool"}
+    - {"gpu:cause:evidence", "gpu:held:bool", "gpu:stall:share_rate5m"}
+    - {"helper:host_cause:max", "helper:host_cause:bool", "helper:slow:bool"}
+    - {"helper:group_broken:bool", "helper:group_waits:bool"}
+    - {"gpu:recent_workload:info", "helper:recent_owner:info"}
 }
 KNOWN = RECORDED | set(LABELS) | {"up"}
 
 PAGES = [README, *sorted(RUNBOOKS.glob("*.md"))]
-NAME = re.compile(r"\b(?:gpu|instance|cause|cluster|workload|owner):[a-z0-9_]+:[a-z0-9_]+")
+NAME = re.compile(r"\b(?:gpu|instance|cause|cluster|workload|owner|helper):[a-z0-9_]+:[a-z0-9_]+")
 FENCE = re.compile(r"^```promql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 TOLD = re.compile(r"`(gpu:threshold:\w+(?:\{[^}]*\})?)` \| ([\d.]+) \|")

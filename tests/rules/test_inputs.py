@@ -34,6 +34,7 @@ def test_a_board_that_is_divided_is_not_held_but_its_instances_are(tmp_path: Pat
     """The board has their processes and is busy for a part of the time."""
     fleet = Fleet(END)
     board = Gpu(busy=0.14, stalls={"peer": 0.73, "asleep": 0.13}, owner=OWNER, uuid=BOARD)
+    board.throttle = {"hw_thermal": 0.5}
     slices = [
         Gpu(busy=0.99, owner=OWNER, uuid="MIG-1", parent_uuid=BOARD),
         Gpu(processes=0, memory=0.0, busy=0.0, uuid="MIG-2", parent_uuid=BOARD, feeders=False),
@@ -42,14 +43,13 @@ def test_a_board_that_is_divided_is_not_held_but_its_instances_are(tmp_path: Pat
         add_gpu(fleet, "mig", gpu)
     other = {**OWNER, "pod_uid": "88bb"}
     add_gpu(fleet, "whole", Gpu(owner=other, processes=0, memory=0.0, busy=0.0, feeders=False))
-    fleet.expect_firing("mig", END)
-    fleet.expect_cause("mig", END, None)
     names = ("gpu:held:bool", "gpu:tenants:count", "gpu:gate:warm", "gpu:group:size")
     for name, here in zip(names, ({"MIG-1": 1, "MIG-2": 0}, *[{"MIG-1": 1}] * 3), strict=True):
         query = f'sum by (uuid) ({name}{{instance="mig"}})'
         fleet.expect(END, query, {f'{{uuid="{uuid}"}}': value for uuid, value in here.items()})
     fleet.expect(END, "cluster:gpus_held:count", {"cluster:gpus_held:count": 2})
     fleet.expect(END, "cluster:gpus_free:count", {"cluster:gpus_free:count": 1})
-    # Faults and heat are the board's.
-    fleet.expect(END, f'count(gpu:cause:evidence{{cause="hw_slowdown",uuid="{BOARD}"}})', {"{}": 1})
+    # Faults and heat are the board's, and its only cause.
+    told = {f'{{cause="hw_slowdown",uuid="{BOARD}"}}': 1}
+    fleet.expect(END, 'sum by (cause, uuid) (gpu:bottleneck:primary{instance="mig"})', told)
     fleet.check(tmp_path)

@@ -70,7 +70,7 @@ def order() -> dict[str, int]:
     """The rank of each cause, as written."""
     text = (RULES / "thresholds.yml").read_text()
     written = re.findall(
-        r'"gpu:cause:order", labels: \{cause: (\w+)\}, expr: vector\((\d+)\)', text
+        r'"gpu:cause:order", labels: \{cause: (\w+)[^}]*\}, expr: vector\((\d+)\)', text
     )
     assert len(written) == len(dict(written)) == text.count('"gpu:cause:order"')
     return {cause: int(rank) for cause, rank in written}
