@@ -378,6 +378,26 @@ def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
     assert [comes(100, feeds=True) for _ in range(3)] == [False, True, True]
 
 
+def test_who_fed_the_gpu_once_may_send_mere_signals_later(server: Program, client: Program) -> None:
+    patience = Patience(OF_TESTS_MS)
+    wire = Wire(PROC, client.pid, patience)
+    for _ in range(2):
+        patience.learn(remote(server), 10)
+        patience.worked_ns = time.monotonic_ns()
+        assert patience.in_vain(remote(server)) is False
+    found = []
+    says(wire, client)
+    for _ in range(module._ENOUGH_ANSWERS + 1):
+        does(client, "ask 10")
+        found.append(says(wire, client))
+        does(server, "say 10")
+        does(client, "hear 10")
+        says(wire, client)
+    assert patience.feeds(remote(server))
+    assert found[0] is Verdict.ANSWER
+    assert found[-1] is not Verdict.ANSWER
+
+
 def test_a_question_grows_too_old(client: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience_module, "PATIENCE_MS", OF_TESTS_MS)
     wire = Wire(PROC, client.pid, Patience(OF_TESTS_MS))

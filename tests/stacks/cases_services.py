@@ -72,6 +72,16 @@ SERVICES = (
         "late-25",
         warm_seconds=90.0,
     ),
+    # What Ray has just started asks its own servers for a while.
+    Row(
+        "Ray",
+        "an actor that has been idle for a while",
+        "raying idle",
+        _NO_JOB,
+        venv="ray",
+        single=False,
+        warm_seconds=15.0,
+    ),
     Row("http", "datagrams, in an event loop", "waits datagrams-async", NETWORK, "datagrams"),
     Row("http", "QUIC", "quic", NETWORK, "quic", "services"),
     Row("asleep", "an event loop that sends datagrams", "waits metrics-async", ASLEEP),

@@ -243,14 +243,15 @@ class FeederGroup:
         main: dict[State, int] = {}
         has_workers = bool(self.workers)
         looked = self.behind.mains(self.mains.values(), main, now_ns, workers=has_workers)
+        ends = _ends(self.mains.values())
         return Moment(
             now_ns,
             elapsed,
             main,
-            self.behind.others(chosen, now_ns),
+            self.behind.others(chosen, now_ns, ends),
             (len(self.mains), self.worker_count),
             None if self.behind.explained else looked,
-            self.behind.look_at_kin(now_ns, _ends(self.mains.values())),
+            self.behind.look_at_kin(now_ns, ends),
             len(self.behind.feeding),
             self.behind.runnable.count(self.mains.values(), now_ns),
             self.behind.place,

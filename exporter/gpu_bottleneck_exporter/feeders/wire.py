@@ -138,6 +138,8 @@ class Course:
         """Whether the GPU's own thread waited on it alone at the last look."""
         self.small = 0
         """How many answers in a row carried no data."""
+        self.signals = 0
+        """The same of those on which the GPU's own thread did not wait either."""
         self.vain = 0
         """How many questions were answered late, and with less than a stream."""
         self.streak = 0
@@ -172,6 +174,7 @@ class Course:
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
         if came:
             self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
+            self.signals = 0 if self.brings_data(now) else self.signals + 1
             late = sent and self.waited_ms >= _STREAM_MS
             self.vain = 0 if came >= _STREAM_BYTES else self.vain + late
             self._sent_before = now.sent_segments
@@ -279,6 +282,7 @@ class Wire:
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         small = course.small >= _ENOUGH_ANSWERS and not feeds
+        small |= course.signals >= _ENOUGH_ANSWERS
         small |= course.vain >= _ENOUGH_ANSWERS and self._patience.in_vain(now.remote)
         if verdict is Verdict.ANSWER and (small or now.remote in self._patience.polled):
             verdict = Verdict.IDLE
