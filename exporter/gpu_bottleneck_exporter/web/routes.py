@@ -107,9 +107,12 @@ def allows_gzip(accept_encoding: str) -> bool:
     return min(named, default=weighed.get("*", 0.0)) > 0
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=3)
 def _gzipped(body: bytes) -> bytes:
-    """Two scrapers of one snapshot get the same bytes object, which is compressed once."""
+    """Two scrapers of one snapshot get the same bytes object, which is compressed once.
+
+    Three are kept, for the metrics, the page and the node document.
+    """
     return gzip.compress(body, _GZIP_LEVEL, mtime=0)
 
 
