@@ -384,7 +384,10 @@ def _host_memory() -> list[Panel]:
             "recreated every epoch.",
             [
                 Query(_sum("gpu:workers:count"), "workers"),
-                Query(_sum("gpu:worker_starts:increase10m"), "started in 10 min"),
+                Query(
+                    f"{_sum('gpu:worker_starts:increase10m')} or {_sum('gpu:workers:count')} * 0",
+                    "started in 10 min",
+                ),
             ],
             "short",
             colours={"workers": WAIT["worker_cpu"], "started in 10 min": DIM},

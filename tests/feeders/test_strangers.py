@@ -114,9 +114,10 @@ def test_who_is_connected_with_what_is_waited_on_feeds(watch: Watch, place: str,
 
 def test_both_may_be_in_another_network_namespace_than_we(watch: Watch) -> None:
     code = "subprocess.run([sys.argv[1], 'link', 'set', 'lo', 'up'], check=True)\n"
-    code += "s = socket.create_server(('127.0.0.1', 0)); pid = os.fork()\n"
-    code += "if pid == 0: c = connect(s.getsockname()[1]); locked()\n"
-    code += "c, _ = s.accept(); ready(pid); c.recv(1)"
+    code += "s = socket.create_server(('127.0.0.1', 0))\n"
+    code += "if os.fork() == 0:\n os.fork() and os._exit(0)\n"  # an orphan, not a child
+    code += " c = connect(s.getsockname()[1]); c.send(b'%d' % os.getpid()); locked()\n"
+    code += "c, _ = s.accept(); ready(int(c.recv(9))); c.recv(1)"
     with program(code, require("ip", "iproute2"), way=with_a_network_of_its_own()) as main:
         assert watch(main).finds(int(main.words[0]))
 
