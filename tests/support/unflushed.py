@@ -27,8 +27,11 @@ def _serve(device: int, unanswered: int) -> None:
     waiting: list[int] = []
     held: list[int] = []
     answers = False
+    poll = select.poll()  # select() knows no descriptor above 1023
+    poll.register(0, select.POLLIN)
+    poll.register(device, select.POLLIN)
     while True:
-        readable, _, _ = select.select([0, device], [], [])
+        readable = {descriptor for descriptor, _ in poll.poll()}
         if 0 in readable:
             line = os.read(0, 100)
             if not line:
