@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from rules.fleet import RULES
-from rules.parsed import rules
+from rules.parsed import rules, seconds
 from support.alertmanager import PROGRAM, alertmanager_with, inhibited, post
 from support.daemon import HOST
 from support.tools import require
@@ -237,8 +237,7 @@ class Alertmanager:
 def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
     """All of POSTED have been posted, and each group looked at."""
     home = tmp_path_factory.mktemp("alertmanager")
-    with _receiver() as (receiver_port, received), _running(home, receiver_port) as port:
-        server = Alertmanager(port, received)
+    with alertmanager_running(home) as server:
         told = _told()
         server.post([labels for labels in POSTED if _seen(labels) in told] + LAST)
         # All that mutes others is told itself. It must be known before these come, or on a slow
@@ -461,14 +460,29 @@ def _receiver() -> Iterator[tuple[int, Received]]:
             thread.join()
 
 
-@contextmanager
-def _running(home: Path, receiver_port: int) -> Iterator[int]:
-    """Alertmanager with the example, faster, and with its placeholders at `receiver_port`."""
-    text = EXAMPLE.read_text()
+def _faster(text: str) -> str:
     for name, duration in INTERVALS.items():
         text, count = re.subn(rf"{name}: \S+", f"{name}: {duration}", text)
         assert count > 0
+    return text
+
+
+def _scaled(text: str, scale: float) -> str:
+    """Each duration of the routes times `scale`."""
+
+    def shortened(found: re.Match[str]) -> str:
+        return f"{found[1]}: {max(1, round(seconds(found[2]) * scale * 1000))}ms"
+
+    return re.sub(rf"({'|'.join(INTERVALS)}): (\S+)", shortened, text)
+
+
+@contextmanager
+def alertmanager_running(home: Path, scale: float | None = None) -> Iterator[Alertmanager]:
+    """One with the example, its placeholders at a receiver; its times INTERVALS, or scaled."""
+    text = EXAMPLE.read_text()
+    text = _faster(text) if scale is None else _scaled(text, scale)
     config = home / "alertmanager.yml"
-    config.write_text(text.replace("127.0.0.1:9095", f"127.0.0.1:{receiver_port}"))
-    with alertmanager_with(config) as port:
-        yield port
+    with _receiver() as (receiver_port, received):
+        config.write_text(text.replace("127.0.0.1:9095", f"127.0.0.1:{receiver_port}"))
+        with alertmanager_with(config) as port:
+            yield Alertmanager(port, received)
