@@ -21,9 +21,11 @@ MINUTE = 0.1
 """Seconds that a minute takes in the Alertmanager: all durations of the example shrink so."""
 QUIET_MINUTES = 20
 """Longer than group_interval: what follows is as after any longer time without a change."""
-START, OVER, END = 20, 70, 170
+START, OVER, END = 20, 55, 145
 """Minutes at which an incident begins and ends, and after which all is resolved and told."""
 DAY = 8 * 60
+EVALUATED = "2m"
+"""Half of promtool's time; an alert comes a minute later at most."""
 Alert = tuple[tuple[str, str], ...]
 """Its labels."""
 Alerts = frozenset[Alert]
@@ -31,8 +33,19 @@ Notes = dict[str, list[tuple[str, str]]]
 """By cluster: status and name of each notification's alerts."""
 
 HEALTHY = Gpu()
-NEIGHBOURS = 26
-PLAIN = Gpu(feeders=False, sm=None, dram=None, pipes=None, target={"cluster": "dying disk"})
+NEIGHBOURS = 24
+PLAIN = Gpu(
+    target={"cluster": "dying disk"},
+    feeders=False,
+    sm=None,
+    occupancy=None,
+    dram=None,
+    pipes=None,
+    pcie_bytes=None,
+    nvlink_bytes=None,
+    clock=None,
+    throttle=None,
+)
 """With few series, as promtool takes its time for each."""
 SLOW = {"busy": 0.25, "sm": 0.2, "dram": 0.1}
 DISK = {**SLOW, "stalls": {"storage": 0.75}, "disk_busy": 0.9}
@@ -75,7 +88,7 @@ def in_turns(first: float, second: float) -> Phases:
 
 def incidents() -> Fleet:
     """One situation in each cluster."""
-    fleet = Fleet(END)
+    fleet = Fleet(END, evaluation_interval=EVALUATED)
     for at in range(8):
         add_gpu(fleet, "dying", during(DISK, at, "dying disk"), at)
         hot = HOT if at < 4 else {}
@@ -92,8 +105,7 @@ def incidents() -> Fleet:
 
 def working_day() -> Fleet:
     """Work in phases."""
-    # Each second minute: half of promtool's time.
-    fleet = Fleet(DAY, evaluation_interval="2m")
+    fleet = Fleet(DAY, evaluation_interval=EVALUATED)
     busy, idle = in_turns(0.98, 0.2), in_turns(0.02, 0.8)
     gpu = Gpu(busy=busy, stalls={"host_code": idle}, target={"cluster": "phases of 30 minutes"})
     add_gpu(fleet, "phases", replace(gpu, owner={"slurm_job_id": "1", "user": "ada"}))
