@@ -67,11 +67,6 @@ def of_west(job: int) -> dict[str, str]:
 
 LOCAL = "local_storage_bound"
 HUNG = {**SLURM, "slurm_job_id": "99", "workload_group": "slurm-99"}
-FLEETS = (
-    ("south", "GpuThermalThrottle", "thermal_throttle"),
-    ("east", "GpuCheckpointStall", "checkpoint_stall"),
-)
-"""Clusters of which all nodes have one cause."""
 
 # Each case has nodes of its own.
 POSTED = [
@@ -142,19 +137,6 @@ POSTED = [
         for alert in alerts("GpuLocalStorageBound/warning", "dying", [job], slurm_job_id=f"{job}")
     ),
     *alerts("GpuUnderused/warning", "dying", [0], cause=LOCAL, slurm_job_id="0"),
-    # A hot rack, and storage that is slow at checkpoints.
-    *(
-        alert
-        for cluster, name, cause in FLEETS
-        for alert in (
-            *alerts("GpuFleetBottleneck/warning", "", cause=cause, cluster=cluster),
-            *(
-                one
-                for node in range(20)
-                for one in alerts(f"{name}/warning", f"{cluster}-{node}", [0], cluster=cluster)
-            ),
-        )
-    ),
     # A hang: some of its ranks would be told something else.
     *alerts("GpuCollectiveHang/warning", "hang-a", range(8), **HUNG),
     *alerts("GpuImbalance/warning", "hang-b", [0], **HUNG),
@@ -337,7 +319,7 @@ SENT: dict[str, list[Sent]] = {
         )
     ],
     "what is slow for the fleet is told once": [
-        *[("platform-ticket", [FLEET_WIDE]) for _ in ("west", *FLEETS)],
+        ("platform-ticket", [FLEET_WIDE]),
         ("job-ticket", [("GpuHostLoopBound/warning", "job-7", [1])]),
     ],
     "a dying disk is the node's": [
@@ -352,10 +334,7 @@ SENT: dict[str, list[Sent]] = {
     ],
 }
 SILENT = {
-    "what is slow for the fleet is told once": {
-        *(f"job-{job}" for job in range(200)),
-        *(f"{cluster}-{node}" for cluster, *_ in FLEETS for node in range(20)),
-    },
+    "what is slow for the fleet is told once": {f"job-{job}" for job in range(200)},
     "a hang is one for all of its ranks": {"hang-b"},
 }
 """Nodes about which nothing else comes."""

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.commands import dashboards
 from rules.fleet import GROUPS
-from rules.parsed import Rule, groups, rules, seconds
+from rules.parsed import Rule, each, groups, rules, seconds
 from tables import metrics
 
 LABELS = {family.name: set(family.labels) for family in metrics.families()}
@@ -41,7 +41,6 @@ ENDS_AT_ONCE = {
 }
 """Alerts without keep_firing_for, and why they cannot flap."""
 
-each_alert = pytest.mark.parametrize("rule", ALERTS, ids=str)
 README = Path(__file__).parents[2].joinpath("rules/README.md").read_text(encoding="utf-8")
 
 
@@ -134,7 +133,7 @@ def test_expressions_can_be_read() -> None:
     assert [f"{rule}" for rule in ALL if len(rule.fields["expr"]) > LONGEST] == []
 
 
-@each_alert
+@each(ALERTS)
 def test_an_alert_says_how_bad_it_is_and_whose(rule: Rule) -> None:
     assert rule.labels["severity"] in {"critical", "warning", "info"}
     assert rule.labels["owner"] in {"job", "platform"}
@@ -170,7 +169,7 @@ def test_no_rule_lists_causes() -> None:
             assert all(value.count("|") <= 1 for value in listed), f"{rule}"
 
 
-@each_alert
+@each(ALERTS)
 def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
     assert set(rule.annotations) == {"summary", "description", "runbook_url", "dashboard_url"}
     assert re.fullmatch(r"[A-Z][^{}\n]+\.", rule.annotations["summary"])
@@ -181,7 +180,7 @@ def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
     assert uid in uids
 
 
-@each_alert
+@each(ALERTS)
 def test_an_alert_is_calm(rule: Rule) -> None:
     assert seconds(rule.fields["for"]) >= 60
     if rule.labels["severity"] != "info" and rule.name not in ENDS_AT_ONCE:

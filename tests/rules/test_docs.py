@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import promql_parser as promql
-import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from rules import causes_table
 from rules.fleet import Fleet, Gpu, add_gpu
-from rules.parsed import Rule
+from rules.parsed import Rule, each
 from support.states import PRESCRIBED, SCORED
 from tables import metrics
 
@@ -48,9 +47,6 @@ FENCE = re.compile(r"^```promql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 TOLD = re.compile(r"`(gpu:threshold:\w+(?:\{[^}]*\})?)` \| ([\d.]+) \|")
 
-each_alert = pytest.mark.parametrize("alert", ALERTS)
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-
 
 def text_of(alert: str) -> str:
     return (RUNBOOKS / f"{alert}.md").read_text(encoding="utf-8")
@@ -69,13 +65,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
     assert sorted(path.name for path in RUNBOOKS.iterdir()) == [f"{name}.md" for name in ALERTS]
 
 
-@each_alert
-def test_an_alert_points_to_its_runbook(alert: str) -> None:
-    for rule in causes_table.variants(alert):
-        assert rule.annotations["runbook_url"].endswith(f"/rules/runbooks/{alert}.md")
-
-
-@each_alert
+@each(ALERTS)
 def test_a_runbook_has_all_headings_in_order(alert: str) -> None:
     lines = re.sub(r"^```.*?^```$", "", text_of(alert), flags=re.MULTILINE | re.DOTALL).splitlines()
     found = [line for line in lines if line.startswith("#")]
@@ -83,7 +73,7 @@ def test_a_runbook_has_all_headings_in_order(alert: str) -> None:
     assert all(section(alert, heading) for heading in HEADINGS)
 
 
-@each_alert
+@each(ALERTS)
 def test_a_runbook_begins_with_cause_severities_and_owner(alert: str) -> None:
     labels = causes_table.variants(alert)[0].labels
     cause = f"`{labels['cause']}`" if "cause" in labels else "none"
@@ -92,7 +82,7 @@ def test_a_runbook_begins_with_cause_severities_and_owner(alert: str) -> None:
     assert text_of(alert).splitlines()[:4] == [f"# {alert}", "", expected, ""]
 
 
-@each_alert
+@each(ALERTS)
 def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
     descriptions = [rule.annotations["description"] for rule in causes_table.variants(alert)]
     first, *others = [causes_table.signal_and_remedy(text)[1] for text in descriptions]
@@ -103,26 +93,26 @@ def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
     assert [remedy for remedy in others if remedy.rstrip(".") not in advice] == []
 
 
-@pytest.mark.parametrize("alert", [*OF_CAUSES, "GpuExporterDown"])
+@each([*OF_CAUSES, "GpuExporterDown"])
 def test_a_runbook_names_advice_that_is_wrong(alert: str) -> None:
     assert "\n- Wrong: " in section(alert, "Mitigation")
 
 
-@pytest.mark.parametrize("alert", OF_CAUSES)
+@each(OF_CAUSES)
 def test_a_runbook_tells_what_can_be_gained(alert: str) -> None:
     (gain,) = re.findall(r"\n- Gain: (.+(?:\n  .+)*)", section(alert, "Mitigation"))
     # A figure, a bound, or that there is none.
     assert re.search(r"\d|whole|nearly|most|no figure|twice|half", gain)
 
 
-@each_alert
+@each(ALERTS)
 def test_a_runbook_says_what_to_do_then_what_it_brings_then_what_does_not_help(alert: str) -> None:
     mitigation = section(alert, "Mitigation")
     kinds = re.findall(r"^(?:-|\d+\.) (Gain: |Wrong: |)", mitigation, re.MULTILINE)
     assert kinds == sorted(kinds)
 
 
-@each_alert
+@each(ALERTS)
 def test_a_runbook_has_queries(alert: str) -> None:
     assert FENCE.search(section(alert, "Diagnosis"))
 
@@ -142,7 +132,7 @@ def selectors(query: Rule) -> Iterator[tuple[set[str], promql.VectorSelector]]:
         yield {selector.name} if selector.name else set("|".join(named).split("|")), selector
 
 
-@each_page
+@each(PAGES)
 def test_a_query_can_be_run(page: Path) -> None:
     for query in queries(page):
         for names, selector in selectors(query):
@@ -169,7 +159,7 @@ def test_the_queries_run_on_a_fleet(tmp_path: Path) -> None:
     fleet.check(tmp_path)
 
 
-@each_page
+@each(PAGES)
 def test_a_query_asks_for_values_that_exist(page: Path) -> None:
     values = {
         "waiting_on": set(WAITING_ON),
@@ -183,7 +173,7 @@ def test_a_query_asks_for_values_that_exist(page: Path) -> None:
                     assert set(matcher.value.split("|")) <= values[matcher.name]
 
 
-@each_page
+@each(PAGES)
 def test_the_series_that_are_named_exist(page: Path) -> None:
     named = set(NAME.findall(page.read_text(encoding="utf-8")))
     assert named - RECORDED - {"gpu:threshold:"} == set()
@@ -200,7 +190,7 @@ def defaults() -> dict[str, str]:
     return found
 
 
-@each_page
+@each(PAGES)
 def test_the_thresholds_that_are_told_are_those_in_force(page: Path) -> None:
     told, in_force = TOLD.findall(page.read_text(encoding="utf-8")), defaults()
     assert {series: in_force.get(series) for series, _ in told} == dict(told)
@@ -220,7 +210,7 @@ def told_thresholds(text: str) -> set[str]:
     return {series.partition("{")[0] for series, _ in TOLD.findall(text)}
 
 
-@pytest.mark.parametrize("alert", [name for name in ALERTS if name != "GpuThresholdsMissing"])
+@each([name for name in ALERTS if name != "GpuThresholdsMissing"])
 def test_a_runbook_tells_the_thresholds_of_its_rules(alert: str) -> None:
     variants = causes_table.variants(alert)
     cause = variants[0].labels.get("cause")
@@ -241,7 +231,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-@each_page
+@each(PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         if not target.startswith("https://"):
