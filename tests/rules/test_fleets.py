@@ -104,47 +104,33 @@ def storage(number: int) -> Gpu:
     )
 
 
-FLEET_ALERT = (
-    'count by (alertname, cause) (ALERTS{alertstate="firing",alertname="GpuFleetBottleneck"})'
-)
-SLOW = '{alertname="GpuFleetBottleneck",cause="network_storage_bound"}'
+HOT = changed(HEALTHY, throttle={"sw_thermal": 0.3}, clock=0.8)
+FLEETS: Mapping[str, tuple[str | None, list[Gpu]]] = {
+    "slow for all": (
+        "network_storage_bound",
+        [storage(n) if n < 4 else changed(HEALTHY, owner=job(n)) for n in range(12)],
+    ),
+    # One job is its own affair, however many GPUs it has; and a few of many jobs are no fleet.
+    "one job": (None, [storage(1) if n < 8 else HEALTHY for n in range(12)]),
+    "a few": (None, [storage(n) if n < 4 else changed(HEALTHY, owner=job(n)) for n in range(16)]),
+    "cooling": (
+        "thermal_throttle",
+        [changed(HOT if n < 3 else HEALTHY, owner=job(1)) for n in range(8)],
+    ),
+}
+"""Each a cluster: the cause that the platform is told, and the GPUs, each on a node."""
 
 
-def test_storage_that_is_slow_for_all_is_one_for_the_platform(tmp_path: Path) -> None:
+def test_what_is_slow_for_many_is_one_for_the_platform(tmp_path: Path) -> None:
     fleet = Fleet(38, evaluation_interval="2m")
-    for number in range(12):
-        gpu = storage(number) if number < 4 else changed(HEALTHY, owner=job(number))
-        add_gpu(fleet, f"node-{number}", gpu)
-    fleet.expect(18, FLEET_ALERT, {SLOW: 1.0})
-    fleet.expect(38, FLEET_ALERT, {SLOW: 1.0})
-    fleet.check(tmp_path)
-
-
-def test_one_job_on_slow_storage_is_its_own_affair(tmp_path: Path) -> None:
-    """However many GPUs it has; and a few of many jobs are no fleet."""
-    fleet = Fleet(38, evaluation_interval="2m")
-    for number in range(12):
-        add_gpu(fleet, f"node-{number}", storage(1) if number < 8 else HEALTHY)
-    fleet.expect(38, FLEET_ALERT, {})
-    fleet.check(tmp_path)
-
-
-def test_a_few_jobs_on_slow_storage_are_no_fleet(tmp_path: Path) -> None:
-    fleet = Fleet(38, evaluation_interval="2m")
-    for number in range(16):
-        gpu = storage(number) if number < 4 else changed(HEALTHY, owner=job(number))
-        add_gpu(fleet, f"node-{number}", gpu)
-    fleet.expect(38, FLEET_ALERT, {})
-    fleet.check(tmp_path)
-
-
-def test_heat_on_many_nodes_is_the_cooling(tmp_path: Path) -> None:
-    fleet = Fleet(38, evaluation_interval="2m")
-    hot = changed(HEALTHY, throttle={"sw_thermal": 0.3}, clock=0.8)
-    for number in range(8):
-        add_gpu(fleet, f"node-{number}", changed(hot if number < 3 else HEALTHY, owner=job(1)))
-    heat = '{alertname="GpuFleetBottleneck",cause="thermal_throttle"}'
-    fleet.expect(38, FLEET_ALERT, {heat: 1.0})
+    for cluster, (_, gpus) in FLEETS.items():
+        for number, gpu in enumerate(gpus):
+            add_gpu(fleet, f"{cluster}-{number}", changed(gpu, target={"cluster": cluster}))
+    told = 'ALERTS{alertstate="firing",alertname="GpuFleetBottleneck"}'
+    answer = {f'{{cause="{c}",cluster="{name}"}}': 1.0 for name, (c, _) in FLEETS.items() if c}
+    fleet.expect(38, f"count by (cluster, cause) ({told})", answer)
+    slow = '{cause="network_storage_bound"}'
+    fleet.expect(18, f'count by (cause) ({told[:-1]},cluster="slow for all"}})', {slow: 1.0})
     fleet.check(tmp_path)
 
 
