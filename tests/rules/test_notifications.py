@@ -17,7 +17,7 @@ from rules.parsed import seconds
 from rules.series import Phases
 from rules.test_alertmanager import Alertmanager, alertmanager_running
 
-MINUTE = 0.1
+MINUTE = 0.2
 """Seconds that a minute takes in the Alertmanager: all durations of the example shrink so."""
 QUIET_MINUTES = 20
 """Longer than group_interval: what follows is as after any longer time without a change."""
@@ -25,7 +25,7 @@ START, OVER, END = 20, 55, 145
 """Minutes at which an incident begins and ends, and after which all is resolved and told."""
 DAY = 8 * 60
 EVALUATED = "2m"
-"""Half of promtool's time; an alert comes a minute later at most."""
+"""Half of promtool's time; an alert comes one such step later at most."""
 Alert = tuple[tuple[str, str], ...]
 """Its labels."""
 Alerts = frozenset[Alert]
