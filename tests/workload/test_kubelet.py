@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload import containers
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
-from gpu_bottleneck_exporter.workload.kubelet import KubeletPaths, KubeletWatch, Occupancy, Pace
+from gpu_bottleneck_exporter.workload.kubelet import KubeletPaths, KubeletWatch, Pace
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
@@ -36,7 +36,6 @@ SERVE = Holder("research", "serve-0", "main")
 QUICK = Pace(
     look=0.02,
     search=0.02,
-    idle=0.02,
     ask=0.1,
     deadline=PATIENCE_SECONDS,
     first_retry=0.02,
@@ -56,23 +55,18 @@ class Node:
         self.cdi = root / "cdi"
         self.kubelet = Kubelet(self.socket)
         self.gpus: tuple[Identity, ...] = (WHOLE, PART)
-        self.seen = Occupancy()
-        self.looks = 0
+        self.owners: frozenset[Owner] = frozenset()
         self.watch: KubeletWatch | None = None
 
     def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
         places = KubeletPaths(self.socket, self.logs, self.cdi, expected)
-        self.watch = KubeletWatch(places, self._look_at_gpus, pace)
+        self.watch = KubeletWatch(places, lambda: self.owners, pace)
         self.watch.start()
         return self.watch
 
-    def _look_at_gpus(self) -> Occupancy:
-        self.looks += 1
-        return self.seen
-
     def on_the_gpu(self, *owners: Owner) -> None:
-        self.seen = replace(self.seen, owners=frozenset(owners))
+        self.owners = frozenset(owners)
 
     def assigned(self, uuid: str = GPU) -> Assigned:
         assert self.watch is not None
@@ -82,7 +76,7 @@ class Node:
         return self.assigned(uuid).holders
 
     def told(self) -> set[Owner]:
-        return set(joined(self.seen.owners, self.assigned()))
+        return set(joined(self.owners, self.assigned()))
 
     def shows(self, *holders: Holder, uuid: str = GPU) -> None:
         until(lambda: self.holders(uuid) == holders, f"{holders}, not {self.holders(uuid)}")
@@ -463,14 +457,6 @@ def test_a_kubelet_that_has_just_failed_is_not_asked_about_new_pods(running: Nod
     running.on_the_gpu(Owner(pod_uid=UID))
     time.sleep(10 * QUICK.look)
     assert running.kubelet.asked == 1
-
-
-def test_without_a_socket_it_is_seldom_asked_who_is_on_the_gpus(running: Node) -> None:
-    running.kubelet.stop()
-    running.look(replace(QUICK, idle=3600.0))
-    until(lambda: running.looks, "the first look")
-    time.sleep(10 * QUICK.search)
-    assert running.looks == 1
 
 
 def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:

@@ -27,6 +27,7 @@ from gpu_bottleneck_exporter.sampling.worker import (
     Outcome,
 )
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
 from gpu_bottleneck_exporter.workload.join import NOTHING
 from gpu_bottleneck_exporter.workload.kubelet import (
@@ -34,7 +35,6 @@ from gpu_bottleneck_exporter.workload.kubelet import (
     Condition,
     KubeletPaths,
     KubeletWatch,
-    Occupancy,
     Pace,
 )
 from gpu_bottleneck_exporter.workload.users import UserNames
@@ -250,17 +250,16 @@ class Sampler:
         places = KubeletPaths(
             settings.kubelet_socket, settings.container_logs, settings.cdi, expected
         )
-        return KubeletWatch(places, self._seen, Pace())
+        return KubeletWatch(places, self._owners, Pace())
 
     def _new_jobs(self) -> JobFiles:
         folder = self._settings.job_mapping_dir
         users = UserNames(self._settings.procfs)
         return JobFiles(folder, users.of, expected=folder != JOB_MAPPING_DIR)
 
-    def _seen(self) -> Occupancy:
+    def _owners(self) -> set[Owner]:
         gpus = self._gpus(self._workers, time.monotonic_ns())
-        owners = (owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners)
-        return Occupancy(frozenset(owners))
+        return {owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners}
 
     def _gpus(self, workers: Sequence[GpuWorker], now_ns: int) -> list[GpuSnapshot]:
         return [self._fed(gpu, now_ns) for worker in workers for gpu in worker.snapshots(now_ns)]

@@ -8,12 +8,16 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.workload.podresources import Holder
-from gpu_bottleneck_exporter.workload.trouble import LINKS, KubeletTrouble
+from gpu_bottleneck_exporter.workload.unary import KubeletTrouble
 
 _NAME = "([-.A-Za-z0-9]{1,253})"
 _LINK = re.compile(rf"{_NAME}_{_NAME}_{_NAME}-([0-9a-f]{{64}})\.log")
 """`<pod>_<namespace>_<container>-<id>.log`; Kubernetes allows no `_` in these names."""
 _AGAIN_SECONDS = 10.0
+_REMEDY = (
+    "mount the host's folder /var/log/containers, whose links carry the names of containers (no "
+    "log is opened), and name it with --kubelet.container-logs"
+)
 
 
 class ContainerNames:
@@ -38,7 +42,7 @@ class ContainerNames:
             os.scandir(self._folder).close()
         except OSError as error:
             sentence = f"pods have uids only, no names: {self._folder}: {error.strerror}"
-            return KubeletTrouble(sentence, LINKS)
+            return KubeletTrouble(sentence, _REMEDY)
         return None
 
 

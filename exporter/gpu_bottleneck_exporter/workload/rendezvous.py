@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
-from ipaddress import IPv4Address, ip_address
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
@@ -46,15 +47,8 @@ def _network(proc: Path, pid: int) -> str:
 def _is_here(address: str) -> bool:
     if _NAMES_HERE.fullmatch(address):
         return True
-    try:
-        return is_here(ip_address(address))
-    except ValueError:
-        return _is_here_in_short(address)
-
-
-def _is_here_in_short(address: str) -> bool:
-    """Whether it is a short form such as `127.1`, which the C library accepts."""
-    try:
+    with suppress(OSError, ValueError):  # also knows short forms such as `127.1`
         return is_here(IPv4Address(socket.inet_aton(address)))
-    except (OSError, ValueError):
-        return False
+    with suppress(ValueError):
+        return is_here(IPv6Address(address))
+    return False
