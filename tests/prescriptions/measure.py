@@ -1,4 +1,4 @@
-"""Stages chains of settings side by side, and takes the exporter's word for each change before it.
+"""Stages chains of settings side by side, and takes what the exporter tells users of each change.
 
 One sampler runs through, as the exporter does: the loop is killed and started with the new value on
 the same GPU. What the GPU really did is read from the virtual board, not from the exporter.
@@ -33,8 +33,10 @@ from gpu_bottleneck_exporter.nodeview.history import GpuTime, Shares, between
 from gpu_bottleneck_exporter.nodeview.model import Key
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.model import (
+    CPU_CORES,
     NOTHING_KNOWN,
     NUM_WORKERS,
+    REMOVED,
     Outlook,
     Prescription,
     Refusal,
@@ -56,6 +58,8 @@ _DATA_BYTES = 64 * MEBIBYTE
 _SLICE_SECONDS = 4.0
 _POLL_SECONDS = 1.0
 _TOO_EARLY = frozenset({"changing", "starting"})
+_PRESCRIBED_ONLY = REMOVED | {CPU_CORES}
+"""Knobs whose change the exporter does not notice: nothing is scored."""
 _MOST_WORKERS = 16
 """More are not staged, whatever is prescribed."""
 _TESTS = Path(__file__).parents[1]
@@ -106,13 +110,21 @@ class Pair:
 
     chain: Chain
     before: Seen
-    said: Prescription | Refusal | None
-    """None: it was to choose the value, and said nothing."""
     value: float | None
     """Of the knob, after; None: it was not changed."""
     followed: bool = False
     """Whether the exporter chose the value."""
     after: Seen | None = None
+
+    @property
+    def said(self) -> Prescription | Score | Refusal | None:
+        """What users were told of it: the prescription if it was followed, else the score."""
+        advice = self.before.outlook.advice
+        if isinstance(advice, Refusal):
+            return self.score or advice
+        if self.followed or self.chain.knob in _PRESCRIBED_ONLY:
+            return advice if advice and advice.knob == self.chain.knob else None
+        return self.score
 
     @property
     def score(self) -> Score | None:
@@ -257,21 +269,19 @@ def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Pair | Glance]:
         yield from (Glance(job.chain, seen[job.uuid]) for job in jobs if job.chain.never)
         for turn in range(max(chain.pairs for chain in chains)):
             jobs = [job for job in jobs if not job.ended_before(turn)]
-            pairs = {job: _planned(sampler, job, turn, seen[job.uuid]) for job in jobs}
+            pairs = {job: _planned(job, turn, seen[job.uuid]) for job in jobs}
             jobs = [job for job in jobs if job.changed_to(pairs[job].value)]
             yield from (pair for pair in pairs.values() if pair.value is None)
             seen = _watch(sampler, jobs, pace) if jobs else {}
             yield from (replace(pairs[job], after=seen[job.uuid]) for job in jobs)
 
 
-def _planned(sampler: Sampler, job: Job, turn: int, before: Seen) -> Pair:
-    """The next change of `job`, and what the exporter says of it."""
-    chain, advice = job.chain, before.outlook.advice
+def _planned(job: Job, turn: int, before: Seen) -> Pair:
+    """The next change of `job`."""
+    chain = job.chain
     if turn < len(chain.changes):
-        value = chain.changes[turn]
-        said = sampler.forecast(job.uuid, chain.knob, value)
-        return Pair(chain, before, said, value)
-    return Pair(chain, before, advice, _followed(chain, advice), followed=True)
+        return Pair(chain, before, chain.changes[turn])
+    return Pair(chain, before, _followed(chain, before.outlook.advice), followed=True)
 
 
 def _followed(chain: Chain, advice: Prescription | Refusal | None) -> float | None:
@@ -337,10 +347,13 @@ class Watch:
     @property
     def is_judged(self) -> bool:
         """Whether the exporter has seen enough to say anything, or need not."""
-        outlook = self._last.gpu.feeding and self._last.gpu.feeding.outlook
-        said = self._sampler.forecast(self.job.uuid, self.job.chain.knob, 1.0)
-        early = isinstance(said, Refusal) and said.reason in _TOO_EARLY
-        return self._busy() >= HEALTHY or not (early or outlook in (None, NOTHING_KNOWN))
+        feeding, knob = self._last.gpu.feeding, self.job.chain.knob
+        advice = feeding.outlook.advice if feeding else None
+        if isinstance(advice, Prescription):
+            judged = advice.knob == knob or knob not in _PRESCRIBED_ONLY
+        else:
+            judged = advice is not None and advice.reason not in _TOO_EARLY
+        return judged or self._busy() >= HEALTHY
 
     def seen(self, strangers: float) -> Seen:
         """All of it."""

@@ -110,9 +110,10 @@ class Check:
 
 def row(pair: Pair) -> Row:
     """The line of `pair`."""
-    said, score = pair.said, pair.score
-    known = said if isinstance(said, Prescription) else None
+    said, score, advice = pair.said, pair.score, pair.before.outlook.advice
+    known = None if isinstance(said, Refusal) else said
     predicted, low, high = (known.predicted, known.low, known.high) if known else (None,) * 3
+    at_most = isinstance(advice, Prescription) and advice.knob == pair.chain.knob and advice.at_most
     return Row(
         family=pair.chain.family,
         name=pair.chain.name,
@@ -121,7 +122,7 @@ def row(pair: Pair) -> Row:
         predicted=predicted,
         low=low,
         high=high,
-        at_most=bool(known and known.at_most),
+        at_most=known is not None and at_most,
         refused=said.reason if isinstance(said, Refusal) else None,
         after=pair.after.busy if pair.after else None,
         followed=pair.followed,

@@ -49,7 +49,8 @@ def seen(busy: float, outlook: Outlook = NOTHING_KNOWN) -> Seen:
 def pair(
     said: Prescription | Refusal | None, after: float, outlook: Outlook = NOTHING_KNOWN
 ) -> Pair:
-    return Pair(CHAIN, seen(0.2), said, 2.0, after=seen(after, outlook))
+    before = seen(0.2, Outlook(said))
+    return Pair(CHAIN, before, 2.0, followed=True, after=seen(after, outlook))
 
 
 def predicted(after: float, *, at_most: bool = False) -> Row:
@@ -93,6 +94,21 @@ def test_what_the_exporter_made_of_it_stands_beside_it() -> None:
     assert f"{row(pair(ADVICE, 0.42, Outlook(None, score)))}".endswith("| +2.0 | +1.0 |")
 
 
+def test_of_a_change_that_was_not_prescribed_users_are_told_by_its_score() -> None:
+    score = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
+    before = seen(0.2, Outlook(replace(ADVICE, value=7, predicted=0.9)))
+    staged = Pair(CHAIN, before, 2.0, after=seen(0.42, Outlook(None, score)))
+    assert (row(staged).predicted, row(staged).low, row(staged).high) == (0.4, 0.35, 0.45)
+    assert row(replace(staged, after=seen(0.42))).predicted is None
+
+
+def test_of_what_is_only_removed_users_are_told_by_its_prescription() -> None:
+    chain = Chain("f", "n", Setting(LOOP), HOST_CODE, (0.0,))
+    told, other = (Outlook(replace(ADVICE, knob=knob)) for knob in (HOST_CODE, NUM_WORKERS))
+    assert row(Pair(chain, seen(0.2, told), 0.0, after=seen(0.4))).predicted == 0.4
+    assert row(Pair(chain, seen(0.2, other), 0.0, after=seen(0.4))).predicted is None
+
+
 def test_a_score_of_another_change_does_not_count_and_is_a_fault() -> None:
     other = Score(NUM_WORKERS, 4, 8, 0.4, 0.35, 0.45, 0.41)
     stray = pair(ADVICE, 0.42, Outlook(None, other))
@@ -103,16 +119,16 @@ def test_a_score_of_another_change_does_not_count_and_is_a_fault() -> None:
 
 
 def test_what_other_programs_may_have_spoilt_is_marked() -> None:
-    noisy = Pair(CHAIN, seen(0.2), ADVICE, 2.0, after=replace(seen(0.4), strangers=0.7))
+    noisy = replace(pair(ADVICE, 0.4), after=replace(seen(0.4), strangers=0.7))
     assert "†" in f"{row(noisy)}"
     assert "†" not in f"{predicted(0.4)}"
     assert "1 of 2 pairs; at most 0.7 cores" in tables([row(noisy), predicted(0.4)], [])
 
 
 def test_a_line_says_what_was_changed() -> None:
-    assert row(pair(ADVICE, 0.4)).change == "1 → 2 workers"
+    assert row(replace(pair(ADVICE, 0.4), followed=False)).change == "1 → 2 workers"
     beset = Chain("f", "n", Setting(LOOP, neighbours=2), CPU_CORES, (2.0,))
-    assert row(Pair(beset, replace(seen(0.2), setting=beset.first), ADVICE, 2.0)).change == (
+    assert row(Pair(beset, replace(seen(0.2), setting=beset.first), 2.0)).change == (
         "2 → 0 neighbours"
     )
 
@@ -144,8 +160,8 @@ def test_nothing_may_be_prescribed_for_a_healthy_gpu() -> None:
 )
 def test_nothing_may_be_prescribed_that_the_machine_cannot_carry(much: Prescription) -> None:
     before = seen(0.2, Outlook(much))
-    assert [one.wrong for one in checks(Pair(CHAIN, before, ADVICE, 2.0))] == [True]
-    assert checks(Pair(CHAIN, seen(0.2, Outlook(ADVICE)), ADVICE, 2.0)) == []
+    assert [one.wrong for one in checks(Pair(CHAIN, before, 2.0))] == [True]
+    assert checks(Pair(CHAIN, seen(0.2, Outlook(ADVICE)), 2.0)) == []
 
 
 def test_batches_have_the_mean_and_the_spread_that_is_asked_for() -> None:

@@ -31,8 +31,6 @@ from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.host.watch import HostWatch
 from gpu_bottleneck_exporter.news import News
-from gpu_bottleneck_exporter.prescription.advise import Advice
-from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
 from gpu_bottleneck_exporter.workload.groups import Groups
@@ -250,12 +248,6 @@ class HostSampler:
     def feeding(self, uuid: str) -> Feeding | None:
         """The feeders of GPU `uuid` as of the last tick; None if they are out of sight."""
         return self._feedings.get(uuid)
-
-    def forecast(self, uuid: str, knob: str, value: float) -> Advice:
-        """What `knob` at `value` would bring GPU `uuid` (`prescription.model`)."""
-        if self._prescribers is None:
-            return Refusal("unseen")
-        return self._prescribers.forecast(uuid, knob, value)
 
     def _tell(self) -> None:
         """Update the snapshots that scrapes show."""

@@ -15,7 +15,6 @@ from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, Syste
 from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.pod import in_a_pod
-from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
@@ -187,10 +186,6 @@ class Sampler:
     def remedy(self) -> str:
         """The remedy for `status` if there is no GPU."""
         return self._remedy or NO_GPU
-
-    def forecast(self, uuid: str, knob: str, value: float) -> Prescription | Refusal:
-        """What `knob` at `value` would bring GPU `uuid`; see `prescription.model.KNOBS`."""
-        return self._watch.forecast(uuid, knob, value) if self._watch else Refusal("unseen")
 
     def down_remedies(self) -> dict[int, str]:
         """Remedies for GPUs that are down, by index."""
