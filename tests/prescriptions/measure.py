@@ -12,25 +12,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.accounting.stall import Feeders
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.virtual import view
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.nodeview.build import moment_of
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, Shares, between
-from gpu_bottleneck_exporter.nodeview.model import Key
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.model import (
     CPU_CORES,
@@ -42,7 +36,6 @@ from gpu_bottleneck_exporter.prescription.model import (
     Refusal,
     Score,
 )
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from prescriptions.settings import Chain, Setting
@@ -76,32 +69,15 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """What the exporter saw of one GPU in a few seconds."""
-
-    seconds: float
-    busy: float
-    stalls: Mapping[str, float]
-    """Shares of the time."""
-    feeders: Feeders | None
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """One setting, watched for a while. Shares of the time, 0-1."""
 
     setting: Setting
     busy: float
     """As the board has it: the truth."""
-    counted: float | None
-    """As the exporter has it."""
-    stalls: Mapping[str, float]
     strangers: float
     """Cores in use by processes that are not staged: what may have spoilt it."""
     outlook: Outlook
-    slices: tuple[Slice, ...] = ()
-    feeding: Feeding | None = None
-    """The exporter's view of the job in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,23 +279,10 @@ def _watch(sampler: Sampler, jobs: Sequence[Job], pace: Pace) -> dict[str, Seen]
         left > -pace.patience and not all(watch.is_judged for watch in watches)
     ):
         time.sleep(min(_SLICE_SECONDS, left) if left > 0 else _POLL_SECONDS)
-        for watch in watches:
-            watch.add()
+        for job in jobs:
+            job.check()
     cores = strangers.cores()
     return {watch.job.uuid: watch.seen(cores) for watch in watches}
-
-
-class Known(NamedTuple):
-    """One GPU as of now."""
-
-    gpu: GpuSnapshot
-    counters: GpuTime | None
-
-
-def _shares(before: Known, now: Known) -> Shares | None:
-    if before.counters is None or now.counters is None:
-        return None
-    return between(before.counters, now.counters)
 
 
 class Watch:
@@ -330,25 +293,11 @@ class Watch:
         self._sampler = sampler
         self._began = time.monotonic_ns()
         self._done_ns = job.busy_ns()
-        self._first = self._last = self._now()
-        self._slices: list[Slice] = []
-
-    def add(self) -> None:
-        """Note what was seen since the last call."""
-        self.job.check()
-        before, self._last = self._last, self._now()
-        shares = _shares(before, self._last)
-        watch = self._sampler._watch
-        since, until_ns = before.gpu.at_ns, self._last.gpu.at_ns
-        found = watch.feeders(self.job.uuid, since, until_ns) if watch else None
-        if shares is not None:
-            self._slices.append(Slice(shares.seconds, shares.busy, shares.stalls, found))
 
     @property
     def is_judged(self) -> bool:
         """Whether the exporter has seen enough to say anything, or need not."""
-        feeding, knob = self._last.gpu.feeding, self.job.chain.knob
-        advice = feeding.outlook.advice if feeding else None
+        advice, knob = self._outlook().advice, self.job.chain.knob
         if isinstance(advice, Prescription):
             judged = advice.knob == knob or knob not in _PRESCRIBED_ONLY
         else:
@@ -357,30 +306,17 @@ class Watch:
 
     def seen(self, strangers: float) -> Seen:
         """All of it."""
-        shares = _shares(self._first, self._last)
-        feeding = self._last.gpu.feeding
-        return Seen(
-            setting=self.job.setting,
-            busy=self._busy(),
-            counted=shares.busy if shares else None,
-            stalls=shares.stalls if shares else {},
-            strangers=strangers,
-            outlook=feeding.outlook if feeding else NOTHING_KNOWN,
-            slices=tuple(self._slices),
-            feeding=feeding,
-        )
+        return Seen(self.job.setting, self._busy(), strangers, self._outlook())
 
     def _busy(self) -> float:
         """Share of the time, by the board."""
         elapsed = time.monotonic_ns() - self._began
         return min((self.job.busy_ns() - self._done_ns) / max(elapsed, 1), 1.0)
 
-    def _now(self) -> Known:
-        """What the sampler knows of its GPU."""
-        state, at = self._sampler.state(), self.job.gpu.index
-        gpu = state.gpus[at]
-        key = Key(str(gpu.identity.index), gpu.identity.uuid)
-        return Known(gpu, moment_of(state).gpus.get(key))
+    def _outlook(self) -> Outlook:
+        """What the exporter tells of its GPU."""
+        feeding = self._sampler.state().gpus[self.job.gpu.index].feeding
+        return feeding.outlook if feeding else NOTHING_KNOWN
 
 
 class Strangers:

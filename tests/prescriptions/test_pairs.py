@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 
 import psutil
 import pytest
 
-from gpu_bottleneck_exporter.accounting.stall import Feeders, Usage
-from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.prescription.model import (
     CHECKPOINTS,
     CPU_CORES,
@@ -29,8 +25,7 @@ from gpu_bottleneck_exporter.prescription.model import (
     Score,
 )
 from prescriptions.cases import CHAINS, GROUPS
-from prescriptions.keep import keep, plain
-from prescriptions.measure import Glance, Pace, Pair, Seen, Slice, measure
+from prescriptions.measure import Glance, Pace, Pair, Seen, measure
 from prescriptions.rows import Row, checks, row
 from prescriptions.settings import Batch, Chain, Loop, Setting
 from prescriptions.table import inside, mean_error, mean_width, summary, tables, wrong
@@ -43,7 +38,7 @@ HEALTHY = Chain("healthy", "fed", Setting(LOOP), never=frozenset(KNOBS))
 
 
 def seen(busy: float, outlook: Outlook = NOTHING_KNOWN) -> Seen:
-    return Seen(Setting(LOOP), busy, busy, {"network": 1 - busy}, 0.0, outlook)
+    return Seen(Setting(LOOP), busy, 0.0, outlook)
 
 
 def pair(
@@ -206,20 +201,10 @@ def test_no_cpu_is_burnt_next_to_another_chain_that_does() -> None:
         assert len(burning) <= 1 or all(chain.first.cpu_limit for chain in burning)
 
 
-def test_what_the_exporter_saw_is_kept_as_plain_values() -> None:
-    feeders = Feeders(5, main={State.NETWORK: 3}, main_usage=Usage(user_ns=7))
-    told = plain(Slice(4.0, 0.2, {"network": 0.8}, feeders))
-    assert json.loads(json.dumps(told)) == told
-    assert told["feeders"]["main"] == {"network": 3}
-    assert told["feeders"]["main_usage"]["user_ns"] == 7
-    assert plain({("main", "network"): Path}) == {"main:network": Path}
-
-
-def test_a_staged_pair_is_what_the_gpu_did(tmp_path: Path) -> None:
+def test_a_staged_pair_is_what_the_gpu_did() -> None:
     """Sleeping takes no CPU, so that twice the workers are twice as fast on a busy machine, too."""
     loop = Loop(Batch(sleep=0.1), 1, 0.02, loader="imap")
     chain = Chain("sleep", "imap", Setting(loop), changes=(3.0,), never=frozenset(KNOBS))
-    kept = tmp_path / "kept.jsonl"
 
     def stage() -> tuple[Glance, Pair]:
         glance, staged = measure([chain], Pace(settle=0.5, watch=3.0, patience=0.0))
@@ -234,14 +219,9 @@ def test_a_staged_pair_is_what_the_gpu_did(tmp_path: Path) -> None:
         return None if after.busy > 1.5 * before.busy > 0 else f"{before.busy} → {after.busy}"
 
     glance, staged = settled(stage, hardly_faster)
-    for one in (glance, staged):
-        keep(kept, one)
     assert staged.before == glance.seen
     assert staged.after is not None
     assert hardly_faster((glance, staged)) is None
-    told = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert told[1]["row"]["after"] == staged.after.busy
-    assert told[1]["found"]["before"]["setting"]["loop"]["workers"] == 1
     left = [one for one in psutil.Process().children(recursive=True) if _is_a_loop(one)]
     assert not left
 

@@ -37,9 +37,10 @@ _THROTTLED = 0.5
 _HEADROOM = 1.2
 """CPU limit per core used: a limit counts per tenth of a second, in which use comes in bursts."""
 _HALF_A_CORE = 0.5
-_UNKNOWN_SPREAD = (0.0, 0.3, 1.0)
 _SPREADS = (0.6, 1.0, 1.5)
 """Least, likeliest and largest spread, as multiples of the measured one."""
+_UNKNOWN = (0.0, 0.3, 1.0)
+"""The same where none was measured."""
 _WORK_ERROR = 0.06
 PAD = 0.025
 """On each side of an interval, for what was measured inexactly."""
@@ -90,7 +91,7 @@ class Loop:
 
 def advise(seen: Observed) -> Advice | None:
     """The best prescription for a GPU, why there is none, or None where there is no need."""
-    if seen.busy >= HEALTHY or seen.stalls.get(stall.UNALLOCATED, 0.0) > seen.idle / 2:
+    if seen.busy >= HEALTHY or seen.waits(stall.UNALLOCATED) > seen.idle / 2:
         return None
     refusal = _hopeless(seen)
     if refusal:
@@ -118,18 +119,18 @@ def predict(seen: Observed, knob: str, value: float) -> Advice:
 
 def parts_of(seen: Observed) -> Mapping[str, float]:
     """Shares of the time that the GPU idles, by what would change it."""
-    told = seen.stalls
-    own_files = _own_files(seen)
-    own_answers = min(told.get(stall.NETWORK, 0.0), seen.main_network)
-    loading = sum(told.get(cause, 0.0) for cause in _WAITS_FOR_WORKERS) - own_files - own_answers
+    files = seen.waits(stall.STORAGE, stall.MEMORY)
+    own_files = files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
+    own_answers = min(seen.waits(stall.NETWORK), seen.main_network)
+    loading = seen.waits(*_WAITS_FOR_WORKERS) - own_files - own_answers
     parts = dict.fromkeys(_ADVISERS, 0.0)
-    parts[model.CPU_LIMIT] = told.get(stall.CPU_QUOTA, 0.0)
-    parts[model.CPU_CORES] = told.get(stall.CPU_QUEUE, 0.0)
-    parts[model.HOST_CODE] = told.get(stall.HOST_CODE, 0.0)
+    parts[model.CPU_LIMIT] = seen.waits(stall.CPU_QUOTA)
+    parts[model.CPU_CORES] = seen.waits(stall.CPU_QUEUE)
+    parts[model.HOST_CODE] = seen.waits(stall.HOST_CODE)
     if seen.workers >= _HALF_A_CORE:
         parts[model.NUM_WORKERS] = loading
         if seen.active >= seen.workers / 2:  # it sleeps until they have a batch
-            parts[model.NUM_WORKERS] += told.get(stall.ASLEEP, 0.0)
+            parts[model.NUM_WORKERS] += seen.waits(stall.ASLEEP)
         parts[model.CHECKPOINTS if seen.main_writes else _OTHER] += own_files
         parts[_OTHER] += own_answers
     elif seen.main_writes:
@@ -144,12 +145,6 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
         parts[_OTHER] += loading
     parts[_OTHER] += max(seen.idle - sum(parts.values()), 0.0)
     return parts
-
-
-def _own_files(seen: Observed) -> float:
-    """Share of the time in which the GPU waited for files of the main itself."""
-    files = seen.stalls.get(stall.STORAGE, 0.0) + seen.stalls.get(stall.MEMORY, 0.0)
-    return files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
 
 
 def _hopeless(seen: Observed) -> Refusal | None:
@@ -178,15 +173,12 @@ def _more_workers(seen: Observed) -> Advice:
         return Refusal("unseen")
     now, room = round(seen.workers), _room(seen)
     if room < _ROOM and (now or seen.main_cores > _HALF_A_CORE):
-        return _no_room(seen)
+        limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
+        return _more_cores(seen, model.CPU_LIMIT) if limited else Refusal("no_cores")
     wanted = _fewest(loop.likely, now, min(_ENOUGH / loop.likely.cycle, room))
-    most = _most_by_memory(seen, now)
-    return Refusal("no_memory") if most <= now else _with_workers(seen, loop, min(wanted, most))
-
-
-def _no_room(seen: Observed) -> Advice:
-    limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
-    return _more_cores(seen, model.CPU_LIMIT) if limited else Refusal("no_cores")
+    if seen.worker_bytes and seen.free_bytes is not None:
+        wanted = min(wanted, now + int(_MOST_MEMORY * seen.free_bytes / seen.worker_bytes))
+    return _with_workers(seen, loop, wanted) if wanted > now else Refusal("no_memory")
 
 
 def _loop(seen: Observed) -> Loop | Refusal:
@@ -198,8 +190,12 @@ def _loop(seen: Observed) -> Loop | Refusal:
     now, waits = round(seen.workers), _waits_for_workers(seen)
     serial = max(1 - waits, seen.busy)
     # Host code may run while the GPU works: then, without waits, a step takes that much less.
-    none, some, most = (part * _overlap(seen) for part in _overlapping(seen))
-    least, likeliest, largest = _spreads(seen)
+    overlap = min(seen.busy, seen.waits(stall.HOST_CODE))
+    none, some, most = (part * overlap for part in _overlapping(seen))
+    spread = seen.spread
+    least, likeliest, largest = (
+        _UNKNOWN if spread is None else tuple(part * spread for part in _SPREADS)
+    )
     likely = Loader(seen.active, serial - some, likeliest)
     loose = replace(likely, in_order=False)
     if now > 1 and abs(loose.rate(now) - 1) < abs(likely.rate(now) - 1):
@@ -213,12 +209,8 @@ def _loop(seen: Observed) -> Loop | Refusal:
         replace(low, work=max(low.work, fitted.work) * (1 + _WORK_ERROR)),
         fitted,
         replace(high, work=min(high.work, fitted.work) * (1 - _WORK_ERROR)),
-        _cause(seen),
+        max((*_WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits),
     )
-
-
-def _overlap(seen: Observed) -> float:
-    return min(seen.busy, seen.stalls.get(stall.HOST_CODE, 0.0))
 
 
 def _overlapping(seen: Observed) -> tuple[float, float, float]:
@@ -233,23 +225,10 @@ def _overlapping(seen: Observed) -> tuple[float, float, float]:
     return (0.0, 0.0, 0.5) if beyond < _BESIDE else (0.0, 0.75, 1.0)
 
 
-def _spreads(seen: Observed) -> tuple[float, ...]:
-    spread = seen.spread
-    return _UNKNOWN_SPREAD if spread is None else tuple(spread * part for part in _SPREADS)
-
-
-def _cause(seen: Observed) -> str:
-    told = seen.stalls
-    causes = (*_WAITS_FOR_WORKERS, stall.ASLEEP)
-    return max(causes, key=lambda cause: told.get(cause, 0.0))
-
-
 def _waits_for_workers(seen: Observed) -> float:
     """Share of the time in which the main had no batch."""
-    told = seen.stalls
     causes = (*_WAITS_FOR_WORKERS, stall.ASLEEP, stall.CPU_QUEUE, stall.CPU_QUOTA)
-    own = seen.main_disk + seen.main_network + seen.main_queue
-    return max(sum(told.get(cause, 0.0) for cause in causes) - own, 0.0)
+    return max(seen.waits(*causes) - seen.main_disk - seen.main_network - seen.main_queue, 0.0)
 
 
 def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
@@ -333,12 +312,6 @@ def _room(seen: Observed) -> float:
     return 1 + free / seen.cores
 
 
-def _most_by_memory(seen: Observed, now: int) -> int:
-    if not seen.worker_bytes or seen.free_bytes is None:
-        return _MOST_WORKERS
-    return now + int(_MOST_MEMORY * seen.free_bytes / seen.worker_bytes)
-
-
 # --- Loading in the main process ---------------------------------------------------------------
 
 
@@ -348,21 +321,19 @@ def _inline(seen: Observed) -> Loop | Refusal:
     Its waits for files and answers are loading. Of its host code nobody knows how much is: all
     of it, if this is about workers at all; a pessimist counts on none.
     """
-    told = seen.stalls
     # As states, not as idle time: what the main waits for while the GPU works moves along.
     waits = min(seen.main_disk + seen.main_network, 1.0)
-    code = min(told.get(stall.HOST_CODE, 0.0) + told.get(stall.CPU_QUEUE, 0.0), 1 - waits)
+    code = min(seen.waits(stall.HOST_CODE, stall.CPU_QUEUE), 1 - waits)
     if seen.threads >= _HALF_A_CORE or not (waits or code):
         return Refusal("no_knob")
     most = waits + code
     whole = max(most, seen.idle)  # if nothing overlaps, that is exact, and states are samples
-    _, likeliest, largest = _spreads(replace(seen, spread=None))
-    cause = max((*_OUTSIDE, stall.HOST_CODE), key=lambda name: told.get(name, 0.0))
+    _, likeliest, largest = _UNKNOWN
     return Loop(
         Loader(waits, max(1 - waits, seen.busy), largest),
         Loader(whole, max(1 - whole, seen.busy), likeliest),
         Loader(waits + _LOADS * code, max(1 - most, seen.busy), in_order=False),
-        cause,
+        max((*_OUTSIDE, stall.HOST_CODE), key=seen.waits),
     )
 
 
@@ -437,7 +408,7 @@ def _without(seen: Observed, knob: str) -> Advice:
     code = knob == model.HOST_CODE
     cause = stall.HOST_CODE if code else stall.STORAGE
     # What it waits for a CPU is part of it; less of it is less of that.
-    queued = min(seen.stalls.get(stall.CPU_QUEUE, 0.0), seen.main_queue)
+    queued = min(seen.waits(stall.CPU_QUEUE), seen.main_queue)
     removed = (max(share, _own_time(seen)) if code else share) + queued
     rate, best = (1 / max(1 - part * removed, seen.busy) for part in (1, _UNSURE))
     return _prescription(
@@ -454,7 +425,7 @@ def _without(seen: Observed, knob: str) -> Advice:
 
 def _own_time(seen: Observed) -> float:
     """Share in which the main runs, unless it spins while the GPU works: an upper bound."""
-    spins = seen.main_run > seen.stalls.get(stall.HOST_CODE, 0.0) + seen.busy / 2
+    spins = seen.main_run > seen.waits(stall.HOST_CODE) + seen.busy / 2
     return 0.0 if spins else min(seen.main_run, seen.idle)
 
 

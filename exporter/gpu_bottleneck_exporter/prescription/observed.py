@@ -69,10 +69,14 @@ class Observed:
     noise: float = 0.0
     """Standard error of `busy`."""
 
+    def waits(self, *causes: str) -> float:
+        """Share in which it waited for any of `causes`."""
+        return sum(self.stalls.get(cause, 0.0) for cause in causes)
+
     @property
     def is_unseen(self) -> bool:
         """Whether it is not known why the GPU idled."""
-        return self.idle > _IDLES and self.stalls.get(stall.UNKNOWN, 0.0) > self.idle / 2
+        return self.idle > _IDLES and self.waits(stall.UNKNOWN) > self.idle / 2
 
     @property
     def idle(self) -> float:
