@@ -18,7 +18,7 @@ from pathlib import Path
 
 from prescriptions.cases import CHAINS, GROUPS
 from prescriptions.measure import Glance, Pace, Pair, measure
-from prescriptions.rows import Check, Row, checks, row
+from prescriptions.rows import Check, Row, checks
 from prescriptions.settings import Chain
 from prescriptions.table import tables, wrong
 from scenarios.cgroups import Unavailable
@@ -82,7 +82,7 @@ def _is_wanted(chain: Chain, names: Sequence[str]) -> bool:
 
 def _note(one: Pair | Glance, rows: list[Row], found: list[Check]) -> None:
     if isinstance(one, Pair):
-        rows.append(row(one))
+        rows.append(Row(one))
         _tell(f"{rows[-1]}")
     seen = checks(one)
     found += seen

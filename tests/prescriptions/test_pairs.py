@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.prescription.model import (
 )
 from prescriptions.cases import CHAINS, GROUPS
 from prescriptions.measure import Glance, Pace, Pair, Seen, measure
-from prescriptions.rows import Row, checks, row
+from prescriptions.rows import Row, checks
 from prescriptions.settings import Batch, Chain, Loop, Setting
 from prescriptions.table import inside, mean_error, mean_width, summary, tables, wrong
 from support.waiting import settled
@@ -49,7 +49,7 @@ def pair(
 
 
 def predicted(after: float, *, at_most: bool = False) -> Row:
-    return row(pair(replace(ADVICE, at_most=at_most), after))
+    return Row(pair(replace(ADVICE, at_most=at_most), after))
 
 
 def test_the_error_is_the_outcome_less_the_prediction() -> None:
@@ -67,7 +67,7 @@ def test_an_outcome_outside_of_the_interval_is_marked(after: float, within: bool
 
 
 def test_a_refusal_has_no_error_and_counts_by_its_reason() -> None:
-    rows = [row(pair(Refusal("no_cores"), 0.4)), row(pair(Refusal("no_cores"), 0.9))]
+    rows = [Row(pair(Refusal("no_cores"), 0.4)), Row(pair(Refusal("no_cores"), 0.9))]
     assert [one.error for one in rows] == [None, None]
     assert (mean_error(rows), inside(rows), mean_width(rows)) == (None, None, None)
     assert "| no_cores | 2 |" in tables(rows, [])
@@ -75,7 +75,7 @@ def test_a_refusal_has_no_error_and_counts_by_its_reason() -> None:
 
 
 def test_the_sums_are_those_of_the_rows() -> None:
-    rows = [predicted(0.42), predicted(0.46, at_most=True), row(pair(Refusal("mixed"), 0.5))]
+    rows = [predicted(0.42), predicted(0.46, at_most=True), Row(pair(Refusal("mixed"), 0.5))]
     lines = summary(rows).splitlines()
     assert lines[-3:] == [
         "| **all** | 3 | 2 | 1 | 4.0 | 10.0 | 50% |",
@@ -86,28 +86,28 @@ def test_the_sums_are_those_of_the_rows() -> None:
 
 def test_what_the_exporter_made_of_it_stands_beside_it() -> None:
     score = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
-    assert f"{row(pair(ADVICE, 0.42, Outlook(None, score)))}".endswith("| +2.0 | +1.0 |")
+    assert f"{Row(pair(ADVICE, 0.42, Outlook(None, score)))}".endswith("| +2.0 | +1.0 |")
 
 
 def test_of_a_change_that_was_not_prescribed_users_are_told_by_its_score() -> None:
     score = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
     before = seen(0.2, Outlook(replace(ADVICE, value=7, predicted=0.9)))
     staged = Pair(CHAIN, before, 2.0, after=seen(0.42, Outlook(None, score)))
-    assert (row(staged).predicted, row(staged).low, row(staged).high) == (0.4, 0.35, 0.45)
-    assert row(replace(staged, after=seen(0.42))).predicted is None
+    assert "| 40% (35% to 45%) | 42% |" in f"{Row(staged)}"
+    assert Row(replace(staged, after=seen(0.42))).said is None
 
 
 def test_of_what_is_only_removed_users_are_told_by_its_prescription() -> None:
     chain = Chain("f", "n", Setting(LOOP), HOST_CODE, (0.0,))
     told, other = (Outlook(replace(ADVICE, knob=knob)) for knob in (HOST_CODE, NUM_WORKERS))
-    assert row(Pair(chain, seen(0.2, told), 0.0, after=seen(0.4))).predicted == 0.4
-    assert row(Pair(chain, seen(0.2, other), 0.0, after=seen(0.4))).predicted is None
+    assert Row(Pair(chain, seen(0.2, told), 0.0, after=seen(0.4))).error == 0
+    assert Row(Pair(chain, seen(0.2, other), 0.0, after=seen(0.4))).said is None
 
 
 def test_a_score_of_another_change_does_not_count_and_is_a_fault() -> None:
     other = Score(NUM_WORKERS, 4, 8, 0.4, 0.35, 0.45, 0.41)
     stray = pair(ADVICE, 0.42, Outlook(None, other))
-    assert row(stray).own_score is None
+    assert Row(stray).own_score is None
     assert [one.wrong for one in checks(stray)] == [True]
     kept_since = replace(stray, before=seen(0.2, Outlook(None, other)))
     assert checks(kept_since) == []
@@ -115,15 +115,15 @@ def test_a_score_of_another_change_does_not_count_and_is_a_fault() -> None:
 
 def test_what_other_programs_may_have_spoilt_is_marked() -> None:
     noisy = replace(pair(ADVICE, 0.4), after=replace(seen(0.4), strangers=0.7))
-    assert "†" in f"{row(noisy)}"
+    assert "†" in f"{Row(noisy)}"
     assert "†" not in f"{predicted(0.4)}"
-    assert "1 of 2 pairs; at most 0.7 cores" in tables([row(noisy), predicted(0.4)], [])
+    assert "1 of 2 pairs; at most 0.7 cores" in tables([Row(noisy), predicted(0.4)], [])
 
 
 def test_a_line_says_what_was_changed() -> None:
-    assert row(replace(pair(ADVICE, 0.4), followed=False)).change == "1 → 2 workers"
+    assert Row(replace(pair(ADVICE, 0.4), followed=False)).change == "1 → 2 workers"
     beset = Chain("f", "n", Setting(LOOP, neighbours=2), CPU_CORES, (2.0,))
-    assert row(Pair(beset, replace(seen(0.2), setting=beset.first), 2.0)).change == (
+    assert Row(Pair(beset, replace(seen(0.2), setting=beset.first), 2.0)).change == (
         "2 → 0 neighbours"
     )
 

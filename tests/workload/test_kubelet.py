@@ -15,10 +15,11 @@ import pytest
 from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload import containers
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
-from gpu_bottleneck_exporter.workload.kubelet import KubeletPaths, KubeletWatch, Pace
+from gpu_bottleneck_exporter.workload.kubelet import KubeletWatch, Pace
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
@@ -60,8 +61,8 @@ class Node:
 
     def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
-        places = KubeletPaths(self.socket, self.logs, self.cdi, expected)
-        self.watch = KubeletWatch(places, lambda: self.owners, pace)
+        places = Settings(kubelet_socket=self.socket, container_logs=self.logs, cdi=self.cdi)
+        self.watch = KubeletWatch(places, lambda: self.owners, pace, expected=expected)
         self.watch.start()
         return self.watch
 

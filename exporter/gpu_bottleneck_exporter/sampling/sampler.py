@@ -29,13 +29,7 @@ from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Se
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
 from gpu_bottleneck_exporter.workload.join import NOTHING
-from gpu_bottleneck_exporter.workload.kubelet import (
-    UNASKED,
-    Condition,
-    KubeletPaths,
-    KubeletWatch,
-    Pace,
-)
+from gpu_bottleneck_exporter.workload.kubelet import UNASKED, Condition, KubeletWatch, Pace
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 log = logging.getLogger(__name__)
@@ -242,10 +236,7 @@ class Sampler:
     def _new_kubelet(self) -> KubeletWatch:
         settings = self._settings
         expected = in_a_pod() or settings.kubelet_socket != KUBELET_SOCKET
-        places = KubeletPaths(
-            settings.kubelet_socket, settings.container_logs, settings.cdi, expected
-        )
-        return KubeletWatch(places, self._owners, Pace())
+        return KubeletWatch(settings, self._owners, Pace(), expected=expected)
 
     def _new_jobs(self) -> JobFiles:
         folder = self._settings.job_mapping_dir

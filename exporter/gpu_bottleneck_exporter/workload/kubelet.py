@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.cdi import device_nodes
 from gpu_bottleneck_exporter.workload.containers import ContainerNames
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -78,28 +79,28 @@ class Answer(NamedTuple):
     devices: tuple[Given, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletPaths:
-    """Where to look. `expected`: a missing socket is reported."""
-
-    socket: Path
-    logs: Path
-    cdi: Path
-    expected: bool = False
-
-
 class KubeletWatch(Watch):
     """Queries the kubelet periodically, and as soon as a new pod is seen on a GPU."""
 
     def __init__(
-        self, places: KubeletPaths, owners: Callable[[], Iterable[Owner]], pace: Pace
+        self,
+        settings: Settings,
+        owners: Callable[[], Iterable[Owner]],
+        pace: Pace,
+        *,
+        expected: bool,
     ) -> None:
-        """`owners` returns those now on all GPUs; it is called from this thread."""
-        super().__init__("kubelet", "polling the kubelet")
-        self._places = places
+        """`owners` returns those now on all GPUs; it is called from this thread.
+
+        `expected`: a missing socket is reported.
+        """
+        super().__init__("kubelet", "polling the kubelet", pace.search)
+        self._path = settings.kubelet_socket
+        self._cdi = settings.cdi
+        self._expected = expected
         self._owners = owners
         self._pace = pace
-        self._containers = ContainerNames(places.logs)
+        self._containers = ContainerNames(settings.container_logs)
         self._names: Mapping[str, Holder] = {}
         self._nodes: Mapping[str, tuple[str, ...]] = {}
         """Device nodes by CDI name; a claim's never change."""
@@ -124,16 +125,13 @@ class KubeletWatch(Watch):
         having = holders(answer.devices if answer and is_current else (), gpus, named)
         return {gpu.uuid: Assigned(having.get(gpu.uuid, ()), self._names) for gpu in gpus}
 
-    def _pause_seconds(self) -> float:
-        return self._pace.look if self._socket else self._pace.search
-
     def _look(self) -> None:
         owners, now = list(self._owners()), time.monotonic()
         pods = frozenset(owner.pod_uid for owner in owners if owner.pod_uid)
         ids = {owner.container_id for owner in owners if owner.container_id}
         self._names = self._containers.of(ids, now)
         try:
-            found = _identify(self._places.socket)
+            found = _identify(self._path)
             if found is None:
                 self._miss(pods)
             elif self._is_due(found, pods, now):
@@ -144,6 +142,7 @@ class KubeletWatch(Watch):
             # A copy: the raised one has a traceback, whose frames keep the reply in memory.
             kept = KubeletTrouble(trouble.sentence, trouble.remedy)
             self._tell(Condition(given=False, trouble=kept))
+        self._pause_seconds = self._pace.look if self._socket else self._pace.search
 
     def _is_due(self, found: tuple[int, int], pods: frozenset[str], now: float) -> bool:
         if found != self._socket:
@@ -155,14 +154,14 @@ class KubeletWatch(Watch):
 
     def _ask(self) -> None:
         if self._condition.given is None:
-            waiting = KubeletTrouble(f"{self._places.socket} has not answered yet", UNWELL)
+            waiting = KubeletTrouble(f"{self._path} has not answered yet", UNWELL)
             self._condition = Condition(None, waiting)
-        reply = call(self._places.socket, METHOD, self._pace.deadline)
+        reply = call(self._path, METHOD, self._pace.deadline)
         at = time.monotonic()
         try:
             devices = tuple(given(reply))
         except ValueError as error:
-            sentence = f"{self._places.socket} sent an invalid answer: {error}"
+            sentence = f"{self._path} sent an invalid answer: {error}"
             raise KubeletTrouble(sentence, UPGRADE) from error
         self._take(Answer(at, self._socket, self._described(devices)))
         self._tell(Condition(given=True, trouble=self._containers.trouble()))
@@ -170,7 +169,7 @@ class KubeletWatch(Watch):
     def _described(self, devices: Sequence[Given]) -> tuple[Given, ...]:
         """`devices` with the nodes of those that are claimed."""
         names = [device.cdi or device.device for device in devices[:_MOST_DESCRIBED]]
-        folder, known = self._places.cdi, self._nodes
+        folder, known = self._cdi, self._nodes
         self._nodes = {name: known.get(name) or device_nodes(folder, name) for name in names}
         return tuple(
             one._replace(nodes=self._nodes.get(one.cdi or one.device, ())) for one in devices
@@ -205,8 +204,8 @@ class KubeletWatch(Watch):
         self._retry = min(2 * self._retry, self._pace.ask)
 
     def _miss(self, pods: Collection[str]) -> None:
-        if self._places.expected or pods or self._socket is not None:
-            sentence = f"there is no socket {self._places.socket}"
+        if self._expected or pods or self._socket is not None:
+            sentence = f"there is no socket {self._path}"
             self._tell(Condition(given=False, trouble=KubeletTrouble(sentence, _MOUNT)))
         # Matches no socket: the next one counts as new.
         self._socket = (0, 0) if self._socket else None

@@ -29,19 +29,16 @@ def rendezvous(proc: Path, pid: int, environment: str, unit: str = "") -> Place 
     address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if not address or not port or variables.get("WORLD_SIZE", "1") == "1":
         return None
-    where = f"{_network(proc, pid)}/{unit}" if _is_here(address) else ""
+    where = ""
+    if _is_here(address):  # in one network namespace of one machine, which its boot tells
+        boot = (read(proc / "sys/kernel/random/boot_id") or "").strip()
+        where = f"{boot}/{network_namespace(proc, pid)}/{unit}"
     return address, port, user_id(proc, pid), where
 
 
 def named(place: Place) -> str:
     """A short hash of `place`: a plain address would disclose the job's network."""
     return hashlib.sha256("\0".join(place).encode(errors="replace")).hexdigest()[:_DIGITS]
-
-
-def _network(proc: Path, pid: int) -> str:
-    """Identifies a network namespace among those of all machines."""
-    boot = read(proc / "sys/kernel/random/boot_id") or ""
-    return f"{boot.strip()}/{network_namespace(proc, pid)}"
 
 
 def _is_here(address: str) -> bool:
