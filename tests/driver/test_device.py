@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.layout import (
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, RingSample, RingState
 from support.drivers import first
+from support.models import A100
 from support.waiting import PATIENCE_SECONDS
 
 from .conftest import MakeBoard, OpenDriver
@@ -109,16 +110,6 @@ def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(
     assert reading.gpu_percent == 100
 
 
-def test_an_idle_gpu_may_empty_its_ring(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    board.gpus[0].record.ring_empty_when_idle = 1
-    device = first(open_on(board))
-    time.sleep(0.4)
-    reading = device.utilization()
-    assert reading.gpu.state is RingState.NOTHING_NEWER
-    assert reading.gpu_percent == 0
-
-
 def test_without_a_ring_the_single_reading_stays(
     make_board: MakeBoard, open_on: OpenDriver
 ) -> None:
@@ -208,16 +199,6 @@ def test_power_and_energy_follow_the_work(make_board: MakeBoard, open_on: OpenDr
     assert idle.energy_joules is not None
     assert busy.energy_joules is not None
     assert busy.energy_joules - idle.energy_joules > 400
-
-
-def test_missing_energy_counter_is_absent_not_zero(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    board.gpus[0].fail("DeviceGetTotalEnergyConsumption", NVML_ERROR_NOT_SUPPORTED)
-    power = first(open_on(board)).power()
-    assert power.energy_joules is None
-    assert power.watts is not None
 
 
 @pytest.mark.parametrize("model", [A100, H100])
@@ -352,61 +333,6 @@ def test_a_lost_gpu_is_lost_for_every_reading_and_comes_back(
     getattr(neighbour, reading)()
     board.gpus[0].record.device_result = 0
     getattr(first(driver), reading)()
-
-
-def test_mig_instances_follow_their_parent(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board(gpus=[H100, H100], mig=[(1, 3), (1, 4)])
-    driver = open_on(board)
-    assert driver.count() == 2
-    assert driver.instances(0) == ()
-    parent, small, large = driver.open(1)
-    assert driver.instances(1) == (small.identity.uuid, large.identity.uuid)
-    for instance in (small, large):
-        assert instance.identity.index == 1
-        assert instance.identity.parent_uuid == parent.identity.uuid
-        assert instance.identity.uuid.startswith("MIG-")
-    assert small.identity.mig_profile == "3g.32gb"
-    assert large.identity.mig_profile == "4g.43gb"
-
-
-def test_under_mig_only_gpm_tells_who_is_busy(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board(mig=[(0, 3), (0, 4)])
-    parent, small, large = open_on(board).open(0)
-    for device in (parent, small, large):
-        with pytest.raises(Unsupported):
-            device.utilization()
-    board.gpus[1].launch(LONG_SECONDS, Work(sm_active=0.7))
-    for device in (parent, small, large):
-        device.activity()
-    time.sleep(0.6)
-    busy = [device.activity() for device in (parent, small, large)]
-    assert [round(a.graphics or 0, 1) for a in busy if a] == [0.4, 1.0, 0.0]
-    assert busy[1] is not None
-    assert busy[1].sm_active == pytest.approx(0.7, abs=0.05)
-
-
-@pytest.mark.parametrize("reading", ["power", "thermal", "clocks", "throttle", "health", "link"])
-def test_a_mig_instance_leaves_to_its_parent_what_is_its_parents(
-    make_board: MakeBoard, open_on: OpenDriver, reading: str
-) -> None:
-    parent, instance = open_on(make_board(mig=[(0, 7)])).open(0)
-    getattr(parent, reading)()
-    with pytest.raises(Unsupported):
-        getattr(instance, reading)()
-
-
-def test_a_mig_instance_has_memory_and_processes_of_its_own(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board(mig=[(0, 3), (0, 4)])
-    _, small, large = open_on(board).open(0)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        board.gpus[2].hold(process.pid, 2**30)
-        held = [len(device.processes().processes) for device in (small, large)]
-        used = [device.memory().used_bytes for device in (small, large)]
-        process.kill()
-    assert held == [0, 1]
-    assert used == [0, 2**30]
 
 
 def test_xids_reach_whoever_waits(make_board: MakeBoard, open_on: OpenDriver) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import threading
 import time
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.layout import CALL
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -27,6 +29,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, RingState, System
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from support.drivers import Libraries, first
+from support.models import A100
 from support.waiting import PATIENCE_SECONDS, until
 
 from .conftest import MakeBoard
@@ -115,7 +118,7 @@ def test_a_gpu_without_the_finer_counters_keeps_the_coarse_one(
     board = make_board(driver_version="560.35.03")
     board.gpus[0].throttle("sw_thermal", 1.0)
     driver = libraries.open(board)
-    driver._system = System("580.126.09", "13.0")
+    driver.system = System("580.126.09", "13.0")
     device = first(driver)
     time.sleep(0.2)
     for _ in range(2):
@@ -140,7 +143,7 @@ def test_a_throttle_counter_that_keeps_running_backwards_is_dropped(
     # constants of a newer binding on driver 580.65.
     board = make_board(driver_version="580.65.06")
     driver = libraries.open(board)
-    driver._system = System("595.45.04", "13.2")
+    driver.system = System("595.45.04", "13.2")
     device = first(driver)
     for _ in range(10):
         spent = device.throttle().spent_ns
@@ -561,3 +564,78 @@ def test_a_ring_that_is_refused_for_a_while_is_replaced_by_single_readings(
     time.sleep(0.4)
     board.gpus[0].fail("DeviceGetSamples", 0)
     assert len(device.utilization().gpu.samples) >= 2, "nothing is lost"
+
+
+def test_an_idle_gpu_may_empty_its_ring(make_board: MakeBoard, libraries: Libraries) -> None:
+    board = make_board()
+    board.gpus[0].record.ring_empty_when_idle = 1
+    device = first(libraries.open(board))
+    time.sleep(0.4)
+    reading = device.utilization()
+    assert reading.gpu.state is RingState.NOTHING_NEWER
+    assert reading.gpu_percent == 0
+
+
+def test_missing_energy_counter_is_absent_not_zero(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board()
+    board.gpus[0].fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    power = first(libraries.open(board)).power()
+    assert power.energy_joules is None
+    assert power.watts is not None
+
+
+def test_mig_instances_follow_their_parent(make_board: MakeBoard, libraries: Libraries) -> None:
+    board = make_board(gpus=[H100, H100], mig=[(1, 3), (1, 4)])
+    driver = libraries.open(board)
+    assert driver.count() == 2
+    assert driver.instances(0) == ()
+    parent, small, large = driver.open(1)
+    assert driver.instances(1) == (small.identity.uuid, large.identity.uuid)
+    for instance in (small, large):
+        assert instance.identity.index == 1
+        assert instance.identity.parent_uuid == parent.identity.uuid
+        assert instance.identity.uuid.startswith("MIG-")
+    assert small.identity.mig_profile == "3g.32gb"
+    assert large.identity.mig_profile == "4g.43gb"
+
+
+def test_under_mig_only_gpm_tells_who_is_busy(make_board: MakeBoard, libraries: Libraries) -> None:
+    board = make_board(mig=[(0, 3), (0, 4)])
+    parent, small, large = libraries.open(board).open(0)
+    for device in (parent, small, large):
+        with pytest.raises(Unsupported):
+            device.utilization()
+    board.gpus[1].launch(15.0, Work(sm_active=0.7))
+    for device in (parent, small, large):
+        device.activity()
+    time.sleep(0.6)
+    busy = [device.activity() for device in (parent, small, large)]
+    assert [round(a.graphics or 0, 1) for a in busy if a] == [0.4, 1.0, 0.0]
+    assert busy[1] is not None
+    assert busy[1].sm_active == pytest.approx(0.7, abs=0.05)
+
+
+@pytest.mark.parametrize("reading", ["power", "thermal", "clocks", "throttle", "health", "link"])
+def test_a_mig_instance_leaves_to_its_parent_what_is_its_parents(
+    make_board: MakeBoard, libraries: Libraries, reading: str
+) -> None:
+    parent, instance = libraries.open(make_board(mig=[(0, 7)])).open(0)
+    getattr(parent, reading)()
+    with pytest.raises(Unsupported):
+        getattr(instance, reading)()
+
+
+def test_a_mig_instance_has_memory_and_processes_of_its_own(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board(mig=[(0, 3), (0, 4)])
+    _, small, large = libraries.open(board).open(0)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        board.gpus[2].hold(process.pid, 2**30)
+        held = [len(device.processes().processes) for device in (small, large)]
+        used = [device.memory().used_bytes for device in (small, large)]
+        process.kill()
+    assert held == [0, 1]
+    assert used == [0, 2**30]

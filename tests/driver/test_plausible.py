@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.stall import split
-from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter
+from gpu_bottleneck_exporter.driver.plausible import plausible
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
@@ -36,15 +36,10 @@ from support.states import HOPPER
 SECOND = 1_000_000_000
 
 
-class Drops:
-    """A filter, and what it dropped."""
-
-    def __init__(self) -> None:
-        self.filter = PlausibilityFilter()
-        self.dropped: list[str] = []
-
-    def clean(self, reading: Reading) -> Reading:
-        return self.filter.clean(reading, lambda name, _: self.dropped.append(name))
+def clean(reading: Reading) -> tuple[Reading, list[str]]:
+    """What is left of `reading`, and the names of what was dropped."""
+    dropped: list[str] = []
+    return plausible(reading, lambda name, _: dropped.append(name)), dropped
 
 
 @pytest.mark.parametrize(
@@ -69,9 +64,7 @@ class Drops:
     ],
 )
 def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str) -> None:
-    drops = Drops()
-    assert drops.clean(reading) == left
-    assert drops.dropped == [dropped]
+    assert clean(reading) == (left, [dropped])
 
 
 @pytest.mark.parametrize(
@@ -89,35 +82,14 @@ def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str
     ],
 )
 def test_what_can_be_passes(reading: Reading) -> None:
-    drops = Drops()
-    assert drops.clean(reading) is reading
-    assert drops.dropped == []
+    left, dropped = clean(reading)
+    assert left is reading
+    assert dropped == []
 
 
 def test_means_may_overshoot_a_little() -> None:
-    drops = Drops()
-    reading = drops.clean(Activity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
-    assert reading == Activity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0})
-    assert drops.dropped == []
-
-
-@pytest.mark.parametrize(
-    ("said", "believed"),
-    [
-        ([1e6, 1e6 + 300, 1e6 + 600], [1e6, 1e6 + 300, 1e6 + 600]),
-        ([1e6, 200.0, 1e6 + 600], [1e6, None, 1e6 + 600]),
-        ([1e6, 200.0, 1e6 + 600, 200.0, 1e6 + 900], [1e6, None, 1e6 + 600, None, 1e6 + 900]),
-        # A reset: the next reading confirms it.
-        ([1e6, 5.0, 300.0, 600.0], [1e6, None, 300.0, 600.0]),
-        ([1e6, None, 5.0, None, 300.0], [1e6, None, None, None, 300.0]),
-    ],
-)
-def test_a_glitch_of_the_energy_is_no_reset(
-    said: list[float | None], believed: list[float | None]
-) -> None:
-    drops = Drops()
-    cleaned = [drops.clean(Power(energy_joules=value)) for value in said]
-    assert cleaned == [Power(energy_joules=value) for value in believed]
+    found = clean(Activity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
+    assert found == (Activity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0}), [])
 
 
 garbage = st.one_of(
@@ -155,7 +127,7 @@ anything = st.one_of(
 def test_the_books_balance_whatever_the_driver_says(
     history: list[tuple[int, Utilization | Activity | None]],
 ) -> None:
-    ledger, drops = GpuLedger(HOPPER, System(None, None), SECOND), Drops()
+    ledger = GpuLedger(HOPPER, System(None, None), SECOND)
     began = now = 50 * SECOND
     for passed, reading in history:
         now += passed
@@ -164,7 +136,7 @@ def test_the_books_balance_whatever_the_driver_says(
             continue
         if isinstance(reading, Activity):
             reading = replace(reading, interval_ns=passed)  # noqa: PLW2901
-        cleaned = drops.clean(reading)
+        cleaned, _ = clean(reading)
         windows = ledger.add(now, 5 * SECOND, cleaned)
         ledger.add_stall(split(windows, None, None), {})
         totals = ledger.snapshot(now).totals

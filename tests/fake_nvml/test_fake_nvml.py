@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import A100, H100, create
+from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE, PROCESS_GRAPHICS, SLOT_NS
 from gpu_bottleneck_exporter.demo.board.work import Work
+from support.models import A100, create_with_mig
 
 from .build import build
 from .probe import Probe, probe
@@ -592,8 +593,7 @@ answer = [lib.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory)),
 
 @pytest.fixture
 def sliced(tmp_path: Path) -> Any:  # noqa: ANN401
-    with create(tmp_path / "board", [H100, H100], mig=[(0, 3), (0, 4)]) as board:
-        board.gpus[2].record.gpu_instance, board.gpus[3].record.gpu_instance = 1, 2
+    with create_with_mig(tmp_path / "board", [H100, H100], [(0, 3), (0, 4)]) as board:
         age(board, 15)
         yield board
 

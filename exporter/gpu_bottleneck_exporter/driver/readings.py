@@ -67,8 +67,6 @@ class Ring:
 
     state: RingState
     samples: tuple[RingSample, ...] = ()
-    impossible: int = 0
-    """Number of entries with a time in the future; they are not in `samples`."""
 
 
 UNSUPPORTED_RING = Ring(RingState.UNSUPPORTED)

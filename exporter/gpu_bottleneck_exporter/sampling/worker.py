@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting.charge import charge
 from gpu_bottleneck_exporter.accounting.stall import Owed
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter, is_void
+from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
     GPU_WIDE_ERRORS,
     AccessLost,
@@ -81,7 +81,6 @@ class Opened:
 
     device: Device
     ledger: GpuLedger
-    plausible: PlausibilityFilter = field(default_factory=PlausibilityFilter)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
@@ -384,7 +383,7 @@ class GpuWorker:
                 opened.refusals.answered(collector.name)
                 opened.forbidden.pop(collector.name, None)
                 before = self.implausible.get(collector.name)
-                reading = self._plausible(collector, opened, reading)
+                reading = self._plausible(collector, reading)
                 self._book(opened, fresh_ns, reading)
                 if before != self.implausible.get(collector.name) and is_void(reading):
                     return "only impossible values"
@@ -404,9 +403,9 @@ class GpuWorker:
             opened.device.check()
         return str(error) if error else None
 
-    def _plausible(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
+    def _plausible(self, collector: Collector, reading: Reading) -> Reading:
         drop = partial(self._drop, collector.name)
-        reading = opened.plausible.clean(reading, drop)
+        reading = plausible(reading, drop)
         if not isinstance(reading, Processes):
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders
