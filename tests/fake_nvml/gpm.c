@@ -8,20 +8,19 @@
 #include <stdlib.h>
 
 #define MINIMUM_SPACING_NS 100000000u
-#define CYCLES_PER_NS 1.98
 #define BYTES_PER_MIB 1048576.0
 
-enum { FIRST_C2C_BRANCH = 575, FIRST_COUNTER_BRANCH = 595 };
+enum { FIRST_C2C_BRANCH = 575 };
 
 /* NVML's opaque sample; `device` is NULL until it was taken. */
 struct gpm_sample {
   const struct device *device;
-  uint64_t time_ns, created_ns;
+  uint64_t time_ns;
   bool mig;
   struct amounts done;
 };
 
-enum unit { PERCENT, MIB_PER_SECOND, C2C, COUNTER, ACTIVE_CYCLES, ELAPSED_CYCLES };
+enum unit { PERCENT, MIB_PER_SECOND, C2C };
 
 static const struct source {
   unsigned id;
@@ -45,10 +44,6 @@ static const struct source {
     {NVML_GPM_METRIC_C2C_TOTAL_RX_PER_SEC, LANE_c2c_receive_bytes, C2C},
     {NVML_GPM_METRIC_C2C_DATA_TX_PER_SEC, LANE_c2c_transmit_bytes, C2C},
     {NVML_GPM_METRIC_C2C_DATA_RX_PER_SEC, LANE_c2c_receive_bytes, C2C},
-    {NVML_GPM_METRIC_SM_CYCLES_ELAPSED, LANE_index, ELAPSED_CYCLES},
-    {NVML_GPM_METRIC_SM_CYCLES_ACTIVE, LANE_sm_active_ns, ACTIVE_CYCLES},
-    {NVML_GPM_METRIC_PCIE_TX, LANE_pcie_transmit_bytes, COUNTER},
-    {NVML_GPM_METRIC_PCIE_RX, LANE_pcie_receive_bytes, COUNTER},
 };
 
 /* A MIG instance has no PCIe link of its own. */
@@ -58,9 +53,7 @@ static bool has_metric(const struct target *target, const struct gpm_sample *sam
   bool pcie = source->lane == LANE_pcie_transmit_bytes || source->lane == LANE_pcie_receive_bytes;
   if (sample->mig && pcie)
     return false;
-  if (source->unit == C2C)
-    return target->header->driver_branch >= FIRST_C2C_BRANCH;
-  return source->unit < COUNTER || target->header->driver_branch >= FIRST_COUNTER_BRANCH;
+  return source->unit != C2C || target->header->driver_branch >= FIRST_C2C_BRANCH;
 }
 
 static const struct source *find_source(const struct target *target, const struct gpm_sample *sample,
@@ -75,22 +68,11 @@ static const struct source *find_source(const struct target *target, const struc
 static double metric_value(const struct source *source, const struct gpm_sample *first,
                            const struct gpm_sample *second)
 {
-  double total = (double)second->done.lane[source->lane];
-  double grown = total - (double)first->done.lane[source->lane];
+  double grown = (double)(second->done.lane[source->lane] - first->done.lane[source->lane]);
   double elapsed_ns = (double)(second->time_ns - first->time_ns);
-  switch (source->unit) {
-  case PERCENT:
+  if (source->unit == PERCENT)
     return 100 * grown / elapsed_ns;
-  case MIB_PER_SECOND:
-  case C2C:
-    return grown / BYTES_PER_MIB / (elapsed_ns / 1e9);
-  case ACTIVE_CYCLES:
-    return total * CYCLES_PER_NS;
-  case ELAPSED_CYCLES:
-    return (double)(second->time_ns - second->created_ns) * CYCLES_PER_NS;
-  default:
-    return total;
-  }
+  return grown / BYTES_PER_MIB / (elapsed_ns / 1e9);
 }
 
 static void fill_metric(const struct target *target, const struct metrics_request *request,
@@ -161,7 +143,6 @@ API int nvmlGpmSampleGet(struct device *device, struct gpm_sample *sample)
   uint64_t slot = now_ns() / SLOT_NS;
   sample->device = device;
   sample->time_ns = slot * SLOT_NS;
-  sample->created_ns = target.header->created_ns;
   sample->mig = target.gpu->kind == KIND_MIG;
   done_until(&target, slot, &sample->done);
   return NVML_SUCCESS;

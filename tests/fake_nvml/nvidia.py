@@ -78,6 +78,12 @@ _COUNTERS = {
     "hw_thermal": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
     "hw_power_brake": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
 }
+_C2C_RATES = {
+    "c2c_transmit": "NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC",
+    "c2c_receive": "NVML_GPM_METRIC_C2C_TOTAL_RX_PER_SEC",
+    "c2c_data_transmit": "NVML_GPM_METRIC_C2C_DATA_TX_PER_SEC",
+    "c2c_data_receive": "NVML_GPM_METRIC_C2C_DATA_RX_PER_SEC",
+}
 _FORMATS = (
     (
         fields._LAYOUT,
@@ -140,6 +146,7 @@ def of_the_stand_in(version: str) -> Iterator[Pair]:
 def of_our_code(version: str) -> Iterator[Pair]:
     """Numbers and layouts that the package itself names, for driver `version`."""
     yield from ((f"{bit}", _REASONS[reason]) for reason, bit in EVENT_REASONS.items())
+    yield from ((f"{number}", _C2C_RATES[name]) for number, name in gpm._C2C_RATES.items())
     counters = field_ids(version)
     if "hw_thermal" in counters.values():
         fine = ((number, _COUNTERS.get(reason)) for number, reason in counters.items())

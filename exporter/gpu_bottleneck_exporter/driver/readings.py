@@ -74,7 +74,12 @@ EMPTY_RING = Ring(RingState.NOTHING_NEWER)
 
 
 @dataclass(frozen=True, slots=True)
-class Utilization:
+class Reading:
+    """What one method of a device returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization(Reading):
     """Busy time of the GPU and of its memory controller since the last reading.
 
     `gpu_percent` and `memory_percent` are the driver's single reading (one window of 1/6 to 1 s),
@@ -88,7 +93,7 @@ class Utilization:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Reading):
     """Means over the `interval_ns` since the last reading (GPM, Hopper and later).
 
     Ratios are 0-1 of the interval; traffic is in bytes within the interval.
@@ -104,7 +109,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
+class Power(Reading):
     """Electrical power in watts; `energy_joules` counts since the driver was loaded."""
 
     watts: float | None = None
@@ -115,7 +120,7 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Thermal:
+class Thermal(Reading):
     """Degrees Celsius by sensor (gpu, memory) and limit (slowdown, shutdown, max_operating)."""
 
     sensors: Mapping[str, float] = field(default_factory=dict)
@@ -123,7 +128,7 @@ class Thermal:
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(Reading):
     """Hertz now and maximum, by clock (sm, memory, graphics, video)."""
 
     now: Mapping[str, float] = field(default_factory=dict)
@@ -131,7 +136,7 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttle:
+class Throttle(Reading):
     """Nanoseconds throttled since the driver was loaded, and whether it is now, by reason."""
 
     spent_ns: Mapping[str, int] = field(default_factory=dict)
@@ -139,7 +144,7 @@ class Throttle:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Reading):
     """Device memory in bytes.
 
     If the driver does not report reserved memory, it is None and `used_bytes` includes it.
@@ -153,7 +158,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class Health(Reading):
     """Memory errors: counters since the driver was loaded, and the state of row remapping."""
 
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
@@ -163,7 +168,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Link(Reading):
     """The PCIe link now and at its maximum, and its count of replayed packets."""
 
     replays: int | None = None
@@ -187,7 +192,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Processes:
+class Processes(Reading):
     """All processes that hold a context, each once."""
 
     processes: tuple[Process, ...] = ()
@@ -206,17 +211,3 @@ class ErrorEvent:
 
     index: int
     code: int
-
-
-Reading = (
-    Utilization
-    | Activity
-    | Power
-    | Thermal
-    | Clocks
-    | Throttle
-    | Memory
-    | Health
-    | Link
-    | Processes
-)

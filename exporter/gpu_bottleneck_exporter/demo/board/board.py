@@ -42,8 +42,8 @@ class Board:
         self.path = path
         try:
             self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            self._memory = mmap.mmap(self.descriptor, 0)
-            self.header = Header.from_buffer(self._memory)
+            self.memory = mmap.mmap(self.descriptor, 0)
+            self.header = Header.from_buffer(self.memory)
         except (OSError, ValueError) as error:
             raise BoardError(f"cannot open the virtual board {path}: {error}") from error
         if self.header.magic != MAGIC:
@@ -60,12 +60,6 @@ class Board:
         """Close the file; the memory stays mapped as long as a record of it is in use."""
         os.close(self.descriptor)
 
-    def record(self, index: int) -> GpuRecord:
-        """The shared record of GPU `index`."""
-        return GpuRecord.from_buffer(
-            self._memory, ctypes.sizeof(Header) + index * ctypes.sizeof(GpuRecord)
-        )
-
     def raise_xid(self, gpu: int, xid: int) -> None:
         """Report an XID of GPU `gpu` to all processes that wait for events."""
         position = self.header.event_count
@@ -78,7 +72,8 @@ class VirtualGpu:
 
     def __init__(self, board: Board, index: int) -> None:
         self.index = index
-        self.record = board.record(index)
+        at = ctypes.sizeof(Header) + index * ctypes.sizeof(GpuRecord)
+        self.record = GpuRecord.from_buffer(board.memory, at)
         self._board = board
 
     def run(self, seconds: float, work: Work = TRAINING) -> None:

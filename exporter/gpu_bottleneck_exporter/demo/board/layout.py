@@ -98,24 +98,20 @@ PROCESS_COMPUTE = 0
 PROCESS_GRAPHICS = 1
 
 
+def _each(kind: type, *names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names]
+
+
 class ProcessRecord(ctypes.Structure):
     """A process that holds a context; `pid` 0 marks a free entry. Dead pids do not count."""
 
-    _fields_ = [
-        ("pid", ctypes.c_uint32),
-        ("kind", ctypes.c_uint32),
-        ("used_bytes", ctypes.c_uint64),
-    ]
+    _fields_ = [*_each(ctypes.c_uint32, "pid", "kind"), ("used_bytes", ctypes.c_uint64)]
 
 
 class Event(ctypes.Structure):
     """One XID: what NVML calls event type 8."""
 
     _fields_ = [("gpu", ctypes.c_uint32), ("xid", ctypes.c_uint64)]
-
-
-def _each(kind: type, *names: str) -> list[tuple[str, type]]:
-    return [(name, kind) for name in names]
 
 
 class GpuRecord(ctypes.Structure):

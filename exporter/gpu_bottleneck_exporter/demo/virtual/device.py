@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.layout import (
@@ -49,19 +49,10 @@ _LIMITS = ("slowdown", "shutdown", "max_operating")
 _ERRORS = ("corrected", "uncorrected")
 
 
-@dataclass(slots=True)
-class Meter:
-    """Number and duration of readings of one GPU, kept when it is reopened."""
-
-    calls: int = 0
-    nanoseconds: int = 0
-
-
 class VirtualDevice(Device):
     """One virtual GPU."""
 
-    def __init__(self, board: Board, index: int, meter: Meter) -> None:
-        self._meter = meter
+    def __init__(self, board: Board, index: int) -> None:
         self._created_ns = board.header.created_ns
         self._gpu = board.gpus[index]
         self._record = record = self._gpu.record
@@ -82,14 +73,9 @@ class VirtualDevice(Device):
             raise DeviceLost("GPU is lost")
 
     def inject_faults(self, call: str) -> None:
-        """Let the board's faults act on NVML call `call`: hang, delay, error code."""
-        self._meter.calls += 1
-        began = time.perf_counter_ns()
+        """Let the board's faults act on NVML call `call`: hang, error code."""
         while self._record.hang:
             time.sleep(0.01)
-        if delay := self._record.call_delay_us[CALL[call]]:
-            time.sleep(delay / 1e6)
-        self._meter.nanoseconds += time.perf_counter_ns() - began
         code = self._record.device_result or self._record.call_result[CALL[call]]
         if code == NVML_ERROR_NOT_SUPPORTED:
             raise Unsupported(f"{call}: not supported")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.layout import MAX_EVENTS
-from gpu_bottleneck_exporter.demo.virtual.device import Meter, VirtualDevice
+from gpu_bottleneck_exporter.demo.virtual.device import VirtualDevice
 from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
@@ -21,26 +21,17 @@ class VirtualDriver(Driver):
     """A board as a driver, without MIG; the board must stay open while the driver is used."""
 
     name = "virtual"
+    calls = 0
+    seconds = 0.0
     about = replace(NVIDIA, title="virtual board", simulated=True, sees_all_namespaces=True)
 
     def __init__(self, board: Board) -> None:
         self._board = board
         self._next_event = board.header.event_count
-        self._meters = [Meter() for _ in board.gpus]
         cuda = board.header.cuda_version
         self.system = System(
             board.header.driver_version.decode(), f"{cuda // 1000}.{cuda % 1000 // 10}"
         )
-
-    @property
-    def calls(self) -> int:
-        """Readings of the board so far."""
-        return sum(meter.calls for meter in self._meters)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds spent reading the board so far."""
-        return sum(meter.nanoseconds for meter in self._meters) / 1e9
 
     def count(self) -> int:
         """Number of GPUs."""
@@ -48,7 +39,7 @@ class VirtualDriver(Driver):
 
     def open(self, index: int) -> list[Device]:
         """GPU `index`."""
-        device = VirtualDevice(self._board, index, self._meters[index])
+        device = VirtualDevice(self._board, index)
         device.inject_faults("DeviceGetHandleByIndex")
         return [device]
 

@@ -46,11 +46,12 @@ _RATES = {
     pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: "nvlink_transmit",
 }
 _C2C_RATES = {
-    pynvml.NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC: "c2c_transmit",
-    pynvml.NVML_GPM_METRIC_C2C_TOTAL_RX_PER_SEC: "c2c_receive",
-    pynvml.NVML_GPM_METRIC_C2C_DATA_TX_PER_SEC: "c2c_data_transmit",
-    pynvml.NVML_GPM_METRIC_C2C_DATA_RX_PER_SEC: "c2c_data_receive",
+    100: "c2c_transmit",
+    101: "c2c_receive",
+    102: "c2c_data_transmit",
+    103: "c2c_data_receive",
 }
+"""Older bindings have no names for these."""
 _IDS = (*_RATIOS, *_PIPES, *_RATES)
 """Read in one call into an array of our own: the binding's has room for all metrics, 19 kB."""
 _MIB = 1024 * 1024

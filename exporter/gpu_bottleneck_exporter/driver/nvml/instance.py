@@ -13,21 +13,12 @@ from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
 from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
 
-# Version 2 first: both return the same, but from driver 530 to 535.98 version 3 wrote a longer
-# structure than the binding's.
+# Not version 3: it returns the same, but drivers 530 to 535.98 wrote a longer structure than the
+# binding's.
 _PROCESS_LISTS = (
-    (
-        pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
-        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
-    ),
-    (
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
-    ),
-    (
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-    ),
+    pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
 )
 _BASICS: tuple[tuple[Any, ...], ...] = (
     (pynvml.nvmlDeviceGetMemoryInfo,),
@@ -98,7 +89,7 @@ class NvmlInstance(Device):
     def processes(self) -> Processes:
         """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
         queries = self._queries.begin()
-        lists = [queries.ask_any(versions) for versions in _PROCESS_LISTS]
+        lists = [queries.ask(getter) for getter in _PROCESS_LISTS]
         queries.require(*lists)
         compute, graphics, shared = (entries or () for entries in lists)
         computing = {process.pid for process in (*compute, *shared)}
