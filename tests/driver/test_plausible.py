@@ -29,7 +29,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     Throttle,
     Utilization,
 )
-from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER
 
@@ -190,20 +189,3 @@ def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
     assert back.observed_ns is not None
     assert back.observed_ns > known.observed_ns
     assert back.observed_ns + back.unobserved_ns == 19 * SECOND
-
-
-def test_a_refusal_settles_and_is_tried_again() -> None:
-    now = 0
-    refusals = Refusals(lambda: now)
-    assert not refusals.refused("a")
-    assert not refusals.stands("a"), "asked again at once"
-    now = SETTLE_NS
-    assert not refusals.refused("a")
-    assert refusals.stands("a")
-    now += RECHECK_NS
-    assert not refusals.stands("a")
-    refusals.answered("a")
-    assert refusals.refused("a"), "given before: it is missing now"
-    now += 2 * SETTLE_NS
-    assert refusals.refused("a")
-    assert not refusals.stands("a"), "and asked for each time"

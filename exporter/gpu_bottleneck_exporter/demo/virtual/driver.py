@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.layout import MAX_EVENTS
 from gpu_bottleneck_exporter.demo.virtual.device import VirtualDevice
-from gpu_bottleneck_exporter.driver.nvml import kubernetes
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
-from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, System
+from gpu_bottleneck_exporter.driver.readings import ErrorEvent, System
 
 _POLL_SECONDS = 0.05
 
@@ -23,6 +22,7 @@ class VirtualDriver(Driver):
     name = "virtual"
     calls = 0
     seconds = 0.0
+    gpus_of_device = staticmethod(gpus_of_device)
     about = replace(NVIDIA, title="virtual board", simulated=True, sees_all_namespaces=True)
 
     def __init__(self, board: Board) -> None:
@@ -42,10 +42,6 @@ class VirtualDriver(Driver):
         device = VirtualDevice(self._board, index)
         device.inject_faults("DeviceGetHandleByIndex")
         return [device]
-
-    def gpus_of_device(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
-        """Those of `gpus` that the kubelet may mean by `device`, in NVIDIA's naming."""
-        return kubernetes.gpus_of_device(source, device, gpus)
 
     def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
         """The next event on the board; None after `timeout_seconds`."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import pynvml
 
-from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.events import XidEvents
 from gpu_bottleneck_exporter.driver.nvml.fields import read_fields
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, load
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, remedy
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -47,6 +47,7 @@ class NvmlDriver(Driver):
 
     name = "nvml"
     about = NVIDIA
+    gpus_of_device = staticmethod(gpus_of_device)
 
     def __init__(self) -> None:
         """Load and initialise the library.
@@ -118,10 +119,6 @@ class NvmlDriver(Driver):
         """The next XID (nvmlEventSetWait_v2); None after `timeout_seconds`."""
         return self._events.wait(timeout_seconds)
 
-    def gpus_of_device(self, source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
-        """Those of `gpus` that the kubelet may mean by `device`."""
-        return kubernetes.gpus_of_device(source, device, gpus)
-
     def _meter(self, index: int | None) -> Calls:
         # One per GPU, hence per thread: counting then needs no lock.
         with self._lock:
@@ -172,10 +169,9 @@ def _instance_handles(calls: Calls, whole: object) -> list[object]:
 
 def _optional(ask: Callable[[], T]) -> T | None:
     """The result of `ask`, tried twice, as it is never read again later; None if both fail."""
-    with contextlib.suppress(DriverError):
-        return ask()
-    with contextlib.suppress(DriverError):
-        return ask()
+    for _ in range(2):
+        with contextlib.suppress(DriverError):
+            return ask()
     return None
 
 
