@@ -21,9 +21,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Process,
     Processes,
     Reading,
-    Ring,
     RingSample,
-    RingState,
     System,
     Thermal,
     Throttle,
@@ -101,12 +99,7 @@ stamps = st.one_of(st.integers(0, 10**9), st.integers(0, 2**63), st.just(0))
 samples = st.lists(
     st.builds(RingSample, stamps, st.one_of(st.none(), st.integers(0, 100))), max_size=8
 ).map(lambda found: tuple(sorted(found, key=lambda sample: sample.timestamp_us)))
-rings = st.one_of(
-    st.just(Ring(RingState.UNSUPPORTED)),
-    samples.map(
-        lambda found: Ring(RingState.SAMPLES, found) if found else Ring(RingState.NOTHING_NEWER)
-    ),
-)
+rings = st.one_of(st.none(), samples)
 anything = st.one_of(
     st.builds(Utilization, rings, rings, garbage, garbage),
     st.builds(
@@ -155,7 +148,7 @@ def test_ring_and_mean_never_count_the_same_time() -> None:
         if (second // 10) % 2:
             ledger.without_utilization()
         else:
-            ring = Ring(RingState.SAMPLES, (RingSample(second * 10**6, 50),))
+            ring = (RingSample(second * 10**6, 50),)
             ledger.add(now, 5 * SECOND, Utilization(ring, ring))
         if second % 2 == 0:
             ledger.add(now, 6 * SECOND, Activity(2 * SECOND, graphics=0.5))
@@ -170,20 +163,19 @@ def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
     stamp = 0
     for second in range(1, 6):
         stamp += 10**6
-        ring = Ring(RingState.SAMPLES, (RingSample(stamp, 50),))
+        ring = (RingSample(stamp, 50),)
         ledger.add(second * SECOND, 5 * SECOND, Utilization(ring, ring))
         ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5, dram_active=0.5))
     known = ledger.snapshot(5 * SECOND).totals
     assert known.observed_ns == 4 * SECOND
     for second in range(6, 20):  # the ring is silent, single readings fail, a metric is gone
-        silent = Ring(RingState.NOTHING_NEWER)
-        ledger.add(second * SECOND, 5 * SECOND, Utilization(silent, silent))
+        ledger.add(second * SECOND, 5 * SECOND, Utilization((), ()))
         ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5))
     gone = ledger.snapshot(20 * SECOND).totals
     assert (gone.observed_ns, gone.memory_busy_ns, gone.last_busy_ratio) == (None, None, None)
     assert gone.window_counts == ()
     assert list(gone.active_ns) == ["sm"]
-    ring = Ring(RingState.SAMPLES, (RingSample(stamp + 15 * 10**6, 50),))
+    ring = (RingSample(stamp + 15 * 10**6, 50),)
     ledger.add(20 * SECOND, 5 * SECOND, Utilization(ring, ring))
     back = ledger.snapshot(20 * SECOND).totals
     assert back.observed_ns is not None

@@ -61,7 +61,7 @@ def plausible(reading: Reading, drop: Drop) -> Reading:
     for name, possible in _RANGES.get(type(reading), {}).items():
         reading = _fitted(reading, name, possible, drop)
     if isinstance(reading, Utilization):
-        for sample in (*reading.gpu.samples, *reading.memory.samples):
+        for sample in (*(reading.gpu or ()), *(reading.memory or ())):
             if sample.percent is None:
                 drop("samples", "not 0 to 100 %")
     if isinstance(reading, Processes):
@@ -96,7 +96,7 @@ def _of_known_pids(reading: Processes, drop: Drop) -> Processes:
 def is_void(reading: Reading) -> bool:
     """Whether no value is left in it."""
     if isinstance(reading, Utilization):
-        told = [sample.percent for sample in reading.gpu.samples]
+        told = [sample.percent for sample in reading.gpu or ()]
         return all(percent is None for percent in (reading.gpu_percent, *told))
     values = {field.name: getattr(reading, field.name) for field in fields(reading)}
     values.pop("interval_ns", None)

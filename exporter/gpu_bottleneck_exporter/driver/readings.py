@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 
@@ -53,24 +52,8 @@ class RingSample(NamedTuple):
     percent: int | None
 
 
-class RingState(Enum):
-    """The driver's answer when its ring was drained."""
-
-    SAMPLES = "samples"
-    NOTHING_NEWER = "nothing newer"
-    UNSUPPORTED = "unsupported"
-
-
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """The entries of one ring newer than the last drain, oldest first."""
-
-    state: RingState
-    samples: tuple[RingSample, ...] = ()
-
-
-UNSUPPORTED_RING = Ring(RingState.UNSUPPORTED)
-EMPTY_RING = Ring(RingState.NOTHING_NEWER)
+Ring = tuple[RingSample, ...]
+"""The entries of one ring newer than the last drain, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +65,13 @@ class Reading:
 class Utilization(Reading):
     """Busy time of the GPU and of its memory controller since the last reading.
 
-    `gpu_percent` and `memory_percent` are the driver's single reading (one window of 1/6 to 1 s),
-    read only if the rings return nothing.
+    A ring is None if it is unsupported, and empty if the driver has nothing newer. `gpu_percent`
+    and `memory_percent` are the driver's single reading (one window of 1/6 to 1 s), read only if
+    the rings return nothing.
     """
 
-    gpu: Ring = UNSUPPORTED_RING
-    memory: Ring = UNSUPPORTED_RING
+    gpu: Ring | None = None
+    memory: Ring | None = None
     gpu_percent: int | None = None
     memory_percent: int | None = None
 

@@ -28,7 +28,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Processes,
     Reading,
-    RingState,
     Utilization,
 )
 from gpu_bottleneck_exporter.driver.refusals import Refusals
@@ -432,7 +431,7 @@ class GpuWorker:
         """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
         observed = sum(window.duration_ns for window in windows)
         active = sum(window.active_ns for window in windows)
-        rings = reading.gpu.state is RingState.SAMPLES and len(self._opened) == 1
+        rings = bool(reading.gpu) and len(self._opened) == 1
         if not rings or active < _FULL * observed:
             self._full_since_ns = None
         elif self._full_since_ns is None:

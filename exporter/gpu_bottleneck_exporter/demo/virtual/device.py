@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import fields
 
 from gpu_bottleneck_exporter.demo.board.board import Board
@@ -21,8 +22,6 @@ from gpu_bottleneck_exporter.demo.virtual import view
 from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import (
-    EMPTY_RING,
-    UNSUPPORTED_RING,
     Activity,
     Clocks,
     Health,
@@ -34,7 +33,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     Processes,
     Ring,
     RingSample,
-    RingState,
     Thermal,
     Throttle,
     Utilization,
@@ -87,12 +85,11 @@ class VirtualDevice(Device):
     def utilization(self) -> Utilization:
         """Utilization in percent: the windows that ended since the last call."""
         last = time.monotonic_ns() // SLOT_NS // self._record.period_slots - 1
-        try:
+        rings: tuple[Ring | None, Ring | None] = (None, None)
+        with suppress(Unsupported):
             self.inject_faults("DeviceGetSamples")
             rings = self._drain("busy_ns", last), self._drain("memory_ns", last)
-        except Unsupported:
-            rings = UNSUPPORTED_RING, UNSUPPORTED_RING
-        if all(ring.state is RingState.SAMPLES for ring in rings):
+        if all(rings):
             return Utilization(*rings)
         self.inject_faults("DeviceGetUtilizationRates")
         rates = [view.percent(self._record, lane, last) for lane in ("busy_ns", "memory_ns")]
@@ -102,12 +99,12 @@ class VirtualDevice(Device):
         record = self._record
         period_ns = record.period_slots * SLOT_NS
         oldest = max(self._created_ns // period_ns, last - record.ring_samples + 1)
-        samples = [
+        samples = tuple(
             RingSample((index + 1) * period_ns // 1000, view.percent(record, lane, index))
             for index in range(max(oldest, self._next_window[lane]), last + 1)
-        ]
+        )
         self._next_window[lane] = last + 1
-        return Ring(RingState.SAMPLES, tuple(samples)) if samples else EMPTY_RING
+        return samples
 
     def activity(self) -> Activity | None:
         """Means since the last call, 0-1."""

@@ -16,7 +16,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Link,
     Power,
-    RingState,
     Thermal,
     Throttle,
     Utilization,
@@ -85,12 +84,12 @@ class NvmlDevice(NvmlInstance):
         """Utilization in percent: the rings (nvmlDeviceGetSamples), else ...GetUtilizationRates."""
         queries = self._queries.begin()
         gpu, memory = self._gpu_ring.drain(), self._memory_ring.drain()
-        if gpu.state is RingState.SAMPLES and memory.state is RingState.SAMPLES:
+        if gpu and memory:
             return Utilization(gpu, memory)
         rates = queries.ask(pynvml.nvmlDeviceGetUtilizationRates)
         # An empty ring is an answer. Without a ring, the single reading has to do.
-        if gpu.state is RingState.UNSUPPORTED or queries.last_error:
-            queries.require(rates, *gpu.samples)
+        if not gpu and (gpu is None or queries.last_error):
+            queries.require(rates)
         if rates is None:
             return Utilization(gpu, memory)
         return Utilization(gpu, memory, int(rates.gpu), int(rates.memory))

@@ -13,13 +13,7 @@ import time
 from gpu_bottleneck_exporter.driver.nvml.fields import VALUES
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import DriverError, NothingFound
-from gpu_bottleneck_exporter.driver.readings import (
-    EMPTY_RING,
-    UNSUPPORTED_RING,
-    Ring,
-    RingSample,
-    RingState,
-)
+from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 
 CAPACITY = 512
 """Samples read at once; drivers are known to keep 72 to 120."""
@@ -46,33 +40,33 @@ class RingReader:
         self._count = ctypes.c_uint()
         self._buffer = ctypes.create_string_buffer(CAPACITY * _SAMPLE_BYTES)
 
-    def drain(self) -> Ring:
-        """The samples since the last drain; a failure is kept in the queries' `last_error`."""
+    def drain(self) -> Ring | None:
+        """The samples since the last drain, None if there is no such ring.
+
+        A failure is kept in the queries' `last_error`.
+        """
         samples = self._newer_than(self._mark)
         if samples is None:  # a ring that answered before has failed, and is not unsupported
-            return (
-                EMPTY_RING if self._queries.refusals.was_answered(self._key) else UNSUPPORTED_RING
-            )
+            return () if self._queries.refusals.was_answered(self._key) else None
         now = time.monotonic_ns()
         if not samples and self._mark and now - self._last_answer_ns >= _SILENCE_BEFORE_PROBE_NS:
             self._last_answer_ns = now
             samples = self._after_clock_step()
-        if not samples:
-            return EMPTY_RING
-        self._last_answer_ns = now
-        self._mark = samples[-1].timestamp_us
-        return Ring(RingState.SAMPLES, samples)
+        if samples:
+            self._last_answer_ns = now
+            self._mark = samples[-1].timestamp_us
+        return samples
 
-    def _after_clock_step(self) -> tuple[RingSample, ...]:
+    def _after_clock_step(self) -> Ring:
         """The newest sample if the clock was set back, which makes all look older than the mark."""
         newest = (self._newer_than(0) or ())[-1:]
         return tuple(sample for sample in newest if sample.timestamp_us < self._mark)
 
-    def _newer_than(self, mark: int) -> tuple[RingSample, ...] | None:
+    def _newer_than(self, mark: int) -> Ring | None:
         """The samples newer than `mark`; None if the call fails."""
         return self._queries.attempt(self._key, lambda: self._read(mark))
 
-    def _read(self, mark: int) -> tuple[RingSample, ...]:
+    def _read(self, mark: int) -> Ring:
         self._count.value = CAPACITY
         try:
             self._queries.calls.call(
