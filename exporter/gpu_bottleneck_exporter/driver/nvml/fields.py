@@ -29,6 +29,7 @@ VALUES = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "H6x",
 }
 """Format of nvmlValue_t, a union of eight bytes, by value type."""
+_FORMATS = {kind: struct.Struct(f"={value}") for kind, value in VALUES.items()}
 
 
 def read_fields(calls: Calls, handle: object, ids: tuple[int, ...]) -> dict[int, float]:
@@ -43,8 +44,8 @@ def read_fields(calls: Calls, handle: object, ids: tuple[int, ...]) -> dict[int,
     for field, _, _, _, kind, result, raw in _LAYOUT.iter_unpack(rows):
         if result == pynvml.NVML_ERROR_GPU_IS_LOST:
             raise driver_error(result, "nvmlDeviceGetFieldValues")
-        if result == pynvml.NVML_SUCCESS and kind in VALUES:
-            values[field] = struct.unpack(f"={VALUES[kind]}", raw)[0]
+        if result == pynvml.NVML_SUCCESS and kind in _FORMATS:
+            values[field] = _FORMATS[kind].unpack(raw)[0]
     if not values:
         raise Unsupported("no such field values")
     return values

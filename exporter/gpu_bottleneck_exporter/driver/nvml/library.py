@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cache
+from typing import TypeVar
 
 import pynvml
 
@@ -83,7 +84,14 @@ class Calls:
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T:
         """The answer of a pynvml function. Raises DriverError or a subclass."""
-        return self._metered(function.__name__, function, *arguments)
+        began = time.perf_counter_ns()
+        try:
+            return function(*arguments)
+        except pynvml.NVMLError as error:
+            raise driver_error(error.value, function.__name__) from error
+        finally:
+            self.count += 1
+            self.nanoseconds += time.perf_counter_ns() - began
 
     def text(self, name: str, *arguments: object) -> str:
         """The text that the C function `name` writes. Raises DriverError or a subclass.
@@ -99,22 +107,18 @@ class Calls:
 
         For the hot path: pynvml's structures cost 22 times as much as a call into a reused array.
         """
-        self._metered(name, _call, name, *arguments)
-
-    def _metered(self, name: str, function: Callable[..., T], *arguments: object) -> T:
-        began = time.perf_counter_ns()
-        try:
-            return function(*arguments)
-        except pynvml.NVMLError as error:
-            raise driver_error(error.value, name) from error
-        finally:
-            self.count += 1
-            self.nanoseconds += time.perf_counter_ns() - began
+        self.ask(_direct(name), *arguments)
 
 
-def _call(name: str, *arguments: object) -> None:
-    # pynvml's lookup has the library handle, a cache, and no public name.
-    function: Any = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
-    code = function(*arguments)
-    if code != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(code)
+@cache
+def _direct(name: str) -> Callable[..., None]:
+    """The C function `name` in the manner of pynvml, which raises its return code."""
+
+    def function(*arguments: object) -> None:
+        # pynvml's lookup has the library handle, a cache, and no public name.
+        code = pynvml._nvmlGetFunctionPointer(name)(*arguments)  # noqa: SLF001
+        if code != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(code)
+
+    function.__name__ = name
+    return function
