@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import create
+from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from support.children import CODE, Parent
 from support.drivers import Libraries
+from support.models import Mig, create_with_mig
 from support.waiting import PATIENCE_SECONDS
 
 # By default an example may take 0.2 s: a busy machine takes its time.
@@ -67,11 +67,14 @@ def real_proc() -> Iterator[None]:
 def make_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
     boards: list[Board] = []
 
-    def make(**description: Any) -> Board:  # noqa: ANN401 - what `create` takes
-        boards.append(create(tmp_path / f"board{len(boards)}", **description))
+    def make(gpus: Sequence[Model] = (H100,), mig: Mig = (), **driver_version: str) -> Board:
+        path = tmp_path / f"board{len(boards)}"
+        boards.append(create_with_mig(path, gpus, mig, **driver_version))
         return boards[-1]
 
     yield make
+    for board in boards:
+        board.close()
     os.environ.pop("FAKE_NVML_BOARD", None)
 
 

@@ -10,32 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.alerts import alerting, changes, programs
+from gpu_bottleneck_exporter.demo.alerts import alerting, changes
 from support.command import ANY_PORT, serving
 from support.tools import require
 from support.waiting import until
 
-NAMED = ("GpuHostLoopBound", "2", "warning")
-OTHER = ("GpuAllocatedIdle", "3", "info")
+NAMED = "GPU 2  GpuHostLoopBound (warning)"
+OTHER = "GPU 3  GpuAllocatedIdle (info)"
+PENDING, FIRING = ("pending", "what and why"), ("firing", "what and why")
 
 
 def test_only_what_changed_is_told() -> None:
-    assert changes({}, {NAMED: "pending"}) == ["pending  GPU 2  GpuHostLoopBound (warning)"]
-    assert changes({NAMED: "pending"}, {NAMED: "pending"}) == []
-    assert changes({NAMED: "pending"}, {NAMED: "firing", OTHER: "pending"}) == [
-        "pending  GPU 3  GpuAllocatedIdle (info)",
-        "firing   GPU 2  GpuHostLoopBound (warning)",
+    assert changes({}, {NAMED: PENDING}) == [f"pending  {NAMED}"]
+    assert changes({NAMED: PENDING}, {NAMED: PENDING}) == []
+    assert changes({NAMED: PENDING}, {NAMED: FIRING, OTHER: PENDING}) == [
+        f"firing   {NAMED}\n         what and why",
+        f"pending  {OTHER}",
     ]
-    assert changes({NAMED: "firing"}, {}) == ["over     GPU 2  GpuHostLoopBound (warning)"]
-    assert changes({}, {("GpuThresholdsMissing", "", "warning"): "pending"}) == [
-        "pending  GPU -  GpuThresholdsMissing (warning)"
-    ]
+    assert changes({NAMED: FIRING}, {}) == [f"over     {NAMED}"]
 
 
 def test_without_prometheus_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     said: list[str] = []
-    assert programs() is None
     with alerting("127.0.0.1:1", said.append):
         pass
     (sentence,) = said

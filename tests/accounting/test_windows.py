@@ -7,11 +7,8 @@ from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.windows import Integrator, Window, WindowHistogram
 from gpu_bottleneck_exporter.driver.readings import (
-    EMPTY_RING,
-    UNSUPPORTED_RING,
     Ring,
     RingSample,
-    RingState,
 )
 
 SECOND = 1_000_000_000
@@ -20,7 +17,7 @@ EPOCH_US = 1_790_000_000_000_000
 
 
 def ring(*samples: tuple[int, int]) -> Ring:
-    return Ring(RingState.SAMPLES, tuple(RingSample(EPOCH_US + t, p) for t, p in samples))
+    return tuple(RingSample(EPOCH_US + t, p) for t, p in samples)
 
 
 def windows_at(first: int, count: int, percent: int = 50) -> list[tuple[int, int]]:
@@ -80,7 +77,7 @@ def test_samples_seen_before_are_not_counted_again() -> None:
 
 def test_one_empty_drain_is_no_silence() -> None:
     integrator = started()
-    assert integrator.ring(10 * SECOND + 200_000_000, EMPTY_RING, 80) == []
+    assert integrator.ring(10 * SECOND + 200_000_000, (), 80) == []
     integrator.ring(10 * SECOND + 400_000_000, ring(*windows_at(10, 2, 30)), None)
     assert integrator.observed_ns == 2 * PERIOD_US * 1000
     assert integrator.active_ns == integrator.observed_ns * 30 // 100
@@ -89,7 +86,7 @@ def test_one_empty_drain_is_no_silence() -> None:
 def test_a_silent_ring_is_replaced_by_single_readings() -> None:
     integrator = started()
     for second in range(11, 16):
-        integrator.ring(second * SECOND, EMPTY_RING, 40)
+        integrator.ring(second * SECOND, (), 40)
     assert integrator.observed_ns == 5 * SECOND
     assert integrator.active_ns == 2 * SECOND
     assert integrator.unobserved_ns == 0
@@ -98,7 +95,7 @@ def test_a_silent_ring_is_replaced_by_single_readings() -> None:
 def test_samples_after_a_silence_do_not_count_the_time_twice() -> None:
     integrator = started()
     for second in range(11, 16):
-        integrator.ring(second * SECOND, EMPTY_RING, 0)
+        integrator.ring(second * SECOND, (), 0)
     late = [(9 * PERIOD_US + us, 100) for us in range(PERIOD_US, 6_000_000, PERIOD_US)]
     integrator.ring(16 * SECOND, ring(*late), None)
     elapsed = 9 * PERIOD_US + (late[-1][0] - 9 * PERIOD_US)
@@ -109,7 +106,7 @@ def test_samples_after_a_silence_do_not_count_the_time_twice() -> None:
 def test_without_a_ring_each_reading_stands_for_its_tick() -> None:
     integrator = Integrator(SECOND)
     for second, percent in ((1, 10), (2, 100), (3, 0)):
-        integrator.ring(second * SECOND, UNSUPPORTED_RING, percent)
+        integrator.ring(second * SECOND, None, percent)
     assert totals(integrator) == (2 * SECOND, SECOND, 0)
 
 
@@ -167,9 +164,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, Ring, int | None]]:
                 stamp += step
                 samples.append(RingSample(stamp, draw(st.integers(0, 100))))
         percent = None if kind == "failed" else draw(st.integers(0, 100))
-        feeds.append(
-            (now, Ring(RingState.SAMPLES, tuple(samples)) if samples else EMPTY_RING, percent)
-        )
+        feeds.append((now, tuple(samples), percent))
     return feeds
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from causes import board
 from causes.board import Condition
-from gpu_bottleneck_exporter.demo.board.create import A100, H100, Model
+from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
+from support.models import A100
 
 JUDGED_SECONDS = 60.0
 """By then all alerts fire: the slowest wait for an hour, which is 30 s here."""

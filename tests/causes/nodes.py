@@ -12,11 +12,11 @@ from causes import node
 from causes.cases import Case, Gpu
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import create
-from gpu_bottleneck_exporter.demo.board.layout import MAX_GPUS
 from support.board_exporter import Exporter, started
 from support.kubelet import Kubelet, with_gpus
 
 _FIRST_JOB = 1000
+_MAX_GPUS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def nodes_of(cases: Sequence[Case], folder: Path) -> list[Node]:
     found: list[Node] = []
     shared: Node | None = None
     for number, case in enumerate(cases):
-        if case.alone or shared is None or shared.gpus + len(case.gpus) > MAX_GPUS:
+        if case.alone or shared is None or shared.gpus + len(case.gpus) > _MAX_GPUS:
             home = Node(len(found), folder / f"node{len(found)}")
             home.folder.mkdir()
             found.append(home)

@@ -25,9 +25,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Process,
     Processes,
     Reading,
-    Ring,
     RingSample,
-    RingState,
     System,
     Thermal,
     Throttle,
@@ -290,7 +288,7 @@ def test_lost_samples_stay_counted_when_the_gpu_goes_down() -> None:
     ledger = GpuLedger(HOPPER, SYSTEM, tick_ns=1_000_000_000)
     second = 1_000_000_000
     for at in (100, 101, 102, 122):
-        ring = Ring(RingState.SAMPLES, (RingSample(at * 1_000_000, 50),))
+        ring = (RingSample(at * 1_000_000, 50),)
         ledger.add(at * second, 5 * second, Utilization(ring, ring))
 
     def lost_seconds(gpu: GpuSnapshot) -> float:

@@ -14,16 +14,18 @@ import pytest
 from gpu_bottleneck_exporter.commands.check import check, sampled
 from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, WITH_GAPS, Report
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
 from gpu_bottleneck_exporter.driver.nvml.library import driver_error
-from gpu_bottleneck_exporter.driver.nvml.remedies import OF_DOWN, OF_ERRORS, OF_OTHER_ERRORS
+from gpu_bottleneck_exporter.driver.nvml.remedies import OF_DOWN, OF_ERRORS
 from gpu_bottleneck_exporter.driver.readings import Activity
 from gpu_bottleneck_exporter.exposition.own import _OF_THE_HOST
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings
 from support.drivers import Libraries
+from support.models import A100
 from support.samplers import FAST
 from support.waiting import until
 
@@ -80,7 +82,7 @@ def remedy_after(report: Report, start: str) -> str:
         (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "library_broken", "not the driver's"),
         (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "mismatch", "different versions"),
         (pynvml.NVML_ERROR_UNKNOWN, "access_lost", "restart it"),
-        (pynvml.NVML_ERROR_IRQ_ISSUE, None, "nvidia-smi"),
+        (pynvml.NVML_ERROR_IRQ_ISSUE, None, "kernel log"),
     ],
 )
 def test_without_gpus_the_remedy_is_the_errors(
@@ -92,7 +94,7 @@ def test_without_gpus_the_remedy_is_the_errors(
     found, remedy = report.lines
     assert f"({code})" in found
     assert words in remedy
-    assert remedy.strip() == f"remedy        {OF_ERRORS[cause] if cause else OF_OTHER_ERRORS}"
+    assert remedy.strip() == f"remedy        {OF_ERRORS[cause] if cause else NO_GPU_REMEDY}"
     assert ("install NVIDIA's driver" in remedy) == (cause == "no_library")
     assert report.status == NO_GPU
 

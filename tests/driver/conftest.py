@@ -1,23 +1,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
+from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 from support.drivers import KINDS, Libraries, open_driver
 
-MakeBoard = Callable[..., Board]
-OpenDriver = Callable[[Board], Driver]
+
+class Machine:
+    """A virtual board, and a driver that opens once it is used."""
+
+    def __init__(self, board: Board, open_it: Callable[[Board], Driver]) -> None:
+        self.board = board
+        self._open = open_it
+
+    @property
+    def gpu(self) -> VirtualGpu:
+        """The first GPU of the board."""
+        return self.board.gpus[0]
+
+    @property
+    def record(self) -> GpuRecord:
+        return self.gpu.record
+
+    @cached_property
+    def driver(self) -> Driver:
+        return self._open(self.board)
+
+    @cached_property
+    def device(self) -> Device:
+        """The first GPU, as the driver reads it."""
+        return self.driver.open(0)[0]
+
+
+Make = Callable[..., Machine]
+"""Makes a machine of what `make_board` takes."""
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def both(
+    request: pytest.FixtureRequest, make_board: Callable[..., Board], libraries: Libraries
+) -> Make:
+    """For tests that run on both drivers."""
+    return lambda **board: Machine(
+        make_board(**board), lambda made: open_driver(str(request.param), made, libraries)
+    )
 
 
 @pytest.fixture
-def open_on(kind: str, libraries: Libraries) -> OpenDriver:
-    """Opens the driver under test on a board; tests that use it run on both drivers."""
-    return lambda board: open_driver(kind, board, libraries)
+def nvml(make_board: Callable[..., Board], libraries: Libraries) -> Make:
+    """For tests of what only NVML does."""
+    return lambda **board: Machine(make_board(**board), libraries.open)

@@ -22,7 +22,6 @@ from gpu_bottleneck_exporter.driver.protocol import (
     Device,
     DeviceLost,
     Driver,
-    DriverError,
     DriverMissing,
 )
 from gpu_bottleneck_exporter.driver.readings import (
@@ -54,20 +53,11 @@ cli.main()
 class AcmeDevice(Device):
     """One GPU."""
 
-    last_error: DriverError | None = None
-
     def __init__(self, index: int, holders: Sequence[int]) -> None:
-        self._index = index
+        self.identity = Identity(index, f"acme-{index}", name="Acme One")
         self._holders = holders
 
-    @property
-    def identity(self) -> Identity:
-        return Identity(self._index, f"acme-{self._index}", name="Acme One")
-
     def check(self) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
     def utilization(self) -> Utilization:

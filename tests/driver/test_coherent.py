@@ -1,4 +1,4 @@
-"""GPUs that share memory with the CPU over NVLink-C2C, on both drivers."""
+"""GPUs that share memory with the CPU over NVLink-C2C."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.demo.board.create import GB10, H100
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.layout import NVML_ERROR_NOT_SUPPORTED
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Unsupported
 from gpu_bottleneck_exporter.driver.readings import Link, Memory
 from gpu_bottleneck_exporter.exposition.render import Exposition
-from support.drivers import Libraries, first
+from support.models import GB10
 from support.samplers import sampling
 from support.waiting import until
 
-from .conftest import MakeBoard, OpenDriver
+from .conftest import Make
 
 GH200 = replace(H100, name="NVIDIA GH200 480GB", c2c_links=10)
 C2C = {"c2c_receive": 8e9, "c2c_data_receive": 8e9, "c2c_transmit": 3e9, "c2c_data_transmit": 3e9}
@@ -31,12 +31,10 @@ def mem_total() -> int:
     return int(line.split()[1]) * 1024
 
 
-def test_a_placeholder_of_a_pcie_link_is_no_link(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board(gpus=[GB10])
-    board.gpus[0].record.pcie_width_max = 16
-    assert first(open_on(board)).link() == Link(replays=0)
+def test_a_placeholder_of_a_pcie_link_is_no_link(nvml: Make) -> None:
+    machine = nvml(gpus=[GB10])
+    machine.record.pcie_width_max = 16
+    assert machine.device.link() == Link(replays=0)
 
 
 @pytest.mark.parametrize(
@@ -45,44 +43,40 @@ def test_a_placeholder_of_a_pcie_link_is_no_link(
     ids=["idle", "narrow", "no C2C"],
 )
 def test_any_other_link_is_what_it_says(
-    make_board: MakeBoard, open_on: OpenDriver, model: object, generation: int, width: int
+    nvml: Make, model: object, generation: int, width: int
 ) -> None:
-    board = make_board(gpus=[model])
-    record = board.gpus[0].record
+    machine = nvml(gpus=[model])
+    record = machine.record
     record.pcie_generation, record.pcie_width = generation, width
-    link = first(open_on(board)).link()
+    link = machine.device.link()
     assert (link.generation, link.width) == (generation, width)
 
 
-def test_memory_that_is_refused_is_the_machines(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    memory = first(open_on(make_board(gpus=[GB10]))).memory()
+def test_memory_that_is_refused_is_the_machine_s(nvml: Make) -> None:
+    memory = nvml(gpus=[GB10]).device.memory()
     assert memory == Memory(mem_total(), of_machine=True)
 
 
-def test_a_coherent_gpu_with_memory_of_its_own_keeps_it(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    memory = first(open_on(make_board(gpus=[GH200]))).memory()
+def test_a_coherent_gpu_with_memory_of_its_own_keeps_it(nvml: Make) -> None:
+    memory = nvml(gpus=[GH200]).device.memory()
     assert memory == Memory(H100.memory_bytes, 0, H100.reserved_bytes)
 
 
-def test_memory_that_is_refused_without_c2c_is_unknown(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    board.gpus[0].fail("DeviceGetMemoryInfo", NVML_ERROR_NOT_SUPPORTED)
+def test_memory_that_is_refused_without_c2c_is_unknown(nvml: Make) -> None:
+    machine = nvml()
+    machine.gpu.fail("DeviceGetMemoryInfo", NVML_ERROR_NOT_SUPPORTED)
     with pytest.raises(Unsupported):
-        first(open_on(board)).memory()
+        machine.device.memory()
 
 
 @pytest.mark.parametrize(("model", "counted"), [(GH200, C2C), (H100, {})], ids=["C2C", "no C2C"])
 def test_traffic_over_c2c_is_counted_where_there_is_any(
-    make_board: MakeBoard, open_on: OpenDriver, model: object, counted: dict[str, float]
+    nvml: Make, model: object, counted: dict[str, float]
 ) -> None:
-    board = make_board(gpus=[model])
-    device = first(open_on(board))
+    machine = nvml(gpus=[model])
+    device = machine.device
     work = Work(c2c_receive_bytes_per_second=8e9, c2c_transmit_bytes_per_second=3e9)
-    board.gpus[0].launch(8.0, work)
+    machine.gpu.launch(8.0, work)
     time.sleep(0.1)
     device.activity()
     time.sleep(0.6)
@@ -93,11 +87,9 @@ def test_traffic_over_c2c_is_counted_where_there_is_any(
     assert rates == pytest.approx(counted, rel=0.05)
 
 
-def test_a_driver_that_does_not_know_c2c_traffic_keeps_the_rest(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board(gpus=[GH200], driver_version="570.124.06")
-    device = first(libraries.open(board))
+def test_a_driver_that_does_not_know_c2c_traffic_keeps_the_rest(nvml: Make) -> None:
+    machine = nvml(gpus=[GH200], driver_version="570.124.06")
+    device = machine.device
     device.activity()
     time.sleep(0.3)
     activity = device.activity()
@@ -107,13 +99,11 @@ def test_a_driver_that_does_not_know_c2c_traffic_keeps_the_rest(
     }
 
 
-def test_the_exposition_has_the_sum_of_the_processes_and_no_link(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board(gpus=[GB10])
-    board.gpus[0].hold(os.getpid(), 5 * 2**30)
-    board.gpus[0].hold(os.getppid(), 2 * 2**30)
-    with sampling(lambda: open_on(board)) as sampler:
+def test_the_exposition_has_the_sum_of_the_processes_and_no_link(nvml: Make) -> None:
+    machine = nvml(gpus=[GB10])
+    machine.gpu.hold(os.getpid(), 5 * 2**30)
+    machine.gpu.hold(os.getppid(), 2 * 2**30)
+    with sampling(lambda: machine.driver) as sampler:
         until(lambda: "\ngpu_memory_used_bytes{" in shown(sampler), "memory is shown")
         text = shown(sampler)
     assert value(text, "gpu_memory_used_bytes") == 7 * 2**30

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.layout import (
     NVML_ERROR_GPU_IS_LOST,
     NVML_ERROR_NOT_SUPPORTED,
@@ -16,11 +16,12 @@ from gpu_bottleneck_exporter.demo.board.layout import (
 )
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, RingSample, RingState
+from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, RingSample
 from support.drivers import first
+from support.models import A100
 from support.waiting import PATIENCE_SECONDS
 
-from .conftest import MakeBoard, OpenDriver
+from .conftest import Make
 
 WINDOW_US = 170_000
 LONG_SECONDS = 15.0
@@ -32,7 +33,7 @@ def samples_after(device: Device, seconds: float) -> list[RingSample]:
     """Samples of the GPU ring for `seconds` from now, to the last window's end."""
     device.utilization()
     time.sleep(seconds)
-    return list(device.utilization().gpu.samples)
+    return list(device.utilization().gpu or ())
 
 
 def activity_over(device: Device, seconds: float) -> Activity:
@@ -43,19 +44,19 @@ def activity_over(device: Device, seconds: float) -> Activity:
     return activity
 
 
-def test_gives_versions_and_count(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    driver = open_on(make_board(gpus=[H100] * 3, driver_version="595.45.04"))
+def test_gives_versions_and_count(both: Make) -> None:
+    driver = both(gpus=[H100] * 3, driver_version="595.45.04").driver
     assert driver.count() == 3
     assert driver.system.driver_version == "595.45.04"
     assert driver.system.cuda_version == "13.0"
 
 
-def test_identifies_a_gpu(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board(gpus=[A100, H100])
-    (device,) = open_on(board).open(1)
+def test_identifies_a_gpu(both: Make) -> None:
+    machine = both(gpus=[A100, H100])
+    (device,) = machine.driver.open(1)
     who = device.identity
     assert who.index == 1
-    assert who.uuid == board.gpus[1].record.uuid.decode()
+    assert who.uuid == machine.board.gpus[1].record.uuid.decode()
     assert who.name == "NVIDIA H100 80GB HBM3"
     assert who.architecture == "hopper"
     assert who.pci_bus_id == "00000000:11:00.0"
@@ -63,88 +64,70 @@ def test_identifies_a_gpu(make_board: MakeBoard, open_on: OpenDriver) -> None:
     assert who.parent_uuid is None
 
 
-def test_ring_gives_each_window_once_in_order(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    device = first(open_on(make_board()))
+def test_ring_gives_each_window_once_in_order(both: Make) -> None:
+    device = both().device
     seen: list[RingSample] = []
     for _ in range(6):
         time.sleep(0.1)
-        seen += device.utilization().gpu.samples
+        seen += device.utilization().gpu or ()
     stamps = [sample.timestamp_us for sample in seen]
     assert stamps == sorted(set(stamps))
     assert {new - old for old, new in pairwise(stamps)} == {WINDOW_US}
 
 
-def test_ring_holds_the_busy_time(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    device = first(open_on(board))
+def test_ring_holds_the_busy_time(both: Make) -> None:
+    machine = both()
+    device = machine.device
     device.utilization()
-    board.gpus[0].run(0.5, Work(memory=0.5))
+    machine.gpu.run(0.5, Work(memory=0.5))
     time.sleep(0.4)
     reading = device.utilization()
-    busy_us = sum(s.percent or 0 for s in reading.gpu.samples) / 100 * WINDOW_US
-    memory_us = sum(s.percent or 0 for s in reading.memory.samples) / 100 * WINDOW_US
+    busy_us = sum(s.percent or 0 for s in reading.gpu or ()) / 100 * WINDOW_US
+    memory_us = sum(s.percent or 0 for s in reading.memory or ()) / 100 * WINDOW_US
     assert busy_us == pytest.approx(500_000, rel=0.05)
     assert memory_us == pytest.approx(250_000, rel=0.05)
 
 
-def test_ring_remembers_ten_seconds_and_no_more(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    board.gpus[0].record.ring_samples = 3
-    device = first(open_on(board))
+def test_ring_remembers_ten_seconds_and_no_more(both: Make) -> None:
+    machine = both()
+    machine.record.ring_samples = 3
+    device = machine.device
     assert len(samples_after(device, 1.2)) == 3
 
 
-def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    board.gpus[0].record.period_slots = 100
-    device = first(open_on(board))
-    board.gpus[0].launch(LONG_SECONDS)
+def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(both: Make) -> None:
+    machine = both()
+    machine.record.period_slots = 100
+    device = machine.device
+    machine.gpu.launch(LONG_SECONDS)
     time.sleep(2.2)
     device.utilization()
     # A window may have ended just now.
     readings = (device.utilization() for _ in range(ATTEMPTS))
-    reading = next(one for one in readings if one.gpu.state is RingState.NOTHING_NEWER)
+    reading = next(one for one in readings if one.gpu == ())
     assert reading.gpu_percent == 100
 
 
-def test_an_idle_gpu_may_empty_its_ring(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    board.gpus[0].record.ring_empty_when_idle = 1
-    device = first(open_on(board))
-    time.sleep(0.4)
-    reading = device.utilization()
-    assert reading.gpu.state is RingState.NOTHING_NEWER
-    assert reading.gpu_percent == 0
-
-
-def test_without_a_ring_the_single_reading_stays(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    board.gpus[0].fail("DeviceGetSamples", NVML_ERROR_NOT_SUPPORTED)
-    reading = first(open_on(board)).utilization()
-    assert reading.gpu.state is RingState.UNSUPPORTED
+def test_without_a_ring_the_single_reading_stays(both: Make) -> None:
+    machine = both()
+    machine.gpu.fail("DeviceGetSamples", NVML_ERROR_NOT_SUPPORTED)
+    reading = machine.device.utilization()
+    assert reading.gpu is None
     assert reading.gpu_percent is not None
 
 
-def test_without_ring_and_reading_utilization_is_unsupported(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    board.gpus[0].fail("DeviceGetSamples", NVML_ERROR_NOT_SUPPORTED)
-    board.gpus[0].fail("DeviceGetUtilizationRates", NVML_ERROR_NOT_SUPPORTED)
-    device = first(open_on(board))
+def test_without_ring_and_reading_utilization_is_unsupported(both: Make) -> None:
+    machine = both()
+    machine.gpu.fail("DeviceGetSamples", NVML_ERROR_NOT_SUPPORTED)
+    machine.gpu.fail("DeviceGetUtilizationRates", NVML_ERROR_NOT_SUPPORTED)
+    device = machine.device
     with pytest.raises(Unsupported):
         device.utilization()
 
 
-def test_activity_is_the_mean_since_the_last_reading(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    device = first(open_on(board))
+def test_activity_is_the_mean_since_the_last_reading(both: Make) -> None:
+    machine = both()
+    device = machine.device
     work = Work(
         sm_active=0.8,
         sm_occupancy=0.4,
@@ -159,7 +142,7 @@ def test_activity_is_the_mean_since_the_last_reading(
         nvlink_receive_bytes_per_second=2e9,
         nvlink_transmit_bytes_per_second=3e9,
     )
-    board.gpus[0].launch(LONG_SECONDS, work)
+    machine.gpu.launch(LONG_SECONDS, work)
     time.sleep(0.1)
     activity = activity_over(device, 0.6)
     assert activity.graphics == pytest.approx(1.0, abs=0.05)
@@ -177,10 +160,8 @@ def test_activity_is_the_mean_since_the_last_reading(
     )
 
 
-def test_activity_needs_two_readings_far_enough_apart(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    driver = open_on(make_board())
+def test_activity_needs_two_readings_far_enough_apart(both: Make) -> None:
+    driver = both().driver
     # Between the two, others may have the CPU for longer than that.
     devices = (first(driver) for _ in range(ATTEMPTS))
     device = next(one for one in devices if one.activity() is None and one.activity() is None)
@@ -188,19 +169,19 @@ def test_activity_needs_two_readings_far_enough_apart(
     assert device.activity() is not None
 
 
-def test_activity_is_unsupported_before_hopper(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    device = first(open_on(make_board(gpus=[A100])))
+def test_activity_is_unsupported_before_hopper(both: Make) -> None:
+    device = both(gpus=[A100]).device
     with pytest.raises(Unsupported):
         device.activity()
 
 
-def test_power_and_energy_follow_the_work(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    device = first(open_on(board))
+def test_power_and_energy_follow_the_work(both: Make) -> None:
+    machine = both()
+    device = machine.device
     idle = device.power()
     assert idle.watts == pytest.approx(72, abs=1)
     assert idle.limit_watts == 700
-    board.gpus[0].launch(LONG_SECONDS, Work(watts=500))
+    machine.gpu.launch(LONG_SECONDS, Work(watts=500))
     time.sleep(1.2)
     busy = device.power()
     assert busy.watts is not None
@@ -210,42 +191,29 @@ def test_power_and_energy_follow_the_work(make_board: MakeBoard, open_on: OpenDr
     assert busy.energy_joules - idle.energy_joules > 400
 
 
-def test_missing_energy_counter_is_absent_not_zero(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    board.gpus[0].fail("DeviceGetTotalEnergyConsumption", NVML_ERROR_NOT_SUPPORTED)
-    power = first(open_on(board)).power()
-    assert power.energy_joules is None
-    assert power.watts is not None
-
-
 @pytest.mark.parametrize("model", [A100, H100])
-def test_temperatures_and_absolute_limits(
-    make_board: MakeBoard, open_on: OpenDriver, model: object
-) -> None:
-    board = make_board(gpus=[model])
-    thermal = first(open_on(board)).thermal()
+def test_temperatures_and_absolute_limits(both: Make, model: object) -> None:
+    machine = both(gpus=[model])
+    thermal = machine.device.thermal()
     assert thermal.sensors == {"gpu": 41, "memory": 47}
     assert thermal.limits == {"slowdown": 87, "shutdown": 92, "max_operating": 85}
 
 
-def test_clocks_are_in_hertz(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    board.gpus[0].record.clock_mhz[1] = 345
-    clocks = first(open_on(board)).clocks()
+def test_clocks_are_in_hertz(both: Make) -> None:
+    machine = both()
+    machine.record.clock_mhz[1] = 345
+    clocks = machine.device.clocks()
     assert clocks.now["sm"] == 345e6
     assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
 
 
-@pytest.mark.parametrize("version", ["575.57.08", "580.65.06", "580.95.05", "595.45.04"])
-def test_throttle_time_by_reason_on_each_branch(
-    make_board: MakeBoard, open_on: OpenDriver, version: str
-) -> None:
-    board = make_board(driver_version=version)
-    for position, reason in enumerate(("power_cap", "sw_thermal", "hw_power_brake"), start=1):
-        board.gpus[0].throttle(reason, position * 0.25)
-    device = first(open_on(board))
+@pytest.mark.parametrize("version", ["575.57.08", "580.65.06", "580.82.07", "595.45.04"])
+def test_throttle_time_by_reason_on_each_branch(both: Make, version: str) -> None:
+    machine = both(driver_version=version)
+    shares = {"power_cap": 0.25, "sw_thermal": 0.5, "hw_power_brake": 0.75, "hw_thermal": 1.0}
+    for reason, share in shares.items():
+        machine.gpu.throttle(reason, share)
+    device = machine.device
     most = time.monotonic_ns()
     before = device.throttle().spent_ns
     least = time.monotonic_ns()
@@ -253,8 +221,7 @@ def test_throttle_time_by_reason_on_each_branch(
     least = time.monotonic_ns() - least
     after = device.throttle().spent_ns
     most = time.monotonic_ns() - most
-    shares = {"power_cap": 0.25, "sw_thermal": 0.5, "hw_power_brake": 0.75}
-    others = {"hw_thermal", "sync_boost", "board_limit", "reliability", "app_clocks"}
+    others = {"sync_boost", "board_limit", "reliability", "app_clocks"}
     assert after.keys() == before.keys() == shares.keys() | others
     for reason, spent in after.items():
         share = shares.get(reason, 0.0)
@@ -262,56 +229,54 @@ def test_throttle_time_by_reason_on_each_branch(
         assert share * least - 1000 <= spent - before[reason] <= share * most + 1000
 
 
-def test_what_throttles_now(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    board.gpus[0].record.event_reasons = 0x4 | 0x8 | 0x40 | 0x200
-    active = first(open_on(board)).throttle().active
+def test_what_throttles_now(both: Make) -> None:
+    machine = both()
+    machine.record.event_reasons = 0x4 | 0x8 | 0x40 | 0x200
+    active = machine.device.throttle().active
     on = {reason for reason, on in active.items() if on}
     assert on == {"power_cap", "hw_thermal", "board_limit"}
 
 
-def test_memory_tells_used_and_reserved_apart(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
+def test_memory_tells_used_and_reserved_apart(both: Make) -> None:
+    machine = both()
     with subprocess.Popen(["sleep", "60"]) as process:
-        board.gpus[0].hold(process.pid, 5 * 2**30)
-        memory = first(open_on(board)).memory()
+        machine.gpu.hold(process.pid, 5 * 2**30)
+        memory = machine.device.memory()
         process.kill()
     assert memory.total_bytes == H100.memory_bytes
     assert memory.used_bytes == 5 * 2**30
     assert memory.reserved_bytes == H100.reserved_bytes
 
 
-def test_health(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    record = board.gpus[0].record
+def test_health(both: Make) -> None:
+    machine = both()
+    record = machine.record
     record.ecc_corrected, record.ecc_uncorrected = 7, 2
     record.remapped_corrected, record.remapped_uncorrected = 1, 3
     record.remap_pending = 1
-    health = first(open_on(board)).health()
+    health = machine.device.health()
     assert health.ecc_errors == {"corrected": 7, "uncorrected": 2}
     assert health.remapped_rows == {"corrected": 1, "uncorrected": 3}
     assert health.remap_pending is True
     assert health.remap_failed is False
 
 
-def test_link(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board()
-    record = board.gpus[0].record
+def test_link(both: Make) -> None:
+    machine = both()
+    record = machine.record
     record.pcie_replays, record.pcie_width = 9, 8
-    link = first(open_on(board)).link()
+    link = machine.device.link()
     assert (link.replays, link.generation, link.generation_max) == (9, 5, 5)
     assert (link.width, link.width_max) == (8, 16)
 
 
-def test_processes_are_listed_once_and_only_while_they_live(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    device = first(open_on(board))
+def test_processes_are_listed_once_and_only_while_they_live(both: Make) -> None:
+    machine = both()
+    device = machine.device
     assert device.processes().processes == ()
     with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
-        board.gpus[0].hold(one.pid, 2**30)
-        board.gpus[0].hold(other.pid, 2**20, PROCESS_GRAPHICS)
+        machine.gpu.hold(one.pid, 2**30)
+        machine.gpu.hold(other.pid, 2**20, PROCESS_GRAPHICS)
         found = device.processes().processes
         listed = {process.pid: process.used_bytes for process in found}
         assert [process.pid for process in found if process.draws_only] == [other.pid]
@@ -338,98 +303,28 @@ READINGS = (
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_a_lost_gpu_is_lost_for_every_reading_and_comes_back(
-    make_board: MakeBoard, open_on: OpenDriver, reading: str
-) -> None:
-    board = make_board(gpus=[H100, H100])
-    driver = open_on(board)
+def test_a_lost_gpu_is_lost_for_every_reading_and_comes_back(both: Make, reading: str) -> None:
+    machine = both(gpus=[H100, H100])
+    driver = machine.driver
     device, neighbour = first(driver), driver.open(1)[0]
-    board.gpus[0].record.device_result = NVML_ERROR_GPU_IS_LOST
+    machine.record.device_result = NVML_ERROR_GPU_IS_LOST
     with pytest.raises(DeviceLost):
         getattr(device, reading)()
     with pytest.raises(DeviceLost):
         driver.open(0)
     getattr(neighbour, reading)()
-    board.gpus[0].record.device_result = 0
+    machine.record.device_result = 0
     getattr(first(driver), reading)()
 
 
-def test_mig_instances_follow_their_parent(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board(gpus=[H100, H100], mig=[(1, 3), (1, 4)])
-    driver = open_on(board)
-    assert driver.count() == 2
-    assert driver.instances(0) == ()
-    parent, small, large = driver.open(1)
-    assert driver.instances(1) == (small.identity.uuid, large.identity.uuid)
-    for instance in (small, large):
-        assert instance.identity.index == 1
-        assert instance.identity.parent_uuid == parent.identity.uuid
-        assert instance.identity.uuid.startswith("MIG-")
-    assert small.identity.mig_profile == "3g.32gb"
-    assert large.identity.mig_profile == "4g.43gb"
-
-
-def test_under_mig_only_gpm_tells_who_is_busy(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board(mig=[(0, 3), (0, 4)])
-    parent, small, large = open_on(board).open(0)
-    for device in (parent, small, large):
-        with pytest.raises(Unsupported):
-            device.utilization()
-    board.gpus[1].launch(LONG_SECONDS, Work(sm_active=0.7))
-    for device in (parent, small, large):
-        device.activity()
-    time.sleep(0.6)
-    busy = [device.activity() for device in (parent, small, large)]
-    assert [round(a.graphics or 0, 1) for a in busy if a] == [0.4, 1.0, 0.0]
-    assert busy[1] is not None
-    assert busy[1].sm_active == pytest.approx(0.7, abs=0.05)
-
-
-@pytest.mark.parametrize("reading", ["power", "thermal", "clocks", "throttle", "health", "link"])
-def test_a_mig_instance_leaves_to_its_parent_what_is_its_parents(
-    make_board: MakeBoard, open_on: OpenDriver, reading: str
-) -> None:
-    parent, instance = open_on(make_board(mig=[(0, 7)])).open(0)
-    getattr(parent, reading)()
-    with pytest.raises(Unsupported):
-        getattr(instance, reading)()
-
-
-def test_a_mig_instance_has_memory_and_processes_of_its_own(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board(mig=[(0, 3), (0, 4)])
-    _, small, large = open_on(board).open(0)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        board.gpus[2].hold(process.pid, 2**30)
-        held = [len(device.processes().processes) for device in (small, large)]
-        used = [device.memory().used_bytes for device in (small, large)]
-        process.kill()
-    assert held == [0, 1]
-    assert used == [0, 2**30]
-
-
-def test_xids_reach_whoever_waits(make_board: MakeBoard, open_on: OpenDriver) -> None:
-    board = make_board(gpus=[H100, H100])
-    driver = open_on(board)
+def test_xids_reach_whoever_waits(both: Make) -> None:
+    machine = both(gpus=[H100, H100])
+    driver = machine.driver
     for index in (0, 1):
         driver.open(index)
         driver.watch_errors(index)
     assert driver.wait_error(0.05) is None
-    board.raise_xid(1, 79)
-    board.raise_xid(0, 31)
+    machine.board.raise_xid(1, 79)
+    machine.board.raise_xid(0, 31)
     found = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
     assert found == [ErrorEvent(1, 79), ErrorEvent(0, 31)]
-
-
-def test_calls_into_the_driver_are_counted_and_timed(
-    make_board: MakeBoard, open_on: OpenDriver
-) -> None:
-    board = make_board()
-    driver = open_on(board)
-    device = first(driver)
-    before, seconds = driver.calls, driver.seconds
-    board.gpus[0].record.call_delay_us[:] = [20_000] * len(board.gpus[0].record.call_delay_us)
-    device.memory()
-    assert driver.calls > before
-    assert driver.seconds - seconds >= 0.02

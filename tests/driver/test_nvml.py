@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
+import subprocess
 import time
-from typing import Any
 
 import pynvml
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.create import A100, H100
+from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.layout import CALL
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -24,16 +24,14 @@ from gpu_bottleneck_exporter.driver.protocol import (
     DriverUnusable,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import ErrorEvent, RingState, System
+from gpu_bottleneck_exporter.driver.readings import ErrorEvent, System
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
-from support.drivers import Libraries, first
+from support.models import A100
 from support.waiting import PATIENCE_SECONDS, until
 
-from .conftest import MakeBoard
+from .conftest import Make
 
 FINER = {"sw_thermal", "hw_thermal", "hw_power_brake"}
-
-
 FIRST, MOVED, COARSE = {251, 252, 253}, {269, 270, 271}, {75}
 
 
@@ -78,29 +76,14 @@ def test_finer_throttle_causes_are_asked_for_by_full_version(
     assert {field for field, reason in field_ids(version).items() if reason in FINER} == ids
 
 
-@pytest.mark.parametrize("version", ["580.65.06", "580.82.07", "580.126.09"])
-def test_thermal_and_brake_counters_on_both_sides_of_the_move(
-    make_board: MakeBoard, libraries: Libraries, version: str
-) -> None:
-    board = make_board(driver_version=version)
-    for reason in FINER:
-        board.gpus[0].throttle(reason, 1.0)
-    device = first(libraries.open(board))
-    before = device.throttle().spent_ns
-    time.sleep(0.2)
-    after = device.throttle().spent_ns
-    assert after.keys() >= FINER
-    assert all(after[reason] - before[reason] >= 200_000_000 for reason in FINER)
-
-
 @pytest.mark.parametrize("version", [b"580.76.05", b"mystery", b"", b"\xff\xfe580.95"])
 def test_where_the_version_leaves_a_doubt_only_what_is_certain_is_read(
-    make_board: MakeBoard, libraries: Libraries, version: bytes
+    nvml: Make, version: bytes
 ) -> None:
-    board = make_board()
-    board.header.driver_version = version
-    board.gpus[0].throttle("hw_thermal", 1.0)
-    device = first(libraries.open(board))
+    machine = nvml()
+    machine.board.header.driver_version = version
+    machine.gpu.throttle("hw_thermal", 1.0)
+    device = machine.device
     time.sleep(0.2)
     spent = device.throttle().spent_ns
     assert spent["sw_thermal"] >= 200_000_000
@@ -108,53 +91,34 @@ def test_where_the_version_leaves_a_doubt_only_what_is_certain_is_read(
     assert device.last_error is None
 
 
-def test_a_gpu_without_the_finer_counters_keeps_the_coarse_one(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
+def test_a_gpu_without_the_finer_counters_keeps_the_coarse_one(nvml: Make) -> None:
     # As if this GPU alone lacked them: its driver has the fields, and says so by its version.
-    board = make_board(driver_version="560.35.03")
-    board.gpus[0].throttle("sw_thermal", 1.0)
-    driver = libraries.open(board)
-    driver._system = System("580.126.09", "13.0")
-    device = first(driver)
+    machine = nvml(driver_version="560.35.03")
+    machine.gpu.throttle("sw_thermal", 1.0)
+    machine.driver.system = System("580.126.09", "13.0")
+    device = machine.device
     time.sleep(0.2)
     for _ in range(2):
         assert device.throttle().spent_ns["sw_thermal"] >= 200_000_000
 
 
-def test_before_575_all_thermal_throttling_is_one_counter(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board(gpus=[A100], driver_version="570.86.15")
-    board.gpus[0].throttle("sw_thermal", 0.5)
-    spent = first(libraries.open(board)).throttle().spent_ns
-    assert "hw_thermal" not in spent
-    assert "hw_power_brake" not in spent
-    assert "sw_thermal" in spent
-
-
-def test_a_throttle_counter_that_keeps_running_backwards_is_dropped(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
+def test_a_throttle_counter_that_keeps_running_backwards_is_dropped(nvml: Make) -> None:
     # Power-smoothing settings answer where throttle time is expected: as with the
     # constants of a newer binding on driver 580.65.
-    board = make_board(driver_version="580.65.06")
-    driver = libraries.open(board)
-    driver._system = System("595.45.04", "13.2")
-    device = first(driver)
+    machine = nvml(driver_version="580.65.06")
+    machine.driver.system = System("595.45.04", "13.2")
+    device = machine.device
     for _ in range(10):
         spent = device.throttle().spent_ns
     assert "hw_thermal" not in spent
     assert "power_cap" in spent
 
 
-def test_without_field_values_throttle_time_comes_from_violation_status(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    board.gpus[0].throttle("power_cap", 1.0)
-    board.gpus[0].fail("DeviceGetFieldValues", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    device = first(libraries.open(board))
+def test_without_field_values_throttle_time_comes_from_violation_status(nvml: Make) -> None:
+    machine = nvml()
+    machine.gpu.throttle("power_cap", 1.0)
+    machine.gpu.fail("DeviceGetFieldValues", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    device = machine.device
     time.sleep(0.05)
     spent = device.throttle().spent_ns
     assert spent["power_cap"] >= 50_000_000
@@ -173,26 +137,24 @@ LATER = {"board_limit": 0x200, "reliability": 0x400}
 @pytest.mark.parametrize("version", ["580.95.05", "615.71.01"])
 @pytest.mark.parametrize("reason", LATER)
 def test_board_limit_and_reliability_are_active_reasons(
-    make_board: MakeBoard, libraries: Libraries, version: str, reason: str
+    nvml: Make, version: str, reason: str
 ) -> None:
-    board = make_board(driver_version=version)
-    device = first(libraries.open(board))
+    machine = nvml(driver_version=version)
+    device = machine.device
     # A driver that does not know the bit has never said that the reason is not active.
     assert device.throttle().active.get(reason) == (False if version > "615" else None)
-    board.gpus[0].record.event_reasons = LATER[reason]
+    machine.record.event_reasons = LATER[reason]
     active = device.throttle().active
     assert {name for name, on in active.items() if on} == {reason}
     assert device.last_error is None
 
 
 @pytest.mark.parametrize("branch", [450, 470, 515, 530, 550])
-def test_an_old_library_gives_what_it_has(
-    make_board: MakeBoard, libraries: Libraries, branch: int
-) -> None:
-    board = make_board(gpus=[A100], driver_version=f"{branch}.10")
-    board.gpus[0].run(0.2)
-    device = first(libraries.open(board))
-    assert device.utilization().gpu.state is RingState.SAMPLES
+def test_an_old_library_gives_what_it_has(nvml: Make, branch: int) -> None:
+    machine = nvml(gpus=[A100], driver_version=f"{branch}.10")
+    machine.gpu.run(0.2)
+    device = machine.device
+    assert device.utilization().gpu
     assert device.thermal().sensors["gpu"] == 41
     assert device.throttle().active["power_cap"] is False
     memory = device.memory()
@@ -203,40 +165,36 @@ def test_an_old_library_gives_what_it_has(
         device.activity()
 
 
-def test_processes_are_listed_by_libraries_old_and_new(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
+def test_processes_are_listed_by_libraries_old_and_new(nvml: Make) -> None:
     for version in ("470.82.01", "535.54.03", "595.45.04"):
-        board = make_board(gpus=[A100], driver_version=version)
-        board.gpus[0].hold(os.getpid(), 2**20)
-        listed = first(libraries.open(board)).processes().processes
+        machine = nvml(gpus=[A100], driver_version=version)
+        machine.gpu.hold(os.getpid(), 2**20)
+        listed = machine.device.processes().processes
         assert [process.pid for process in listed] == [os.getpid()]
 
 
-def test_timestamps_since_boot_are_as_good_as_since_the_epoch(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    board.header.timestamp_offset_ns = 0
-    device = first(libraries.open(board))
+def test_timestamps_since_boot_are_as_good_as_since_the_epoch(nvml: Make) -> None:
+    machine = nvml()
+    machine.board.header.timestamp_offset_ns = 0
+    device = machine.device
     device.utilization()
     time.sleep(0.5)
-    samples = device.utilization().gpu.samples
+    samples = device.utilization().gpu or ()
     assert len(samples) >= 2
     assert samples[-1].timestamp_us <= time.monotonic_ns() // 1000
 
 
-def test_a_clock_that_was_set_back_is_noticed(make_board: MakeBoard, libraries: Libraries) -> None:
-    board = make_board()
-    device = first(libraries.open(board))
+def test_a_clock_that_was_set_back_is_noticed(nvml: Make) -> None:
+    machine = nvml()
+    device = machine.device
     time.sleep(0.2)
     device.utilization()
-    board.header.timestamp_offset_ns -= 3600 * 10**9
-    assert device.utilization().gpu.state is RingState.NOTHING_NEWER
+    machine.board.header.timestamp_offset_ns -= 3600 * 10**9
+    assert device.utilization().gpu == ()
     time.sleep(3.2)
-    assert device.utilization().gpu.samples
+    assert device.utilization().gpu
     time.sleep(0.4)
-    assert device.utilization().gpu.samples
+    assert device.utilization().gpu
 
 
 @pytest.mark.parametrize(
@@ -248,13 +206,11 @@ def test_a_clock_that_was_set_back_is_noticed(make_board: MakeBoard, libraries: 
         (pynvml.NVML_ERROR_MEMORY, DriverError),
     ],
 )
-def test_failed_initialisation(
-    make_board: MakeBoard, libraries: Libraries, result: int, expected: type[DriverError]
-) -> None:
-    board = make_board()
-    board.header.init_result = result
+def test_failed_initialisation(nvml: Make, result: int, expected: type[DriverError]) -> None:
+    machine = nvml()
+    machine.board.header.init_result = result
     with pytest.raises(expected) as caught:
-        libraries.open(board)
+        machine.driver.count()
     assert type(caught.value) is expected
     assert str(result) in str(caught.value)
 
@@ -268,12 +224,10 @@ def test_failed_initialisation(
         (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, DriverUnusable),
     ],
 )
-def test_a_device_that_fails(
-    make_board: MakeBoard, libraries: Libraries, result: int, expected: type[DriverError]
-) -> None:
-    board = make_board()
-    device = first(libraries.open(board))
-    board.gpus[0].record.device_result = result
+def test_a_device_that_fails(nvml: Make, result: int, expected: type[DriverError]) -> None:
+    machine = nvml()
+    device = machine.device
+    machine.record.device_result = result
     with pytest.raises(expected):
         device.utilization()
 
@@ -292,35 +246,31 @@ def test_a_device_that_fails(
     [(pynvml.NVML_ERROR_NOT_SUPPORTED, False), (pynvml.NVML_ERROR_TIMEOUT, True)],
 )
 def test_one_broken_call_costs_its_own_part(  # noqa: PLR0913, PLR0917 - the cases of a table
-    make_board: MakeBoard,
-    libraries: Libraries,
+    nvml: Make,
     call: str,
     reading: str,
     part: str,
     result: int,
     troubled: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    board = make_board()
-    board.gpus[0].fail(call, result)
-    device = first(libraries.open(board))
+    machine = nvml()
+    machine.gpu.fail(call, result)
+    device = machine.device
     answer = getattr(device, reading)()
     values = {name: getattr(answer, name) for name in answer.__slots__}
     assert [name for name, value in values.items() if value is None] == [part]
     assert (device.last_error is not None) == troubled
-    board.gpus[0].fail(call, 0)
+    machine.gpu.fail(call, 0)
     if troubled:
         assert getattr(getattr(device, reading)(), part) is not None
         assert device.last_error is None
 
 
-def test_what_stays_unsupported_is_hardly_ever_asked_for(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
+def test_what_stays_unsupported_is_hardly_ever_asked_for(nvml: Make) -> None:
     now = 0
-    board = make_board()
-    board.gpus[0].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    driver = libraries.open(board)
-    device = first(driver)
+    machine = nvml()
+    machine.gpu.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    driver, device = machine.driver, machine.device
     assert isinstance(device, NvmlDevice)
     device._queries.refusals = Refusals(lambda: now)
     asked = []
@@ -334,56 +284,34 @@ def test_what_stays_unsupported_is_hardly_ever_asked_for(
 
 
 @pytest.mark.parametrize("refusal", [2, 3, 4, 13, 25, 26])
-def test_one_refusal_is_one_refusal(
-    make_board: MakeBoard, libraries: Libraries, refusal: int
-) -> None:
-    board = make_board()
-    board.gpus[0].fail("DeviceGetPcieReplayCounter", refusal)
-    device = first(libraries.open(board))
+def test_one_refusal_is_one_refusal(nvml: Make, refusal: int) -> None:
+    machine = nvml()
+    machine.gpu.fail("DeviceGetPcieReplayCounter", refusal)
+    device = machine.device
     assert device.link().replays is None
     assert device.last_error is None, "never given: this GPU may not have it"
-    board.gpus[0].fail("DeviceGetPcieReplayCounter", 0)
+    machine.gpu.fail("DeviceGetPcieReplayCounter", 0)
     assert device.link().replays == 0
-    board.gpus[0].fail("DeviceGetPcieReplayCounter", refusal)
+    machine.gpu.fail("DeviceGetPcieReplayCounter", refusal)
     assert device.link().replays is None
     assert f"({refusal})" in str(device.last_error), "it was given before"
-    board.gpus[0].fail("DeviceGetPcieReplayCounter", 0)
+    machine.gpu.fail("DeviceGetPcieReplayCounter", 0)
     assert device.link().replays == 0
 
 
-def test_all_calls_broken_is_an_error_not_an_empty_reading(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
+def test_all_calls_broken_is_an_error_not_an_empty_reading(nvml: Make) -> None:
+    machine = nvml()
     for call in CALL:
         if call.startswith(("DeviceGetCurrPcie", "DeviceGetMaxPcie")):
-            board.gpus[0].fail(call, pynvml.NVML_ERROR_TIMEOUT)
-    board.gpus[0].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
-    device = first(libraries.open(board))
+            machine.gpu.fail(call, pynvml.NVML_ERROR_TIMEOUT)
+    machine.gpu.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
+    device = machine.device
     with pytest.raises(DriverError, match="TIMEOUT"):
         device.link()
 
 
-def test_a_hung_gpu_does_not_hold_up_the_others(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100, H100])
-    driver = libraries.open(board)
-    hung, well = driver.open(0)[0], driver.open(1)[0]
-    board.gpus[0].record.hang = 1
-    thread = threading.Thread(target=hung.power)
-    thread.start()
-    time.sleep(0.1)
-    assert well.power().watts is not None
-    assert thread.is_alive()
-    board.gpus[0].record.hang = 0
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
-
-
-def test_the_blocking_pcie_call_is_never_made(make_board: MakeBoard, libraries: Libraries) -> None:
-    driver = libraries.open(make_board())
-    device = first(driver)
+def test_the_blocking_pcie_call_is_never_made(nvml: Make) -> None:
+    device = nvml().device
     for reading in ("utilization", "activity", "power", "link", "processes", "health"):
         getattr(device, reading)()
     count = pynvml.nvmlLib.fake_nvml_pcie_throughput_calls
@@ -391,105 +319,78 @@ def test_the_blocking_pcie_call_is_never_made(make_board: MakeBoard, libraries: 
     assert count() == 0
 
 
-def test_utilization_above_a_hundred_percent_is_none(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    board.gpus[0].record.stuck_utilization = 250
-    device = first(libraries.open(board))
-    time.sleep(0.2)
-    assert {sample.percent for sample in device.utilization().gpu.samples} == {None}
-
-
-def test_without_events_waiting_is_unsupported(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    board = make_board()
+def test_without_events_waiting_is_unsupported(nvml: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = nvml()
 
     def refuse() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     monkeypatch.setattr(pynvml, "nvmlEventSetCreate", refuse)
-    driver = libraries.open(board)
+    driver = machine.driver
     with pytest.raises(Unsupported):
         driver.wait_error(0.01)
     monkeypatch.undo()
     assert driver.wait_error(0.01) is None, "asked again"
 
 
-def test_events_that_a_gpu_cannot_register_are_not_fatal(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    board.gpus[0].fail("DeviceRegisterEvents", pynvml.NVML_ERROR_UNKNOWN)
-    driver = libraries.open(board)
-    assert first(driver).power().watts is not None
+def test_events_that_a_gpu_cannot_register_are_not_fatal(nvml: Make) -> None:
+    machine = nvml()
+    machine.gpu.fail("DeviceRegisterEvents", pynvml.NVML_ERROR_UNKNOWN)
+    driver = machine.driver
+    assert machine.device.power().watts is not None
     with pytest.raises(DriverError, match="RegisterEvents"):
         driver.watch_errors(0)
-    board.gpus[0].fail("DeviceRegisterEvents", 0)
+    machine.gpu.fail("DeviceRegisterEvents", 0)
     driver.watch_errors(0)
-    board.raise_xid(0, 79)
+    machine.board.raise_xid(0, 79)
     assert driver.wait_error(PATIENCE_SECONDS) == ErrorEvent(0, 79)
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST])
 def test_a_set_of_events_that_fails_is_made_anew(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch, code: int
+    nvml: Make, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    board = make_board()
-    freed: list[object] = []
-    free = pynvml.nvmlEventSetFree
-
     def refuse(*_: object) -> None:
         raise pynvml.NVMLError(code)
 
-    def note(handle: object) -> None:
-        freed.append(handle)
-        free(handle)
-
-    driver = libraries.open(board)
+    machine = nvml()
+    driver = machine.driver
     driver.open(0)
     driver.watch_errors(0)
-    monkeypatch.setattr(pynvml, "nvmlEventSetFree", note)
     with monkeypatch.context() as broken:
         broken.setattr(pynvml, "nvmlEventSetWait_v2", refuse)
         with pytest.raises(DriverError):
             driver.wait_error(0.01)
-    assert len(freed) == 1
     assert driver.wait_error(0.01) is None
     driver.watch_errors(0)
-    board.raise_xid(0, 48)
+    machine.board.raise_xid(0, 48)
     assert driver.wait_error(PATIENCE_SECONDS) == ErrorEvent(0, 48)
 
 
-def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_can_be(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    board.gpus[0].record.name = b"NVIDIA \xff\xfe H100"
-    assert first(libraries.open(board)).identity.name == "NVIDIA \ufffd\ufffd H100"
+def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_can_be(nvml: Make) -> None:
+    machine = nvml()
+    machine.record.name = b"NVIDIA \xff\xfe H100"
+    assert machine.device.identity.name == "NVIDIA \ufffd\ufffd H100"
 
 
 @pytest.mark.parametrize(
     "call", ["DeviceGetName", "DeviceGetArchitecture", "DeviceGetPciInfo", "DeviceGetMigMode"]
 )
-def test_a_gpu_is_opened_without_what_it_does_not_say(
-    make_board: MakeBoard, libraries: Libraries, call: str
-) -> None:
-    board = make_board()
-    board.gpus[0].fail(call, pynvml.NVML_ERROR_UNKNOWN)
-    device = first(libraries.open(board))
+def test_a_gpu_is_opened_without_what_it_does_not_say(nvml: Make, call: str) -> None:
+    machine = nvml()
+    machine.gpu.fail(call, pynvml.NVML_ERROR_UNKNOWN)
+    device = machine.device
     assert device.identity.uuid.startswith("GPU-")
     assert device.power().watts is not None
 
 
-def test_a_driver_without_gpus_is_asked_again(make_board: MakeBoard, libraries: Libraries) -> None:
-    board = make_board()
-    board.header.gpu_count = 0
+def test_a_driver_without_gpus_is_asked_again(nvml: Make) -> None:
+    machine = nvml()
+    machine.board.header.gpu_count = 0
     with pytest.raises(DriverMissing, match="lists no GPU"):
-        libraries.open(board)
-    board.header.gpu_count = 1
-    assert libraries.open(board).count() == 1
+        machine.driver.count()
+    machine.board.header.gpu_count = 1
+    assert machine.driver.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -502,43 +403,23 @@ def test_a_driver_without_gpus_is_asked_again(make_board: MakeBoard, libraries: 
     ],
 )
 def test_what_concerns_all_is_believed_when_the_simplest_calls_say_it_too(
-    make_board: MakeBoard, libraries: Libraries, code: int
+    nvml: Make, code: int
 ) -> None:
-    board = make_board()
-    device = first(libraries.open(board))
+    machine = nvml()
+    device = machine.device
     for call in ("DeviceGetMemoryInfo", "DeviceGetTemperature", "DeviceGetTotalEnergyConsumption"):
-        board.gpus[0].fail(call, code)
+        machine.gpu.fail(call, code)
     device.check()
-    board.gpus[0].record.device_result = code
+    machine.record.device_result = code
     with pytest.raises(GPU_WIDE_ERRORS):
         device.check()
 
 
-def test_gpm_samples_are_freed(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[str] = []
-    for name in ("nvmlGpmSampleAlloc", "nvmlGpmSampleFree"):
-        function = getattr(pynvml, name)
-
-        def count(*given: object, name: str = name, function: Any = function) -> object:  # noqa: ANN401
-            taken.append(name)
-            return function(*given)
-
-        count.__name__ = name
-        monkeypatch.setattr(pynvml, name, count)
-    device = first(libraries.open(make_board()))
-    device.activity()
-    assert taken == ["nvmlGpmSampleAlloc"] * 2
-    device.close()
-    assert taken[2:] == ["nvmlGpmSampleFree"] * 2
-
-
 def test_a_mean_over_a_spell_of_refusals_is_given_up(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    nvml: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu_bottleneck_exporter.driver.nvml.gpm.MAXIMUM_INTERVAL_NS", 10**9)
-    device = first(libraries.open(make_board()))
+    device = nvml().device
     device.activity()
     time.sleep(1.1)
     assert device.activity() is None
@@ -548,16 +429,88 @@ def test_a_mean_over_a_spell_of_refusals_is_given_up(
 
 @pytest.mark.parametrize("refusal", [3, 4, 10, 999])
 def test_a_ring_that_is_refused_for_a_while_is_replaced_by_single_readings(
-    make_board: MakeBoard, libraries: Libraries, refusal: int
+    nvml: Make, refusal: int
 ) -> None:
-    board = make_board()
-    device = first(libraries.open(board))
+    machine = nvml()
+    device = machine.device
     time.sleep(0.4)
-    assert device.utilization().gpu.state is RingState.SAMPLES
-    board.gpus[0].fail("DeviceGetSamples", refusal)
+    assert device.utilization().gpu
+    machine.gpu.fail("DeviceGetSamples", refusal)
     reading = device.utilization()
-    assert (reading.gpu.state, reading.gpu_percent) == (RingState.NOTHING_NEWER, 0)
+    assert (reading.gpu, reading.gpu_percent) == ((), 0)
     assert f"({refusal})" in str(device.last_error)
     time.sleep(0.4)
-    board.gpus[0].fail("DeviceGetSamples", 0)
-    assert len(device.utilization().gpu.samples) >= 2, "nothing is lost"
+    machine.gpu.fail("DeviceGetSamples", 0)
+    assert len(device.utilization().gpu or ()) >= 2, "nothing is lost"
+
+
+def test_an_idle_gpu_may_empty_its_ring(nvml: Make) -> None:
+    machine = nvml()
+    machine.record.ring_empty_when_idle = 1
+    device = machine.device
+    time.sleep(0.4)
+    reading = device.utilization()
+    assert reading.gpu == ()
+    assert reading.gpu_percent == 0
+
+
+def test_mig_instances_follow_their_parent(nvml: Make) -> None:
+    machine = nvml(gpus=[H100, H100], mig=[(1, 3), (1, 4)])
+    driver = machine.driver
+    assert driver.count() == 2
+    assert driver.instances(0) == ()
+    parent, small, large = driver.open(1)
+    assert driver.instances(1) == (small.identity.uuid, large.identity.uuid)
+    for instance in (small, large):
+        assert instance.identity.index == 1
+        assert instance.identity.parent_uuid == parent.identity.uuid
+        assert instance.identity.uuid.startswith("MIG-")
+    assert small.identity.mig_profile == "3g.32gb"
+    assert large.identity.mig_profile == "4g.43gb"
+
+
+def test_under_mig_only_gpm_tells_who_is_busy(nvml: Make) -> None:
+    machine = nvml(mig=[(0, 3), (0, 4)])
+    parent, small, large = machine.driver.open(0)
+    for device in (parent, small, large):
+        with pytest.raises(Unsupported):
+            device.utilization()
+    machine.board.gpus[1].launch(15.0, Work(sm_active=0.7))
+    for device in (parent, small, large):
+        device.activity()
+    time.sleep(0.6)
+    busy = [device.activity() for device in (parent, small, large)]
+    assert [round(a.graphics or 0, 1) for a in busy if a] == [0.4, 1.0, 0.0]
+    assert busy[1] is not None
+    assert busy[1].sm_active == pytest.approx(0.7, abs=0.05)
+
+
+@pytest.mark.parametrize("reading", ["power", "thermal", "clocks", "throttle", "health", "link"])
+def test_a_mig_instance_leaves_to_its_parent_what_is_its_parents(nvml: Make, reading: str) -> None:
+    parent, instance = nvml(mig=[(0, 7)]).driver.open(0)
+    getattr(parent, reading)()
+    with pytest.raises(Unsupported):
+        getattr(instance, reading)()
+
+
+def test_a_mig_instance_has_memory_and_processes_of_its_own(nvml: Make) -> None:
+    machine = nvml(mig=[(0, 3), (0, 4)])
+    _, small, large = machine.driver.open(0)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        machine.board.gpus[2].hold(process.pid, 2**30)
+        held = [len(device.processes().processes) for device in (small, large)]
+        used = [device.memory().used_bytes for device in (small, large)]
+        process.kill()
+    assert held == [0, 1]
+    assert used == [0, 2**30]
+
+
+def test_calls_into_the_driver_are_counted_and_timed(nvml: Make) -> None:
+    machine = nvml()
+    driver = machine.driver
+    device = machine.device
+    before, seconds = driver.calls, driver.seconds
+    machine.record.call_delay_us[:] = [20_000] * len(machine.record.call_delay_us)
+    device.memory()
+    assert driver.calls > before
+    assert driver.seconds - seconds >= 0.02

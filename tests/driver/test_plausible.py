@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.stall import split
-from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter
+from gpu_bottleneck_exporter.driver.plausible import plausible
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Clocks,
@@ -21,30 +21,22 @@ from gpu_bottleneck_exporter.driver.readings import (
     Process,
     Processes,
     Reading,
-    Ring,
     RingSample,
-    RingState,
     System,
     Thermal,
     Throttle,
     Utilization,
 )
-from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER
 
 SECOND = 1_000_000_000
 
 
-class Drops:
-    """A filter, and what it dropped."""
-
-    def __init__(self) -> None:
-        self.filter = PlausibilityFilter()
-        self.dropped: list[str] = []
-
-    def clean(self, reading: Reading) -> Reading:
-        return self.filter.clean(reading, lambda name, _: self.dropped.append(name))
+def clean(reading: Reading) -> tuple[Reading, list[str]]:
+    """What is left of `reading`, and the names of what was dropped."""
+    dropped: list[str] = []
+    return plausible(reading, lambda name, _: dropped.append(name)), dropped
 
 
 @pytest.mark.parametrize(
@@ -69,9 +61,7 @@ class Drops:
     ],
 )
 def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str) -> None:
-    drops = Drops()
-    assert drops.clean(reading) == left
-    assert drops.dropped == [dropped]
+    assert clean(reading) == (left, [dropped])
 
 
 @pytest.mark.parametrize(
@@ -89,35 +79,14 @@ def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str
     ],
 )
 def test_what_can_be_passes(reading: Reading) -> None:
-    drops = Drops()
-    assert drops.clean(reading) is reading
-    assert drops.dropped == []
+    left, dropped = clean(reading)
+    assert left is reading
+    assert dropped == []
 
 
 def test_means_may_overshoot_a_little() -> None:
-    drops = Drops()
-    reading = drops.clean(Activity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
-    assert reading == Activity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0})
-    assert drops.dropped == []
-
-
-@pytest.mark.parametrize(
-    ("said", "believed"),
-    [
-        ([1e6, 1e6 + 300, 1e6 + 600], [1e6, 1e6 + 300, 1e6 + 600]),
-        ([1e6, 200.0, 1e6 + 600], [1e6, None, 1e6 + 600]),
-        ([1e6, 200.0, 1e6 + 600, 200.0, 1e6 + 900], [1e6, None, 1e6 + 600, None, 1e6 + 900]),
-        # A reset: the next reading confirms it.
-        ([1e6, 5.0, 300.0, 600.0], [1e6, None, 300.0, 600.0]),
-        ([1e6, None, 5.0, None, 300.0], [1e6, None, None, None, 300.0]),
-    ],
-)
-def test_a_glitch_of_the_energy_is_no_reset(
-    said: list[float | None], believed: list[float | None]
-) -> None:
-    drops = Drops()
-    cleaned = [drops.clean(Power(energy_joules=value)) for value in said]
-    assert cleaned == [Power(energy_joules=value) for value in believed]
+    found = clean(Activity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
+    assert found == (Activity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0}), [])
 
 
 garbage = st.one_of(
@@ -130,12 +99,7 @@ stamps = st.one_of(st.integers(0, 10**9), st.integers(0, 2**63), st.just(0))
 samples = st.lists(
     st.builds(RingSample, stamps, st.one_of(st.none(), st.integers(0, 100))), max_size=8
 ).map(lambda found: tuple(sorted(found, key=lambda sample: sample.timestamp_us)))
-rings = st.one_of(
-    st.just(Ring(RingState.UNSUPPORTED)),
-    samples.map(
-        lambda found: Ring(RingState.SAMPLES, found) if found else Ring(RingState.NOTHING_NEWER)
-    ),
-)
+rings = st.one_of(st.none(), samples)
 anything = st.one_of(
     st.builds(Utilization, rings, rings, garbage, garbage),
     st.builds(
@@ -155,7 +119,7 @@ anything = st.one_of(
 def test_the_books_balance_whatever_the_driver_says(
     history: list[tuple[int, Utilization | Activity | None]],
 ) -> None:
-    ledger, drops = GpuLedger(HOPPER, System(None, None), SECOND), Drops()
+    ledger = GpuLedger(HOPPER, System(None, None), SECOND)
     began = now = 50 * SECOND
     for passed, reading in history:
         now += passed
@@ -164,7 +128,7 @@ def test_the_books_balance_whatever_the_driver_says(
             continue
         if isinstance(reading, Activity):
             reading = replace(reading, interval_ns=passed)  # noqa: PLW2901
-        cleaned = drops.clean(reading)
+        cleaned, _ = clean(reading)
         windows = ledger.add(now, 5 * SECOND, cleaned)
         ledger.add_stall(split(windows, None, None), {})
         totals = ledger.snapshot(now).totals
@@ -184,7 +148,7 @@ def test_ring_and_mean_never_count_the_same_time() -> None:
         if (second // 10) % 2:
             ledger.without_utilization()
         else:
-            ring = Ring(RingState.SAMPLES, (RingSample(second * 10**6, 50),))
+            ring = (RingSample(second * 10**6, 50),)
             ledger.add(now, 5 * SECOND, Utilization(ring, ring))
         if second % 2 == 0:
             ledger.add(now, 6 * SECOND, Activity(2 * SECOND, graphics=0.5))
@@ -199,39 +163,21 @@ def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
     stamp = 0
     for second in range(1, 6):
         stamp += 10**6
-        ring = Ring(RingState.SAMPLES, (RingSample(stamp, 50),))
+        ring = (RingSample(stamp, 50),)
         ledger.add(second * SECOND, 5 * SECOND, Utilization(ring, ring))
         ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5, dram_active=0.5))
     known = ledger.snapshot(5 * SECOND).totals
     assert known.observed_ns == 4 * SECOND
     for second in range(6, 20):  # the ring is silent, single readings fail, a metric is gone
-        silent = Ring(RingState.NOTHING_NEWER)
-        ledger.add(second * SECOND, 5 * SECOND, Utilization(silent, silent))
+        ledger.add(second * SECOND, 5 * SECOND, Utilization((), ()))
         ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5))
     gone = ledger.snapshot(20 * SECOND).totals
     assert (gone.observed_ns, gone.memory_busy_ns, gone.last_busy_ratio) == (None, None, None)
     assert gone.window_counts == ()
     assert list(gone.active_ns) == ["sm"]
-    ring = Ring(RingState.SAMPLES, (RingSample(stamp + 15 * 10**6, 50),))
+    ring = (RingSample(stamp + 15 * 10**6, 50),)
     ledger.add(20 * SECOND, 5 * SECOND, Utilization(ring, ring))
     back = ledger.snapshot(20 * SECOND).totals
     assert back.observed_ns is not None
     assert back.observed_ns > known.observed_ns
     assert back.observed_ns + back.unobserved_ns == 19 * SECOND
-
-
-def test_a_refusal_settles_and_is_tried_again() -> None:
-    now = 0
-    refusals = Refusals(lambda: now)
-    assert not refusals.refused("a")
-    assert not refusals.stands("a"), "asked again at once"
-    now = SETTLE_NS
-    assert not refusals.refused("a")
-    assert refusals.stands("a")
-    now += RECHECK_NS
-    assert not refusals.stands("a")
-    refusals.answered("a")
-    assert refusals.refused("a"), "given before: it is missing now"
-    now += 2 * SETTLE_NS
-    assert refusals.refused("a")
-    assert not refusals.stands("a"), "and asked for each time"

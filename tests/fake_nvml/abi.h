@@ -4,77 +4,91 @@
 
 enum result {
   NVML_SUCCESS = 0,
-  NVML_UNINITIALIZED = 1,
-  NVML_INVALID_ARGUMENT = 2,
-  NVML_NOT_SUPPORTED = 3,
-  NVML_NOT_FOUND = 6,
-  NVML_INSUFFICIENT_SIZE = 7,
-  NVML_DRIVER_NOT_LOADED = 9,
-  NVML_TIMEOUT = 10,
-  NVML_MEMORY = 20,
-  NVML_VERSION_MISMATCH = 25,
-  NVML_UNKNOWN = 999,
+  NVML_ERROR_UNINITIALIZED = 1,
+  NVML_ERROR_INVALID_ARGUMENT = 2,
+  NVML_ERROR_NOT_SUPPORTED = 3,
+  NVML_ERROR_NOT_FOUND = 6,
+  NVML_ERROR_INSUFFICIENT_SIZE = 7,
+  NVML_ERROR_DRIVER_NOT_LOADED = 9,
+  NVML_ERROR_TIMEOUT = 10,
+  NVML_ERROR_MEMORY = 20,
+  NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+  NVML_ERROR_UNKNOWN = 999,
 };
 
-enum value_type { TYPE_UINT = 1, TYPE_ULL = 3, TYPE_INT = 5 };
+enum value_type {
+  NVML_VALUE_TYPE_UNSIGNED_INT = 1,
+  NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3,
+  NVML_VALUE_TYPE_SIGNED_INT = 5,
+};
 
-enum architecture { ARCHITECTURE_AMPERE = 7, ARCHITECTURE_ADA = 8 };
+enum architecture { NVML_DEVICE_ARCH_AMPERE = 7, NVML_DEVICE_ARCH_ADA = 8 };
 
-enum clock_type { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_TYPES };
+enum clock_type {
+  NVML_CLOCK_GRAPHICS,
+  NVML_CLOCK_SM,
+  NVML_CLOCK_MEM,
+  NVML_CLOCK_VIDEO,
+  NVML_CLOCK_COUNT,
+};
 
-enum sensor { SENSOR_GPU = 0 };
+enum sensor { NVML_TEMPERATURE_GPU = 0 };
 
 enum threshold {
-  THRESHOLD_SHUTDOWN,
-  THRESHOLD_SLOWDOWN,
-  THRESHOLD_MEMORY_MAX,
-  THRESHOLD_GPU_MAX,
+  NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+  NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+  NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+  NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
 };
 
-enum ecc_type { ECC_CORRECTED, ECC_UNCORRECTED, ECC_TYPES };
+enum ecc_type {
+  NVML_MEMORY_ERROR_TYPE_CORRECTED,
+  NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+  NVML_MEMORY_ERROR_TYPE_COUNT,
+};
 
-enum ecc_counter { ECC_VOLATILE, ECC_AGGREGATE, ECC_COUNTERS };
+enum ecc_counter { NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC, NVML_ECC_COUNTER_TYPE_COUNT };
 
-enum pcie_counter { PCIE_TRANSMIT, PCIE_RECEIVE };
+enum pcie_counter { NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES };
 
 enum sample_type {
-  SAMPLE_POWER = 0,
-  SAMPLE_GPU = 1,
-  SAMPLE_MEMORY = 2,
-  SAMPLE_DECODER = 4,
-  SAMPLE_SM_CLOCK = 5,
-  SAMPLE_MEMORY_CLOCK = 6,
+  NVML_TOTAL_POWER_SAMPLES = 0,
+  NVML_GPU_UTILIZATION_SAMPLES = 1,
+  NVML_MEMORY_UTILIZATION_SAMPLES = 2,
+  NVML_DEC_UTILIZATION_SAMPLES = 4,
+  NVML_PROCESSOR_CLK_SAMPLES = 5,
+  NVML_MEMORY_CLK_SAMPLES = 6,
 };
 
 enum policy {
-  POLICY_POWER = 0,
-  POLICY_THERMAL = 1,
-  POLICY_SYNC_BOOST = 2,
-  POLICY_BOARD_LIMIT = 3,
-  POLICY_LOW_UTILIZATION = 4,
-  POLICY_RELIABILITY = 5,
-  POLICY_APP_CLOCKS = 10,
-  POLICY_BASE_CLOCKS = 11,
+  NVML_PERF_POLICY_POWER = 0,
+  NVML_PERF_POLICY_THERMAL = 1,
+  NVML_PERF_POLICY_SYNC_BOOST = 2,
+  NVML_PERF_POLICY_BOARD_LIMIT = 3,
+  NVML_PERF_POLICY_LOW_UTILIZATION = 4,
+  NVML_PERF_POLICY_RELIABILITY = 5,
+  NVML_PERF_POLICY_TOTAL_APP_CLOCKS = 10,
+  NVML_PERF_POLICY_TOTAL_BASE_CLOCKS = 11,
 };
 
 /* Fields whose ids never moved. */
 enum field_id {
-  FIELD_POLICY_POWER = 74,
-  FIELD_POLICY_RELIABILITY = 79,
-  FIELD_POLICY_APP_CLOCKS = 80,
-  FIELD_POLICY_BASE_CLOCKS = 81,
-  FIELD_MEMORY_TEMPERATURE = 82,
-  FIELD_ENERGY = 83,
-  FIELD_PCIE_REPLAYS = 94,
-  FIELD_REMAPPED_CORRECTED = 142,
-  FIELD_REMAP_FAILED = 145,
-  FIELD_C2C_LINKS = 170,
-  FIELD_POWER_AVERAGE = 185,
-  FIELD_POWER_INSTANT = 186,
-  FIELD_POWER_LIMIT_MIN = 187,
-  FIELD_POWER_LIMIT_CURRENT = 190,
-  FIELD_LIMIT_SHUTDOWN = 193,
-  FIELD_LIMIT_GPU_MAX = 196,
+  NVML_FI_DEV_PERF_POLICY_POWER = 74,
+  NVML_FI_DEV_PERF_POLICY_RELIABILITY = 79,
+  NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS = 80,
+  NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS = 81,
+  NVML_FI_DEV_MEMORY_TEMP = 82,
+  NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION = 83,
+  NVML_FI_DEV_PCIE_REPLAY_COUNTER = 94,
+  NVML_FI_DEV_REMAPPED_COR = 142,
+  NVML_FI_DEV_REMAPPED_FAILURE = 145,
+  NVML_FI_DEV_C2C_LINK_COUNT = 170,
+  NVML_FI_DEV_POWER_AVERAGE = 185,
+  NVML_FI_DEV_POWER_INSTANT = 186,
+  NVML_FI_DEV_POWER_MIN_LIMIT = 187,
+  NVML_FI_DEV_POWER_CURRENT_LIMIT = 190,
+  NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT = 193,
+  NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT = 196,
 };
 
 /* Software thermal, hardware thermal, power brake: from 575 on, and from 580.82 on. */
@@ -82,35 +96,31 @@ enum event_time_575 { FIELD_575_SW_THERMAL = 251, FIELD_575_POWER_BRAKE = 253 };
 enum event_time_580 { FIELD_580_SW_THERMAL = 269, FIELD_580_POWER_BRAKE = 271 };
 
 enum gpm_metric {
-  GPM_GRAPHICS = 1,
-  GPM_SM_ACTIVE = 2,
-  GPM_SM_OCCUPANCY = 3,
-  GPM_INT = 4,
-  GPM_TENSOR = 5,
-  GPM_DRAM = 10,
-  GPM_FP64 = 11,
-  GPM_FP32 = 12,
-  GPM_FP16 = 13,
-  GPM_PCIE_TRANSMIT = 20,
-  GPM_PCIE_RECEIVE = 21,
-  GPM_NVLINK_RECEIVE = 60,
-  GPM_NVLINK_TRANSMIT = 61,
-  GPM_C2C_TRANSMIT = 100,
-  GPM_C2C_RECEIVE = 101,
-  GPM_C2C_DATA_TRANSMIT = 102,
-  GPM_C2C_DATA_RECEIVE = 103,
-  GPM_CYCLES_ELAPSED = 248,
-  GPM_CYCLES_ACTIVE = 249,
-  GPM_PCIE_TRANSMITTED = 255,
-  GPM_PCIE_RECEIVED = 256,
+  NVML_GPM_METRIC_GRAPHICS_UTIL = 1,
+  NVML_GPM_METRIC_SM_UTIL = 2,
+  NVML_GPM_METRIC_SM_OCCUPANCY = 3,
+  NVML_GPM_METRIC_INTEGER_UTIL = 4,
+  NVML_GPM_METRIC_ANY_TENSOR_UTIL = 5,
+  NVML_GPM_METRIC_DRAM_BW_UTIL = 10,
+  NVML_GPM_METRIC_FP64_UTIL = 11,
+  NVML_GPM_METRIC_FP32_UTIL = 12,
+  NVML_GPM_METRIC_FP16_UTIL = 13,
+  NVML_GPM_METRIC_PCIE_TX_PER_SEC = 20,
+  NVML_GPM_METRIC_PCIE_RX_PER_SEC = 21,
+  NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC = 60,
+  NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC = 61,
+  NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC = 100,
+  NVML_GPM_METRIC_C2C_TOTAL_RX_PER_SEC = 101,
+  NVML_GPM_METRIC_C2C_DATA_TX_PER_SEC = 102,
+  NVML_GPM_METRIC_C2C_DATA_RX_PER_SEC = 103,
 };
 
-enum { GPM_METRICS_VERSION = 1, GPM_SUPPORT_VERSION = 1 };
+enum { NVML_GPM_METRICS_GET_VERSION = 1, NVML_GPM_SUPPORT_VERSION = 1 };
 
-#define TEMPERATURE_V1 0x100000Cu
-#define MARGIN_TEMPERATURE_V1 0x1000008u
-#define MEMORY_V2 0x02000028u
-#define EVENT_XID 8u
+#define nvmlTemperature_v1 0x100000Cu
+#define nvmlMarginTemperature_v1 0x1000008u
+#define nvmlMemory_v2 0x02000028u
+#define nvmlEventTypeXidCriticalError 8u
 /* Event reasons: those of every driver, and the two of branch 615. */
 #define REASONS_OF_ALL 0x1FFull
 #define REASONS_SINCE_615 0x600ull
@@ -123,19 +133,19 @@ union value {
 };
 
 struct pci_info {
-  char bus_id_legacy[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char bus_id[32];
+  char busIdLegacy[16];
+  unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+  char busId[32];
 };
 
 struct temperature_v1 {
-  unsigned version, sensor;
+  unsigned version, sensorType;
   int temperature;
 };
 
 struct margin_temperature_v1 {
   unsigned version;
-  int margin;
+  int marginTemperature;
 };
 
 struct memory_v1 {
@@ -148,7 +158,7 @@ struct memory_v2 {
 };
 
 struct violation {
-  unsigned long long reference_us, violation_ns;
+  unsigned long long referenceTime, violationTime;
 };
 
 struct utilization {
@@ -156,52 +166,54 @@ struct utilization {
 };
 
 struct ring_sample {
-  unsigned long long timestamp_us;
-  union value value;
+  unsigned long long timeStamp;
+  union value sampleValue;
 };
 
 struct field {
-  unsigned id, scope;
-  long long timestamp_us, latency_us;
-  unsigned value_type;
-  int result;
+  unsigned fieldId, scopeId;
+  long long timestamp, latencyUsec;
+  unsigned valueType;
+  int nvmlReturn;
   union value value;
 };
 
 /* Same layout in NVML's versions 2 and 3. */
 struct process_info {
   unsigned pid;
-  unsigned long long used_bytes;
-  unsigned gpu_instance, compute_instance;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId, computeInstanceId;
 };
 
 struct event_data {
   struct device *device;
-  unsigned long long type, data;
-  unsigned gpu_instance, compute_instance;
+  unsigned long long eventType, eventData;
+  unsigned gpuInstanceId, computeInstanceId;
 };
 
 struct attributes {
-  unsigned multiprocessors, copy_engines, decoders, encoders, jpeg_engines, optical_flow_engines;
-  unsigned gpu_slices, compute_slices;
-  unsigned long long memory_mb;
+  unsigned multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount;
+  unsigned sharedJpegCount, sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
+  unsigned long long memorySizeMB;
 };
 
 struct metric {
-  unsigned id;
-  int result;
+  unsigned metricId;
+  int nvmlReturn;
   double value;
-  const char *short_name, *long_name, *unit;
+  struct {
+    const char *shortName, *longName, *unit;
+  } metricInfo;
 };
 
 struct metrics_request {
-  unsigned version, count;
-  struct gpm_sample *first, *second;
+  unsigned version, numMetrics;
+  struct gpm_sample *sample1, *sample2;
   struct metric metrics[];
 };
 
 struct support {
-  unsigned version, supported;
+  unsigned version, isSupportedDevice;
 };
 
 #endif

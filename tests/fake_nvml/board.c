@@ -26,8 +26,7 @@ const struct board_header *current_board(void)
 
 static bool is_board(const struct board_header *header, size_t size)
 {
-  return header->magic == BOARD_MAGIC && header->layout_version == BOARD_LAYOUT_VERSION &&
-         header->gpu_count <= MAX_ENTITIES &&
+  return header->magic == BOARD_MAGIC && header->gpu_count <= MAX_ENTITIES &&
          size >= sizeof(struct board_header) + header->gpu_count * sizeof(struct board_gpu);
 }
 
@@ -35,13 +34,13 @@ static int map_board(int file, struct board_header **header)
 {
   struct stat status;
   if (fstat(file, &status) != 0 || (size_t)status.st_size < sizeof(struct board_header))
-    return NVML_UNKNOWN;
+    return NVML_ERROR_UNKNOWN;
   size_t size = (size_t)status.st_size;
   void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED)
-    return NVML_UNKNOWN;
+    return NVML_ERROR_UNKNOWN;
   *header = memory;
-  int result = is_board(*header, size) ? (*header)->init_result : NVML_UNKNOWN;
+  int result = is_board(*header, size) ? (*header)->init_result : NVML_ERROR_UNKNOWN;
   if (result != NVML_SUCCESS)
     munmap(memory, size);
   return result;
@@ -52,7 +51,7 @@ static int load_board(void)
   const char *path = getenv("FAKE_NVML_BOARD");
   int file = path == NULL ? -1 : open(path, O_RDWR | O_CLOEXEC);
   if (file < 0)
-    return NVML_DRIVER_NOT_LOADED;
+    return NVML_ERROR_DRIVER_NOT_LOADED;
   struct board_header *header = NULL;
   int result = map_board(file, &header);
   close(file);
@@ -115,7 +114,7 @@ static bool hangs(const struct board_gpu *gpu)
 int checked(bool valid, int otherwise)
 {
   if (current_board() == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   return valid ? NVML_SUCCESS : otherwise;
 }
 
@@ -126,9 +125,9 @@ int guard(const struct device *device, int call, struct target *target)
 {
   const struct board_header *header = current_board();
   if (header == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   if (!is_handle(device, header))
-    return NVML_INVALID_ARGUMENT;
+    return NVML_ERROR_INVALID_ARGUMENT;
   const struct board_gpu *gpu = board_entity(header, device->index);
   const struct board_gpu *parent = board_entity(header, gpu->parent);
   *target = (struct target){header, gpu, device->index};
@@ -167,7 +166,7 @@ int copy_text(const char *text, char *out, unsigned size)
 {
   size_t length = strlen(text) + 1;
   if (length > size)
-    return NVML_INSUFFICIENT_SIZE;
+    return NVML_ERROR_INSUFFICIENT_SIZE;
   memcpy(out, text, length);
   return NVML_SUCCESS;
 }

@@ -10,7 +10,6 @@ from gpu_bottleneck_exporter.demo.board.layout import (
     KIND_GPU,
     KIND_MIG,
     LANES,
-    LAYOUT_VERSION,
     MAGIC,
     MAX_EVENTS,
     MAX_PROCESSES,
@@ -38,7 +37,6 @@ def c_header() -> str:
     """The layout as a C header: the structures above, their sizes asserted."""
     constants = {
         "BOARD_MAGIC": f"{MAGIC:#x}ULL",
-        "BOARD_LAYOUT_VERSION": LAYOUT_VERSION,
         "SLOT_NS": f"{SLOT_NS}LL",
         "SLOTS": SLOTS,
         "LANES": len(LANES),

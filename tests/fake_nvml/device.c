@@ -7,7 +7,7 @@
 
 #define PCI_DEVICE_ID 0x233010DEu
 #define PCIE_WINDOW_SLOTS 2u
-#define THRESHOLDS (THRESHOLD_GPU_MAX + 1)
+#define THRESHOLDS (NVML_TEMPERATURE_THRESHOLD_GPU_MAX + 1)
 
 /* A getter of one 32-bit member of the record. */
 static int gauge(const struct device *device, int call, size_t member, unsigned *value)
@@ -54,7 +54,9 @@ API int nvmlDeviceGetMinorNumber(struct device *device, unsigned *minor)
   int result = guard(device, NO_CALL, &target);
   if (result != NVML_SUCCESS)
     return result;
-  return target.gpu->kind == KIND_GPU ? nvmlDeviceGetIndex(device, minor) : NVML_NOT_SUPPORTED;
+  if (target.gpu->kind != KIND_GPU)
+    return NVML_ERROR_NOT_SUPPORTED;
+  return nvmlDeviceGetIndex(device, minor);
 }
 
 API int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
@@ -64,13 +66,13 @@ API int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
   if (result != NVML_SUCCESS)
     return result;
   const char *bus_id = target.gpu->pci_bus_id;
-  *info = (struct pci_info){.device_id = PCI_DEVICE_ID};
+  *info = (struct pci_info){.pciDeviceId = PCI_DEVICE_ID};
   int parts = sscanf(bus_id, "%8x:%x:%x", &info->domain, &info->bus, &info->device);
   if (parts != 3 || strlen(bus_id) < 5)
-    return NVML_UNKNOWN;
-  snprintf(info->bus_id, sizeof info->bus_id, "%.31s", bus_id);
+    return NVML_ERROR_UNKNOWN;
+  snprintf(info->busId, sizeof info->busId, "%.31s", bus_id);
   /* The old form has a domain of four digits instead of eight. */
-  snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%.15s", bus_id + 4);
+  snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "%.15s", bus_id + 4);
   return NVML_SUCCESS;
 }
 
@@ -114,7 +116,7 @@ API int nvmlDeviceGetTotalEnergyConsumption(struct device *device, unsigned long
 
 API int nvmlDeviceGetTemperature(struct device *device, unsigned sensor, unsigned *temperature)
 {
-  int result = checked(sensor == SENSOR_GPU, NVML_INVALID_ARGUMENT);
+  int result = checked(sensor == NVML_TEMPERATURE_GPU, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
   return gauge(device, CALL_DeviceGetTemperature, offsetof(struct board_gpu, temperature),
@@ -124,13 +126,13 @@ API int nvmlDeviceGetTemperature(struct device *device, unsigned sensor, unsigne
 #if DRIVER_BRANCH >= 570
 API int nvmlDeviceGetTemperatureV(struct device *device, struct temperature_v1 *temperature)
 {
-  int result = checked(temperature != NULL, NVML_INVALID_ARGUMENT);
+  int result = checked(temperature != NULL, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
-  if (temperature->version != TEMPERATURE_V1)
-    return NVML_VERSION_MISMATCH;
-  if (temperature->sensor != SENSOR_GPU)
-    return NVML_INVALID_ARGUMENT;
+  if (temperature->version != nvmlTemperature_v1)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (temperature->sensorType != NVML_TEMPERATURE_GPU)
+    return NVML_ERROR_INVALID_ARGUMENT;
   struct target target;
   result = guard(device, CALL_DeviceGetTemperature, &target);
   if (result == NVML_SUCCESS)
@@ -140,18 +142,18 @@ API int nvmlDeviceGetTemperatureV(struct device *device, struct temperature_v1 *
 
 API int nvmlDeviceGetMarginTemperature(struct device *device, struct margin_temperature_v1 *margin)
 {
-  int result = checked(margin != NULL, NVML_INVALID_ARGUMENT);
+  int result = checked(margin != NULL, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
-  if (margin->version != MARGIN_TEMPERATURE_V1)
-    return NVML_VERSION_MISMATCH;
+  if (margin->version != nvmlMarginTemperature_v1)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   struct target target;
   result = guard(device, CALL_DeviceGetMarginTemperature, &target);
   if (result != NVML_SUCCESS)
     return result;
-  if (target.gpu->architecture < ARCHITECTURE_ADA)
-    return NVML_NOT_SUPPORTED;
-  margin->margin = target.gpu->max_operating_temperature - target.gpu->temperature;
+  if (target.gpu->architecture < NVML_DEVICE_ARCH_ADA)
+    return NVML_ERROR_NOT_SUPPORTED;
+  margin->marginTemperature = target.gpu->max_operating_temperature - target.gpu->temperature;
   return NVML_SUCCESS;
 }
 #endif
@@ -166,20 +168,20 @@ API int nvmlDeviceGetTemperatureThreshold(struct device *device, unsigned thresh
     return result;
   const struct board_gpu *gpu = target.gpu;
   const int values[THRESHOLDS] = {
-      [THRESHOLD_SHUTDOWN] = gpu->shutdown_temperature,
-      [THRESHOLD_SLOWDOWN] = gpu->slowdown_temperature,
-      [THRESHOLD_MEMORY_MAX] = gpu->max_operating_temperature,
-      [THRESHOLD_GPU_MAX] = gpu->max_operating_temperature,
+      [NVML_TEMPERATURE_THRESHOLD_SHUTDOWN] = gpu->shutdown_temperature,
+      [NVML_TEMPERATURE_THRESHOLD_SLOWDOWN] = gpu->slowdown_temperature,
+      [NVML_TEMPERATURE_THRESHOLD_MEM_MAX] = gpu->max_operating_temperature,
+      [NVML_TEMPERATURE_THRESHOLD_GPU_MAX] = gpu->max_operating_temperature,
   };
-  if (gpu->architecture >= ARCHITECTURE_ADA || threshold >= THRESHOLDS)
-    return NVML_NOT_SUPPORTED;
+  if (gpu->architecture >= NVML_DEVICE_ARCH_ADA || threshold >= THRESHOLDS)
+    return NVML_ERROR_NOT_SUPPORTED;
   *value = (unsigned)values[threshold];
   return NVML_SUCCESS;
 }
 
 API int nvmlDeviceGetClockInfo(struct device *device, unsigned type, unsigned *mhz)
 {
-  int result = checked(type < CLOCK_TYPES, NVML_INVALID_ARGUMENT);
+  int result = checked(type < NVML_CLOCK_COUNT, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
   size_t member = offsetof(struct board_gpu, clock_mhz) + type * sizeof(uint32_t);
@@ -188,7 +190,7 @@ API int nvmlDeviceGetClockInfo(struct device *device, unsigned type, unsigned *m
 
 API int nvmlDeviceGetMaxClockInfo(struct device *device, unsigned type, unsigned *mhz)
 {
-  int result = checked(type < CLOCK_TYPES, NVML_INVALID_ARGUMENT);
+  int result = checked(type < NVML_CLOCK_COUNT, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
   size_t member = offsetof(struct board_gpu, clock_max_mhz) + type * sizeof(uint32_t);
@@ -253,7 +255,8 @@ static uint64_t minus(uint64_t total, uint64_t taken)
 static int guard_memory(const struct device *device, struct target *target)
 {
   int result = guard(device, CALL_DeviceGetMemoryInfo, target);
-  return result == NVML_SUCCESS && target->gpu->memory_total == 0 ? NVML_NOT_SUPPORTED : result;
+  bool refuses = result == NVML_SUCCESS && target->gpu->memory_total == 0;
+  return refuses ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
 API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory_v1 *memory)
@@ -271,11 +274,11 @@ API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory_v1 *memory)
 #if DRIVER_BRANCH >= 510
 API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memory)
 {
-  int result = checked(memory != NULL, NVML_INVALID_ARGUMENT);
+  int result = checked(memory != NULL, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
-  if (memory->version != MEMORY_V2)
-    return NVML_VERSION_MISMATCH;
+  if (memory->version != nvmlMemory_v2)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   struct target target;
   result = guard_memory(device, &target);
   if (result != NVML_SUCCESS)
@@ -291,13 +294,15 @@ API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memo
 API int nvmlDeviceGetTotalEccErrors(struct device *device, unsigned type, unsigned counter,
                                     unsigned long long *count)
 {
-  int result = checked(type < ECC_TYPES && counter < ECC_COUNTERS, NVML_INVALID_ARGUMENT);
+  bool valid = type < NVML_MEMORY_ERROR_TYPE_COUNT && counter < NVML_ECC_COUNTER_TYPE_COUNT;
+  int result = checked(valid, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
   struct target target;
   result = guard(device, CALL_DeviceGetTotalEccErrors, &target);
+  bool corrected = type == NVML_MEMORY_ERROR_TYPE_CORRECTED;
   if (result == NVML_SUCCESS)
-    *count = type == ECC_CORRECTED ? target.gpu->ecc_corrected : target.gpu->ecc_uncorrected;
+    *count = corrected ? target.gpu->ecc_corrected : target.gpu->ecc_uncorrected;
   return result;
 }
 
@@ -364,7 +369,8 @@ API int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, uns
   if (result != NVML_SUCCESS)
     return result;
   sleep_us(PCIE_WINDOW_SLOTS * SLOT_NS / 1000);
-  enum lane lane = counter == PCIE_TRANSMIT ? LANE_pcie_transmit_bytes : LANE_pcie_receive_bytes;
+  bool transmit = counter == NVML_PCIE_UTIL_TX_BYTES;
+  enum lane lane = transmit ? LANE_pcie_transmit_bytes : LANE_pcie_receive_bytes;
   uint64_t bytes = sum_of_last(&target, lane, PCIE_WINDOW_SLOTS);
   *kilobytes = (unsigned)(bytes * SLOTS_PER_SECOND / PCIE_WINDOW_SLOTS / 1024);
   return NVML_SUCCESS;

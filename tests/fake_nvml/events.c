@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define EVENT_XID 8u
+#define nvmlEventTypeXidCriticalError 8u
 #define POLL_US 500000u
 
 struct event_set {
@@ -22,7 +22,7 @@ API int nvmlDeviceGetSupportedEventTypes(struct device *device, unsigned long lo
   struct target target;
   int result = guard(device, NO_CALL, &target);
   if (result == NVML_SUCCESS)
-    *types = EVENT_XID;
+    *types = nvmlEventTypeXidCriticalError;
   return result;
 }
 
@@ -38,10 +38,10 @@ API int nvmlEventSetCreate(struct event_set **set)
 {
   const struct board_header *header = current_board();
   if (header == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   *set = calloc(1, sizeof **set);
   if (*set == NULL)
-    return NVML_MEMORY;
+    return NVML_ERROR_MEMORY;
   (*set)->seen = events_so_far(header);
   atomic_fetch_add(&open_sets, 1);
   return NVML_SUCCESS;
@@ -50,7 +50,7 @@ API int nvmlEventSetCreate(struct event_set **set)
 API int nvmlEventSetFree(struct event_set *set)
 {
   if (current_board() == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   free(set);
   atomic_fetch_sub(&open_sets, 1);
   return NVML_SUCCESS;
@@ -63,8 +63,8 @@ API int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types
   int result = guard(device, CALL_DeviceRegisterEvents, &target);
   if (result != NVML_SUCCESS)
     return result;
-  if ((types & ~(unsigned long long)EVENT_XID) != 0)
-    return NVML_NOT_SUPPORTED;
+  if ((types & ~(unsigned long long)nvmlEventTypeXidCriticalError) != 0)
+    return NVML_ERROR_NOT_SUPPORTED;
   set->registered[target.index] = types != 0;
   return NVML_SUCCESS;
 }
@@ -82,8 +82,8 @@ static bool next_event(const struct board_header *header, struct event_set *set,
     const struct board_event *event = &header->events[set->seen++ % MAX_EVENTS];
     if (event->gpu >= header->gpu_count || !set->registered[event->gpu])
       continue;
-    *data = (struct event_data){device_at(event->gpu), EVENT_XID, event->xid, NOT_IN_MIG,
-                                NOT_IN_MIG};
+    *data = (struct event_data){device_at(event->gpu), nvmlEventTypeXidCriticalError, event->xid,
+                                NOT_IN_MIG, NOT_IN_MIG};
     return true;
   }
   return false;
@@ -96,11 +96,11 @@ API int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsi
     /* Asked anew each time: the library may be shut down meanwhile. */
     const struct board_header *header = current_board();
     if (header == NULL)
-      return NVML_UNINITIALIZED;
+      return NVML_ERROR_UNINITIALIZED;
     if (next_event(header, set, data))
       return NVML_SUCCESS;
     if (now_ns() >= deadline)
-      return NVML_TIMEOUT;
+      return NVML_ERROR_TIMEOUT;
     sleep_us(POLL_US);
   }
 }

@@ -9,30 +9,31 @@ enum { EVENT_TIMES = 3, FLICKERING = 1 };
 
 static int put_uint(struct field *field, unsigned value)
 {
-  field->value_type = TYPE_UINT;
+  field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
   field->value.uint = value;
   return NVML_SUCCESS;
 }
 
 static int put_ull(struct field *field, uint64_t value)
 {
-  field->value_type = TYPE_ULL;
+  field->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
   field->value.ull = value;
   return NVML_SUCCESS;
 }
 
 static int put_int(struct field *field, int value)
 {
-  field->value_type = TYPE_INT;
+  field->valueType = NVML_VALUE_TYPE_SIGNED_INT;
   field->value.sint = value;
   return NVML_SUCCESS;
 }
 
 static int policy_field(const struct target *target, struct field *field)
 {
-  unsigned policy = field->id - FIELD_POLICY_POWER;
-  if (field->id >= FIELD_POLICY_APP_CLOCKS)
-    policy = POLICY_APP_CLOCKS + field->id - FIELD_POLICY_APP_CLOCKS;
+  unsigned policy = field->fieldId - NVML_FI_DEV_PERF_POLICY_POWER;
+  if (field->fieldId >= NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS)
+    policy = NVML_PERF_POLICY_TOTAL_APP_CLOCKS + field->fieldId -
+             NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS;
   uint64_t nanoseconds = 0;
   int result = policy_ns(target, policy, &nanoseconds);
   return result == NVML_SUCCESS ? put_ull(field, nanoseconds) : result;
@@ -61,7 +62,7 @@ static int remapped_field(const struct target *target, struct field *field)
 {
   const unsigned values[] = {target->gpu->remapped_corrected, target->gpu->remapped_uncorrected,
                              target->gpu->remap_pending, target->gpu->remap_failed};
-  return put_uint(field, values[field->id - FIELD_REMAPPED_CORRECTED]);
+  return put_uint(field, values[field->fieldId - NVML_FI_DEV_REMAPPED_COR]);
 }
 
 static int c2c_links_field(const struct target *target, struct field *field)
@@ -72,9 +73,9 @@ static int c2c_links_field(const struct target *target, struct field *field)
 /* Scope 0 is the GPU; there is no module or memory sensor here. */
 static int power_field(const struct target *target, struct field *field)
 {
-  bool instant = field->id == FIELD_POWER_INSTANT;
-  if (field->scope != 0 || (!instant && !averages_power(target)))
-    return NVML_NOT_SUPPORTED;
+  bool instant = field->fieldId == NVML_FI_DEV_POWER_INSTANT;
+  if (field->scopeId != 0 || (!instant && !averages_power(target)))
+    return NVML_ERROR_NOT_SUPPORTED;
   return put_uint(field, power_mw(target, instant ? INSTANT_SLOTS : SLOTS_PER_SECOND));
 }
 
@@ -82,18 +83,18 @@ static int power_field(const struct target *target, struct field *field)
 static int power_limit_field(const struct target *target, struct field *field)
 {
   unsigned limit = target->gpu->power_limit_mw;
-  return put_uint(field, field->id == FIELD_POWER_LIMIT_MIN ? limit / 4 : limit);
+  return put_uint(field, field->fieldId == NVML_FI_DEV_POWER_MIN_LIMIT ? limit / 4 : limit);
 }
 
 /* Thresholds as distances from the hottest allowed operation. */
 static int temperature_limit_field(const struct target *target, struct field *field)
 {
   const struct board_gpu *gpu = target->gpu;
-  if (gpu->architecture < ARCHITECTURE_ADA)
-    return NVML_NOT_SUPPORTED;
+  if (gpu->architecture < NVML_DEVICE_ARCH_ADA)
+    return NVML_ERROR_NOT_SUPPORTED;
   const int offsets[] = {gpu->max_operating_temperature - gpu->shutdown_temperature,
                          gpu->max_operating_temperature - gpu->slowdown_temperature, 0, 0};
-  return put_int(field, offsets[field->id - FIELD_LIMIT_SHUTDOWN]);
+  return put_int(field, offsets[field->fieldId - NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT]);
 }
 
 static int event_time(const struct target *target, struct field *field, unsigned position)
@@ -135,9 +136,9 @@ static bool times_moved(const struct board_header *header)
 static int event_times_575_field(const struct target *target, struct field *field)
 {
   unsigned branch = target->header->driver_branch;
-  unsigned position = field->id - FIELD_575_SW_THERMAL;
+  unsigned position = field->fieldId - FIELD_575_SW_THERMAL;
   if (branch < 570)
-    return NVML_NOT_SUPPORTED;
+    return NVML_ERROR_NOT_SUPPORTED;
   if (branch >= 575 && !times_moved(target->header))
     return event_time(target, field, position);
   return smoothing_state(field, position);
@@ -146,9 +147,9 @@ static int event_times_575_field(const struct target *target, struct field *fiel
 /* 269-271: throttled time since 580.82. */
 static int event_times_580_field(const struct target *target, struct field *field)
 {
-  unsigned position = field->id - FIELD_580_SW_THERMAL;
+  unsigned position = field->fieldId - FIELD_580_SW_THERMAL;
   if (target->header->driver_branch < 575)
-    return NVML_NOT_SUPPORTED;
+    return NVML_ERROR_NOT_SUPPORTED;
   if (times_moved(target->header))
     return event_time(target, field, position);
   return smoothing_override(field, position);
@@ -158,15 +159,16 @@ static const struct {
   unsigned first, last;
   int (*read)(const struct target *target, struct field *field);
 } readers[] = {
-    {FIELD_POLICY_POWER, FIELD_POLICY_BASE_CLOCKS, policy_field},
-    {FIELD_MEMORY_TEMPERATURE, FIELD_MEMORY_TEMPERATURE, memory_temperature_field},
-    {FIELD_ENERGY, FIELD_ENERGY, energy_field},
-    {FIELD_PCIE_REPLAYS, FIELD_PCIE_REPLAYS, pcie_replays_field},
-    {FIELD_REMAPPED_CORRECTED, FIELD_REMAP_FAILED, remapped_field},
-    {FIELD_C2C_LINKS, FIELD_C2C_LINKS, c2c_links_field},
-    {FIELD_POWER_AVERAGE, FIELD_POWER_INSTANT, power_field},
-    {FIELD_POWER_LIMIT_MIN, FIELD_POWER_LIMIT_CURRENT, power_limit_field},
-    {FIELD_LIMIT_SHUTDOWN, FIELD_LIMIT_GPU_MAX, temperature_limit_field},
+    {NVML_FI_DEV_PERF_POLICY_POWER, NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS, policy_field},
+    {NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_MEMORY_TEMP, memory_temperature_field},
+    {NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, energy_field},
+    {NVML_FI_DEV_PCIE_REPLAY_COUNTER, NVML_FI_DEV_PCIE_REPLAY_COUNTER, pcie_replays_field},
+    {NVML_FI_DEV_REMAPPED_COR, NVML_FI_DEV_REMAPPED_FAILURE, remapped_field},
+    {NVML_FI_DEV_C2C_LINK_COUNT, NVML_FI_DEV_C2C_LINK_COUNT, c2c_links_field},
+    {NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT, power_field},
+    {NVML_FI_DEV_POWER_MIN_LIMIT, NVML_FI_DEV_POWER_CURRENT_LIMIT, power_limit_field},
+    {NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT,
+     temperature_limit_field},
     {FIELD_575_SW_THERMAL, FIELD_575_POWER_BRAKE, event_times_575_field},
     {FIELD_580_SW_THERMAL, FIELD_580_POWER_BRAKE, event_times_580_field},
 };
@@ -174,14 +176,14 @@ static const struct {
 static int read_field(const struct target *target, struct field *field)
 {
   for (unsigned i = 0; i < sizeof readers / sizeof readers[0]; i++)
-    if (field->id >= readers[i].first && field->id <= readers[i].last)
+    if (field->fieldId >= readers[i].first && field->fieldId <= readers[i].last)
       return readers[i].read(target, field);
-  return NVML_NOT_SUPPORTED;
+  return NVML_ERROR_NOT_SUPPORTED;
 }
 
 API int nvmlDeviceGetFieldValues(struct device *device, int count, struct field *fields)
 {
-  int result = checked(count > 0 && fields != NULL, NVML_INVALID_ARGUMENT);
+  int result = checked(count > 0 && fields != NULL, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
   struct target target;
@@ -189,10 +191,10 @@ API int nvmlDeviceGetFieldValues(struct device *device, int count, struct field 
   if (result != NVML_SUCCESS)
     return result;
   for (int i = 0; i < count; i++) {
-    fields[i].timestamp_us = (long long)timestamp_us(target.header, now_ns());
-    fields[i].latency_us = 0;
+    fields[i].timestamp = (long long)timestamp_us(target.header, now_ns());
+    fields[i].latencyUsec = 0;
     fields[i].value.ull = 0;
-    fields[i].result = read_field(&target, &fields[i]);
+    fields[i].nvmlReturn = read_field(&target, &fields[i]);
   }
   return NVML_SUCCESS;
 }

@@ -8,47 +8,42 @@
 #include <stdlib.h>
 
 #define MINIMUM_SPACING_NS 100000000u
-#define CYCLES_PER_NS 1.98
 #define BYTES_PER_MIB 1048576.0
 
-enum { FIRST_C2C_BRANCH = 575, FIRST_COUNTER_BRANCH = 595 };
+enum { FIRST_C2C_BRANCH = 575 };
 
 /* NVML's opaque sample; `device` is NULL until it was taken. */
 struct gpm_sample {
   const struct device *device;
-  uint64_t time_ns, created_ns;
+  uint64_t time_ns;
   bool mig;
   struct amounts done;
 };
 
-enum unit { PERCENT, MIB_PER_SECOND, C2C, COUNTER, ACTIVE_CYCLES, ELAPSED_CYCLES };
+enum unit { PERCENT, MIB_PER_SECOND, C2C };
 
 static const struct source {
   unsigned id;
   enum lane lane;
   enum unit unit;
 } sources[] = {
-    {GPM_GRAPHICS, LANE_busy_ns, PERCENT},
-    {GPM_SM_ACTIVE, LANE_sm_active_ns, PERCENT},
-    {GPM_SM_OCCUPANCY, LANE_sm_occupancy_ns, PERCENT},
-    {GPM_INT, LANE_int_ns, PERCENT},
-    {GPM_TENSOR, LANE_tensor_ns, PERCENT},
-    {GPM_DRAM, LANE_dram_ns, PERCENT},
-    {GPM_FP64, LANE_fp64_ns, PERCENT},
-    {GPM_FP32, LANE_fp32_ns, PERCENT},
-    {GPM_FP16, LANE_fp16_ns, PERCENT},
-    {GPM_PCIE_TRANSMIT, LANE_pcie_transmit_bytes, MIB_PER_SECOND},
-    {GPM_PCIE_RECEIVE, LANE_pcie_receive_bytes, MIB_PER_SECOND},
-    {GPM_NVLINK_RECEIVE, LANE_nvlink_receive_bytes, MIB_PER_SECOND},
-    {GPM_NVLINK_TRANSMIT, LANE_nvlink_transmit_bytes, MIB_PER_SECOND},
-    {GPM_C2C_TRANSMIT, LANE_c2c_transmit_bytes, C2C},
-    {GPM_C2C_RECEIVE, LANE_c2c_receive_bytes, C2C},
-    {GPM_C2C_DATA_TRANSMIT, LANE_c2c_transmit_bytes, C2C},
-    {GPM_C2C_DATA_RECEIVE, LANE_c2c_receive_bytes, C2C},
-    {GPM_CYCLES_ELAPSED, LANE_index, ELAPSED_CYCLES},
-    {GPM_CYCLES_ACTIVE, LANE_sm_active_ns, ACTIVE_CYCLES},
-    {GPM_PCIE_TRANSMITTED, LANE_pcie_transmit_bytes, COUNTER},
-    {GPM_PCIE_RECEIVED, LANE_pcie_receive_bytes, COUNTER},
+    {NVML_GPM_METRIC_GRAPHICS_UTIL, LANE_busy_ns, PERCENT},
+    {NVML_GPM_METRIC_SM_UTIL, LANE_sm_active_ns, PERCENT},
+    {NVML_GPM_METRIC_SM_OCCUPANCY, LANE_sm_occupancy_ns, PERCENT},
+    {NVML_GPM_METRIC_INTEGER_UTIL, LANE_int_ns, PERCENT},
+    {NVML_GPM_METRIC_ANY_TENSOR_UTIL, LANE_tensor_ns, PERCENT},
+    {NVML_GPM_METRIC_DRAM_BW_UTIL, LANE_dram_ns, PERCENT},
+    {NVML_GPM_METRIC_FP64_UTIL, LANE_fp64_ns, PERCENT},
+    {NVML_GPM_METRIC_FP32_UTIL, LANE_fp32_ns, PERCENT},
+    {NVML_GPM_METRIC_FP16_UTIL, LANE_fp16_ns, PERCENT},
+    {NVML_GPM_METRIC_PCIE_TX_PER_SEC, LANE_pcie_transmit_bytes, MIB_PER_SECOND},
+    {NVML_GPM_METRIC_PCIE_RX_PER_SEC, LANE_pcie_receive_bytes, MIB_PER_SECOND},
+    {NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, LANE_nvlink_receive_bytes, MIB_PER_SECOND},
+    {NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, LANE_nvlink_transmit_bytes, MIB_PER_SECOND},
+    {NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC, LANE_c2c_transmit_bytes, C2C},
+    {NVML_GPM_METRIC_C2C_TOTAL_RX_PER_SEC, LANE_c2c_receive_bytes, C2C},
+    {NVML_GPM_METRIC_C2C_DATA_TX_PER_SEC, LANE_c2c_transmit_bytes, C2C},
+    {NVML_GPM_METRIC_C2C_DATA_RX_PER_SEC, LANE_c2c_receive_bytes, C2C},
 };
 
 /* A MIG instance has no PCIe link of its own. */
@@ -58,9 +53,7 @@ static bool has_metric(const struct target *target, const struct gpm_sample *sam
   bool pcie = source->lane == LANE_pcie_transmit_bytes || source->lane == LANE_pcie_receive_bytes;
   if (sample->mig && pcie)
     return false;
-  if (source->unit == C2C)
-    return target->header->driver_branch >= FIRST_C2C_BRANCH;
-  return source->unit < COUNTER || target->header->driver_branch >= FIRST_COUNTER_BRANCH;
+  return source->unit != C2C || target->header->driver_branch >= FIRST_C2C_BRANCH;
 }
 
 static const struct source *find_source(const struct target *target, const struct gpm_sample *sample,
@@ -75,30 +68,19 @@ static const struct source *find_source(const struct target *target, const struc
 static double metric_value(const struct source *source, const struct gpm_sample *first,
                            const struct gpm_sample *second)
 {
-  double total = (double)second->done.lane[source->lane];
-  double grown = total - (double)first->done.lane[source->lane];
+  double grown = (double)(second->done.lane[source->lane] - first->done.lane[source->lane]);
   double elapsed_ns = (double)(second->time_ns - first->time_ns);
-  switch (source->unit) {
-  case PERCENT:
+  if (source->unit == PERCENT)
     return 100 * grown / elapsed_ns;
-  case MIB_PER_SECOND:
-  case C2C:
-    return grown / BYTES_PER_MIB / (elapsed_ns / 1e9);
-  case ACTIVE_CYCLES:
-    return total * CYCLES_PER_NS;
-  case ELAPSED_CYCLES:
-    return (double)(second->time_ns - second->created_ns) * CYCLES_PER_NS;
-  default:
-    return total;
-  }
+  return grown / BYTES_PER_MIB / (elapsed_ns / 1e9);
 }
 
 static void fill_metric(const struct target *target, const struct metrics_request *request,
                         struct metric *metric)
 {
-  const struct gpm_sample *first = request->first, *second = request->second;
-  const struct source *source = find_source(target, second, metric->id);
-  metric->result = source == NULL ? NVML_NOT_SUPPORTED : NVML_SUCCESS;
+  const struct gpm_sample *first = request->sample1, *second = request->sample2;
+  const struct source *source = find_source(target, second, metric->metricId);
+  metric->nvmlReturn = source == NULL ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
   metric->value = NAN;
   if (source != NULL && second->time_ns >= first->time_ns + MINIMUM_SPACING_NS)
     metric->value = metric_value(source, first, second);
@@ -107,17 +89,17 @@ static void fill_metric(const struct target *target, const struct metrics_reques
 API int nvmlGpmMetricsGet(struct metrics_request *request)
 {
   if (current_board() == NULL)
-    return NVML_UNINITIALIZED;
-  if (request->version != GPM_METRICS_VERSION)
-    return NVML_VERSION_MISMATCH;
-  const struct gpm_sample *first = request->first, *second = request->second;
+    return NVML_ERROR_UNINITIALIZED;
+  if (request->version != NVML_GPM_METRICS_GET_VERSION)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  const struct gpm_sample *first = request->sample1, *second = request->sample2;
   if (first == NULL || second == NULL || first->device != second->device)
-    return NVML_INVALID_ARGUMENT;
+    return NVML_ERROR_INVALID_ARGUMENT;
   struct target target;
   int result = guard(second->device, CALL_GpmMetricsGet, &target);
   if (result != NVML_SUCCESS)
     return result;
-  for (unsigned i = 0; i < request->count; i++)
+  for (unsigned i = 0; i < request->numMetrics; i++)
     fill_metric(&target, request, &request->metrics[i]);
   return NVML_SUCCESS;
 }
@@ -133,10 +115,10 @@ API int fake_nvml_open_samples(void)
 API int nvmlGpmSampleAlloc(struct gpm_sample **sample)
 {
   if (current_board() == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   *sample = calloc(1, sizeof **sample);
   if (*sample == NULL)
-    return NVML_MEMORY;
+    return NVML_ERROR_MEMORY;
   atomic_fetch_add(&open_samples, 1);
   return NVML_SUCCESS;
 }
@@ -144,7 +126,7 @@ API int nvmlGpmSampleAlloc(struct gpm_sample **sample)
 API int nvmlGpmSampleFree(struct gpm_sample *sample)
 {
   if (current_board() == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   free(sample);
   atomic_fetch_sub(&open_samples, 1);
   return NVML_SUCCESS;
@@ -157,11 +139,10 @@ API int nvmlGpmSampleGet(struct device *device, struct gpm_sample *sample)
   if (result != NVML_SUCCESS)
     return result;
   if (!target.gpu->gpm_supported)
-    return NVML_NOT_SUPPORTED;
+    return NVML_ERROR_NOT_SUPPORTED;
   uint64_t slot = now_ns() / SLOT_NS;
   sample->device = device;
   sample->time_ns = slot * SLOT_NS;
-  sample->created_ns = target.header->created_ns;
   sample->mig = target.gpu->kind == KIND_MIG;
   done_until(&target, slot, &sample->done);
   return NVML_SUCCESS;
@@ -179,21 +160,21 @@ API int nvmlGpmMigSampleGet(struct device *device, unsigned gpu_instance, struct
     if (is_instance_of(&target, index) &&
         board_entity(target.header, index)->gpu_instance == gpu_instance)
       return nvmlGpmSampleGet(device_at(index), sample);
-  return NVML_NOT_FOUND;
+  return NVML_ERROR_NOT_FOUND;
 }
 #endif
 
 API int nvmlGpmQueryDeviceSupport(struct device *device, struct support *support)
 {
-  int result = checked(support != NULL, NVML_INVALID_ARGUMENT);
+  int result = checked(support != NULL, NVML_ERROR_INVALID_ARGUMENT);
   if (result != NVML_SUCCESS)
     return result;
-  if (support->version != GPM_SUPPORT_VERSION)
-    return NVML_VERSION_MISMATCH;
+  if (support->version != NVML_GPM_SUPPORT_VERSION)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   struct target target;
   result = guard(device, NO_CALL, &target);
   if (result == NVML_SUCCESS)
-    support->supported = target.gpu->gpm_supported;
+    support->isSupportedDevice = target.gpu->gpm_supported;
   return result;
 }
 

@@ -11,8 +11,8 @@ API int nvmlDeviceGetMigMode(struct device *device, unsigned *current, unsigned 
   int result = guard(device, CALL_DeviceGetMigMode, &target);
   if (result != NVML_SUCCESS)
     return result;
-  if (target.gpu->architecture < ARCHITECTURE_AMPERE)
-    return NVML_NOT_SUPPORTED;
+  if (target.gpu->architecture < NVML_DEVICE_ARCH_AMPERE)
+    return NVML_ERROR_NOT_SUPPORTED;
   *current = *pending = target.gpu->mig_enabled;
   return NVML_SUCCESS;
 }
@@ -39,7 +39,7 @@ API int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned want
     *instance = device_at(index);
     return NVML_SUCCESS;
   }
-  return NVML_NOT_FOUND;
+  return NVML_ERROR_NOT_FOUND;
 }
 
 API int nvmlDeviceIsMigDeviceHandle(struct device *device, unsigned *is_instance)
@@ -56,7 +56,7 @@ static int guard_instance(const struct device *device, struct target *target)
 {
   int result = guard(device, NO_CALL, target);
   if (result == NVML_SUCCESS && target->gpu->kind != KIND_MIG)
-    return NVML_NOT_SUPPORTED;
+    return NVML_ERROR_NOT_SUPPORTED;
   return result;
 }
 
@@ -93,11 +93,11 @@ API int nvmlDeviceGetAttributes_v2(struct device *device, struct attributes *att
   int result = guard_instance(device, &target);
   if (result == NVML_SUCCESS)
     *attributes = (struct attributes){
-        .multiprocessors = target.gpu->slices * SM_PER_SLICE,
-        .copy_engines = target.gpu->slices,
-        .gpu_slices = target.gpu->slices,
-        .compute_slices = target.gpu->slices,
-        .memory_mb = target.gpu->memory_total >> 20,
+        .multiprocessorCount = target.gpu->slices * SM_PER_SLICE,
+        .sharedCopyEngineCount = target.gpu->slices,
+        .gpuInstanceSliceCount = target.gpu->slices,
+        .computeInstanceSliceCount = target.gpu->slices,
+        .memorySizeMB = target.gpu->memory_total >> 20,
     };
   return result;
 }

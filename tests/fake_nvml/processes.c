@@ -54,9 +54,9 @@ static void add_process(struct process_list *list, const struct board_gpu *gpu,
   if (list->count < list->room)
     list->infos[list->count] = (struct process_info){
         .pid = process->pid,
-        .used_bytes = process->used_bytes,
-        .gpu_instance = mig ? gpu->gpu_instance : NOT_IN_MIG,
-        .compute_instance = mig ? gpu->compute_instance : NOT_IN_MIG,
+        .usedGpuMemory = process->used_bytes,
+        .gpuInstanceId = mig ? gpu->gpu_instance : NOT_IN_MIG,
+        .computeInstanceId = mig ? gpu->compute_instance : NOT_IN_MIG,
     };
   list->count++;
 }
@@ -83,7 +83,7 @@ static int list_processes(const struct device *device, int call, unsigned kind, 
     if (is_instance_of(&target, index))
       add_entity(&list, board_entity(target.header, index), kind);
   *count = list.count;
-  return list.count > list.room ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
+  return list.count > list.room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 API int nvmlDeviceGetComputeRunningProcesses_v2(struct device *device, unsigned *count,

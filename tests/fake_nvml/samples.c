@@ -12,7 +12,7 @@ struct ring {
 
 static unsigned ring_room(unsigned type)
 {
-  return type == SAMPLE_POWER ? POWER_ROOM : RING_ROOM;
+  return type == NVML_TOTAL_POWER_SAMPLES ? POWER_ROOM : RING_ROOM;
 }
 
 static uint64_t window_end_ns(const struct ring *ring, uint64_t window)
@@ -65,9 +65,9 @@ static void fill_from_lane(const struct target *target, unsigned type, const str
   uint64_t sums[MAX_WINDOWS];
   sums_of(target, lanes[type], ring, sums);
   for (unsigned i = 0; i < ring->count; i++) {
-    if (type == SAMPLE_GPU)
+    if (type == NVML_GPU_UTILIZATION_SAMPLES)
       values[i] = gpu_percent(target, sums[i], ring);
-    else if (type == SAMPLE_MEMORY)
+    else if (type == NVML_MEMORY_UTILIZATION_SAMPLES)
       values[i] = memory_percent(target, sums[i], ring);
     else
       values[i] = target->gpu->idle_mw + (unsigned)(sums[i] * 1000000 / (ring->slots * SLOT_NS));
@@ -77,15 +77,15 @@ static void fill_from_lane(const struct target *target, unsigned type, const str
 static void fill_values(const struct target *target, unsigned type, const struct ring *ring,
                         unsigned *values)
 {
-  if (type <= SAMPLE_MEMORY) {
+  if (type <= NVML_MEMORY_UTILIZATION_SAMPLES) {
     fill_from_lane(target, type, ring, values);
     return;
   }
   unsigned constant = 0;
-  if (type == SAMPLE_SM_CLOCK)
-    constant = target->gpu->clock_mhz[CLOCK_SM];
-  else if (type == SAMPLE_MEMORY_CLOCK)
-    constant = target->gpu->clock_mhz[CLOCK_MEMORY];
+  if (type == NVML_PROCESSOR_CLK_SAMPLES)
+    constant = target->gpu->clock_mhz[NVML_CLOCK_SM];
+  else if (type == NVML_MEMORY_CLK_SAMPLES)
+    constant = target->gpu->clock_mhz[NVML_CLOCK_MEM];
   for (unsigned i = 0; i < ring->count; i++)
     values[i] = constant;
 }
@@ -97,7 +97,7 @@ static bool in_mig_mode(const struct target *target)
 
 static bool is_utilization(unsigned type)
 {
-  return type >= SAMPLE_GPU && type <= SAMPLE_DECODER;
+  return type >= NVML_GPU_UTILIZATION_SAMPLES && type <= NVML_DEC_UTILIZATION_SAMPLES;
 }
 
 /* Some parts record no utilization while they idle. */
@@ -132,9 +132,9 @@ static void write_samples(const struct target *target, unsigned type, const stru
   unsigned values[MAX_WINDOWS];
   fill_values(target, type, ring, values);
   for (unsigned i = 0; i < ring->count; i++) {
-    samples[i].timestamp_us = timestamp_us(target->header, window_end_ns(ring, ring->first + i));
-    samples[i].value.ull = 0;
-    samples[i].value.uint = values[i];
+    samples[i].timeStamp = timestamp_us(target->header, window_end_ns(ring, ring->first + i));
+    samples[i].sampleValue.ull = 0;
+    samples[i].sampleValue.uint = values[i];
   }
 }
 
@@ -146,12 +146,12 @@ API int nvmlDeviceGetSamples(struct device *device, unsigned type, unsigned long
   int result = guard(device, CALL_DeviceGetSamples, &target);
   if (result != NVML_SUCCESS)
     return result;
-  if (type > SAMPLE_MEMORY_CLOCK || (in_mig_mode(&target) && is_utilization(type)))
-    return NVML_NOT_SUPPORTED;
+  if (type > NVML_MEMORY_CLK_SAMPLES || (in_mig_mode(&target) && is_utilization(type)))
+    return NVML_ERROR_NOT_SUPPORTED;
   struct ring ring = newer_than(&target, type, last_seen_us);
   if (ring.count == 0)
-    return NVML_NOT_FOUND;
-  *value_type = TYPE_UINT;
+    return NVML_ERROR_NOT_FOUND;
+  *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
   if (samples == NULL) {
     *count = ring_room(type);
     return NVML_SUCCESS;
@@ -172,7 +172,7 @@ API int nvmlDeviceGetUtilizationRates(struct device *device, struct utilization 
   if (result != NVML_SUCCESS)
     return result;
   if (in_mig_mode(&target))
-    return NVML_NOT_SUPPORTED;
+    return NVML_ERROR_NOT_SUPPORTED;
   struct ring ring = completed_windows(&target, 1);
   uint64_t busy = 0, memory = 0;
   sums_of(&target, LANE_busy_ns, &ring, &busy);

@@ -22,14 +22,16 @@ API int nvmlShutdown(void)
 API int nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
   const struct board_header *header = current_board();
-  return header == NULL ? NVML_UNINITIALIZED : copy_text(header->driver_version, version, length);
+  if (header == NULL)
+    return NVML_ERROR_UNINITIALIZED;
+  return copy_text(header->driver_version, version, length);
 }
 
 API int nvmlSystemGetNVMLVersion(char *version, unsigned length)
 {
   const struct board_header *header = current_board();
   if (header == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   char text[sizeof header->driver_version + 16];
   snprintf(text, sizeof text, "%u.%s", header->cuda_version / 1000, header->driver_version);
   return copy_text(text, version, length);
@@ -39,7 +41,7 @@ API int nvmlSystemGetCudaDriverVersion(int *version)
 {
   const struct board_header *header = current_board();
   if (header == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   *version = (int)header->cuda_version;
   return NVML_SUCCESS;
 }
@@ -61,7 +63,7 @@ API const char *nvmlErrorString(unsigned result)
       "GPU is lost", "GPU requires reset", "GPU access blocked by the operating system",
       "Driver/library version mismatch", "In use by another client", "Insufficient Memory",
   };
-  if (result == NVML_VERSION_MISMATCH)
+  if (result == NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     return "Argument version mismatch";
   if (result >= sizeof texts / sizeof texts[0])
     return "Unknown Error";
@@ -72,7 +74,7 @@ API int nvmlDeviceGetCount_v2(unsigned *count)
 {
   const struct board_header *header = current_board();
   if (header == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   *count = 0;
   for (unsigned index = 0; index < header->gpu_count; index++)
     *count += board_entity(header, index)->kind == KIND_GPU;
@@ -83,7 +85,7 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned wanted, struct device **device)
 {
   const struct board_header *header = current_board();
   if (header == NULL)
-    return NVML_UNINITIALIZED;
+    return NVML_ERROR_UNINITIALIZED;
   for (unsigned index = 0; index < header->gpu_count; index++) {
     if (board_entity(header, index)->kind != KIND_GPU || wanted-- > 0)
       continue;
@@ -91,5 +93,5 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned wanted, struct device **device)
     *device = device_at(index);
     return guard(*device, CALL_DeviceGetHandleByIndex, &target);
   }
-  return NVML_INVALID_ARGUMENT;
+  return NVML_ERROR_INVALID_ARGUMENT;
 }

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import A100, H100, create
-from gpu_bottleneck_exporter.demo.board.layout import LANE, PROCESS_GRAPHICS, SLOT_NS
+from gpu_bottleneck_exporter.demo.board.create import H100, create
+from gpu_bottleneck_exporter.demo.board.layout import PROCESS_GRAPHICS, SLOT_NS
 from gpu_bottleneck_exporter.demo.board.work import Work
+from support.models import A100, create_with_mig
 
 from .build import build
 from .probe import Probe, probe
@@ -592,8 +593,7 @@ answer = [lib.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory)),
 
 @pytest.fixture
 def sliced(tmp_path: Path) -> Any:  # noqa: ANN401
-    with create(tmp_path / "board", [H100, H100], mig=[(0, 3), (0, 4)]) as board:
-        board.gpus[2].record.gpu_instance, board.gpus[3].record.gpu_instance = 1, 2
+    with create_with_mig(tmp_path / "board", [H100, H100], [(0, 3), (0, 4)]) as board:
         age(board, 15)
         yield board
 
@@ -700,25 +700,6 @@ answer = gpm(*pair, 1, 2, 9)
     *values, unknown = ask(h100, code)
     assert all(math.isnan(value) for value in values)
     assert unknown == NO
-
-
-def test_gpm_counters_since_595(ask: Ask, tmp_path: Path) -> None:
-    with create(tmp_path / "board", driver_version="595.45") as board:
-        age(board, 10)
-        start = time.monotonic_ns() // SLOT_NS * SLOT_NS - 5 * SECOND
-        book(board, 0, start, start + 2 * SECOND)
-        code = f"""{GPM_SAMPLES}
-time.sleep(0.15)
-began = time.monotonic_ns()
-answer = gpm(first, take(nvmlGpmSampleGet, gpu), 255, 256, 249, 248)
-answer += [at - board.header.created_ns for at in (began, time.monotonic_ns())]
-"""
-        transmitted, received, active, cycles, began, ended = ask(board, code)
-        lanes = board.gpus[0].record.submitted
-        assert transmitted == lanes[LANE["pcie_transmit_bytes"]]
-        assert received == lanes[LANE["pcie_receive_bytes"]]
-    assert active == pytest.approx(SECOND * 1.98)
-    assert 0.98 * began <= cycles / 1.98 <= 1.02 * ended
 
 
 def test_gpm_needs_a_gpu_that_has_it(ask: Ask, tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def words(path: Path) -> frozenset[str]:
 
 
 def unit(lines: Iterable[str], abi: str) -> str:
-    """A C file in which our header and NVIDIA's meet; one name is in both."""
-    ours = f"#define NVML_SUCCESS OURS_SUCCESS\n{abi}\n#undef NVML_SUCCESS"
-    return "\n".join(["#include <stddef.h>", ours, '#include "nvml.h"', *lines, ""])
+    """A C file in which our header and NVIDIA's meet."""
+    parts = ["#include <stddef.h>", nvidia.renamed(abi), '#include "nvml.h"', *lines, ""]
+    return "\n".join(parts)
 
 
 def complaints(text: str, nvml: Path, folder: Path) -> list[str]:
@@ -62,10 +62,6 @@ def complaints(text: str, nvml: Path, folder: Path) -> list[str]:
     errors = [line for line in done.stderr.splitlines() if " error: " in line]
     assert errors or done.returncode == 0, done.stderr
     return errors
-
-
-def abi() -> str:
-    return (HERE / "abi.h").read_text()
 
 
 def prototypes(branch: int, folder: Path) -> dict[str, str]:
@@ -81,10 +77,7 @@ def prototypes(branch: int, folder: Path) -> dict[str, str]:
 
 def as_nvidia(prototype: str) -> str:
     """The same in NVIDIA's types, to be declared beside NVIDIA's own."""
-    for ours, (theirs, _) in nvidia.STRUCTURES.items():
-        prototype = re.sub(rf"\bstruct {ours}\b", theirs, prototype)
-    prototype = prototype.replace(f"struct {nvidia.REQUEST}", "nvmlGpmMetricsGet_t")
-    for ours, theirs in nvidia.HANDLES.items():
+    for ours, theirs in (nvidia.STRUCTURES | nvidia.HANDLES).items():
         prototype = re.sub(rf"\bstruct {ours}\b", theirs, prototype)
     return re.sub(r"^int ", "nvmlReturn_t ", prototype) + ";"
 
@@ -94,7 +87,7 @@ def test_the_stand_in_has_nvidias_numbers_and_layouts(release: str, tmp_path: Pa
     nvml = header(release)
     lines = list(nvidia.assertions(nvidia.of_the_stand_in(driver(release)), words(nvml)))
     assert len(lines) > 100
-    assert complaints(unit(lines, abi()), nvml, tmp_path) == []
+    assert complaints(unit(lines, nvidia.ABI), nvml, tmp_path) == []
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -102,7 +95,7 @@ def test_our_code_has_nvidias_numbers_and_layouts(release: str, tmp_path: Path) 
     nvml = header(release)
     pairs = [*nvidia.of_our_code(driver(release)), *nvidia.of_the_binding()]
     lines = list(nvidia.assertions(iter(pairs), words(nvml)))
-    assert complaints(unit(lines, abi()), nvml, tmp_path) == []
+    assert complaints(unit(lines, nvidia.ABI), nvml, tmp_path) == []
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -116,14 +109,12 @@ def test_the_stand_in_has_the_functions_of_its_branch(release: str, tmp_path: Pa
 
 
 def test_nothing_is_left_out_of_the_comparison() -> None:
-    bodies = ENUMERATORS.findall(abi())
+    bodies = ENUMERATORS.findall(nvidia.ABI)
     enumerators = {name for body in bodies for name in re.findall(r"\b[A-Z][A-Z_0-9]*\b", body)}
-    enumerators |= set(re.findall(r"#define (?!FAKE_)(\w+) ", abi()))
+    enumerators |= set(re.findall(r"#define (?!FAKE_)(\w+) ", nvidia.ABI))
     moved = {name for names in nvidia.MOVED.values() for ours in names for name in words_of(ours)}
-    held = {name.replace("OURS_", "NVML_") for name in nvidia.NUMBERS} | moved
-    assert enumerators == held
-    structures = set(re.findall(r"^struct (\w+) \{", abi(), re.MULTILINE))
-    assert structures == {*nvidia.STRUCTURES, nvidia.REQUEST}
+    assert enumerators == nvidia.constants() | moved
+    assert {name for name, _ in nvidia.structures()} == {*nvidia.STRUCTURES}
     newest = words(header("newest"))
     pairs = [
         *(pair for version in nvidia.MOVED for pair in nvidia.of_the_stand_in(version)),
@@ -140,22 +131,22 @@ def words_of(expression: str) -> list[str]:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("FIELD_POWER_AVERAGE = 185", "FIELD_POWER_AVERAGE = 186"),
+        ("NVML_FI_DEV_POWER_AVERAGE = 185", "NVML_FI_DEV_POWER_AVERAGE = 186"),
         ("FIELD_580_SW_THERMAL = 269", "FIELD_580_SW_THERMAL = 251"),
-        ("GPM_DRAM = 10", "GPM_DRAM = 9"),
-        ("NVML_TIMEOUT = 10", "NVML_TIMEOUT = 11"),
-        ("#define MEMORY_V2 0x02000028u", "#define MEMORY_V2 0x02000020u"),
-        ("unsigned version, sensor;\n  int temperature;", "unsigned version;\n  int temperature;"),
+        ("NVML_GPM_METRIC_DRAM_BW_UTIL = 10", "NVML_GPM_METRIC_DRAM_BW_UTIL = 9"),
+        ("NVML_ERROR_TIMEOUT = 10", "NVML_ERROR_TIMEOUT = 11"),
+        ("#define nvmlMemory_v2 0x02000028u", "#define nvmlMemory_v2 0x02000020u"),
+        ("unsigned version, sensorType;", "unsigned sensorType;\n  unsigned version;"),
         ("total, reserved, free, used;", "total, free, reserved, used;"),
-        ("char bus_id_legacy[16];", "char bus_id_legacy[32];"),
-        ("long long timestamp_us, latency_us;", "int timestamp_us, latency_us;"),
+        ("char busIdLegacy[16];", "char busIdLegacy[32];"),
+        ("long long timestamp, latencyUsec;", "int timestamp, latencyUsec;"),
     ],
 )
 def test_a_wrong_number_or_layout_does_not_compile(right: str, wrong: str, tmp_path: Path) -> None:
     nvml = header("13.0.87")
-    assert right in abi()
+    assert right in nvidia.ABI
     lines = nvidia.assertions(nvidia.of_the_stand_in(driver("13.0.87")), words(nvml))
-    assert complaints(unit(lines, abi().replace(right, wrong)), nvml, tmp_path)
+    assert complaints(unit(lines, nvidia.ABI.replace(right, wrong)), nvml, tmp_path)
 
 
 def test_a_wrong_parameter_does_not_compile(tmp_path: Path) -> None:

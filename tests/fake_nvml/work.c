@@ -120,7 +120,7 @@ uint64_t sum_of_last(const struct target *target, enum lane lane, unsigned slots
 /* GA100 and what came before Ampere give the power of the moment only. */
 bool averages_power(const struct target *target)
 {
-  return target->gpu->architecture >= ARCHITECTURE_AMPERE && !target->gpu->no_power_average;
+  return target->gpu->architecture >= NVML_DEVICE_ARCH_AMPERE && !target->gpu->no_power_average;
 }
 
 unsigned power_mw(const struct target *target, unsigned slots)
@@ -160,19 +160,21 @@ uint64_t throttled_ns(const struct target *target, enum throttle reason)
 /* Low utilization and base clocks are never held against us. */
 int policy_ns(const struct target *target, unsigned policy, uint64_t *nanoseconds)
 {
-  static const int reasons[POLICY_BASE_CLOCKS] = {
-      [POLICY_POWER] = THROTTLE_power_cap,
-      [POLICY_SYNC_BOOST] = THROTTLE_sync_boost,
-      [POLICY_BOARD_LIMIT] = THROTTLE_board_limit,
-      [POLICY_RELIABILITY] = THROTTLE_reliability,
-      [POLICY_APP_CLOCKS] = THROTTLE_app_clocks,
+  static const int reasons[NVML_PERF_POLICY_TOTAL_BASE_CLOCKS] = {
+      [NVML_PERF_POLICY_POWER] = THROTTLE_power_cap,
+      [NVML_PERF_POLICY_SYNC_BOOST] = THROTTLE_sync_boost,
+      [NVML_PERF_POLICY_BOARD_LIMIT] = THROTTLE_board_limit,
+      [NVML_PERF_POLICY_RELIABILITY] = THROTTLE_reliability,
+      [NVML_PERF_POLICY_TOTAL_APP_CLOCKS] = THROTTLE_app_clocks,
   };
-  if (policy > POLICY_BASE_CLOCKS || (policy > POLICY_RELIABILITY && policy < POLICY_APP_CLOCKS))
-    return NVML_INVALID_ARGUMENT;
-  if (policy == POLICY_THERMAL)
+  if (policy > NVML_PERF_POLICY_TOTAL_BASE_CLOCKS ||
+      (policy > NVML_PERF_POLICY_RELIABILITY && policy < NVML_PERF_POLICY_TOTAL_APP_CLOCKS))
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (policy == NVML_PERF_POLICY_THERMAL)
     *nanoseconds = throttled_ns(target, THROTTLE_sw_thermal) +
                    throttled_ns(target, THROTTLE_hw_thermal);
-  else if (policy == POLICY_LOW_UTILIZATION || policy == POLICY_BASE_CLOCKS)
+  else if (policy == NVML_PERF_POLICY_LOW_UTILIZATION ||
+           policy == NVML_PERF_POLICY_TOTAL_BASE_CLOCKS)
     *nanoseconds = 0;
   else
     *nanoseconds = throttled_ns(target, (enum throttle)reasons[policy]);

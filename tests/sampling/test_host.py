@@ -25,6 +25,7 @@ from gpu_bottleneck_exporter.sampling.host import HostSampler, Rhythm
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
+from support.drivers import Libraries
 from support.programs import program
 from support.samplers import sampling
 from support.waiting import until
@@ -199,7 +200,7 @@ def test_a_gpu_that_is_no_more_is_forgotten(watch: HostSampler, start: Start) ->
 
 
 def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
-    make_board: Callable[..., Board], start: Start
+    make_board: Callable[..., Board], libraries: Libraries, start: Start
 ) -> None:
     board = make_board(mig=[(0, 1)] * 3)
     main, stranger = start(), start()
@@ -207,7 +208,7 @@ def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
         gpu.hold(process.pid, 2**30)
     busy = board.gpus[1]
     busy.launch(8)
-    with sampling(lambda: VirtualDriver(board)) as sampler:
+    with sampling(lambda: libraries.open(board)) as sampler:
 
         def waited() -> list[int] | None:
             if busy.record.free_at_ns < time.monotonic_ns() + 4 * 10**9:

@@ -241,12 +241,12 @@ def until_so_many_go_on(sampler: Sampler, count: int) -> None:
 
 
 def test_time_is_observed_once_while_mig_is_set_and_taken_back(
-    make_board: MakeBoard, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.SLOWLY", 0.5)
     board = make_board(mig=[(0, 7)])
     began_ns = time.monotonic_ns()
-    with running(sampling(board)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         for enabled in (0, 1, 0):
             board.gpus[0].record.mig_enabled = enabled
             until_so_many_go_on(sampler, 1 + enabled)
@@ -321,11 +321,11 @@ def test_an_unsupported_collector_is_absent_not_failed(
 
 
 def test_memory_utilization_that_is_always_zero_is_not_reported(
-    make_board: MakeBoard, sampling: Sampling
+    make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board(gpus=[H100, H100])
     board.gpus[0].record.memory_always_zero = 1
-    with running(sampling(board)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         until(lambda: observed(sampler, 1), "samples")
         assert totals(sampler, 0).memory_busy_ns == 0
         for gpu in board.gpus:
@@ -337,12 +337,12 @@ def test_memory_utilization_that_is_always_zero_is_not_reported(
 
 
 def test_mig_instances_come_and_go(
-    make_board: MakeBoard, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.SLOWLY", 0.5)
     board = make_board(mig=[(0, 3), (0, 4)])
     board.gpus[0].record.mig_enabled = 0
-    with running(sampling(board)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         until(lambda: len(up(sampler)) == 1, "one whole GPU")
         board.gpus[0].record.mig_enabled = 1
         until(lambda: up(sampler) == [True] * 3, "the GPU and two instances")

@@ -18,7 +18,6 @@ from gpu_bottleneck_exporter.driver.about import UNKNOWN
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.driver.readings import (
-    EMPTY_RING,
     Activity,
     Clocks,
     Health,
@@ -121,7 +120,7 @@ def _ignore(_reason: str) -> None:
 def whole_gpu_readings() -> dict[type[object], object]:
     """The readings of a GPU of any generation."""
     return by_type(
-        Utilization(gpu=EMPTY_RING, memory=EMPTY_RING, gpu_percent=62, memory_percent=21),
+        Utilization(gpu=(), memory=(), gpu_percent=62, memory_percent=21),
         Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
         Thermal(
             sensors={"gpu": 61.0, "memory": 74.0},

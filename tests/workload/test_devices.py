@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.join import MOST_HOLDERS, holders
 from gpu_bottleneck_exporter.workload.podresources import Given, Holder
-from support.drivers import KINDS, Libraries, open_driver
+from support.drivers import Libraries
 
 A = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 B = "GPU-5f3a9c11-1111-2222-3333-444444444444"
@@ -170,23 +170,21 @@ def test_no_device_is_too_strange(device: str, source: str) -> None:
     assert len(found(Given(HOLDER, source, device))) <= 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_drivers_tell_the_number_of_an_instance(
-    kind: str, make_board: Callable[..., Board], libraries: Libraries
+def test_the_driver_tells_the_number_of_an_instance(
+    make_board: Callable[..., Board], libraries: Libraries
 ) -> None:
     board = make_board(mig=[(0, 3), (0, 2)])
-    whole, *parts = open_driver(kind, board, libraries).open(0)
+    whole, *parts = libraries.open(board).open(0)
     told = [int(gpu.record.gpu_instance) for gpu in board.gpus[1:]]
     assert len(set(told)) == 2
     assert [part.identity.gpu_instance for part in parts] == told
     assert whole.identity.gpu_instance is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_drivers_tell_the_number_of_the_device_node(
-    kind: str, make_board: Callable[..., Board], libraries: Libraries
+def test_the_driver_tells_the_number_of_the_device_node(
+    make_board: Callable[..., Board], libraries: Libraries
 ) -> None:
     board = make_board(gpus=[H100, H100], mig=[(1, 3)])
-    driver = open_driver(kind, board, libraries)
+    driver = libraries.open(board)
     told = [one.identity.minor for index in range(2) for one in driver.open(index)]
     assert told == [0, 1, 1]

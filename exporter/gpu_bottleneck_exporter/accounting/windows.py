@@ -12,7 +12,7 @@ from collections import deque
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.driver.readings import Ring, RingSample, RingState
+from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 
 MAX_PERIOD_NS = 1_000_000_000
 """The driver's sample period is 1/6 s to 1 s, by product (nvml.h, nvmlUtilization_t)."""
@@ -65,19 +65,19 @@ class Integrator:
         stood in for. So much of the next samples is skipped, or it would count twice.
         """
 
-    def ring(self, now_ns: int, ring: Ring, percent: int | None) -> list[Window]:
+    def ring(self, now_ns: int, ring: Ring | None, percent: int | None) -> list[Window]:
         """Book the samples of a drained ring.
 
         Some GPUs empty their ring while idle. Once it has been silent for three periods, the
         driver's single readings `percent` stand in, one per silent tick.
         """
         self._began_ns = self._began_ns or now_ns
-        if ring.state is RingState.UNSUPPORTED:
+        if ring is None:
             windows = self.reading(now_ns, percent)
             self._covered_ns += sum(window.duration_ns for window in windows)
             return windows
-        if ring.samples:
-            return self._samples(now_ns, ring.samples)
+        if ring:
+            return self._samples(now_ns, ring)
         return self._silence(now_ns, percent)
 
     def reading(self, now_ns: int, percent: int | None) -> list[Window]:

@@ -6,15 +6,14 @@ import json
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
 
@@ -23,53 +22,40 @@ SCALE = 20
 PACKAGES = "apt-get install prometheus prometheus-alertmanager"
 _LOCAL = "127.0.0.1"
 _POLL_SECONDS = 1.0
-_ALERTMANAGERS = ("alertmanager", "prometheus-alertmanager")
-"""Debian's package has the longer name."""
 Tell = Callable[[str], None]
-Alert = tuple[str, str, str]
-"""Name, GPU, severity."""
-
-
-@dataclass(frozen=True, slots=True)
-class Programs:
-    """Paths of the programs; Alertmanager may be missing."""
-
-    prometheus: str
-    alertmanager: str | None
-
-
-def programs() -> Programs | None:
-    """The installed programs; None without Prometheus."""
-    prometheus = shutil.which("prometheus")
-    alertmanagers = (path for name in _ALERTMANAGERS if (path := shutil.which(name)))
-    return Programs(prometheus, next(alertmanagers, None)) if prometheus else None
+Alerts = Mapping[str, tuple[str, str]]
+"""State and description by alert."""
 
 
 @contextmanager
 def alerting(exporter: str, tell: Tell) -> Iterator[None]:
     """Prometheus, which scrapes `exporter` (host:port); `tell` gets alerts as they come and go."""
-    found = programs()
-    if found is None:
+    prometheus = shutil.which("prometheus")
+    # Debian's package has the longer name.
+    alertmanager = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
+    if prometheus is None:
         tell(f"no alerts: prometheus is not installed ({PACKAGES})")
         yield
         return
     with ExitStack() as cleanup:
-        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="gpu-demo-")))
-        alertmanager = None
-        if found.alertmanager:
-            alertmanager = f"{_LOCAL}:{_free_port()}"
-            command = _alertmanager(found.alertmanager, folder, alertmanager)
-            cleanup.enter_context(_running(command, folder / "alertmanager.log"))
-        prometheus = f"{_LOCAL}:{_free_port()}"
-        _configure(folder, exporter, alertmanager)
-        command = _prometheus(found.prometheus, folder, prometheus)
-        cleanup.enter_context(_running(command, folder / "prometheus.log"))
-        tell(f"alerts, {SCALE} times as fast as usual: http://{prometheus}/alerts")
-        if alertmanager:
-            tell(f"grouped and routed: http://{alertmanager}/")
+        folder = Path(cleanup.enter_context(TemporaryDirectory(prefix="gpu-demo-")))
+        routed = f"{_LOCAL}:{_free_port()}" if alertmanager else None
+        address = f"{_LOCAL}:{_free_port()}"
+        _configure(folder, exporter, routed)
+        storage = f"--storage.tsdb.path={folder}/prometheus"
+        _run(cleanup, prometheus, storage, *_flags(folder, "prometheus", address))
+        tell(f"alerts, {SCALE} times as fast as usual: http://{address}/alerts")
+        if alertmanager and routed:
+            storage = f"--storage.path={folder}/alertmanager"
+            # No cluster, hence no port for its peers.
+            flags = _flags(folder, "alertmanager", routed)
+            _run(cleanup, alertmanager, storage, "--cluster.listen-address=", *flags)
+            tell(f"grouped and routed: http://{routed}/")
         else:
             tell(f"no Alertmanager: it is not installed ({PACKAGES})")
-        cleanup.enter_context(_watched(prometheus, tell))
+        stop = threading.Event()
+        cleanup.callback(stop.set)
+        threading.Thread(target=_watch, args=(address, tell, stop), daemon=True).start()
         yield
 
 
@@ -78,112 +64,74 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def _flags(folder: Path, name: str, address: str) -> list[str]:
+    return [f"--config.file={folder}/{name}.json", f"--web.listen-address={address}"]
+
+
 def _configure(folder: Path, exporter: str, alertmanager: str | None) -> None:
-    """Write Prometheus' configuration and the rules. JSON will do, as it is YAML too."""
+    """Write the rules and both configurations. JSON will do, as it is YAML too."""
     for name, text in for_dialect(files(), "exporter").items():
         (folder / name).write_text(scaled(text, SCALE))
-    config: dict[str, object] = {
+    prometheus: dict[str, object] = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [f"{folder}/*.yml"],
         "scrape_configs": [{"job_name": "gpu", "static_configs": [{"targets": [exporter]}]}],
     }
     if alertmanager:
         targets = [{"static_configs": [{"targets": [alertmanager]}]}]
-        config["alerting"] = {"alertmanagers": targets}
-    (folder / "prometheus.json").write_text(json.dumps(config))
-
-
-def _prometheus(program: str, folder: Path, address: str) -> list[str]:
-    return [
-        program,
-        f"--config.file={folder}/prometheus.json",
-        f"--storage.tsdb.path={folder}/data",
-        f"--web.listen-address={address}",
-    ]
-
-
-def _alertmanager(program: str, folder: Path, address: str) -> list[str]:
-    """The command of an Alertmanager that groups by alert and instance, and sends nothing."""
+        prometheus["alerting"] = {"alertmanagers": targets}
+    (folder / "prometheus.json").write_text(json.dumps(prometheus))
+    # It groups by alert and instance, and sends nothing.
     route = {"receiver": "nobody", "group_by": ["alertname", "instance"], "group_wait": "5s"}
-    config = {"route": route, "receivers": [{"name": "nobody"}]}
-    (folder / "alertmanager.json").write_text(json.dumps(config))
-    return [
-        program,
-        f"--config.file={folder}/alertmanager.json",
-        f"--storage.path={folder}/alertmanager",
-        f"--web.listen-address={address}",
-        "--cluster.listen-address=",  # no cluster, hence no port for its peers
-    ]
+    receivers = {"route": route, "receivers": [{"name": "nobody"}]}
+    (folder / "alertmanager.json").write_text(json.dumps(receivers))
 
 
-@contextmanager
-def _running(command: list[str], log: Path) -> Iterator[None]:
+def _run(cleanup: ExitStack, *command: str) -> None:
+    """Start a program that ends with `cleanup`."""
     # However this process ends, the kernel kills the child too.
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-    with log.open("wb") as output:
-        process = subprocess.Popen([*guard, *command], stdout=output, stderr=output)  # noqa: S603
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def _watched(prometheus: str, tell: Tell) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=_watch, args=(prometheus, tell, stop), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen([*guard, *command], stdout=quiet, stderr=quiet)  # noqa: S603
+    cleanup.callback(process.wait)
+    cleanup.callback(process.kill)
 
 
 def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
     began = time.monotonic()
-    known: Mapping[Alert, str] = {}
+    known: Alerts = {}
     while not stop.wait(_POLL_SECONDS):
-        found = _alerts(prometheus)
-        if found is None:
+        now = _alerts(prometheus)
+        if now is None:
             continue
-        now = {alert: state for alert, (state, _) in found.items()}
         for line in changes(known, now):
             tell(f"[{time.monotonic() - began:4.0f} s] {line}")
-        for alert, (state, texts) in found.items():
-            if state == "firing" and known.get(alert) != "firing":
-                tell(f"         {texts.get('description', '')}")
         known = now
 
 
-def changes(before: Mapping[Alert, str], now: Mapping[Alert, str]) -> list[str]:
-    """A line for each alert that changed its state or is over."""
-    lines = [
-        f"{state:8} {_named(alert)}"
-        for alert, state in sorted(now.items())
-        if before.get(alert) != state
-    ]
-    return lines + [f"{'over':8} {_named(alert)}" for alert in sorted(before.keys() - now.keys())]
+def changes(before: Alerts, now: Alerts) -> list[str]:
+    """What to tell of each alert that changed its state or is over."""
+    lines = []
+    for alert, (state, description) in sorted(now.items()):
+        if alert not in before or before[alert][0] != state:
+            more = f"\n         {description}" if state == "firing" else ""
+            lines.append(f"{state:8} {alert}{more}")
+    return lines + [f"{'over':8} {alert}" for alert in sorted(before.keys() - now.keys())]
 
 
-def _named(alert: Alert) -> str:
-    name, gpu, severity = alert
-    return f"GPU {gpu or '-'}  {name} ({severity})"
-
-
-def _alerts(prometheus: str) -> dict[Alert, tuple[str, Mapping[str, str]]] | None:
-    """State and annotations of all alerts; None while Prometheus does not answer."""
+def _alerts(prometheus: str) -> Alerts | None:
+    """All alerts; None while Prometheus does not answer."""
     try:
         with urllib.request.urlopen(f"http://{prometheus}/api/v1/alerts", timeout=5) as reply:
             found = json.load(reply)["data"]["alerts"]
     except (urllib.error.URLError, OSError, ValueError, KeyError):
         return None
     return {
-        (
-            one["labels"].get("alertname", ""),
-            one["labels"].get("gpu", ""),
-            one["labels"].get("severity", ""),
-        ): (one["state"], one["annotations"])
+        _named(one["labels"]): (one["state"], one["annotations"].get("description", ""))
         for one in found
     }
+
+
+def _named(labels: Mapping[str, str]) -> str:
+    gpu, name, severity = (labels.get(key) or "-" for key in ("gpu", "alertname", "severity"))
+    return f"GPU {gpu}  {name} ({severity})"

@@ -14,17 +14,16 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Semaphore
 
 from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
-from gpu_bottleneck_exporter.demo.board.work import Work
+from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
 GIB = 2**30
-TRAINING = Work()
-INPUT = replace(TRAINING, pcie_receive_bytes_per_second=6e9)
+INPUT = Work(pcie_receive_bytes_per_second=6e9)
 SMALL_KERNELS = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, watts=90)
 _BURN_SECONDS, _STEP_SECONDS = 0.05, 0.042
 """46 % busy: a GPU below 50 % counts as underused (gpu:threshold:underused)."""

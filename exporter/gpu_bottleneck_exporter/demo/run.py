@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 
 _PATIENCE_SECONDS = 10.0
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the board is shared on purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,9 @@ def running() -> Iterator[Demo]:
     """The demo, until the end of the block: then its processes end and its board is removed."""
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as cleanup:
-        board = create(gpus=[H100] * len(JOBS))
-        cleanup.callback(board.unlink)
+        memory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        folder = cleanup.enter_context(TemporaryDirectory(prefix="gpu-board-", dir=memory))
+        board = cleanup.enter_context(create(Path(folder) / "board", gpus=[H100] * len(JOBS)))
         cleanup.callback(_end, processes)
         for index, job in enumerate(JOBS):
             job_arguments = [str(board.path), str(index), job.name, str(os.getpid())]

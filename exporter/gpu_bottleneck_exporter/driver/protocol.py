@@ -76,13 +76,12 @@ GPU_WIDE_ERRORS = (DeviceLost, AccessLost, DriverUnusable)
 class Device(Protocol):
     """One GPU or MIG instance, read by one thread only."""
 
-    @property
-    def identity(self) -> Identity:
-        """Identity of the GPU or MIG instance."""
+    identity: Identity
 
     @property
     def last_error(self) -> DriverError | None:
         """The reason why the last reading is incomplete; None if it is complete."""
+        return None
 
     def check(self) -> None:
         """Try the simplest calls; raise one of `GPU_WIDE_ERRORS` if none of them is answered.
@@ -92,6 +91,7 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free what the readings allocated; reads nothing from the GPU."""
+        return
 
     def utilization(self) -> Utilization:
         """Utilization in percent, since the last call; empties the driver's rings."""
@@ -137,17 +137,12 @@ class Device(Protocol):
 class Driver(Protocol):
     """An open driver."""
 
-    @property
-    def name(self) -> str:
-        """Short name for the log, such as `nvml`."""
-
-    @property
-    def about(self) -> About:
-        """Vendor, limits and remedies, the same for all GPUs."""
-
-    @property
-    def system(self) -> System:
-        """Versions of driver and CUDA."""
+    name: str
+    """Short name for the log, such as `nvml`."""
+    about: About
+    """Vendor, limits and remedies, the same for all GPUs."""
+    system: System
+    """Versions of driver and CUDA."""
 
     @property
     def calls(self) -> int:

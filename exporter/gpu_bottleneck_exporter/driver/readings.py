@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 
@@ -53,44 +52,32 @@ class RingSample(NamedTuple):
     percent: int | None
 
 
-class RingState(Enum):
-    """The driver's answer when its ring was drained."""
-
-    SAMPLES = "samples"
-    NOTHING_NEWER = "nothing newer"
-    UNSUPPORTED = "unsupported"
+Ring = tuple[RingSample, ...]
+"""The entries of one ring newer than the last drain, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """The entries of one ring newer than the last drain, oldest first."""
-
-    state: RingState
-    samples: tuple[RingSample, ...] = ()
-    impossible: int = 0
-    """Number of entries with a time in the future; they are not in `samples`."""
-
-
-UNSUPPORTED_RING = Ring(RingState.UNSUPPORTED)
-EMPTY_RING = Ring(RingState.NOTHING_NEWER)
+class Reading:
+    """What one method of a device returns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Utilization:
+class Utilization(Reading):
     """Busy time of the GPU and of its memory controller since the last reading.
 
-    `gpu_percent` and `memory_percent` are the driver's single reading (one window of 1/6 to 1 s),
-    read only if the rings return nothing.
+    A ring is None if it is unsupported, and empty if the driver has nothing newer. `gpu_percent`
+    and `memory_percent` are the driver's single reading (one window of 1/6 to 1 s), read only if
+    the rings return nothing.
     """
 
-    gpu: Ring = UNSUPPORTED_RING
-    memory: Ring = UNSUPPORTED_RING
+    gpu: Ring | None = None
+    memory: Ring | None = None
     gpu_percent: int | None = None
     memory_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Reading):
     """Means over the `interval_ns` since the last reading (GPM, Hopper and later).
 
     Ratios are 0-1 of the interval; traffic is in bytes within the interval.
@@ -106,7 +93,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
+class Power(Reading):
     """Electrical power in watts; `energy_joules` counts since the driver was loaded."""
 
     watts: float | None = None
@@ -117,7 +104,7 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Thermal:
+class Thermal(Reading):
     """Degrees Celsius by sensor (gpu, memory) and limit (slowdown, shutdown, max_operating)."""
 
     sensors: Mapping[str, float] = field(default_factory=dict)
@@ -125,7 +112,7 @@ class Thermal:
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(Reading):
     """Hertz now and maximum, by clock (sm, memory, graphics, video)."""
 
     now: Mapping[str, float] = field(default_factory=dict)
@@ -133,7 +120,7 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttle:
+class Throttle(Reading):
     """Nanoseconds throttled since the driver was loaded, and whether it is now, by reason."""
 
     spent_ns: Mapping[str, int] = field(default_factory=dict)
@@ -141,7 +128,7 @@ class Throttle:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Reading):
     """Device memory in bytes.
 
     If the driver does not report reserved memory, it is None and `used_bytes` includes it.
@@ -155,7 +142,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class Health(Reading):
     """Memory errors: counters since the driver was loaded, and the state of row remapping."""
 
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
@@ -165,7 +152,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Link(Reading):
     """The PCIe link now and at its maximum, and its count of replayed packets."""
 
     replays: int | None = None
@@ -189,7 +176,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Processes:
+class Processes(Reading):
     """All processes that hold a context, each once."""
 
     processes: tuple[Process, ...] = ()
@@ -208,17 +195,3 @@ class ErrorEvent:
 
     index: int
     code: int
-
-
-Reading = (
-    Utilization
-    | Activity
-    | Power
-    | Thermal
-    | Clocks
-    | Throttle
-    | Memory
-    | Health
-    | Link
-    | Processes
-)

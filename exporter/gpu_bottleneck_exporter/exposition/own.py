@@ -10,7 +10,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Power,
     Processes,
-    RingState,
     Throttle,
     Utilization,
 )
@@ -96,7 +95,7 @@ FAMILIES = (
 
 def _has_rings(gpu: GpuSnapshot) -> bool:
     reading = gpu.reading(Utilization)
-    return reading is not None and reading.gpu.state is not RingState.UNSUPPORTED
+    return reading is not None and reading.gpu is not None
 
 
 def _part(reading: object, name: str) -> bool:

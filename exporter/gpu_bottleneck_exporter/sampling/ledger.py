@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Processes,
     Reading,
-    RingState,
+    Ring,
     System,
     Utilization,
 )
@@ -182,9 +182,9 @@ class GpuLedger:
         self._samples_utilization = True
         busy = self._busy.ring(now_ns, reading.gpu, reading.gpu_percent)
         self._histogram.observe(busy)
-        self._last_busy = _ratio(busy, reading.gpu.state, reading.gpu_percent)
+        self._last_busy = _ratio(busy, reading.gpu, reading.gpu_percent)
         windows = self._memory.ring(now_ns, reading.memory, reading.memory_percent)
-        self._last_memory = _ratio(windows, reading.memory.state, reading.memory_percent)
+        self._last_memory = _ratio(windows, reading.memory, reading.memory_percent)
         return busy
 
     def _is_current(self, integrator: Integrator, now_ns: int) -> bool:
@@ -248,11 +248,11 @@ class GpuLedger:
         return memory.observed_ns > 0 and (memory.active_ns > 0 or self._busy.active_ns == 0)
 
 
-def _ratio(windows: list[Window], state: RingState, percent: int | None) -> float | None:
+def _ratio(windows: list[Window], ring: Ring | None, percent: int | None) -> float | None:
     """Busy share of the tick, 0-1: from its windows, else from the driver's single reading."""
     observed = sum(window.duration_ns for window in windows)
     if observed:
         return sum(window.active_ns for window in windows) / observed
-    if state is RingState.SAMPLES or percent is None:
+    if ring or percent is None:
         return None
     return percent / 100

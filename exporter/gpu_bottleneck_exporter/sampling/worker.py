@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting.charge import charge
 from gpu_bottleneck_exporter.accounting.stall import Owed
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter, is_void
+from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
     GPU_WIDE_ERRORS,
     AccessLost,
@@ -28,7 +28,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Processes,
     Reading,
-    RingState,
     Utilization,
 )
 from gpu_bottleneck_exporter.driver.refusals import Refusals
@@ -81,7 +80,6 @@ class Opened:
 
     device: Device
     ledger: GpuLedger
-    plausible: PlausibilityFilter = field(default_factory=PlausibilityFilter)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
@@ -384,7 +382,7 @@ class GpuWorker:
                 opened.refusals.answered(collector.name)
                 opened.forbidden.pop(collector.name, None)
                 before = self.implausible.get(collector.name)
-                reading = self._plausible(collector, opened, reading)
+                reading = self._plausible(collector, reading)
                 self._book(opened, fresh_ns, reading)
                 if before != self.implausible.get(collector.name) and is_void(reading):
                     return "only impossible values"
@@ -404,9 +402,9 @@ class GpuWorker:
             opened.device.check()
         return str(error) if error else None
 
-    def _plausible(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
+    def _plausible(self, collector: Collector, reading: Reading) -> Reading:
         drop = partial(self._drop, collector.name)
-        reading = opened.plausible.clean(reading, drop)
+        reading = plausible(reading, drop)
         if not isinstance(reading, Processes):
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders
@@ -433,7 +431,7 @@ class GpuWorker:
         """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
         observed = sum(window.duration_ns for window in windows)
         active = sum(window.active_ns for window in windows)
-        rings = reading.gpu.state is RingState.SAMPLES and len(self._opened) == 1
+        rings = bool(reading.gpu) and len(self._opened) == 1
         if not rings or active < _FULL * observed:
             self._full_since_ns = None
         elif self._full_since_ns is None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from gpu_bottleneck_exporter.demo.board.layout import (
     CALL,
     LANES,
-    LAYOUT_VERSION,
     MAGIC,
     MAX_EVENTS,
     MAX_PROCESSES,
@@ -28,9 +27,7 @@ from gpu_bottleneck_exporter.demo.board.layout import (
     Header,
     throttled_ns,
 )
-from gpu_bottleneck_exporter.demo.board.work import Work
-
-TRAINING = Work()
+from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
 
 
 class BoardError(Exception):
@@ -44,18 +41,14 @@ class Board:
         """Map the board at `path`. Raises BoardError if it is not a board of this layout."""
         self.path = path
         try:
-            with open(path, "r+b") as file:
-                self._memory = mmap.mmap(file.fileno(), 0)
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self.memory = mmap.mmap(self.descriptor, 0)
+            self.header = Header.from_buffer(self.memory)
         except (OSError, ValueError) as error:
             raise BoardError(f"cannot open the virtual board {path}: {error}") from error
-        if len(self._memory) < ctypes.sizeof(Header):
-            raise BoardError(f"{path} is not a virtual board")
-        self.header = Header.from_buffer(self._memory)
-        if self.header.magic != MAGIC or self.header.layout_version != LAYOUT_VERSION:
-            raise BoardError(f"{path} is not a virtual board of layout {LAYOUT_VERSION}")
-        self.gpus: tuple[VirtualGpu, ...] = tuple(
-            VirtualGpu(self, index) for index in range(self.header.gpu_count)
-        )
+        if self.header.magic != MAGIC:
+            raise BoardError(f"{path} is not a virtual board of this layout")
+        self.gpus = tuple(VirtualGpu(self, index) for index in range(self.header.gpu_count))
 
     def __enter__(self) -> Board:  # noqa: PYI034 - Self needs Python 3.11
         return self
@@ -64,21 +57,8 @@ class Board:
         self.close()
 
     def close(self) -> None:
-        """Unmap the file; `unlink` removes it."""
-        for gpu in self.gpus:
-            gpu.close()
-        self.gpus = ()
-        del self.header
-
-    def unlink(self) -> None:
-        """Remove the file; processes that have it mapped keep their view."""
-        self.path.unlink(missing_ok=True)
-
-    def record(self, index: int) -> GpuRecord:
-        """The shared record of GPU `index`."""
-        return GpuRecord.from_buffer(
-            self._memory, ctypes.sizeof(Header) + index * ctypes.sizeof(GpuRecord)
-        )
+        """Close the file; the memory stays mapped as long as a record of it is in use."""
+        os.close(self.descriptor)
 
     def raise_xid(self, gpu: int, xid: int) -> None:
         """Report an XID of GPU `gpu` to all processes that wait for events."""
@@ -92,17 +72,9 @@ class VirtualGpu:
 
     def __init__(self, board: Board, index: int) -> None:
         self.index = index
-        self.record = board.record(index)
-        self._path = board.path
-        self._lock_fd = -1
-        self._lock_pid = -1
-
-    def close(self) -> None:
-        """Release the lock file and the view on the record."""
-        if self._lock_pid == os.getpid():
-            os.close(self._lock_fd)
-        self._lock_pid = -1
-        del self.record
+        at = ctypes.sizeof(Header) + index * ctypes.sizeof(GpuRecord)
+        self.record = GpuRecord.from_buffer(board.memory, at)
+        self._board = board
 
     def run(self, seconds: float, work: Work = TRAINING) -> None:
         """Launch work and wait until it is done."""
@@ -177,16 +149,12 @@ class VirtualGpu:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # An open file description, and with it its flock, is shared across fork: reopen it in
-        # each process.
-        if self._lock_pid != os.getpid():
-            self._lock_fd = os.open(f"{self._path}", os.O_RDWR | os.O_CLOEXEC)
-            self._lock_pid = os.getpid()
-        fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+        # A lock of the process on one byte: it is not inherited by those that it forks.
+        fcntl.lockf(self._board.descriptor, fcntl.LOCK_EX, 1, self.index)
         # Odd while a writer is inside; `|=` also mends what a writer that died inside left behind.
         self.record.sequence |= 1
         try:
             yield
         finally:
             self.record.sequence += 1
-            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+            fcntl.lockf(self._board.descriptor, fcntl.LOCK_UN, 1, self.index)

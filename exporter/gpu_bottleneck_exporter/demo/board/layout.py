@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 
-MAGIC = 0x4452414F42555047  # "GPUBOARD"
-LAYOUT_VERSION = 3
+MAGIC = 0x4552414F42555047
+"""`GPUBOARE`; another one for each layout."""
 SLOT_NS = 10_000_000
 SLOTS = 2048
 """Slots kept per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
 MAX_QUEUED_NS = 8_000_000_000
-MAX_GPUS = 24
 MAX_PROCESSES = 64
 MAX_EVENTS = 64
 
@@ -90,7 +89,6 @@ CALLS = (
 """Calls whose result and latency can be set per GPU; NVML's names without versions."""
 CALL = {name: position for position, name in enumerate(CALLS)}
 
-NVML_SUCCESS = 0
 NVML_ERROR_NOT_SUPPORTED = 3
 NVML_ERROR_GPU_IS_LOST = 15
 
@@ -100,83 +98,57 @@ PROCESS_COMPUTE = 0
 PROCESS_GRAPHICS = 1
 
 
+def _each(kind: type, *names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names]
+
+
 class ProcessRecord(ctypes.Structure):
     """A process that holds a context; `pid` 0 marks a free entry. Dead pids do not count."""
 
-    _fields_ = [
-        ("pid", ctypes.c_uint32),
-        ("kind", ctypes.c_uint32),
-        ("used_bytes", ctypes.c_uint64),
-    ]
+    _fields_ = [*_each(ctypes.c_uint32, "pid", "kind"), ("used_bytes", ctypes.c_uint64)]
 
 
 class Event(ctypes.Structure):
     """One XID: what NVML calls event type 8."""
 
-    _fields_ = [("gpu", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("xid", ctypes.c_uint64)]
+    _fields_ = [("gpu", ctypes.c_uint32), ("xid", ctypes.c_uint64)]
 
 
 class GpuRecord(ctypes.Structure):
     """One virtual GPU or MIG instance: identity, gauges, faults, and its slots."""
 
     _fields_ = [
-        ("uuid", ctypes.c_char * 96),
-        ("name", ctypes.c_char * 96),
-        ("pci_bus_id", ctypes.c_char * 32),
-        ("kind", ctypes.c_uint32),
-        ("parent", ctypes.c_uint32),
-        ("gpu_instance", ctypes.c_uint32),
-        ("compute_instance", ctypes.c_uint32),
-        ("slices", ctypes.c_uint32),
-        ("mig_enabled", ctypes.c_uint32),
-        ("architecture", ctypes.c_uint32),
-        ("gpm_supported", ctypes.c_uint32),
+        *_each(ctypes.c_char * 96, "uuid", "name", "pci_bus_id"),
+        *_each(ctypes.c_uint32, "architecture", "gpm_supported", "no_power_average", "c2c_links"),
+        # MIG: which only the stand-in for NVML knows
+        *_each(ctypes.c_uint32, "kind", "parent", "gpu_instance", "compute_instance"),
+        *_each(ctypes.c_uint32, "slices", "mig_enabled"),
         # Faults
         ("device_result", ctypes.c_int32),
         ("hang", ctypes.c_uint32),
         ("call_result", ctypes.c_int32 * len(CALLS)),
         ("call_delay_us", ctypes.c_uint32 * len(CALLS)),
         # The utilization ring
-        ("period_slots", ctypes.c_uint32),
-        ("ring_samples", ctypes.c_uint32),
-        ("ring_empty_when_idle", ctypes.c_uint32),
-        ("memory_always_zero", ctypes.c_uint32),
-        ("stuck_utilization", ctypes.c_uint32),
+        *_each(ctypes.c_uint32, "period_slots", "ring_samples", "ring_empty_when_idle"),
+        *_each(ctypes.c_uint32, "memory_always_zero", "stuck_utilization"),
         # Gauges, in NVML's units
-        ("power_limit_mw", ctypes.c_uint32),
-        ("idle_mw", ctypes.c_uint32),
-        ("temperature", ctypes.c_int32),
-        ("memory_temperature", ctypes.c_int32),
-        ("slowdown_temperature", ctypes.c_int32),
-        ("shutdown_temperature", ctypes.c_int32),
-        ("max_operating_temperature", ctypes.c_int32),
-        ("clock_mhz", ctypes.c_uint32 * len(CLOCKS)),
-        ("clock_max_mhz", ctypes.c_uint32 * len(CLOCKS)),
-        ("pcie_generation", ctypes.c_uint32),
-        ("pcie_width", ctypes.c_uint32),
-        ("pcie_generation_max", ctypes.c_uint32),
-        ("pcie_width_max", ctypes.c_uint32),
-        ("remapped_corrected", ctypes.c_uint32),
-        ("remapped_uncorrected", ctypes.c_uint32),
-        ("remap_pending", ctypes.c_uint32),
-        ("remap_failed", ctypes.c_uint32),
-        ("pcie_replays", ctypes.c_uint32),
-        ("c2c_links", ctypes.c_uint32),
-        ("power_default_limit_mw", ctypes.c_uint32),
-        ("no_power_average", ctypes.c_uint32),
-        ("event_reasons", ctypes.c_uint64),
-        ("ecc_corrected", ctypes.c_uint64),
-        ("ecc_uncorrected", ctypes.c_uint64),
-        ("memory_total", ctypes.c_uint64),
-        ("memory_reserved", ctypes.c_uint64),
+        *_each(ctypes.c_uint32, "idle_mw", "power_limit_mw", "power_default_limit_mw"),
+        *_each(ctypes.c_int32, "temperature", "memory_temperature", "slowdown_temperature"),
+        *_each(ctypes.c_int32, "shutdown_temperature", "max_operating_temperature"),
+        *_each(ctypes.c_uint32 * len(CLOCKS), "clock_mhz", "clock_max_mhz"),
+        *_each(ctypes.c_uint32, "pcie_generation", "pcie_generation_max"),
+        *_each(ctypes.c_uint32, "pcie_width", "pcie_width_max", "pcie_replays"),
+        *_each(ctypes.c_uint32, "remapped_corrected", "remapped_uncorrected"),
+        *_each(ctypes.c_uint32, "remap_pending", "remap_failed"),
+        *_each(ctypes.c_uint64, "ecc_corrected", "ecc_uncorrected", "event_reasons"),
+        *_each(ctypes.c_uint64, "memory_total", "memory_reserved"),
         # Throttling: `throttled_ns` makes a counter of these
         ("throttle_since_ns", ctypes.c_uint64),
         ("throttle_base_ns", ctypes.c_uint64 * len(THROTTLE_REASONS)),
         ("throttle_ppm", ctypes.c_uint32 * len(THROTTLE_REASONS)),
         ("processes", ProcessRecord * MAX_PROCESSES),
         # Work: `sequence` is odd while a writer is inside
-        ("sequence", ctypes.c_uint64),
-        ("free_at_ns", ctypes.c_uint64),
+        *_each(ctypes.c_uint64, "sequence", "free_at_ns"),
         ("submitted", ctypes.c_uint64 * len(LANES)),
         ("slots", ctypes.c_uint64 * (SLOTS * len(LANES))),
     ]
@@ -187,14 +159,10 @@ class Header(ctypes.Structure):
 
     _fields_ = [
         ("magic", ctypes.c_uint64),
-        ("layout_version", ctypes.c_uint32),
-        ("gpu_count", ctypes.c_uint32),
         ("created_ns", ctypes.c_uint64),
         ("timestamp_offset_ns", ctypes.c_int64),
         ("init_result", ctypes.c_int32),
-        ("cuda_version", ctypes.c_uint32),
-        ("driver_branch", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        *_each(ctypes.c_uint32, "gpu_count", "cuda_version", "driver_branch"),
         ("driver_version", ctypes.c_char * 80),
         ("event_count", ctypes.c_uint64),
         ("events", Event * MAX_EVENTS),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+
+_PER_NANOSECOND = (*[1.0] * 9, *[1e-9] * 6, 1e-3)
+"""What makes amounts per nanosecond of the values of `Work`: ratios, bytes, microjoules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +13,7 @@ class Work:
     """The load of a kernel on the GPU while it runs.
 
     Ratios are 0-1 of its run time, byte rates are bytes per second, and `watts` adds to the idle
-    power.
+    power. In the order of `LANES`.
     """
 
     memory: float = 0.4
@@ -32,22 +35,8 @@ class Work:
 
     def per_nanosecond(self) -> tuple[float, ...]:
         """Amounts added per nanosecond of run time, one for each of `LANES` except `index`."""
-        return (
-            1.0,
-            self.memory,
-            self.sm_active,
-            self.sm_occupancy,
-            self.tensor,
-            self.fp64,
-            self.fp32,
-            self.fp16,
-            self.integer,
-            self.dram,
-            self.pcie_receive_bytes_per_second / 1e9,
-            self.pcie_transmit_bytes_per_second / 1e9,
-            self.nvlink_receive_bytes_per_second / 1e9,
-            self.nvlink_transmit_bytes_per_second / 1e9,
-            self.c2c_receive_bytes_per_second / 1e9,
-            self.c2c_transmit_bytes_per_second / 1e9,
-            self.watts / 1e3,
-        )
+        values = zip(astuple(self), _PER_NANOSECOND, strict=True)
+        return (1.0, *(value * unit for value, unit in values))
+
+
+TRAINING = Work()

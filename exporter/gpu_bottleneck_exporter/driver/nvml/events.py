@@ -17,7 +17,6 @@ import pynvml
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent
-from gpu_bottleneck_exporter.driver.refusals import Refusals
 
 _XID = pynvml.nvmlEventTypeXidCriticalError
 
@@ -37,13 +36,12 @@ class XidEvents:
         """`calls`: those of the waiting thread."""
         self._calls = calls
         self._lock = threading.Lock()
+        self._gpus: dict[int, int] = {}
+        """Index by the address of its handle."""
         # Created now if possible: events are lost until a GPU is registered, when it is opened.
         self._set: _Set | None = None
         with contextlib.suppress(DriverError):
             self._set = self._new_set()
-        self._retired: list[_Set] = []
-        self._handles: dict[int, int] = {}
-        self._refusals = Refusals()
 
     def register(self, index: int, calls: Calls, handle: object) -> None:
         """Register GPU `index` behind `handle`, unless it is; called by the GPU's own thread.
@@ -51,21 +49,15 @@ class XidEvents:
         Raises DriverError if a GPU that has XIDs cannot be registered; its readings go on.
         """
         with self._lock:
-            if self._handles.get(_address(handle)) != index:  # reopening it may give another one
-                others = {at: of for at, of in self._handles.items() if of != index}
-                self._handles = others | {_address(handle): index}
             chosen = self._set
-            if chosen is None or index in chosen.registered or self._refusals.stands(index):
+            if chosen is None or index in chosen.registered:
                 return
+            self._gpus[_address(handle)] = index
             chosen.users += 1
         try:
-            if calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) & _XID:
+            if _has_xids(calls, handle):
                 calls.ask(pynvml.nvmlDeviceRegisterEvents, handle, _XID, chosen.handle)
-            self._refusals.answered(index)
             chosen.registered.add(index)
-        except Unsupported:
-            if self._refusals.refused(index):
-                raise
         finally:
             with self._lock:
                 chosen.users -= 1
@@ -81,18 +73,16 @@ class XidEvents:
 
         Raises Unsupported if the driver has no events, or another DriverError.
         """
-        if self._set is None:
-            self._set = self._new_set()
+        chosen = self._set = self._set or self._new_set()
         try:
             # Not metered: the time spent here is waiting, not work.
-            data = pynvml.nvmlEventSetWait_v2(self._set.handle, int(timeout_seconds * 1000))
+            data = pynvml.nvmlEventSetWait_v2(chosen.handle, int(timeout_seconds * 1000))
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_TIMEOUT:
                 return None
-            self._give_up()
+            self._give_up(chosen)
             raise driver_error(error.value, "nvmlEventSetWait_v2") from error
-        with self._lock:
-            index = self._handles.get(_address(data.device))
+        index = self._gpus.get(_address(data.device))
         if index is None or data.eventType != _XID:
             return None
         return ErrorEvent(index, int(data.eventData))
@@ -100,17 +90,19 @@ class XidEvents:
     def _new_set(self) -> _Set:
         return _Set(self._calls.ask(pynvml.nvmlEventSetCreate))
 
-    def _give_up(self) -> None:
+    def _give_up(self, failed: _Set) -> None:
         with self._lock:
-            if self._set:
-                self._retired.append(self._set)
             self._set = None
-            unused = [old for old in self._retired if not old.users]
-            self._retired = [old for old in self._retired if old.users]
-        # Outside of the lock, as any call may hang.
-        for old in unused:
+            in_use = failed.users > 0
+        if not in_use:  # else it is never freed, as the call that uses it may hang for ever
             with contextlib.suppress(DriverError):
-                self._calls.ask(pynvml.nvmlEventSetFree, old.handle)
+                self._calls.ask(pynvml.nvmlEventSetFree, failed.handle)
+
+
+def _has_xids(calls: Calls, handle: object) -> bool:
+    with contextlib.suppress(Unsupported):
+        return bool(calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) & _XID)
+    return False
 
 
 def _address(handle: object) -> int:

@@ -11,11 +11,13 @@ import ctypes
 import math
 import struct
 import time
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import pynvml
 
-from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
+from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity
 
@@ -24,19 +26,35 @@ MINIMUM_INTERVAL_NS = 200_000_000
 MAXIMUM_INTERVAL_NS = 10_000_000_000
 """A mean over a longer interval is dropped, as its whole time would be booked at one moment."""
 
-_GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM = 1, 2, 3, 10
-_PIPES = {5: "tensor", 11: "fp64", 12: "fp32", 13: "fp16", 4: "int"}
-_RATES = {20: "pcie_transmit", 21: "pcie_receive", 60: "nvlink_receive", 61: "nvlink_transmit"}
+_RATIOS = {
+    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics",
+    pynvml.NVML_GPM_METRIC_SM_UTIL: "sm_active",
+    pynvml.NVML_GPM_METRIC_SM_OCCUPANCY: "sm_occupancy",
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: "dram_active",
+}
+_PIPES = {
+    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: "tensor",
+    pynvml.NVML_GPM_METRIC_FP64_UTIL: "fp64",
+    pynvml.NVML_GPM_METRIC_FP32_UTIL: "fp32",
+    pynvml.NVML_GPM_METRIC_FP16_UTIL: "fp16",
+    pynvml.NVML_GPM_METRIC_INTEGER_UTIL: "int",
+}
+_RATES = {
+    pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC: "pcie_transmit",
+    pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: "pcie_receive",
+    pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: "nvlink_receive",
+    pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: "nvlink_transmit",
+}
 _C2C_RATES = {
     100: "c2c_transmit",
     101: "c2c_receive",
     102: "c2c_data_transmit",
     103: "c2c_data_receive",
 }
-_IDS = (_GRAPHICS, _SM_ACTIVE, _SM_OCCUPANCY, _DRAM, *_PIPES, *_RATES)
+"""Older bindings have no names for these."""
+_IDS = (*_RATIOS, *_PIPES, *_RATES)
 """Read in one call into an array of our own: the binding's has room for all metrics, 19 kB."""
 _MIB = 1024 * 1024
-_VERSION = 1
 _HEAD = struct.Struct("=II2Q")
 """nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
 _METRIC = struct.Struct("=IId24x")
@@ -54,15 +72,10 @@ class GpmReader:
         self._calls = calls
         self._handle = handle
         self._instance = gpu_instance
-        support = calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle)
-        if not support.isSupportedDevice:
-            raise driver_error(pynvml.NVML_ERROR_NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")
+        if not calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle).isSupportedDevice:
+            raise Unsupported("nvmlGpmQueryDeviceSupport: the GPU has no GPM")
         self._old = calls.ask(pynvml.nvmlGpmSampleAlloc)
-        try:
-            self._new = calls.ask(pynvml.nvmlGpmSampleAlloc)
-        except DriverError:
-            calls.ask(pynvml.nvmlGpmSampleFree, self._old)
-            raise
+        self._new = calls.ask(pynvml.nvmlGpmSampleAlloc)
         self._old_at_ns: int | None = None
 
     def close(self) -> None:
@@ -105,11 +118,9 @@ class GpmReader:
         addresses = [
             ctypes.cast(sample, ctypes.c_void_p).value for sample in (self._old, self._new)
         ]
-        head = _HEAD.pack(_VERSION, len(ids), *addresses)
+        head = _HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), *addresses)
         buffer = ctypes.create_string_buffer(head + _unanswered(ids))
-        code = self._calls.code("nvmlGpmMetricsGet", buffer)
-        if code != pynvml.NVML_SUCCESS:
-            raise driver_error(code, "nvmlGpmMetricsGet")
+        self._calls.call("nvmlGpmMetricsGet", buffer)
         return {
             metric: value
             for metric, result, value in _METRIC.iter_unpack(buffer.raw[_HEAD.size : -1])
@@ -124,18 +135,15 @@ def _unanswered(ids: tuple[int, ...]) -> bytes:
 
 
 def _activity(values: dict[int, float], interval_ns: int) -> Activity:
-    ratio = {metric: value / 100 for metric, value in values.items()}
-    seconds = interval_ns / 1e9
+    ratios = {metric: value / 100 for metric, value in values.items()}
+    amounts = {metric: value * _MIB * interval_ns / 1e9 for metric, value in values.items()}
     return Activity(
         interval_ns=interval_ns,
-        graphics=ratio.get(_GRAPHICS),
-        sm_active=ratio.get(_SM_ACTIVE),
-        sm_occupancy=ratio.get(_SM_OCCUPANCY),
-        dram_active=ratio.get(_DRAM),
-        pipes={name: ratio[metric] for metric, name in _PIPES.items() if metric in ratio},
-        traffic_bytes={
-            name: values[metric] * _MIB * seconds
-            for metric, name in (_RATES | _C2C_RATES).items()
-            if metric in values
-        },
+        pipes=_named(_PIPES, ratios),
+        traffic_bytes=_named(_RATES | _C2C_RATES, amounts),
+        **_named(_RATIOS, ratios),
     )
+
+
+def _named(names: Mapping[int, str], values: Mapping[int, float]) -> dict[str, Any]:
+    return {name: values[metric] for metric, name in names.items() if metric in values}

@@ -1,28 +1,108 @@
-"""One MIG instance through NVML."""
+"""One MIG instance through NVML, and what a whole GPU shares with one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn
+import os
+from typing import Any
 
-from gpu_bottleneck_exporter.driver.nvml.base import BaseDevice
-from gpu_bottleneck_exporter.driver.protocol import Unsupported
+import pynvml
+
+from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
+from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.queries import Queries
+from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
+from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
+
+# Not version 3: it returns the same, but drivers 530 to 535.98 wrote a longer structure than the
+# binding's.
+_PROCESS_LISTS = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+)
+_BASICS: tuple[tuple[Any, ...], ...] = (
+    (pynvml.nvmlDeviceGetMemoryInfo,),
+    (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+    (pynvml.nvmlDeviceGetPowerUsage,),
+    (pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+    (pynvml.nvmlDeviceGetUtilizationRates,),
+)
+"""Calls that nearly every GPU answers, and that the library cannot answer without the GPU."""
 
 
-def _unsupported(sentence: str) -> Callable[[BaseDevice], NoReturn]:
-    def reading(_: BaseDevice) -> NoReturn:
-        raise Unsupported(sentence)
+class NvmlInstance(Device):
+    """A MIG instance: it has memory, processes and GPM; the rest belongs to its GPU."""
 
-    return reading
+    def __init__(
+        self, calls: Calls, handle: object, identity: Identity, whole: object, *, coherent: bool
+    ) -> None:
+        """`whole`: the handle of the instance's GPU; `coherent`: whether NVLink-C2C connects it.
+
+        GPUs that share memory with the CPU (GB10, GH200, GB200) are described by NVML as if they
+        were on PCIe: the GB10's link is a placeholder, and its memory, the machine's, is refused.
+        """
+        self.identity = identity
+        self._calls = calls
+        self._queries = Queries(calls, handle)
+        self._whole = whole
+        self._coherent = coherent
+        self._gpm: GpmReader | None = None
+
+    @property
+    def last_error(self) -> DriverError | None:
+        """The reason why the last reading is incomplete; None if it is complete."""
+        return self._queries.last_error
+
+    def check(self) -> None:
+        """Raise the GPU's error if it answers none of `_BASICS`."""
+        queries = Queries(self._calls, self._whole)
+        answers = [queries.ask(*basic) for basic in _BASICS]
+        if answers.count(None) == len(_BASICS) and isinstance(queries.last_error, GPU_WIDE_ERRORS):
+            raise queries.last_error
+
+    def close(self) -> None:
+        """Free the GPM samples."""
+        if self._gpm:
+            self._gpm.close()
+        self._gpm = None
+
+    def activity(self) -> Activity | None:
+        """GPM means since the last reading, 0-1; for an instance, those of its GPU instance."""
+        self._queries.begin()
+        if self._gpm is None:
+            self._gpm = GpmReader(self._calls, self._whole, self.identity.gpu_instance)
+        return self._gpm.read(coherent=self._coherent)
+
+    def memory(self) -> Memory:
+        """Memory in bytes (nvmlDeviceGetMemoryInfo); the machine's if the GPU has none."""
+        queries = self._queries.begin()
+        info = queries.ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        if info is not None:
+            return Memory(int(info.total), int(info.used), int(info.reserved))
+        info = queries.ask(pynvml.nvmlDeviceGetMemoryInfo)
+        if info is not None:
+            return Memory(int(info.total), int(info.used))
+        if queries.last_error is None and self._coherent:
+            return machine_memory()
+        return queries.fail()
+
+    def processes(self) -> Processes:
+        """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
+        queries = self._queries.begin()
+        lists = [queries.ask(getter) for getter in _PROCESS_LISTS]
+        queries.require(*lists)
+        compute, graphics, shared = (entries or () for entries in lists)
+        computing = {process.pid for process in (*compute, *shared)}
+        found: dict[int, int | None] = {}
+        for process in (*compute, *graphics, *shared):
+            known = found.get(process.pid)
+            found[process.pid] = known if process.usedGpuMemory is None else process.usedGpuMemory
+        return Processes(
+            tuple(Process(pid, used, pid not in computing) for pid, used in found.items())
+        )
 
 
-class NvmlInstance(BaseDevice):
-    """A MIG instance: it has memory, processes and GPM; the rest belongs to its parent."""
-
-    utilization = _unsupported("the driver samples no utilization under MIG")
-    power = _unsupported("power is the whole GPU's")
-    thermal = _unsupported("temperature is the whole GPU's")
-    clocks = _unsupported("clocks are the whole GPU's")
-    throttle = _unsupported("throttling is the whole GPU's")
-    health = _unsupported("memory errors are the whole GPU's")
-    link = _unsupported("the PCIe link is the whole GPU's")
+def machine_memory() -> Memory:
+    """The machine's memory (`MemTotal` of /proc/meminfo, through sysinfo(2)) as a GPU's."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Memory(total, of_machine=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_bottleneck_exporter.driver.nvml.pci import all_suspended
 from gpu_bottleneck_exporter.driver.nvml.remedies import remedy
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.host.files import read
 
 OLDEST_BINDING = "12.570.86"
 """The first nvidia-ml-py with all names that we use; pyproject.toml requires it too."""
 _LATEST_NAME = "nvmlDeviceGetTemperatureV"
+_NVIDIA = "0x10de"
+_DISPLAY_CLASS = "0x03"
 
 
 def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
@@ -24,28 +26,33 @@ def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
             "all GPUs are runtime-suspended; --driver.wake-suspended wakes them",
             remedy("asleep"),
         )
-    _require_binding()
-    # Imported late: it needs names that an older binding lacks.
+    # Imported late: another package's pynvml may lack any of the names that the driver imports.
+    import pynvml  # noqa: PLC0415
+
+    if not hasattr(pynvml, _LATEST_NAME):
+        raise DriverMissing(
+            f"{pynvml.__file__} is not of nvidia-ml-py {OLDEST_BINDING} or later",
+            remedy("binding"),
+        )
     from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver  # noqa: PLC0415
 
     return NvmlDriver()
 
 
-def _require_binding() -> None:
-    """Raise DriverMissing if pynvml belongs to another package or is too old."""
-    import pynvml  # noqa: PLC0415 - late, as above
+def all_suspended(sysfs: Path) -> bool:
+    """Whether there are NVIDIA GPUs, and runtime power management has suspended all of them.
 
-    if hasattr(pynvml, _LATEST_NAME):
-        return
-    # Imported only here, as it takes half a MiB.
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+    Opening the driver would wake them and keep them awake, which costs a laptop 5 to 25 W.
+    """
+    devices = (sysfs / "bus/pci/devices").glob("*")
+    gpus = [
+        device
+        for device in devices
+        if _text(device / "vendor") == _NVIDIA
+        and _text(device / "class").startswith(_DISPLAY_CLASS)
+    ]
+    return bool(gpus) and all(_text(gpu / "power/runtime_status") == "suspended" for gpu in gpus)
 
-    try:
-        installed = version("nvidia-ml-py")
-    except PackageNotFoundError:
-        installed = "not"
-    raise DriverMissing(
-        f"{pynvml.__file__} is not of nvidia-ml-py {OLDEST_BINDING} or later "
-        f"(installed: {installed})",
-        remedy("binding"),
-    )
+
+def _text(path: Path) -> str:
+    return (read(path) or "").strip()

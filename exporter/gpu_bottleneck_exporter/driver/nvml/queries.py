@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, TypeVar
 
-import pynvml
-
+from gpu_bottleneck_exporter.driver.nvml.fields import read_fields
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.refusals import Refusals
@@ -17,11 +16,18 @@ T = TypeVar("T")
 class Queries:
     """The queries behind a reading, one by one: a failing call costs only its own value."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, handle: object) -> None:
+        """`handle`: of the GPU or instance, the first argument of every query."""
         self.calls = calls
+        self.handle = handle
         self.last_error: DriverError | None = None
         """Of the failures, the first that concerns the whole GPU, else the last one."""
         self.refusals = Refusals()
+
+    def begin(self) -> Queries:
+        """Forget the failures of the last reading."""
+        self.last_error = None
+        return self
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T | None:
         """The answer, or None.
@@ -29,64 +35,50 @@ class Queries:
         A call that the GPU does not support is retried only rarely. A failure, or a refusal of
         what worked before, is kept in `last_error`.
         """
-        key = (function.__name__, *arguments[1:])
-        return self.attempt(key, lambda: self.calls.ask(function, *arguments))
+        key = (function.__name__, *arguments)
+        return self.attempt(key, lambda: self.calls.ask(function, self.handle, *arguments))
+
+    def ask_any(self, versions: Sequence[Callable[..., T]], *arguments: object) -> T | None:
+        """The first answer that one of the `versions` of a call gives, or None."""
+        answers = (self.ask(function, *arguments) for function in versions)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def ask_each(
+        self, function: Callable[..., T], kinds: Mapping[str, int], *further: int
+    ) -> dict[str, T]:
+        """The answers by name of `kinds`, without those that the GPU does not give."""
+        answers = {name: self.ask(function, kind, *further) for name, kind in kinds.items()}
+        return {name: answer for name, answer in answers.items() if answer is not None}
+
+    def fields(self, *ids: int) -> dict[int, float]:
+        """Value by field id, of those that there are."""
+        return self.attempt(ids, lambda: read_fields(self.calls, self.handle, ids)) or {}
+
+    def field(self, number: int) -> float | None:
+        """The value of one field, or None."""
+        return self.fields(number).get(number)
 
     def attempt(self, key: tuple[object, ...], read: Callable[[], T]) -> T | None:
-        """The result of `read`, which makes several calls, like `ask`; `key` identifies it."""
+        """The result of `read`, like `ask`; `key` identifies it."""
         if self.refusals.stands(key):
             return None
         try:
             answer = read()
-        except Unsupported as error:
-            if self.refusals.refused(key):
-                self.note(error)
-            return None
         except DriverError as error:
-            self.note(error)
+            failed = not isinstance(error, Unsupported) or self.refusals.refused(key)
+            if failed and not isinstance(self.last_error, GPU_WIDE_ERRORS):
+                self.last_error = error
             return None
         self.refusals.answered(key)
         return answer
 
-    def note(self, error: DriverError) -> None:
-        """Keep a failure, unless a more serious one is kept."""
-        if not isinstance(self.last_error, GPU_WIDE_ERRORS):
-            self.last_error = error
-
     def require(self, *values: object) -> None:
-        """Raise if none of `values` was read: the failure, or Unsupported if there was none."""
-        if any(value is not None and value != {} for value in values):
-            return
-        last_error = self.last_error
-        if isinstance(last_error, Unsupported):  # kept only if it was answered before: a failure
-            raise DriverError(str(last_error)) from last_error
-        raise last_error or Unsupported("not provided by this GPU")
+        """Raise the failure, as `fail` does, if none of `values` was read."""
+        if all(value is None or value == {} for value in values):
+            self.fail()
 
-
-_BASICS: tuple[tuple[Callable[..., object], tuple[object, ...]], ...] = (
-    (pynvml.nvmlDeviceGetMemoryInfo, ()),
-    (pynvml.nvmlDeviceGetTemperature, (pynvml.NVML_TEMPERATURE_GPU,)),
-    (pynvml.nvmlDeviceGetPowerUsage, ()),
-    (pynvml.nvmlDeviceGetClockInfo, (pynvml.NVML_CLOCK_SM,)),
-    (pynvml.nvmlDeviceGetUtilizationRates, ()),
-)
-"""Calls that nearly every GPU answers, and that the library cannot answer without the GPU."""
-
-
-def check_basics(calls: Calls, handle: object) -> None:
-    """Raise the GPU's error if all of `_BASICS` fail with `GPU_WIDE_ERRORS`."""
-    found = [_failure(calls, handle, *basic) for basic in _BASICS]
-    told = [error for error in found if not isinstance(error, Unsupported)]
-    worst = [error for error in told if isinstance(error, GPU_WIDE_ERRORS)]
-    if worst and len(worst) == len(told):
-        raise worst[0]
-
-
-def _failure(
-    calls: Calls, handle: object, function: Callable[..., object], arguments: tuple[object, ...]
-) -> DriverError | None:
-    try:
-        calls.ask(function, handle, *arguments)
-    except DriverError as error:
-        return error
-    return None
+    def fail(self) -> NoReturn:
+        """Raise the last failure, or Unsupported if there was none."""
+        if isinstance(self.last_error, Unsupported):  # kept only as it was answered before
+            raise DriverError(str(self.last_error)) from self.last_error
+        raise self.last_error or Unsupported("not provided by this GPU")

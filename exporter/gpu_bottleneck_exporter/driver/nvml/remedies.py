@@ -6,21 +6,12 @@ from gpu_bottleneck_exporter.driver.about import About
 from gpu_bottleneck_exporter.pod import in_a_pod
 
 OF_DOWN = "look for XIDs in the kernel log; reset the GPU or reboot the node"
-OF_NO_DRIVER = (
-    "install NVIDIA's driver; in a container, use the NVIDIA runtime with the capability "
-    "'utility'. To try the exporter without a GPU: gpu-bottleneck-exporter demo"
-)
-OF_OTHER_ERRORS = (
-    "run nvidia-smi, and look for NVRM and XIDs in the kernel log (dmesg); if both look fine, "
-    "report a bug with the driver's version"
-)
 OF_ERRORS: dict[str, str] = {
-    "no_library": OF_NO_DRIVER,
+    "no_library": "install NVIDIA's driver; in a container, use the NVIDIA runtime with the "
+    "capability 'utility'. To try the exporter without a GPU: gpu-bottleneck-exporter demo",
     "library_broken": "the file is damaged, or not the driver's: reinstall the driver's libraries, "
     "and point LD_LIBRARY_PATH at no other file of this name; recreate a container, so that the "
     "NVIDIA runtime mounts the host's library, and keep the file out of its image",
-    "library_forbidden": "let the exporter's user read the library and the folders above it "
-    "(chmod a+rX), or run it as root; in a container, also check the mount, SELinux and AppArmor",
     "binding": "pip install 'nvidia-ml-py>=12.570.86', and remove packages that ship their own "
     "pynvml (pynvml before 12, py3nvml)",
     "not_loaded": "load the driver's kernel module (modprobe nvidia; dmesg shows why it fails); a "
@@ -42,7 +33,7 @@ OF_ERRORS: dict[str, str] = {
     "hung": "look for XIDs in the kernel log (119 and 120 above all); if it persists, reboot the "
     "node: nothing else frees a call that hangs in the driver",
 }
-"""By cause of an error. For other errors: OF_DOWN for one GPU, OF_OTHER_ERRORS for all."""
+"""By cause of an error. For other errors of one GPU: OF_DOWN."""
 _BY_THE_CHART = (
     "give the pod access to the GPUs with the chart's values gpu.access and gpu.runtimeClassName, "
     "which its README lists for each platform; "

@@ -10,19 +10,10 @@ import ctypes
 import struct
 import time
 
-import pynvml
-
 from gpu_bottleneck_exporter.driver.nvml.fields import VALUES
-from gpu_bottleneck_exporter.driver.nvml.library import driver_error
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
-from gpu_bottleneck_exporter.driver.protocol import DriverError
-from gpu_bottleneck_exporter.driver.readings import (
-    EMPTY_RING,
-    UNSUPPORTED_RING,
-    Ring,
-    RingSample,
-    RingState,
-)
+from gpu_bottleneck_exporter.driver.protocol import DriverError, NothingFound
+from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 
 CAPACITY = 512
 """Samples read at once; drivers are known to keep 72 to 120."""
@@ -32,18 +23,15 @@ _FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
 _SAMPLE_BYTES = 16
 _SILENCE_BEFORE_PROBE_NS = 3_000_000_000
 """The time without new samples after which the clock may have been set back."""
-_MARGIN_NS = 2_000_000_000
-"""The lead that a timestamp may have over the time since the last answer."""
 _FULL_PERCENT = 100
 
 
 class RingReader:
     """One sample ring of one GPU, with its own mark."""
 
-    def __init__(self, queries: Queries, handle: object, kind: int) -> None:
-        """Read ring `kind` (an NVML sampling type) of the GPU behind `handle`."""
+    def __init__(self, queries: Queries, kind: int) -> None:
+        """Read ring `kind` (an NVML sampling type) of the GPU that is queried."""
         self._queries = queries
-        self._handle = handle
         self._kind = kind
         self._key = ("samples", kind)
         self._mark = 0
@@ -52,59 +40,46 @@ class RingReader:
         self._count = ctypes.c_uint()
         self._buffer = ctypes.create_string_buffer(CAPACITY * _SAMPLE_BYTES)
 
-    def drain(self) -> Ring:
-        """The samples since the last drain; a failure is kept in the queries' `last_error`."""
-        samples = self._ask(self._mark)
+    def drain(self) -> Ring | None:
+        """The samples since the last drain, None if there is no such ring.
+
+        A failure is kept in the queries' `last_error`.
+        """
+        samples = self._newer_than(self._mark)
         if samples is None:  # a ring that answered before has failed, and is not unsupported
-            return (
-                EMPTY_RING if self._queries.refusals.was_answered(self._key) else UNSUPPORTED_RING
-            )
-        if not samples:
+            return () if self._queries.refusals.was_answered(self._key) else None
+        now = time.monotonic_ns()
+        if not samples and self._mark and now - self._last_answer_ns >= _SILENCE_BEFORE_PROBE_NS:
+            self._last_answer_ns = now
             samples = self._after_clock_step()
-        if not samples:
-            return EMPTY_RING
-        possible = self._possible(samples)
-        self._last_answer_ns = time.monotonic_ns()
-        self._mark = possible[-1].timestamp_us
-        return Ring(RingState.SAMPLES, possible, len(samples) - len(possible))
+        if samples:
+            self._last_answer_ns = now
+            self._mark = samples[-1].timestamp_us
+        return samples
 
-    def _possible(self, samples: tuple[RingSample, ...]) -> tuple[RingSample, ...]:
-        """`samples` without those in the future; if all are, the clock was set forward."""
-        if not self._mark:
-            return samples
-        passed_us = (time.monotonic_ns() - self._last_answer_ns + _MARGIN_NS) // 1000
-        latest = self._mark + passed_us
-        return tuple(one for one in samples if one.timestamp_us <= latest) or samples
-
-    def _after_clock_step(self) -> tuple[RingSample, ...]:
+    def _after_clock_step(self) -> Ring:
         """The newest sample if the clock was set back, which makes all look older than the mark."""
-        if not self._mark or time.monotonic_ns() - self._last_answer_ns < _SILENCE_BEFORE_PROBE_NS:
-            return ()
-        self._last_answer_ns = time.monotonic_ns()
-        samples = self._ask(0)
-        if not samples or samples[-1].timestamp_us >= self._mark:
-            return ()
-        return samples[-1:]
+        newest = (self._newer_than(0) or ())[-1:]
+        return tuple(sample for sample in newest if sample.timestamp_us < self._mark)
 
-    def _ask(self, mark: int) -> tuple[RingSample, ...] | None:
+    def _newer_than(self, mark: int) -> Ring | None:
         """The samples newer than `mark`; None if the call fails."""
         return self._queries.attempt(self._key, lambda: self._read(mark))
 
-    def _read(self, mark: int) -> tuple[RingSample, ...]:
+    def _read(self, mark: int) -> Ring:
         self._count.value = CAPACITY
-        code = self._queries.calls.code(
-            "nvmlDeviceGetSamples",
-            self._handle,
-            ctypes.c_uint(self._kind),
-            ctypes.c_ulonglong(mark),
-            ctypes.byref(self._type),
-            ctypes.byref(self._count),
-            self._buffer,
-        )
-        if code == pynvml.NVML_ERROR_NOT_FOUND:
+        try:
+            self._queries.calls.call(
+                "nvmlDeviceGetSamples",
+                self._queries.handle,
+                ctypes.c_uint(self._kind),
+                ctypes.c_ulonglong(mark),
+                ctypes.byref(self._type),
+                ctypes.byref(self._count),
+                self._buffer,
+            )
+        except NothingFound:
             return ()
-        if code != pynvml.NVML_SUCCESS:
-            raise driver_error(code, "nvmlDeviceGetSamples")
         layout = _FORMATS.get(self._type.value)
         if layout is None:
             raise DriverError(f"nvmlDeviceGetSamples: values of unknown type {self._type.value}")

@@ -8,76 +8,83 @@ are read. A value that keeps running backwards is not a counter and is dropped.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping
 
 import pynvml
 
-from gpu_bottleneck_exporter.driver.nvml.fields import FieldReader
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
-from gpu_bottleneck_exporter.driver.protocol import Unsupported
-from gpu_bottleneck_exporter.driver.reasons import EVENT_REASONS, HW_SLOWDOWN, LATER
+
+EVENT_REASONS: Mapping[str, int] = {
+    "app_clocks": 0x2,
+    "power_cap": 0x4,
+    "sync_boost": 0x10,
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "hw_power_brake": 0x80,
+    "board_limit": 0x200,
+    "reliability": 0x400,
+}
+"""Bits of NVML's clocks event reasons, named after the throttle counters.
+
+GPU idle (1) and display clocks (0x100) are left out, as they do not throttle.
+"""
+_HW_SLOWDOWN = 0x8
+"""Covers both hardware causes."""
+_HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
+_LATER = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
+"""Bits since driver 615: from an older driver, 0 does not mean no."""
 
 _EVERY_VERSION = {
-    74: "power_cap",
-    76: "sync_boost",
-    77: "board_limit",
-    79: "reliability",
-    80: "app_clocks",
+    pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "power_cap",
+    pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: "sync_boost",
+    pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT: "board_limit",
+    pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY: "reliability",
+    pynvml.NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS: "app_clocks",
 }
-# All thermal throttling in one counter; see the family's help.
-_COARSE = {75: "sw_thermal"}
+_THERMAL = pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL
+_COARSE = {_THERMAL: "sw_thermal"}
+"""All thermal throttling in one counter; see the family's help."""
 _FINE_FIRST = {251: "sw_thermal", 252: "hw_thermal", 253: "hw_power_brake"}
 _FINE_MOVED = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
-_FINE = frozenset(_FINE_MOVED.values())
 # The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the moved ones. Those
 # of 580.66 to 580.81 are not published.
-_FIRST, _LAST_OF_FIRST, _MOVED = (575, 0), (580, 65), (580, 82)
-_VERSION = re.compile(r"\D*(\d{3,4})(?:\.(\d+))?")
+_FIRST, _UNPUBLISHED, _MOVED = (575, 0), (580, 66), (580, 82)
+_VERSION = re.compile(r"[^\d\ufffd]*(\d{3,4})(?:\.(\d+))?")
+"""Branch and minor version; undecodable text is not trusted."""
 
 _POLICIES = {
-    pynvml.NVML_PERF_POLICY_POWER: "power_cap",
-    pynvml.NVML_PERF_POLICY_THERMAL: "sw_thermal",
-    pynvml.NVML_PERF_POLICY_SYNC_BOOST: "sync_boost",
-    pynvml.NVML_PERF_POLICY_BOARD_LIMIT: "board_limit",
-    pynvml.NVML_PERF_POLICY_RELIABILITY: "reliability",
-    pynvml.NVML_PERF_POLICY_TOTAL_APP_CLOCKS: "app_clocks",
+    "power_cap": pynvml.NVML_PERF_POLICY_POWER,
+    "sw_thermal": pynvml.NVML_PERF_POLICY_THERMAL,
+    "sync_boost": pynvml.NVML_PERF_POLICY_SYNC_BOOST,
+    "board_limit": pynvml.NVML_PERF_POLICY_BOARD_LIMIT,
+    "reliability": pynvml.NVML_PERF_POLICY_RELIABILITY,
+    "app_clocks": pynvml.NVML_PERF_POLICY_TOTAL_APP_CLOCKS,
 }
-_HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
-_FIELDS = ("throttle fields",)
 _DISTRUSTED = 3
 """The number of times after which a value that runs backwards is no counter."""
 
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
     """Throttle reason by field id for driver `driver_version`, such as 580.95.05."""
-    lowest, highest = _versions(driver_version)
-    if lowest >= _MOVED:
+    found = _VERSION.match(driver_version or "")
+    version = (int(found[1]), int(found[2] or _UNPUBLISHED[1])) if found else (0, 0)
+    if version >= _MOVED:
         return _EVERY_VERSION | _FINE_MOVED
-    if lowest >= _FIRST and highest <= _LAST_OF_FIRST:
+    if _FIRST <= version < _UNPUBLISHED:
         return _EVERY_VERSION | _FINE_FIRST
     return _EVERY_VERSION | _COARSE
-
-
-def _versions(text: str | None) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The lowest and the highest (branch, minor version) that `text` may mean."""
-    found = _VERSION.match(text or "")
-    if found is None or "\ufffd" in (text or ""):  # undecodable text is not trusted
-        return (0, 0), (math.inf, math.inf)
-    branch, minor = found.groups()
-    return (int(branch), int(minor or 0)), (int(branch), int(minor) if minor else math.inf)
 
 
 def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
     """Whether each reason's event bit is set; `supported`: the bits that the GPU can set.
 
-    Bit 8 (hardware slowdown) covers both hardware causes. If a driver sets it alone, the cause is
-    unknown and both are left out. So are `LATER` bits that are neither set nor supported.
+    If a driver sets bit 8 (hardware slowdown) alone, the cause is unknown and both hardware causes
+    are left out. So are `_LATER` bits that are neither set nor supported.
     """
-    unknown = LATER & ~(bits | supported)
-    if bits & HW_SLOWDOWN and not bits & _HW_CAUSES:
+    unknown = _LATER & ~(bits | supported)
+    if bits & _HW_SLOWDOWN and not bits & _HW_CAUSES:
         unknown |= _HW_CAUSES
     return {reason: bool(bits & bit) for reason, bit in EVENT_REASONS.items() if not bit & unknown}
 
@@ -85,47 +92,32 @@ def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
 class ThrottleCounters:
     """The throttle counters of one GPU."""
 
-    def __init__(self, queries: Queries, handle: object, driver_version: str | None) -> None:
+    def __init__(self, queries: Queries, driver_version: str | None) -> None:
         self._queries = queries
-        self._handle = handle
         # A GPU without the finer counters still has the coarse one.
         self._reasons = {**_COARSE, **field_ids(driver_version)}
-        self._fields = FieldReader(queries.calls, handle, list(self._reasons))
-        self._counts_finely = False
+        self._has_fields = False
         self._last: dict[str, int] = {}
         self._backwards: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
         """Nanoseconds by reason; failures are kept in the queries' `last_error`."""
         spent = self._from_fields()
-        if not spent and not self._queries.refusals.was_answered(_FIELDS):
+        self._has_fields |= bool(spent)
+        if not self._has_fields:
             spent = self._from_policies()
         self._backwards.update(r for r, value in spent.items() if value < self._last.get(r, 0))
         self._last |= spent
         return {r: value for r, value in spent.items() if self._backwards[r] < _DISTRUSTED}
 
     def _from_fields(self) -> dict[str, int]:
-        values = self._queries.attempt(_FIELDS, self._read_fields) or {}
-        self._counts_finely |= any(self._is_fine(field) for field in values)
-        return {
-            self._reasons[field]: int(value)
-            for field, value in values.items()
-            if field not in _COARSE or not self._counts_finely
-        }
-
-    def _is_fine(self, field: int) -> bool:
-        return self._reasons[field] in _FINE and field not in _COARSE
-
-    def _read_fields(self) -> dict[int, float]:
-        values = self._fields.read()
-        if not values:
-            raise Unsupported("no throttle counter among the field values")
-        return values
+        values = self._queries.fields(*self._reasons)
+        if not values.keys().isdisjoint(_FINE_FIRST | _FINE_MOVED):
+            self._reasons.pop(_THERMAL, None)
+        reasons = self._reasons
+        return {reasons[field]: int(n) for field, n in values.items() if field in reasons}
 
     def _from_policies(self) -> dict[str, int]:
         # Deprecated, to be removed in CUDA 14; the only way with drivers that lack the fields.
-        found = {
-            reason: self._queries.ask(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
-            for policy, reason in _POLICIES.items()
-        }
-        return {r: int(status.violationTime) for r, status in found.items() if status is not None}
+        found = self._queries.ask_each(pynvml.nvmlDeviceGetViolationStatus, _POLICIES)
+        return {reason: int(status.violationTime) for reason, status in found.items()}
