@@ -14,7 +14,7 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.driver import nvml
-from gpu_bottleneck_exporter.driver.nvml.library import LIBRARY
+from gpu_bottleneck_exporter.driver.nvml.loader import LIBRARY
 from gpu_bottleneck_exporter.driver.nvml.open import OLDEST_BINDING
 from gpu_bottleneck_exporter.driver.nvml.remedies import OF_ERRORS
 from support import fetched

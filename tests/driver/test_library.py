@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.driver.nvml.library import LIBRARY
+from gpu_bottleneck_exporter.driver.nvml import loader
 from support.command import ANY_PORT, run, serving
 from support.drivers import Libraries
+from support.rights import as_user
 from support.waiting import until
 
 ELF_CLASS = 4
 Place = Callable[[Path, Path], object]
 """Puts something at its second argument, be it made of the whole library at its first."""
+
+
+def cut(share: float) -> Place:
+    """Less than what is loaded of it: what follows are symbols for debuggers."""
+
+    def place(whole: Path, at: Path) -> None:
+        _, needed = loader._lengths(whole)
+        at.write_bytes(whole.read_bytes()[: int(needed * share)])
+
+    return place
 
 
 def of_another_class(whole: Path, at: Path) -> None:
@@ -36,12 +49,32 @@ def needing(_: Path, at: Path) -> None:
 
 
 BAD: dict[str, tuple[Place, str]] = {
-    "empty": (lambda _, at: at.touch(), "file too short"),
-    "a folder": (lambda _, at: at.mkdir(), "cannot read file data"),
+    "cut to a tenth": (cut(0.1), "cut short"),
+    "cut in half": (cut(0.5), "cut short"),
+    "cut by a hundredth": (cut(0.99), "cut short"),
+    "empty": (cut(0.0), "file too short"),
+    "a folder": (lambda _, at: at.mkdir(), "not a file"),
+    "a pipe": (lambda _, at: os.mkfifo(at), "not a file"),
     "text": (lambda _, at: at.write_text("GPU\n" * 100), "invalid ELF header"),
     "of another machine": (of_another_class, "wrong ELF class"),
+    "a dead link": (lambda _, at: at.symlink_to("libnvidia-ml.so.9"), "which is missing"),
     "in need of another": (needing, "libgone.so: cannot open"),
 }
+
+
+def failure(folder: Path, library: str = loader.LIBRARY) -> str | None:
+    """What a new process says whose loader looks into `folder` first."""
+    code = f"from {loader.__name__} import failure; print(failure({library!r}) or '', end='')"
+    places = {**os.environ, "LD_LIBRARY_PATH": f"{folder}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=places,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout or None
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -49,23 +82,76 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_reason(
     tmp_path: Path, libraries: Libraries, name: str
 ) -> None:
     place, reason = BAD[name]
-    place(libraries.path(580), tmp_path / LIBRARY)
-    checked = run(tmp_path, "check")
+    place(libraries.path(580), tmp_path / loader.LIBRARY)
+    said = failure(tmp_path)
+    assert said is not None
+    assert reason in said
+    assert loader.LIBRARY in said
+    assert "\n" not in said
+
+
+def test_the_whole_library_and_none_at_all_are_fine(tmp_path: Path, libraries: Libraries) -> None:
+    assert failure(tmp_path, "libnowhere.so.1") is None
+    shutil.copy(libraries.path(580), tmp_path / loader.LIBRARY)
+    assert failure(tmp_path) is None
+
+
+def test_a_missing_part_that_only_a_later_call_would_touch_is_told_too(
+    tmp_path: Path, libraries: Libraries
+) -> None:
+    whole = libraries.path(580)
+    _, needed = loader._lengths(whole)
+    for length in (needed - 1, needed):
+        (tmp_path / loader.LIBRARY).write_bytes(whole.read_bytes()[:length])
+        assert bool(failure(tmp_path)) == (length < needed)
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path, libraries: Libraries) -> Path:
+    cut(0.1)(libraries.path(580), tmp_path / loader.LIBRARY)
+    return tmp_path
+
+
+def test_check_and_once_on_a_library_that_was_cut_short(cut_short: Path) -> None:
+    checked = run(cut_short, "check")
     assert (checked.returncode, checked.stderr) == (2, "")
     found, remedy = checked.stdout.splitlines()
-    assert found.startswith("GPU metrics     none: nvmlInit: LIBRARY_NOT_FOUND (12): ")
-    assert reason in found
+    assert found.startswith("GPU metrics     none: ")
+    assert f"{cut_short / loader.LIBRARY}: cut short" in found
     assert "reinstall the driver's libraries" in remedy
+    once = run(cut_short, "once")
+    assert once.returncode == 1
+    (error,) = [line for line in once.stderr.splitlines() if not line.startswith("time=")]
+    assert "cut short" in error
 
 
 def test_serve_lives_on_with_it_and_takes_the_whole_one_once_it_is_there(
-    tmp_path: Path, libraries: Libraries, make_board: Callable[..., Board]
+    cut_short: Path, libraries: Libraries, make_board: Callable[..., Board]
 ) -> None:
-    (tmp_path / LIBRARY).touch()
-    variables = {"FAKE_NVML_BOARD": f"{make_board().path}"}
-    with serving(tmp_path, "serve", *ANY_PORT, **variables) as server:
-        until(lambda: "file too short" in server.get("/-/ready")[1], "the reason")
+    board = make_board()
+    variables = {"FAKE_NVML_BOARD": f"{board.path}"}
+    with serving(cut_short, "serve", *ANY_PORT, **variables) as server:
+        until(lambda: "cut short" in server.get("/-/ready")[1], "the reason")
         assert "gpu_exporter_build_info" in server.get()[1]
-        whole = Path(shutil.copy(libraries.path(580), tmp_path / "whole"))
-        whole.rename(tmp_path / LIBRARY)
+        whole = cut_short / "whole"
+        shutil.copy(libraries.path(580), whole)
+        whole.rename(cut_short / loader.LIBRARY)
         until(lambda: "gpu_up{" in server.get()[1], "the GPU")
+
+
+@pytest.mark.parametrize(("closed", "wanted"), [("library", "read"), ("folder", "look for")])
+def test_a_library_that_may_not_be_read_is_not_a_missing_one(
+    tmp_path: Path, libraries: Libraries, closed: str, wanted: str
+) -> None:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    library = Path(shutil.copy(libraries.path(580), folder / loader.LIBRARY))
+    shut = library if closed == "library" else folder
+    shut.chmod(0)
+    way = as_user(0) if os.geteuid() == 0 else ()
+    done = run(tmp_path, "check", way=way, LD_LIBRARY_PATH=f"{folder}")
+    shut.chmod(0o700)
+    found, remedy = done.stdout.splitlines()
+    assert done.returncode == 2
+    assert found.endswith(f"{library}: no permission to {wanted} it")
+    assert "read the library" in remedy

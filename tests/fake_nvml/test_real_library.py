@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.nvml.library import LIBRARY
+from gpu_bottleneck_exporter.driver.nvml import loader
 from support import fetched
 from support.command import ANY_PORT, run, serving
 from support.drivers import Libraries
@@ -86,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("this machine has NVIDIA's driver")
     library = fetched.nvidia_library(*LIBRARIES["this release's"])
-    shutil.copy(library, tmp_path / LIBRARY)
+    shutil.copy(library, tmp_path / loader.LIBRARY)
     return tmp_path
 
 
@@ -122,3 +122,12 @@ def test_serve_on_it_says_so_and_ends_well(folder: Path, way: Sequence[str]) -> 
         until(lambda: "gpu_host_cpus" in server.get()[1], "the host")
         assert server.terminate() == 0
         assert "Traceback" not in server.said
+
+
+@pytest.mark.parametrize("lost", [100_000, 500_000, 1_000_000])
+def test_cut_short_it_is_told(folder: Path, lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = folder / loader.LIBRARY
+    content = library.read_bytes()
+    library.write_bytes(content[:-lost])
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{folder}")
+    assert "cut short" in (loader.failure() or "")

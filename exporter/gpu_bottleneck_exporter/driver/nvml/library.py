@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pynvml
 
+from gpu_bottleneck_exporter.driver.nvml import loader
 from gpu_bottleneck_exporter.driver.nvml.remedies import remedy
 from gpu_bottleneck_exporter.driver.protocol import (
     AccessLost,
@@ -23,7 +24,6 @@ from gpu_bottleneck_exporter.driver.protocol import (
 )
 
 T = TypeVar("T")
-LIBRARY = "libnvidia-ml.so.1"
 _ERRORS: dict[int, tuple[type[DriverError], str | None]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: (AccessLost, "access_lost"),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: (Unsupported, None),
@@ -54,17 +54,17 @@ _TEXT_BYTES = 96
 
 
 def load() -> None:
-    """Load the library before pynvml does, which says of any file that fails that it is missing.
+    """Check that the library can be loaded safely, before pynvml loads it at its first call.
 
-    Raises DriverMissing with the loader's reason if there is a file that is not the library.
+    Raises DriverMissing if there is a library that cannot.
     """
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError as error:
-        if not str(error).startswith(f"{LIBRARY}: cannot open shared object file"):
-            missing = _NAMES[pynvml.NVML_ERROR_LIBRARY_NOT_FOUND]
-            sentence = f"nvmlInit: {missing}: {error}"
-            raise DriverMissing(sentence, remedy("library_broken")) from error
+    if pynvml.nvmlLib is not None:
+        return
+    reason = loader.failure()
+    if reason is not None:
+        cause = "library_forbidden" if "permission" in reason.lower() else "library_broken"
+        sentence = f"nvmlInit: {_NAMES[pynvml.NVML_ERROR_LIBRARY_NOT_FOUND]}: {reason}"
+        raise DriverMissing(sentence, remedy(cause))
 
 
 def driver_error(code: int, what: str) -> DriverError:

@@ -12,6 +12,8 @@ OF_ERRORS: dict[str, str] = {
     "library_broken": "the file is damaged, or not the driver's: reinstall the driver's libraries, "
     "and point LD_LIBRARY_PATH at no other file of this name; recreate a container, so that the "
     "NVIDIA runtime mounts the host's library, and keep the file out of its image",
+    "library_forbidden": "let the exporter's user read the library and the folders above it "
+    "(chmod a+rX), or run it as root; in a container, also check the mount, SELinux and AppArmor",
     "binding": "pip install 'nvidia-ml-py>=12.570.86', and remove packages that ship their own "
     "pynvml (pynvml before 12, py3nvml)",
     "not_loaded": "load the driver's kernel module (modprobe nvidia; dmesg shows why it fails); a "

@@ -1,0 +1,82 @@
+"""Loading the driver's library, after a look at its file.
+
+The loader maps a file beyond its end, so that a library that was cut short kills the process
+(SIGBUS); it waits for a pipe in the library's place forever; and it skips, without a word, what it
+may not read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+from pathlib import Path
+
+LIBRARY = "libnvidia-ml.so.1"
+_ELF64 = b"\x7fELF\x02"
+_SEGMENT = struct.Struct("=IIQQQQ")
+"""Elf64_Phdr: type, flags, offset in the file, two addresses, size in the file (elf.h)."""
+_PT_LOAD = 1
+
+
+def failure(library: str = LIBRARY) -> str | None:
+    """The reason why `library` cannot be loaded, in one line.
+
+    None if it is loaded now, or if there is none.
+    """
+    places = _places(library)
+    file = next((path for path in places if os.access(path, os.R_OK)), None)
+    if file and not file.is_file():
+        return f"{file}: not a file"
+    length, needed = _lengths(file) if file else (0, 0)
+    if length < needed:
+        return f"{file}: cut short: {length} bytes of {needed}"
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        said = f"{error}"
+        if library not in said:  # about another library that it needs
+            return f"{file or library}: {said}"
+        skipped = next(filter(None, map(_skipped, places)), None)
+        return skipped if "No such file" in said else said
+    return None
+
+
+def _places(library: str) -> list[Path]:
+    """The places where the loader looks for `library`, without its cache."""
+    folders = re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", ""))
+    multiarch = f"/usr/lib/{os.uname().machine}-linux-gnu"
+    given = [folder for folder in folders if folder]
+    return [Path(folder) / library for folder in (*given, multiarch, "/usr/lib64", "/usr/lib")]
+
+
+def _lengths(file: Path) -> tuple[int, int]:
+    """The length of a library's file, and the length that its segments need, in bytes."""
+    try:
+        with file.open("rb") as content:
+            length, head = os.fstat(content.fileno()).st_size, content.read(64)
+            if not head.startswith(_ELF64):
+                return length, 0
+            # e_phoff, e_phentsize and e_phnum of Elf64_Ehdr: the table of segments.
+            (table,) = struct.unpack_from("=Q", head, 32)
+            size, count = struct.unpack_from("=HH", head, 54)
+            content.seek(table)
+            rows = content.read(size * count)
+        segments = [_SEGMENT.unpack_from(rows, size * at) for at in range(count)]
+    except (OSError, struct.error):  # the loader says what is wrong
+        return 0, 0
+    return length, max((s[2] + s[5] for s in segments if s[0] == _PT_LOAD), default=0)
+
+
+def _skipped(path: Path) -> str | None:
+    """The reason why the loader skips `path` silently: no permission, or a dead link."""
+    try:
+        path.open("rb").close()
+    except PermissionError:
+        return f"{path}: no permission to {'read' if os.path.lexists(path) else 'look for'} it"
+    except OSError:
+        return (
+            f"{path}: a link to {path.readlink()}, which is missing" if path.is_symlink() else None
+        )
+    return None
