@@ -47,19 +47,6 @@ def test_the_version(tmp_path: Path) -> None:
     assert result.stdout.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [(), *((name,) for name in ALL_COMMANDS)])
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help(tmp_path: Path, arguments: tuple[str, ...], flag: str) -> None:
-    result = run(tmp_path, *arguments, flag)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith("Usage: ")
-
-
-@pytest.mark.parametrize("name", ALL_COMMANDS)
-def test_every_command_says_what_it_does(name: str) -> None:
-    assert (commands.commands[name].help or "").strip()
-
-
 @pytest.mark.parametrize(
     ("command", "option"), list(options()), ids=lambda value: getattr(value, "name", value)
 )
@@ -86,15 +73,6 @@ def test_once_without_a_driver_fails_and_says_why(tmp_path: Path) -> None:
     assert len(errors) == 1
     assert errors[0].startswith("gpu-bottleneck-exporter: no GPU metrics: ")
     assert errors[0].endswith("/libnvidia-ml.so.1: file too short")
-
-
-def test_check_without_a_driver_names_the_remedy(tmp_path: Path) -> None:
-    result = run(tmp_path, "check")
-    assert result.returncode == 2
-    found, remedy = result.stdout.splitlines()
-    assert found.endswith("/libnvidia-ml.so.1: file too short")
-    assert "reinstall the driver's libraries" in remedy
-    assert "Traceback" not in result.stderr
 
 
 @pytest.fixture
@@ -137,17 +115,12 @@ def test_the_log_names_a_host_that_its_reader_knows(
         assert server.url.startswith(f"http://{host}:")
 
 
-def test_sigterm_ends_serve(serve: Server) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_serve(serve: Server, number: signal.Signals) -> None:
     assert serve.get("/-/healthy")[0] == 200
-    assert serve.terminate() == 0
-    assert serve.session() == {}
-    assert "Traceback" not in serve.said
-
-
-def test_sigint_ends_serve(serve: Server) -> None:
-    assert serve.get("/-/healthy")[0] == 200
-    serve.process.send_signal(signal.SIGINT)
+    serve.process.send_signal(number)
     assert serve.process.wait(PATIENCE_SECONDS) == 0
+    assert serve.session() == {}
     assert "Traceback" not in serve.said
 
 

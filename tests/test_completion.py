@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.helptext import PROGRAM
+from gpu_bottleneck_exporter.flags import PROGRAM
 from support.command import environment, run
 from support.waiting import PATIENCE_SECONDS
 

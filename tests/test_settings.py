@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.settings import Settings
 from support.command import ANY_PORT, run
 
@@ -44,17 +42,12 @@ def test_unknown_words_are_refused(tmp_path: Path, arguments: list[str], named: 
     assert named in refuse(tmp_path, *arguments)
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "once", "check"])
-def test_every_command_refuses_a_bad_interval(tmp_path: Path, command: str) -> None:
-    assert "--sampling.interval" in refuse(tmp_path, command, "--sampling.interval", "0")
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "0.1", "5.1", "10", "abc", "nan", "inf", ""])
+@pytest.mark.parametrize("value", ["0", "-1", "0.19", "5.01", "abc", "nan", "inf", ""])
 def test_bad_intervals(tmp_path: Path, value: str) -> None:
     assert "--sampling.interval" in refuse(tmp_path, "serve", f"--sampling.interval={value}")
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.9", "abc", "nan", "inf", "-inf"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.99", "abc", "nan", "inf", "-inf"])
 def test_bad_deadlines(tmp_path: Path, value: str) -> None:
     assert "--sampling.deadline" in refuse(tmp_path, "once", f"--sampling.deadline={value}")
 
@@ -155,13 +148,11 @@ def test_one_cannot_do_without_what_is_no_signal(tmp_path: Path, command: str) -
     assert "host_pids, kubelet" in said
 
 
-def test_a_missing_sysfs(tmp_path: Path) -> None:
-    assert "--path.sysfs" in refuse(tmp_path, "check", "--path.sysfs", str(tmp_path / "missing"))
-
-
-def test_a_sysfs_that_is_a_file(tmp_path: Path) -> None:
+def test_a_sysfs_that_is_missing_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "--path.sysfs" in refuse(tmp_path, "check", "--path.sysfs", str(tmp_path / "file"))
+    for name in ("missing", "file"):
+        said = refuse(tmp_path, "check", "--path.sysfs", str(tmp_path / name))
+        assert f"--path.sysfs: cannot read {tmp_path / name}" in said
 
 
 @pytest.mark.parametrize(
@@ -187,15 +178,3 @@ def test_bad_environment(tmp_path: Path, variable: str, value: str, named: str) 
 def test_sensible_settings(interval: float, deadline: float) -> None:
     settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
     assert (settings.interval_seconds, settings.deadline_seconds) == (interval, deadline)
-
-
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 0.0, 0.19, 5.01])
-def test_settings_check_the_interval_themselves(seconds: float) -> None:
-    with pytest.raises(ExporterError, match=r"--sampling\.interval"):
-        Settings(interval_seconds=seconds)
-
-
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 0.0, 1.99])
-def test_settings_check_the_deadline_themselves(seconds: float) -> None:
-    with pytest.raises(ExporterError, match=r"--sampling\.deadline"):
-        Settings(deadline_seconds=seconds)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpu_bottleneck_exporter.commands.check import check, sampled
-from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, WITH_GAPS, Report
+from gpu_bottleneck_exporter.commands.check import COMPLETE, NO_GPU, WITH_GAPS, Report, check
+from gpu_bottleneck_exporter.commands.watch import sampled
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import A100, H100
 from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
@@ -59,9 +59,9 @@ def test_readings_that_come_late_are_waited_for(
 
     monkeypatch.setattr(GpuWorker, "_tick", late)
     board = make_board(gpus=[H100])
-    sampler = sampled(Settings(interval_seconds=0.2), lambda: VirtualDriver(board), ticks=2)
-    (gpu,) = sampler.state().gpus
-    sampler.stop()
+    fast = Settings(interval_seconds=0.2)
+    with sampled(fast, lambda: VirtualDriver(board), ticks=2) as sampler:
+        (gpu,) = sampler.state().gpus
     assert gpu.reading(Activity)
 
 

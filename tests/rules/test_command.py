@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter import rulepack
-from gpu_bottleneck_exporter.commands.rules import Wanted, printed, write
+from gpu_bottleneck_exporter.commands.files import write
+from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from gpu_bottleneck_exporter.errors import ExporterError
 from rules.parsed import check, groups, rules
 from support.command import run

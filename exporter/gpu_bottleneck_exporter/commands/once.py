@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu_bottleneck_exporter.collectors import enabled
-from gpu_bottleneck_exporter.commands.check import sampled
-from gpu_bottleneck_exporter.commands.diagnose import watched
+from gpu_bottleneck_exporter.commands.watch import sampled, watched
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.jsontext import dumps
@@ -18,11 +17,9 @@ _TICKS = 2
 
 def metrics(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
     """What a scrape returns, and why there is no GPU if there is none."""
-    sampler = sampled(settings, open_driver, _TICKS)
-    text = Exposition(sampler, enabled(settings)).render()[0].decode()
-    trouble = None if sampler.state().gpus else sampler.status
-    sampler.stop()
-    return text, trouble
+    with sampled(settings, open_driver, _TICKS) as sampler:
+        text = Exposition(sampler, enabled(settings)).render()[0].decode()
+        return text, None if sampler.state().gpus else sampler.status
 
 
 def node(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:

@@ -58,7 +58,6 @@ def moment_of(state: SamplerState) -> Moment:
 def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
     """The node in `state`, with what it did lately."""
     reasons, remedies = sampler.down_reasons(), sampler.down_remedies()
-    signals = own.signals(state)
     gpus = (_gpu(gpu, state.collectors, lately) for gpu in state.gpus)
     return Node(
         time_seconds=time.time(),
@@ -71,12 +70,8 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
         simulated=state.about.simulated,
         host=_host(moment_of(state).machine, lately),
         gpus=tuple(one if one.up else _down(one, reasons, remedies) for one in gpus),
-        signals=signals,
-        signal_remedies={
-            name: OF_SIGNALS.get(name) or state.about.of_signal(name)
-            for name, given in signals.items()
-            if not given
-        },
+        signals=own.signals(state),
+        signal_remedies=signal_remedies(state),
         collectors=tuple(
             CollectorHealth(
                 collector=name, success=one.success, duration_seconds=one.seconds, error=one.error
@@ -84,6 +79,12 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
             for name, one in own.health(state.outcomes)
         ),
     )
+
+
+def signal_remedies(state: SamplerState) -> dict[str, str]:
+    """For missing signals: what that costs, or the remedy."""
+    missing = (name for name, given in own.signals(state).items() if not given)
+    return {name: OF_SIGNALS.get(name) or state.about.of_signal(name) for name in missing}
 
 
 def _key(gpu: GpuSnapshot) -> Key:
