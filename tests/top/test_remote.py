@@ -12,8 +12,9 @@ import pytest
 
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, document
-from gpu_bottleneck_exporter.top.refresh import Refresher
+from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.source import Remote
 from support.beside import Reply, Request, answering
 from support.certificates import Authority
@@ -116,13 +117,13 @@ def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -
     class Gone(Remote):
         broken = False
 
-        def _body(self) -> bytes:
+        def read(self) -> Node:
             if self.broken:
                 raise ExporterError("it is gone")
-            return super()._body()
+            return super().read()
 
     source = Gone(f"http://127.0.0.1:{port}")
-    feed = Refresher(source, 1)
+    feed = Feed(source, 1)
     assert feed.read().error is None
     source.broken = True
     latest = feed.read()

@@ -7,38 +7,33 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter import palette
 from gpu_bottleneck_exporter.nodeview.model import Change, Key, LastChange, Node
 from gpu_bottleneck_exporter.remedies import REMEDIES
-from gpu_bottleneck_exporter.top.keys import (
-    DOWN,
-    END,
-    ENTER,
-    HELP,
-    HOME,
-    PAGE_DOWN,
-    PAGE_UP,
-    UP,
-    Choice,
-    ordered,
-    pressed,
-)
-from gpu_bottleneck_exporter.top.refresh import Latest
+from gpu_bottleneck_exporter.top.feed import Latest
+from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.spans import (
     IN_ASCII,
     IN_COLOUR,
     WITHOUT_COLOUR,
     Glyphs,
+    Line,
     bar,
     cells,
     clipped,
-    plain,
 )
 from gpu_bottleneck_exporter.top.terminal import nearest
 from support.nodes import changed, node, waiting, with_gpu
 from support.states import HOPPER, NO_DRIVER, ampere, hopper, mixed_state, state
 
+UP, DOWN, PAGE_UP, PAGE_DOWN = "KEY_UP", "KEY_DOWN", "KEY_PPAGE", "KEY_NPAGE"
+HOME, END, ENTER = "KEY_HOME", "KEY_END", "\n"
 SIZES = [(80, 24), (200, 50), (100, 12), (40, 10), (20, 6), (1, 1)]
+
+
+def plain(line: Line) -> str:
+    return "".join(span.text for span in line)
 
 
 def latest(shown: Node | None, error: str | None = None) -> Latest:
@@ -236,7 +231,6 @@ def test_the_help_names_all_keys_and_colours_in_24_lines() -> None:
     told = [line.lstrip(" █") for line in lines[1:-1]]
     for name in [*dict(HELP), "busy: ", *(f"{name}: " for name in REMEDIES)]:
         assert any(line.startswith(name) for line in told), name
-    assert not any("taller" in line for line in lines)
 
 
 def test_the_readme_names_all_keys() -> None:
@@ -245,11 +239,6 @@ def test_the_readme_names_all_keys() -> None:
     keys = {key for keys in dict(HELP) for key in re.split(", | ", keys)}
     assert {"h", "End", "up", "c"} <= keys
     assert keys <= set(re.findall(r"[\w?-]+", table))
-
-
-def test_help_that_is_cut_says_so() -> None:
-    lines = screen(latest(crowded(1)), Choice(help=True), (80, 12))
-    assert lines[-2] == "… 13 more lines in a taller terminal"
 
 
 @pytest.mark.parametrize("glyphs", [IN_COLOUR, WITHOUT_COLOUR, IN_ASCII])
@@ -262,6 +251,12 @@ def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
             0.62 * width, abs=1
         )
     assert plain(bar({}, 5, glyphs)) == "     "
+    assert cells(plain(bar({"busy": 0.9, "storage": 1e9, "peer": -1.0}, 10, glyphs))) == 10
+
+
+def test_the_colours_of_waits_can_be_told_apart_in_256() -> None:
+    colours = [palette.BUSY, *palette.WAITING_ON.values()]
+    assert len({nearest(colour, 256) for colour in colours}) == len(colours)
 
 
 def test_without_colour_the_cause_can_be_told_from_busy() -> None:
@@ -308,7 +303,7 @@ def test_wide_characters_take_two_cells() -> None:
 
 @pytest.mark.parametrize(
     ("colour", "count", "number"),
-    [("#D7AF00", 256, 178), ("#FFFFFF", 256, 231), ("#5A5A5A", 256, 240), ("#FF0000", 8, 1)],
+    [("#D7AF00", 256, 178), ("#FFFFFF", 256, 231), ("#FF0000", 8, 1), ("#6F6569", 8, 7)],
 )
 def test_the_nearest_colour_of_a_terminal(colour: str, count: int, number: int) -> None:
     assert nearest(colour, count) == number
