@@ -15,14 +15,16 @@ _LEAST_SPEED = 1e6
 
 def in_full(change: Prescription) -> str:
     """`num_workers 2 → 6: busy 44 % → 93 % (88-95); uses 4 of 7 free cores; then …`."""
-    interval = _interval(change.low, change.high)
-    then = f"{_up_to(change.predicted, at_most=change.at_most)}{'' if change.at_most else interval}"
-    knob = _turned(change.knob, change.current, change.value)
-    parts = [f"{knob}: busy {percent(change.busy)} → {then}"]
+    interval = "" if change.at_most else _interval(change.low, change.high)
+    then = f"{_up_to(change.predicted, at_most=change.at_most)}{interval}"
     uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
-    parts += [f"uses {uses}"] if uses else []
-    parts += [f"then {change.then} limits"] if change.then else []
-    return "; ".join(parts)
+    knob = _turned(change.knob, change.current, change.value)
+    parts = (
+        f"{knob}: busy {percent(change.busy)} → {then}",
+        f"uses {uses}" if uses else "",
+        f"then {change.then} limits" if change.then else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def in_brief(change: Change) -> str:
@@ -80,7 +82,6 @@ def _memory(change: Prescription) -> str | None:
     if needed is None or needed < _MIB:
         return None
     small = needed < _LEAST_GIB * _GIB
-    amount, unit = (f"{needed / _MIB:.0f}", "MiB") if small else (gibibytes(needed), "GiB")
-    if free is None:
-        return f"{amount} {unit}"
-    return f"{amount}{' MiB' if small else ''} of {gibibytes(free)} GiB"
+    amount = f"{needed / _MIB:.0f} MiB" if small else gibibytes(needed)
+    of = "" if free is None else f" of {gibibytes(free)}"
+    return f"{amount}{of}" if small and not of else f"{amount}{of} GiB"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
 from itertools import islice
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview.model import Node
 
-T = TypeVar("T")
 NODE_PATH = "/api/v1/node"
 MOST_BYTES = 16 * 2**20
 """Sixteen GPUs are 35 kB."""
@@ -58,10 +56,12 @@ def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
         return tuple(_read(arguments[0], one) for one in _checked(list, given)[:MOST_ITEMS])
     if base is Mapping:
         pairs = islice(_checked(dict, given).items(), MOST_ITEMS)
-        return {_text(name): _read(arguments[1], one) for name, one in pairs}
+        return {_read(str, name): _read(arguments[1], one) for name, one in pairs}
     if base is Annotated:
-        return _number(given, *arguments[1])
-    return _SCALARS[kind](given) if kind in _SCALARS else _object(kind, given)
+        return _number(float, given, *arguments[1])
+    if kind is str:
+        return printable(_checked(str, given), MOST_CHARACTERS)
+    return _number(kind, given) if kind in (bool, int, float) else _object(kind, given)
 
 
 def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
@@ -70,26 +70,14 @@ def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
     return kind(**{name: _read(hints[name], one) for name, one in known if name in hints})
 
 
-def _checked(kind: type[T], given: Any) -> T:  # noqa: ANN401 - JSON of any type
-    if type(given) is not kind:
-        raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
-    return given
-
-
-def _text(given: Any) -> str:  # noqa: ANN401 - JSON of any type
-    return printable(_checked(str, given), MOST_CHARACTERS)
-
-
-def _number(given: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401 - JSON of any type
-    number: float = given if type(given) is int else _checked(float, given)
+def _number(kind: Any, given: Any, least: float = -math.inf, most: float = math.inf) -> Any:  # noqa: ANN401
+    number = given if kind is float and type(given) is int else _checked(kind, given)
     if not (math.isfinite(number) and least <= number <= most):
         raise ValueError(f"{number} is out of range")
     return number
 
 
-_SCALARS: Mapping[type, Callable[[Any], object]] = {
-    str: _text,
-    float: _number,
-    int: partial(_checked, int),
-    bool: partial(_checked, bool),
-}
+def _checked(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
+    if type(given) is not kind:
+        raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
+    return given
