@@ -133,8 +133,9 @@ def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
     if seconds is None:
         report = run(settings, _driver(settings))
     else:
-        report = diagnose(settings, _driver(settings), seconds, _progress)
-        _progress(0)
+        if sys.stderr.isatty():
+            click.echo(f"watching for {seconds:g} s", err=True)
+        report = diagnose(settings, _driver(settings), seconds)
     document = {**report.document, "web_config": summary}
     click.echo(dumps(document) if as_json else "\n".join(report.lines))
     sys.exit(report.status)
@@ -412,13 +413,6 @@ def _write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
 
     for path in write(folder, files, force=force):
         click.echo(f"wrote {path}", err=True)
-
-
-def _progress(seconds_left: float) -> None:
-    """A line that is written over; nothing where stderr is no terminal."""
-    if sys.stderr.isatty():
-        text = f"watching, {seconds_left:.0f} s left" if seconds_left else ""
-        click.echo(f"\r{text:30}" + ("" if seconds_left else "\r"), err=True, nl=False)
 
 
 def _driver(settings: Settings) -> Callable[[], Any]:

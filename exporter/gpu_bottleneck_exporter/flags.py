@@ -42,15 +42,10 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-class Group(Command, click.Group):
+class Group(click.Group):
     """The program: its commands in the order of their definition, the most useful first."""
 
     command_class = Command
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Its options, then its commands."""
-        super().format_options(ctx, formatter)
-        self.format_commands(ctx, formatter)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """As defined, not by name."""

@@ -7,23 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 
 RUNBOOK_BASE = (
     "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
 )
 MINIMUM_INTERVAL_SECONDS = 0.2
 LONGEST_ANSWER_SECONDS = 30.0
-RENOUNCEABLE = (
-    "cgroup_cpu",
-    "cgroup_memory",
-    "connections",
-    "host_pids",
-    "kubelet",
-    "process_io",
-    "psi_cgroup",
-    "psi_host",
-    "schedstat",
-    "wait_channel",
+RENOUNCEABLE = tuple(
+    sorted(name for name in OF_SIGNALS if name != "own_cpu" and not name.startswith("all_"))
 )
 """Signals that need permissions, mounts or a kernel that an operator may decide to do without."""
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

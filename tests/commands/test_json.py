@@ -21,9 +21,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.run import Demo, running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
-from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from support.beside import Reply, answering
 from support.command import run
 from support.drivers import Libraries
@@ -141,8 +139,11 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
         assert len(gpu["holder_pids"]) == 1
         assert_shares(gpu)
         assert (gpu["meaning"], gpu["remedy"]) == REMEDIES.get(gpu["cause"], (None, None))
-    # On a crowded machine all of them wait for a CPU.
-    assert document["gpus"][3]["cause"] in {"asleep", "cpu_queue"}
+    for gpu, verdict in zip(
+        document["gpus"], ("busy", "worker_cpu", "host_code", "asleep"), strict=True
+    ):
+        # On a crowded machine all of them wait for a CPU.
+        assert gpu["verdict"] in {verdict, "cpu_queue"}
 
 
 def assert_shares(gpu: Document) -> None:
@@ -188,56 +189,15 @@ def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: 
         assert 0 < gpu["memory_used_bytes"] < gpu["memory_total_bytes"]
 
 
-def documented_gpus(now: SamplerState) -> list[Document]:
-    """GPUs as `/api/v1/node` has them."""
-    gpus: list[Document] = json.loads(dumps(document(node(now))))["gpus"]
-    return gpus
-
-
-def test_a_prescription_has_its_figures_in_base_units() -> None:
-    prescribed, refused, _, without, _ = documented_gpus(mixed_state())
-    text = "num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001 - the dash of an interval
-    assert prescribed["prescription"] == {
-        "text": f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
-        "cause": "worker_cpu",
-        "knob": "num_workers",
-        "current_value": 2,
-        "value": 6,
-        "current_busy_ratio": 0.44,
-        "busy_ratio": 0.93,
-        "busy_low_ratio": 0.88,
-        "busy_high_ratio": 0.95,
-        "at_most": False,
-        "needs_cores": 4,
-        "free_cores": 7,
-        "needs_memory_bytes": 2.1 * 2**30,
-        "free_memory_bytes": 40 * 2**30,
-        "needs_bytes_per_second": None,
-        "then": "host_code",
-    }
-    assert prescribed["prescription"].keys() == documented("`prescription`")
-    assert prescribed["prescription_refused"] is None
-    reason = {"text": REFUSALS["mixed"], "reason": "mixed"}
-    assert (refused["prescription"], refused["prescription_refused"]) == (None, reason)
-    assert reason.keys() == documented("`prescription_refused`")
+def test_prescriptions_have_the_fields_that_are_documented() -> None:
+    found = json.loads(dumps(document(node(mixed_state()))))
+    prescribed, refused, _, without, _ = found["gpus"]
     names = ("prescription", "prescription_refused", "last_change")
+    assert prescribed["prescription"].keys() == documented("`prescription`")
+    assert prescribed["prescription"]["needs_bytes_per_second"] is None
+    assert refused["prescription_refused"].keys() == documented("`prescription_refused`")
+    assert prescribed["last_change"].keys() == documented("`last_change`")
     assert [without[name] for name in names] == [None] * 3
-
-
-def test_the_last_change_has_prediction_and_outcome() -> None:
-    last = documented_gpus(mixed_state())[0]["last_change"]
-    assert last == {
-        "text": "num_workers 1 → 2: predicted 46 % (42–50), now 44 %",  # noqa: RUF001
-        "knob": "num_workers",
-        "value_before": 1,
-        "value_after": 2,
-        "predicted_busy_ratio": 0.46,
-        "predicted_low_ratio": 0.42,
-        "predicted_high_ratio": 0.5,
-        "busy_ratio": 0.44,
-        "error_ratio": pytest.approx(-0.02),
-    }
-    assert last.keys() == documented("`last_change`")
 
 
 HOSTILE = "\x1b[2J\u202e\n\"'\\\x7f"
@@ -280,9 +240,3 @@ def test_once_without_a_driver_prints_what_there_is_and_fails(tmp_path: Path) ->
     assert "file too short" in document["driver_status"]
     errors = [line for line in result.stderr.splitlines() if not line.startswith("time=")]
     assert len(errors) == 1
-
-
-def test_top_without_a_gpu_fails_in_one_line(tmp_path: Path) -> None:
-    result = run(tmp_path, "top", "--once", "--json", "--interval", "0.5")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.count("\n") == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.commands.check import COMPLETE, NO_GPU, Report, none_found, report
-from gpu_bottleneck_exporter.commands.watch import Progress, watched
+from gpu_bottleneck_exporter.commands.watch import watched
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.nodeview.model import Gpu, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import explained
@@ -15,11 +15,9 @@ from gpu_bottleneck_exporter.settings import Settings
 _BAR = 30
 
 
-def diagnose(
-    settings: Settings, open_driver: Callable[[], Driver], seconds: float, progress: Progress
-) -> Report:
-    """Watch for `seconds`; `progress` is told now and then how many seconds are left."""
-    node = watched(settings, open_driver, seconds, progress)
+def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Report:
+    """Watch for `seconds`."""
+    node = watched(settings, open_driver, seconds)
     if not node.gpus:
         return none_found(node)
     lines = [line for gpu in node.gpus for line in lines_of(gpu)]

@@ -17,7 +17,6 @@ from gpu_bottleneck_exporter.settings import Settings
 _PATIENCE_SECONDS = 60.0
 """A driver opens slowly without its persistence daemon, and on a busy machine."""
 _WARM_UP_TICKS = 3
-Progress = Callable[[float], None]
 
 
 @contextmanager
@@ -38,22 +37,13 @@ def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -
         sampler.stop()
 
 
-def watched(
-    settings: Settings,
-    open_driver: Callable[[], Driver],
-    seconds: float,
-    progress: Progress = lambda _: None,
-) -> Node:
-    """This machine after a few ticks and then `seconds`, which its shares cover.
-
-    `progress` is told now and then how many seconds are left.
-    """
+def watched(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Node:
+    """This machine after a few ticks and then `seconds`, which its shares cover."""
     with sampled(settings, open_driver, _WARM_UP_TICKS) as sampler:
         local = LocalNode(sampler, math.inf)
         local.record()
         end = time.monotonic() + (seconds if sampler.state().gpus else 0)
         while (left := end - time.monotonic()) > 0:
-            progress(left)
             time.sleep(min(left, 1.0))
             local.record()  # a GPU that comes later is measured from there
         return local.read()
