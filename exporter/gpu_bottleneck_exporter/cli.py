@@ -122,7 +122,7 @@ def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
       2  no GPU metrics, or an option is wrong
     """
     from gpu_bottleneck_exporter.commands.check import check as run  # noqa: PLC0415
-    from gpu_bottleneck_exporter.commands.diagnose import diagnose  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands.check import diagnose  # noqa: PLC0415
     from gpu_bottleneck_exporter.jsontext import dumps  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
 

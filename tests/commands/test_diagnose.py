@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.diagnose import lines_of
+from gpu_bottleneck_exporter.commands.check import lines_of
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook, Refusal

@@ -1,19 +1,23 @@
-"""`check`: what was found here, what is missing, and what to do about it."""
+"""`check`: what was found here, what is missing, and what to do about it.
+
+With `--diagnose`: why each GPU idles, without any Prometheus.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.commands.watch import sampled, wait
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.commands.watch import sampled, wait, watched
 from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.jsontext import Document
 from gpu_bottleneck_exporter.nodeview.build import signal_remedies
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
-from gpu_bottleneck_exporter.nodeview.model import Node
-from gpu_bottleneck_exporter.nodeview.text import verdict
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
+from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
@@ -22,6 +26,7 @@ from gpu_bottleneck_exporter.settings import Settings
 COMPLETE, WITH_GAPS, NO_GPU = 0, 1, 2
 """Exit statuses."""
 _TICKS = 3
+_BAR = 30
 
 
 class Gap(NamedTuple):
@@ -55,23 +60,32 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
         state, node = sampler.state(), LocalNode(sampler).read()
         missing = [*missing_signals(state, sampler.forbidden())]
     if not node.gpus:
-        return none_found(node)
+        return _none_found(node)
     gaps = [*_down(node), *missing, *_failures(state)]
     off = sorted(settings.without)
     fields = {"driver": _driver(state), "switched_off": off}
     incomplete = WITH_GAPS if any(gpu.up for gpu in node.gpus) else NO_GPU
     lines = [*_lines(state, off, gaps)]
-    return report(incomplete if gaps else COMPLETE, lines, node, gaps, **fields)
+    return _report(incomplete if gaps else COMPLETE, lines, node, gaps, **fields)
 
 
-def none_found(node: Node) -> Report:
+def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Report:
+    """Watch for `seconds`."""
+    node = watched(settings, open_driver, seconds)
+    if not node.gpus:
+        return _none_found(node)
+    lines = [line for gpu in node.gpus for line in lines_of(gpu)]
+    return _report(COMPLETE if any(gpu.up for gpu in node.gpus) else NO_GPU, lines, node)
+
+
+def _none_found(node: Node) -> Report:
     """The report where there is no usable GPU, and how to fix it."""
     gap = Gap("GPU metrics", f"none: {node.driver_status}", node.driver_remedy or about.NO_GPU)
     lines = [f"GPU metrics     {gap.problem}", gap.lines[1]]
-    return report(NO_GPU, lines, node, [gap], driver=None)
+    return _report(NO_GPU, lines, node, [gap], driver=None)
 
 
-def report(
+def _report(
     status: int, lines: Sequence[str], node: Node, gaps: Sequence[Gap] = (), **fields: object
 ) -> Report:
     """The report whose document is that of `node`, with other fields beside."""
@@ -149,3 +163,23 @@ def _failures(state: SamplerState) -> Iterator[Gap]:
         if error:
             remedy = "if this lasts, report it with the driver version above"
             yield Gap(f"collector {name}", error, remedy)
+
+
+def lines_of(gpu: Gpu) -> Iterator[str]:
+    """What people are told of one GPU, and an empty line."""
+    yield f"GPU {label(gpu)}  {gpu.name or 'unknown'}  {_workload(gpu)}"
+    if gpu.busy_ratio is not None:
+        for name, part in parts_of(gpu.busy_ratio, named(gpu.stall_ratios or {})).items():
+            yield f"  {name:13} {'█' * round(part * _BAR):{_BAR}} {part:6.1%}"
+    yield from (f"  {name:13} {text}" for name, text in explained(gpu))
+    yield ""
+
+
+def _workload(gpu: Gpu) -> str:
+    if gpu.holder_pids is None:
+        return "(holders unknown)"
+    if gpu.holder_pids:
+        return f"held by process {', '.join(map(str, gpu.holder_pids))}"
+    # Processes of other PID namespaces are not told to us.
+    unseen = (gpu.stall_ratios or {}).get(UNKNOWN)
+    return "held by no process that can be seen" if unseen else "held by no process"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.nodeview.model import DASH, Change
-from gpu_bottleneck_exporter.nodeview.text import gibibytes, percent
+from gpu_bottleneck_exporter.nodeview.text import memory, percent
 from gpu_bottleneck_exporter.prescription.model import REMOVED, Prescription, Score
 
 _MIB, _GIB = 2**20, 2**30
@@ -65,10 +65,10 @@ def _amount(value: float) -> str:
 def _cores(change: Prescription) -> str | None:
     if change.cores < _LEAST_CORES:
         return None
-    cores = _amount(change.cores)
-    if change.free_cores is not None:
-        return f"{cores} of {_amount(change.free_cores)} free cores"
-    return f"{cores} core{'' if cores == '1' else 's'}"
+    cores, free = _amount(change.cores), change.free_cores
+    if free is None:
+        return f"{cores} core{'' if cores == '1' else 's'}"
+    return f"{cores} of {_amount(free)} free cores"
 
 
 def _data(change: Prescription) -> str | None:
@@ -81,7 +81,6 @@ def _memory(change: Prescription) -> str | None:
     needed, free = change.memory_bytes, change.free_bytes
     if needed is None or needed < _MIB:
         return None
-    small = needed < _LEAST_GIB * _GIB
-    amount = f"{needed / _MIB:.0f} MiB" if small else gibibytes(needed)
-    of = "" if free is None else f" of {gibibytes(free)}"
-    return f"{amount}{of}" if small and not of else f"{amount}{of} GiB"
+    if needed >= _LEAST_GIB * _GIB:
+        return memory(needed, free)
+    return f"{needed / _MIB:.0f} MiB" + ("" if free is None else f" of {memory(free, None)}")

@@ -150,14 +150,14 @@ def summary(node: Node) -> str:
     gpus = node.gpus
     if not gpus:
         return "no GPU"
-    down = sum(not gpu.up for gpu in gpus)
-    waiting = sum(gpu.cause is not None for gpu in gpus)
-    busy = sum(gpu.verdict == KEPT_BUSY for gpu in gpus)
-    counts = {"kept busy": busy, "waiting": waiting, "down": down}
-    rest = len(gpus) - busy - waiting - down
-    parts = [f"{count} {what}" for what, count in counts.items() if count]
-    parts += [f"{rest} unknown yet"] if rest else []
-    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {', '.join(parts)}"
+    counts = {
+        "kept busy": sum(gpu.verdict == KEPT_BUSY for gpu in gpus),
+        "waiting": sum(gpu.cause is not None for gpu in gpus),
+        "down": sum(not gpu.up for gpu in gpus),
+    }
+    counts["unknown yet"] = len(gpus) - sum(counts.values())
+    parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {parts}"
 
 
 def to_have_one(node: Node) -> str:
