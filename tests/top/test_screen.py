@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter import palette
-from gpu_bottleneck_exporter.nodeview.model import Change, Key, LastChange, Node
+from gpu_bottleneck_exporter.nodeview.model import Key, Node
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top.feed import Latest
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, pressed
@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.top.spans import (
 )
 from gpu_bottleneck_exporter.top.terminal import nearest
 from support.nodes import changed, node, with_gpu
-from support.states import HOPPER, NO_DRIVER, ampere, hopper, mixed_state, state
+from support.states import HOPPER, NO_DRIVER, PRESCRIBED, SCORED, ampere, hopper, mixed_state, state
 
 UP, DOWN, PAGE_UP, PAGE_DOWN = "KEY_UP", "KEY_DOWN", "KEY_PPAGE", "KEY_NPAGE"
 HOME, END, ENTER = "KEY_HOME", "KEY_END", "\n"
@@ -273,10 +273,8 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
         stall_ratios={evil: 0.3},
         owners=({"user": evil},),
         trouble=(evil,),
-        prescription=Change(text=evil, knob=evil, current_value=1, value=2, busy_ratio=0.9),
-        last_change=LastChange(
-            text=evil, knob=evil, predicted_busy_ratio=0.9, busy_ratio=0.8, error_ratio=-0.1
-        ),
+        prescription=replace(PRESCRIBED, knob=evil, then=evil),
+        last_change=replace(SCORED, knob=evil),
     )
     shown = latest(replace(found, driver_status=evil), evil)
     for line in screen(shown, size=(200, 40)):

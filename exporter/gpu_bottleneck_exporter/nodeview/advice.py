@@ -1,10 +1,18 @@
-"""Prescriptions in one line, as people read them. Unknown parts are left out."""
+"""What to do about a GPU, as people read it: prescriptions in one line, without unknown parts."""
 
 from __future__ import annotations
 
-from gpu_bottleneck_exporter.nodeview.model import DASH, Change
-from gpu_bottleneck_exporter.nodeview.text import memory, percent
-from gpu_bottleneck_exporter.prescription.model import REMOVED, Prescription, Score
+from collections.abc import Iterator
+
+from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
+from gpu_bottleneck_exporter.nodeview.text import memory, percent, verdict
+from gpu_bottleneck_exporter.prescription.model import (
+    REFUSALS,
+    REMOVED,
+    Prescription,
+    Refusal,
+    Score,
+)
 
 _MIB, _GIB = 2**20, 2**30
 _LEAST_GIB = 0.05
@@ -27,10 +35,10 @@ def in_full(change: Prescription) -> str:
     return "; ".join(filter(None, parts))
 
 
-def in_brief(change: Change) -> str:
+def in_brief(change: Prescription) -> str:
     """`num_workers 2 → 6: 93 %`."""
-    knob = _turned(change.knob, change.current_value, change.value)
-    return f"{knob}: {_up_to(change.busy_ratio, at_most=change.at_most)}"
+    knob = _turned(change.knob, change.current, change.value)
+    return f"{knob}: {_up_to(change.predicted, at_most=change.at_most)}"
 
 
 def outcome(change: Score) -> str:
@@ -40,11 +48,37 @@ def outcome(change: Score) -> str:
     return f"{knob}: predicted {predicted}, now {percent(change.outcome)}"
 
 
+def why(refusal: Refusal) -> str:
+    """The reason in words; that of a newer exporter as it is."""
+    return REFUSALS.get(refusal.reason, refusal.reason)
+
+
+def prescription(gpu: Gpu) -> str | None:
+    """What to change, or `none:` and why not; None if there is nothing to say."""
+    if gpu.prescription:
+        return in_full(gpu.prescription)
+    return f"none: {why(gpu.prescription_refused)}" if gpu.prescription_refused else None
+
+
+def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """Names and texts: the verdict on a GPU, what to try and what was seen."""
+    known = {
+        "likely cause" if gpu.cause else "verdict": verdict(gpu),
+        "try first": gpu.remedy,
+        "prescription": prescription(gpu),
+        "last change": gpu.last_change and outcome(gpu.last_change),
+        "runbook": gpu.runbook and f"{gpu.runbook}.md",
+    }
+    yield from ((name, text) for name, text in known.items() if text)
+    for number, seen in enumerate(gpu.evidence or ()):
+        yield "" if number else "seen", seen
+
+
 def _turned(knob: str, now: float, then: float) -> str:
     return f"{knob} {_value(knob, now)} → {_value(knob, then)}"
 
 
-def _up_to(share: float, *, at_most: bool | None) -> str:
+def _up_to(share: float, *, at_most: bool) -> str:
     return f"{'up to ' if at_most else ''}{percent(share)}"
 
 

@@ -12,16 +12,10 @@ from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview import advice, model
+from gpu_bottleneck_exporter.nodeview import model
 from gpu_bottleneck_exporter.nodeview.history import GpuTime, Lately, Moment
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Gpu, Key, Node
-from gpu_bottleneck_exporter.prescription.model import (
-    NOTHING_KNOWN,
-    REFUSALS,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Prescription
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
@@ -114,7 +108,7 @@ def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
     """What it did lately, why, and what would help it."""
     key, feeding = _key(gpu), gpu.feeding
     outlook = feeding.outlook if feeding else NOTHING_KNOWN
-    fields: dict[str, Any] = {"last_change": outlook.score and _last_change(outlook.score)}
+    fields: dict[str, Any] = {"last_change": outlook.score}
     shares = lately.gpus.get(key)
     verdict = shares.verdict if shares else None
     if shares:
@@ -133,12 +127,8 @@ def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
         fields |= {"cause": verdict, "meaning": meaning, "remedy": remedy}
         fields["runbook"] = RUNBOOKS.get(verdict)
         fields["evidence"] = (feeding.evidence or None) if feeding else None
-    advised = outlook.advice
-    fields["prescription"] = _change(advised) if isinstance(advised, Prescription) else None
-    if isinstance(advised, Refusal):
-        refused = model.Refused(text=REFUSALS[advised.reason], reason=advised.reason)
-        fields["prescription_refused"] = refused
-    return fields
+    kind = "prescription" if isinstance(outlook.advice, Prescription) else "prescription_refused"
+    return {**fields, kind: outlook.advice}
 
 
 def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:
@@ -190,41 +180,6 @@ def _trouble(gpu: GpuSnapshot) -> Iterator[str]:
         yield f"uncorrected ECC errors: {uncorrected}"
     if link.width and link.width_max and link.width < link.width_max:
         yield f"PCIe link runs on {link.width} of {link.width_max} lanes"
-
-
-def _change(advised: Prescription) -> model.Change:
-    return model.Change(
-        text=advice.in_full(advised),
-        cause=advised.cause,
-        knob=advised.knob,
-        current_value=advised.current,
-        value=advised.value,
-        current_busy_ratio=advised.busy,
-        busy_ratio=advised.predicted,
-        busy_low_ratio=advised.low,
-        busy_high_ratio=advised.high,
-        at_most=advised.at_most,
-        needs_cores=advised.cores or None,
-        free_cores=advised.free_cores,
-        needs_memory_bytes=advised.memory_bytes,
-        free_memory_bytes=advised.free_bytes,
-        needs_bytes_per_second=advised.bytes_per_second,
-        then=advised.then,
-    )
-
-
-def _last_change(score: Score) -> model.LastChange:
-    return model.LastChange(
-        text=advice.outcome(score),
-        knob=score.knob,
-        value_before=score.before,
-        value_after=score.after,
-        predicted_busy_ratio=score.predicted,
-        predicted_low_ratio=score.low,
-        predicted_high_ratio=score.high,
-        busy_ratio=score.outcome,
-        error_ratio=score.error,
-    )
 
 
 def _host(machine: Machine, lately: Lately) -> model.Host:

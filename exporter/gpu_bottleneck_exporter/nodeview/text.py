@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, WORTH_NAMING, Gpu, Host, Node
 
@@ -96,27 +96,6 @@ def verdict(gpu: Gpu) -> str:
     if gpu.cause:
         return f"{gpu.cause}{lasted(gpu)}: {gpu.meaning}"
     return f"kept busy{lasted(gpu)}" if gpu.verdict == KEPT_BUSY else "what it waits for is unknown"
-
-
-def prescription(gpu: Gpu) -> str | None:
-    """What to change, or `none:` and why not; None if there is nothing to say."""
-    if gpu.prescription:
-        return gpu.prescription.text
-    return f"none: {gpu.prescription_refused.text}" if gpu.prescription_refused else None
-
-
-def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """Names and texts: the verdict on a GPU, what to try and what was seen."""
-    known = {
-        "likely cause" if gpu.cause else "verdict": verdict(gpu),
-        "try first": gpu.remedy,
-        "prescription": prescription(gpu),
-        "last change": gpu.last_change and gpu.last_change.text,
-        "runbook": gpu.runbook and f"{gpu.runbook}.md",
-    }
-    yield from ((name, text) for name, text in known.items() if text)
-    for number, seen in enumerate(gpu.evidence or ()):
-        yield "" if number else "seen", seen
 
 
 def label(gpu: Gpu) -> str:

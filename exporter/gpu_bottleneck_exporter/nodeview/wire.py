@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.nodeview import advice
 from gpu_bottleneck_exporter.nodeview.model import Node
+from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
 
 NODE_PATH = "/api/v1/node"
 MOST_BYTES = 16 * 2**20
@@ -22,10 +24,44 @@ MOST_CHARACTERS = 1024
 """Of a text; the longest remedy has a third of it."""
 
 
+_NAMES: Mapping[type, Mapping[str, str]] = {
+    Prescription: {
+        "current": "current_value",
+        "busy": "current_busy_ratio",
+        "predicted": "busy_ratio",
+        "low": "busy_low_ratio",
+        "high": "busy_high_ratio",
+        "cores": "needs_cores",
+        "memory_bytes": "needs_memory_bytes",
+        "free_bytes": "free_memory_bytes",
+        "bytes_per_second": "needs_bytes_per_second",
+    },
+    Score: {
+        "before": "value_before",
+        "after": "value_after",
+        "predicted": "predicted_busy_ratio",
+        "low": "predicted_low_ratio",
+        "high": "predicted_high_ratio",
+        "outcome": "busy_ratio",
+    },
+}
+"""In JSON, where fields have other names."""
+_DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
+    Prescription: {"text": advice.in_full},
+    Refusal: {"text": advice.why},
+    Score: {"text": advice.outcome, "error_ratio": lambda score: score.error},
+}
+"""What JSON has beside the fields."""
+
+
 def document(found: object) -> Any:  # noqa: ANN401 - JSON
     """`found`, of the model, as `jsontext.dumps` takes it."""
     if is_dataclass(found):
-        return {field.name: document(getattr(found, field.name)) for field in fields(found)}
+        kind = type(found)
+        names = _NAMES.get(kind, {})
+        own = {names.get(one.name, one.name): getattr(found, one.name) for one in fields(found)}
+        own |= {name: derived(found) for name, derived in _DERIVED.get(kind, {}).items()}
+        return {name: document(value) for name, value in own.items()}
     if isinstance(found, Mapping):
         return {document(k): document(v) for k, v in islice(found.items(), MOST_ITEMS)}
     if isinstance(found, tuple):
@@ -65,9 +101,10 @@ def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
 
 
 def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
+    found, names = _checked(dict, given), _NAMES.get(kind, {})
     hints = get_type_hints(kind, include_extras=True)
-    known = _checked(dict, given).items()
-    return kind(**{name: _read(hints[name], one) for name, one in known if name in hints})
+    keys = {name: names.get(name, name) for name in hints}
+    return kind(**{n: _read(hints[n], found[key]) for n, key in keys.items() if key in found})
 
 
 def _number(kind: Any, given: Any, least: float = -math.inf, most: float = math.inf) -> Any:  # noqa: ANN401
