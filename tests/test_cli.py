@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -161,19 +160,7 @@ def test_more_sigterms_are_harmless(tmp_path: Path, command: str) -> None:
 
 
 SHOWN = {"gpu_busy_seconds_total", "gpu_sm_active_seconds_total", "gpu_processes", "gpu_info"}
-
-
-@dataclass(frozen=True)
-class Demo:
-    """What a demo showed, and what it left behind."""
-
-    said: str
-    metrics: str
-    page: str
-    commands: list[list[str]]
-    boards: set[Path]
-    status: int
-    left: dict[int, list[str]]
+OFF = {"power", "thermal"}
 
 
 def shown(metrics: str) -> str | None:
@@ -182,50 +169,29 @@ def shown(metrics: str) -> str | None:
     return metrics if names(metrics) >= SHOWN and len(up) == len(JOBS) else None
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """A demo without two of its collectors, run until it shows GPUs and ended by SIGTERM."""
+def test_a_demo_shows_simulated_gpus_fed_by_processes_of_which_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     flags = (*ANY_PORT, "--no-collector.power", "--sampling.interval", "0.5")
     off = {"GPU_EXPORTER_COLLECTOR_THERMAL": "false"}
-    with serving(tmp_path_factory.mktemp("demo"), "demo", *flags, **off) as server:
+    with serving(tmp_path, "demo", *flags, **off) as server:
         metrics = until(lambda: shown(server.get()[1]), "the GPUs")
         page = server.get("/")[1]
         processes, boards = server.session(), server.boards()
-        status = server.terminate()
+        assert server.terminate() == 0
         until(lambda: not server.session(), "the end of its processes")
-        running = list(processes.values())
-        return Demo(server.said, metrics, page, running, boards, status, server.session())
-
-
-def test_the_demo_shows_simulated_gpus(demo: Demo) -> None:
-    assert "gpu_exporter_simulated 1.0\n" in demo.metrics
-    up = [line for line in demo.metrics.splitlines() if line.startswith("gpu_up{")]
-    assert [line[-4:] for line in up] == [" 1.0"] * 4
-    assert names(demo.metrics) >= SHOWN
-    assert "SIMULATED" in demo.said
-    assert "simulated" in demo.page
-
-
-def test_a_collector_that_is_switched_off_shows_nothing(demo: Demo) -> None:
-    off = {"power", "thermal"}
-    families = {f.name for c in ALL if c.name in off for f in c.families}
-    assert names(demo.metrics).isdisjoint(families)
-    assert "gpu_clock_hertz" in names(demo.metrics)
-    assert 'collector="power"' not in demo.metrics
-    assert 'collector="clocks"' in demo.metrics
-
-
-def test_the_demo_runs_real_processes_on_one_board(demo: Demo) -> None:
-    loops = [words for words in demo.commands if "gpu_bottleneck_exporter.demo" in words]
+    assert "gpu_exporter_simulated 1.0\n" in metrics
+    assert "SIMULATED" in server.said
+    assert "Traceback" not in server.said
+    assert "simulated" in page
+    assert names(metrics).isdisjoint({f.name for c in ALL if c.name in OFF for f in c.families})
+    assert "gpu_clock_hertz" in names(metrics)
+    assert 'collector="power"' not in metrics
+    assert 'collector="clocks"' in metrics
+    loops = [words for words in processes.values() if "gpu_bottleneck_exporter.demo" in words]
     assert {words[4] for words in loops} == {"0", "1", "2", "3"}
-    assert len(demo.boards) == 1
-
-
-def test_the_demo_leaves_nothing_behind(demo: Demo) -> None:
-    assert demo.status == 0
-    assert demo.left == {}
-    assert not any(board.exists() for board in demo.boards)
-    assert "Traceback" not in demo.said
+    (board,) = boards
+    assert not board.exists()
 
 
 def test_a_demo_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from gpu_bottleneck_exporter.demo.run import Demo, running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.remedies import REMEDIES
-from support.beside import Reply, answering
 from support.command import run
 from support.drivers import Libraries
-from support.nodes import node, with_gpu
+from support.nodes import node
 from support.states import mixed_state
 
 Document = Mapping[str, Any]
@@ -97,12 +95,6 @@ def _lines(gap: Document) -> tuple[str, str]:
     return told, f"  remedy        {gap['remedy']}"
 
 
-def test_what_is_switched_off_is_no_gap_but_told(gpus: dict[str, str], tmp_path: Path) -> None:
-    (document,) = documents(run(tmp_path, "check", "--json", "--without", "kubelet", **gpus))
-    assert document["switched_off"] == ["kubelet"]
-    assert "kubelet" not in {gap["subject"] for gap in document["gaps"]}
-
-
 @pytest.mark.parametrize("arguments", [(), ("--diagnose", "1")])
 def test_check_without_a_driver(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     result = run(tmp_path, "check", "--json", *arguments)
@@ -154,20 +146,6 @@ def assert_shares(gpu: Document) -> None:
     assert gpu["verdict"] == ("busy" if gpu["busy_ratio"] >= 0.9 else gpu["cause"])
 
 
-def test_what_a_gpu_does_not_give_is_null_and_not_zero(
-    make_board: Callable[..., Board], libraries: Libraries, tmp_path: Path
-) -> None:
-    board = make_board()
-    for name in ("DeviceGetEnforcedPowerLimit", "DeviceGetTemperature"):
-        board.gpus[0].fail(name, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    variables = on_board(board, libraries)
-    (document,) = documents(run(tmp_path, "top", "--once", "--json", **variables))
-    gpu = document["gpus"][0]
-    assert (gpu["power_limit_watts"], gpu["temperature_celsius"]) == (None, None)
-    assert gpu["memory_total_bytes"] > 2**30
-    assert gpu["owners"] is None
-
-
 def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: Path) -> None:
     arguments = ("top", "--json", "--count", "4", "--interval", "3")
     result = run(tmp_path, *arguments, **gpus)
@@ -198,28 +176,6 @@ def test_prescriptions_have_the_fields_that_are_documented() -> None:
     assert refused["prescription_refused"].keys() == documented("`prescription_refused`")
     assert prescribed["last_change"].keys() == documented("`last_change`")
     assert [without[name] for name in names] == [None] * 3
-
-
-HOSTILE = "\x1b[2J\u202e\n\"'\\\x7f"
-
-
-def test_a_hostile_exporter_makes_no_hostile_document(tmp_path: Path) -> None:
-    evil = with_gpu(
-        node(mixed_state()), uuid=HOSTILE, name=HOSTILE, owners=({"workload_pod": HOSTILE},)
-    )
-    body = dumps(document(replace(evil, driver_status=HOSTILE))).encode()
-    with answering(lambda _: Reply(body)) as port:
-        url = f"http://127.0.0.1:{port}"
-        arguments = ("top", "--url", url, "--once", "--interval", "0.5")
-        table, result = run(tmp_path, *arguments), run(tmp_path, *arguments, "--json")
-    assert (table.returncode, result.returncode, result.stderr) == (0, 0, "")
-    assert all(line.isprintable() for line in table.stdout.splitlines())
-    (line,) = result.stdout.splitlines()
-    assert line.isascii()
-    assert line.isprintable()
-    (gpu,) = json.loads(line, parse_constant=pytest.fail)["gpus"]
-    said = "?[2J??\"'\\?"
-    assert (gpu["uuid"], gpu["name"], gpu["owners"]) == (said, said, [{"workload_pod": said}])
 
 
 def test_once_gives_the_node(gpus: dict[str, str], tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from gpu_bottleneck_exporter.driver.nvml.remedies import OF_ERRORS
 from support.beside import Reply, answering
 from support.command import ANY_PORT, COMMAND, Server, environment, run, serving
-from support.daemon import free_port
 from support.terminal import Terminal, terminal
 from support.waiting import until
 
@@ -128,17 +127,6 @@ def test_more_gpus_than_lines(many: str) -> None:
         assert screen.end() == 0
 
 
-def test_the_help_fits_a_small_terminal(many: str) -> None:
-    with terminal([*COMMAND, "top", "--url", many], 80, 24) as screen:
-        screen.wait_for(lambda lines: "30 GPUs" in lines[0], "the GPUs")
-        screen.press("h")
-        screen.wait_for(lambda lines: lines[1].startswith("  q, Ctrl-C"), "help")
-        screen.wait_for(lambda lines: lines[-2].split()[1:2] == ["unknown:"], "its end")
-        screen.wait_for(lambda lines: lines[-1].startswith(" q quit"), "the keys")
-        screen.press("x")
-        screen.wait_for(lambda lines: lines[3].startswith("GPU"), "the table")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_the_terminal_in_order(demo: Server, number: signal.Signals) -> None:
     with terminal(watching(demo)) as screen:
@@ -169,19 +157,6 @@ def test_a_terminal_that_cannot_be_drawn_on(demo: Server) -> None:
     with terminal(watching(demo), TERM="no-such-terminal") as screen:
         assert screen.end() == 1
         assert "cannot draw on the terminal 'no-such-terminal'" in screen.text
-
-
-def test_the_exporter_goes_and_comes_back(tmp_path: Path) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    serve = ("serve", "--web.listen-address", address)
-    with terminal([*COMMAND, "top", "--url", f"http://{address}", "--interval", "0.5"]) as screen:
-        screen.wait_for(lambda lines: "connection refused" in lines[2], "the error")
-        with serving(tmp_path, *serve):
-            screen.wait_for(lambda lines: "no GPU" in lines[0], "an answer")
-            screen.wait_for(lambda lines: lines[2].startswith("Shares"), "the end of the error")
-        screen.wait_for(lambda lines: "connection refused" in lines[2], "the error again")
-        screen.press("q")
-        assert screen.end() == 0
 
 
 def test_plain_lines_where_there_is_no_terminal(demo: Server, tmp_path: Path) -> None:
