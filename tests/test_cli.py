@@ -75,15 +75,14 @@ def serve(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_serve_without_a_driver_serves_what_there_is(serve: Server) -> None:
+def test_serve_without_a_driver_serves_what_there_is_and_says_what_is_missing(
+    serve: Server,
+) -> None:
     status, text = serve.get()
     assert status == 200
     assert {"gpu_exporter_build_info", "process_resident_memory_bytes"} <= names(text)
     assert "gpu_exporter_simulated 0.0\n" in text
     assert "gpu_up" not in names(text)
-
-
-def test_serve_without_a_driver_says_what_is_missing(serve: Server) -> None:
     until(lambda: serve.get("/-/ready")[0] == 200, "readiness")
     assert "LIBRARY_NOT_FOUND" in serve.get("/-/ready")[1]
     assert serve.get("/-/healthy") == (200, "the sampler is running\n")

@@ -76,9 +76,6 @@ def serve(
     ending = (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if at_a_terminal else []))
     fatal: list[str] = []
 
-    def stop(*_: object) -> None:
-        server.stop()
-
     def end(reason: str) -> None:
         fatal.append(reason)
         server.stop()
@@ -89,7 +86,7 @@ def serve(
     server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
     signal.signal(signal.SIGHUP, lambda *_: server.reload())
     for number in ending:
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: server.stop())
     sampler.start()
     content.recorder.start()
     _spare_the_collector()

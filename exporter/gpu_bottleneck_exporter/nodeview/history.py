@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
@@ -70,6 +70,15 @@ Trends = Mapping[Key, tuple[Shares | None, ...]]
 """Shares per step, oldest first; None for a step without observation."""
 
 
+@dataclass(slots=True)
+class _Track:
+    """The history of one GPU, by monotonic seconds."""
+
+    points: deque[tuple[float, GpuTime]] = field(default_factory=deque)
+    verdict: str | None = None
+    verdict_since: float = 0.0
+
+
 class History:
     """Keeps moments; any thread may call it."""
 
@@ -78,77 +87,72 @@ class History:
         self._window = window_seconds
         self._kept = kept_seconds
         self._lock = Lock()
-        self._moments: deque[tuple[float, Moment]] = deque()
-        self._verdicts: dict[Key, tuple[str | None, float]] = {}
-        """The last verdict, and the first moment with it."""
+        self._tracks: dict[Key, _Track] = {}
+        self._hosts: deque[tuple[float, Machine]] = deque()
+        self._began: float | None = None
 
     def add(self, at: float, moment: Moment) -> None:
-        """Keep the counters at `at` (monotonic seconds), later than those before."""
+        """Keep the counters at `at` (monotonic seconds), later than those before.
+
+        A GPU without counters is forgotten: its past says nothing about what it does now.
+        """
         with self._lock:
-            self._moments.append((at, moment))
-            while at - self._moments[0][0] > self._kept:
-                self._moments.popleft()
-            verdicts = {}
-            for key, now in moment.gpus.items():
-                shares = self._shares(at, key, now)
-                verdict = shares.verdict if shares else None
-                before, since = self._verdicts.get(key, (verdict, at))
-                verdicts[key] = (verdict, since if verdict == before else at)
-            self._verdicts = verdicts
+            self._began = at if self._began is None else self._began
+            self._tracks = {key: self._follow(at, key, now) for key, now in moment.gpus.items()}
+            if moment.machine != Machine():
+                self._hosts.append((at, moment.machine))
+            while self._hosts and at - self._hosts[0][0] > self._window:
+                self._hosts.popleft()
 
     def lately(self, at: float, moment: Moment) -> Lately:
         """What was done until `at`, when the counters were `moment`."""
         with self._lock:
+            since, before = self._hosts[0] if self._hosts else (at, moment.machine)
             shares = {key: self._shares(at, key, now) for key, now in moment.gpus.items()}
             gpus = {key: one for key, one in shares.items() if one}
             lasted = {key: self._lasted(at, key, one) for key, one in gpus.items() if one.verdict}
-            machines = (
-                (then, one.machine)
-                for then, one in self._moments
-                if at - then <= self._window and one.machine != Machine()
+            return Lately(
+                min(self._window, at - (at if self._began is None else self._began)),
+                gpus,
+                lasted,
+                _cpu_busy(before, moment.machine, at - since),
+                _pressure(before, moment.machine, at - since),
             )
-            since, before = next(machines, (at, moment.machine))
-            began = self._moments[0][0] if self._moments else at
-        return Lately(
-            min(self._window, at - began),
-            gpus,
-            lasted,
-            _cpu_busy(before, moment.machine, at - since),
-            _pressure(before, moment.machine, at - since),
-        )
 
     def trends(self) -> Trends:
         """The course of the shares, by GPU."""
         with self._lock:
-            courses = {key: self._course(key) for key in self._verdicts}
+            points = {key: tuple(track.points) for key, track in self._tracks.items()}
         return {
-            key: tuple(between(before, now) for (_, before), (_, now) in pairwise(course))
-            for key, course in courses.items()
+            key: tuple(between(before, now) for (_, before), (_, now) in pairwise(kept))
+            for key, kept in points.items()
         }
 
-    def _course(self, key: Key) -> list[tuple[float, GpuTime]]:
-        """The counters since the GPU was opened last, oldest first.
-
-        Where it has none, its past says nothing about what it does now.
-        """
-        course: list[tuple[float, GpuTime]] = []
-        for at, moment in reversed(self._moments):
-            counters = moment.gpus.get(key)
-            if counters is None or (course and counters.observed > course[-1][1].observed):
-                break
-            course.append((at, counters))
-        return course[::-1]
+    def _follow(self, at: float, key: Key, now: GpuTime) -> _Track:
+        track = self._tracks.get(key, _Track())
+        if track.points and now.observed < track.points[-1][1].observed:
+            track = _Track()  # the GPU was opened anew
+        track.points.append((at, now))
+        while at - track.points[0][0] > self._kept:
+            track.points.popleft()
+        self._tracks[key] = track
+        shares = self._shares(at, key, now)
+        verdict = shares.verdict if shares else None
+        if verdict != track.verdict:
+            track.verdict, track.verdict_since = verdict, at
+        return track
 
     def _shares(self, at: float, key: Key, now: GpuTime) -> Shares | None:
-        course = self._course(key)
-        recent = (counters for then, counters in course if at - then <= self._window)
-        # If none is that recent, from the last one on.
-        before = next(recent, course[-1][1] if course else None)
-        return between(before, now) if before else None
+        if key not in self._tracks:
+            return None
+        points = self._tracks[key].points
+        recent = (counters for then, counters in points if at - then <= self._window)
+        # If no point is that recent, from the last one on.
+        return between(next(recent, points[-1][1]), now)
 
     def _lasted(self, at: float, key: Key, shares: Shares) -> float:
-        verdict, since = self._verdicts[key]
-        return at - since if shares.verdict == verdict else 0.0
+        track = self._tracks[key]
+        return at - track.verdict_since if shares.verdict == track.verdict else 0.0
 
 
 def between(before: GpuTime, now: GpuTime) -> Shares | None:
@@ -161,10 +165,10 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
         for name, value in now.stalls.items()
     }
     largest_first = sorted(parts.items(), key=lambda part: -part[1])
-    stalls = {name: _ratio(part, 1.0) for name, part in largest_first if part > 0}
     sm_active = None
     if now.sm_active is not None and before.sm_active is not None:
         sm_active = _ratio(now.sm_active - before.sm_active, observed)
+    stalls = {name: _ratio(part, 1.0) for name, part in largest_first if part > 0}
     return Shares(observed, _ratio(now.busy - before.busy, observed), stalls, sm_active)
 
 
