@@ -14,8 +14,7 @@ from gpu_bottleneck_exporter.prescription.model import (
     Score,
 )
 
-_MIB, _GIB = 2**20, 2**30
-_LEAST_GIB = 0.05
+_LEAST_BYTES = 0.05 * 2**30
 """Less than this would be 0.0 GiB."""
 _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
@@ -112,9 +111,6 @@ def _data(change: Prescription) -> str | None:
 
 
 def _memory(change: Prescription) -> str | None:
-    needed, free = change.memory_bytes, change.free_bytes
-    if needed is None or needed < _MIB:
-        return None
-    if needed >= _LEAST_GIB * _GIB:
-        return memory(needed, free)
-    return f"{needed / _MIB:.0f} MiB" + ("" if free is None else f" of {memory(free, None)}")
+    needed = change.memory_bytes
+    known = needed is not None and needed >= _LEAST_BYTES
+    return memory(needed, change.free_bytes) if known else None

@@ -75,10 +75,7 @@ class Remote:
         finally:
             connection.close()
         if reply.status != HTTPStatus.OK:
-            older = ": no exporter, or an older one, which `top` cannot show"
-            why = f"{reply.status} {printable(reply.reason)}"
-            why += older if reply.status == HTTPStatus.NOT_FOUND else ""
-            raise ExporterError(f"{self._url} answers {why}")
+            raise ExporterError(f"{self._url} answers {reply.status} {printable(reply.reason)}")
         if len(body) > MOST_BYTES:
             raise ExporterError(f"{self._url} answers with more than {MOST_BYTES >> 20} MiB")
         try:
