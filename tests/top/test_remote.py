@@ -89,6 +89,13 @@ def test_nobody_listens() -> None:
         Remote(f"http://127.0.0.1:{free_port()}").read()
 
 
+@pytest.mark.parametrize("url", ["http://a..b", "http://127.0.0.1:1/größe", "http://x/a b"])
+def test_addresses_that_cannot_be_asked(url: str) -> None:
+    with pytest.raises(ExporterError, match="cannot read") as raised:
+        Remote(url).read()
+    assert "\n" not in f"{raised.value}"
+
+
 @pytest.mark.parametrize("url", ["", "node7", "file:///etc/passwd", "http://", "http://a:b:c/"])
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ExporterError, match="--url must be like"):

@@ -70,7 +70,7 @@ class Remote:
             connection.request("GET", self._path, headers=self._headers)
             with connection.getresponse() as reply:
                 body = reply.read(MOST_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             raise ExporterError(f"cannot read {self._url}: {printable(_reason(error))}") from error
         finally:
             connection.close()
