@@ -237,9 +237,9 @@ def once(settings: Settings, *, as_json: bool) -> None:
       1  no GPU metrics
       2  an option or a setting is wrong
     """
-    from gpu_bottleneck_exporter.commands import once as output  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands.watch import documented, scraped  # noqa: PLC0415
 
-    made = output.node if as_json else output.metrics
+    made = documented if as_json else scraped
     text, trouble = made(settings, _driver(settings))
     click.echo(text, nl=False)
     if trouble:

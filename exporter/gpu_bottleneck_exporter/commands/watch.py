@@ -1,4 +1,4 @@
-"""This machine, watched for as long as a command asks."""
+"""This machine, watched for a while: what `once` prints, and what `check` reports on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from contextlib import contextmanager
 
 from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
+from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
 _PATIENCE_SECONDS = 60.0
 """A driver opens slowly without its persistence daemon, and on a busy machine."""
 _WARM_UP_TICKS = 3
+_ONCE_TICKS = 2
 
 
 @contextmanager
@@ -47,6 +51,19 @@ def watched(settings: Settings, open_driver: Callable[[], Driver], seconds: floa
             time.sleep(min(left, 1.0))
             local.record()  # a GPU that comes later is measured from there
         return local.read()
+
+
+def scraped(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
+    """What a scrape returns, and why there is no GPU if there is none."""
+    with sampled(settings, open_driver, _ONCE_TICKS) as sampler:
+        text = Exposition(sampler, enabled(settings)).render()[0].decode()
+        return text, None if sampler.state().gpus else sampler.status
+
+
+def documented(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
+    """The node document on one line, and why there is no GPU if there is none."""
+    node = watched(settings, open_driver, _ONCE_TICKS * settings.interval_seconds)
+    return f"{dumps(document(node))}\n", None if node.gpus else node.driver_status
 
 
 def wait(until: Callable[[], bool]) -> None:
