@@ -70,8 +70,10 @@ def flag(name: str, *names: str, **attributes: Any) -> Decorator:
 
 
 def _setting(name: str, field: str, **attributes: Any) -> Decorator:
-    """An option for a field of `Settings`, with its default."""
-    return flag(name, field, **{"default": _DEFAULTS[field], **attributes})
+    """An option for a field of `Settings`, with its default and the type of that."""
+    default = _DEFAULTS[field]
+    kind = _PATH if isinstance(default, Path) else None
+    return flag(name, field, **{"default": default, "type": kind, **attributes})
 
 
 as_json = flag(
@@ -124,31 +126,27 @@ SAMPLING = (
         help="Signals that you do not need, such as host_pids,kubelet. They are not reported as "
         "gaps and gpu_exporter_signal_available omits them.",
     ),
-    _setting("path.procfs", "procfs", type=_PATH, help="Where the host's procfs is mounted."),
-    _setting("path.sysfs", "sysfs", type=_PATH, help="Where the host's sysfs is mounted."),
+    _setting("path.procfs", "procfs", help="Where the host's procfs is mounted."),
+    _setting("path.sysfs", "sysfs", help="Where the host's sysfs is mounted."),
     _setting(
         "kubelet.socket",
         "kubelet_socket",
-        type=_PATH,
         help="The kubelet's pod-resources socket. Without it, pods that have not opened their GPU "
         "are not seen.",
     ),
     _setting(
         "kubelet.container-logs",
         "container_logs",
-        type=_PATH,
         help="Where the host's /var/log/containers is mounted. Only the file names are read.",
     ),
     _setting(
         "kubelet.cdi",
         "cdi",
-        type=_PATH,
         help="Where the host's /var/run/cdi is mounted: which MIG instance a claim was given.",
     ),
     _setting(
         "slurm.job-mapping-dir",
         "job_mapping_dir",
-        type=_PATH,
         help="Folder in which a prolog writes which job was given which GPU, as for jobstats or "
         "dcgm-exporter: jobs that have not opened their GPU are seen.",
     ),
