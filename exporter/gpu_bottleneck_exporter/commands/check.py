@@ -5,7 +5,7 @@ With `--diagnose`: why each GPU idles, without any Prometheus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
@@ -64,10 +64,7 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
         return _none_found(node)
     gaps = [*_down(node), *missing, *_failures(state)]
     off = sorted(settings.without)
-    fields = {"driver": _driver(state), "switched_off": off}
-    incomplete = WITH_GAPS if any(gpu.up for gpu in node.gpus) else NO_GPU
-    lines = [*_lines(state, off, gaps)]
-    return _report(incomplete if gaps else COMPLETE, lines, node, gaps, **fields)
+    return _report(_lines(state, off, gaps), node, gaps, driver=_driver(state), switched_off=off)
 
 
 def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Report:
@@ -75,21 +72,19 @@ def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: flo
     node = watched(settings, open_driver, seconds)
     if not node.gpus:
         return _none_found(node)
-    lines = [line for gpu in node.gpus for line in lines_of(gpu)]
-    return _report(COMPLETE if any(gpu.up for gpu in node.gpus) else NO_GPU, lines, node)
+    return _report((line for gpu in node.gpus for line in lines_of(gpu)), node)
 
 
 def _none_found(node: Node) -> Report:
     """The report where there is no usable GPU, and how to fix it."""
     gap = Gap("GPU metrics", f"none: {node.driver_status}", node.driver_remedy or about.NO_GPU)
-    lines = [f"GPU metrics     {gap.problem}", gap.lines[1]]
-    return _report(NO_GPU, lines, node, [gap], driver=None)
+    return _report((f"GPU metrics     {gap.problem}", gap.lines[1]), node, [gap], driver=None)
 
 
-def _report(
-    status: int, lines: Sequence[str], node: Node, gaps: Sequence[Gap] = (), **fields: object
-) -> Report:
+def _report(lines: Iterable[str], node: Node, gaps: Sequence[Gap] = (), **fields: object) -> Report:
     """The report whose document is that of `node`, with other fields beside."""
+    up = any(gpu.up for gpu in node.gpus)
+    status = (WITH_GAPS if gaps else COMPLETE) if up else NO_GPU
     of_gaps = [gap._asdict() for gap in gaps]
     return Report(
         status, tuple(lines), {"status": status, **document(node), **fields, "gaps": of_gaps}
