@@ -99,20 +99,14 @@ def test_a_port_in_use(tmp_path: Path, occupied: str, command: str) -> None:
     assert "already" in said
 
 
-def test_a_missing_procfs(tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    said = refuse(tmp_path, "serve", "--path.procfs", str(missing))
-    assert f"--path.procfs: cannot read {missing}" in said
-
-
-@pytest.mark.parametrize("command", ["serve", "demo", "once", "check"])
-def test_a_folder_that_is_no_procfs(tmp_path: Path, command: str) -> None:
-    assert "--path.procfs" in refuse(tmp_path, command, "--path.procfs", str(tmp_path))
-
-
-def test_an_unreadable_procfs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flag", ["--path.procfs", "--path.sysfs"])
+@pytest.mark.parametrize("command", ["serve", "demo", "check"])
+def test_folders_that_cannot_be_read(tmp_path: Path, command: str, flag: str) -> None:
+    (tmp_path / "file").touch()
     (tmp_path / "stat").mkdir()  # root reads whatever its mode says; not this
-    assert "--path.procfs" in refuse(tmp_path, "serve", "--path.procfs", str(tmp_path))
+    others = [tmp_path / "missing", tmp_path / "file"]
+    for path in [*others, *([tmp_path] if flag == "--path.procfs" else [])]:
+        assert f"{flag}: cannot read {path}" in refuse(tmp_path, command, flag, f"{path}")
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "top"])
@@ -120,13 +114,6 @@ def test_one_cannot_do_without_what_is_no_signal(tmp_path: Path, command: str) -
     said = refuse(tmp_path, command, "--without", "kubelet,gpu_up")
     assert "--without: 'gpu_up' is not a signal that can be omitted" in said
     assert "host_pids, kubelet" in said
-
-
-def test_a_sysfs_that_is_missing_or_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name in ("missing", "file"):
-        said = refuse(tmp_path, "check", "--path.sysfs", str(tmp_path / name))
-        assert f"--path.sysfs: cannot read {tmp_path / name}" in said
 
 
 @pytest.mark.parametrize(

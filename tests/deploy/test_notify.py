@@ -149,14 +149,6 @@ def start_on(board: Board, start: Start, libraries: Libraries, folder: Path) -> 
     return start(*fast, FAKE_NVML_BOARD=f"{board.path}")
 
 
-def test_a_watchdog_of_another_process_is_not_ours(start: Start, ear: Ear) -> None:
-    server = start(WATCHDOG_PID="1")
-    until(lambda: ear.has("READY=1"), "READY=1")
-    time.sleep(WATCHDOG_SECONDS)
-    server.terminate()
-    assert not ear.has("WATCHDOG=1")
-
-
 @pytest.mark.parametrize(
     ("variables", "address", "watchdog_seconds"),
     [
