@@ -73,17 +73,18 @@ def test_the_deadline_must_fit_the_interval(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--url", "node7"],
-        ["--url", "https://x", "--ca-file", "/no/such/file"],
-        ["--url", "https://x", "--ca-file", "/proc/self/stat"],
-        ["--interval", "0"],
-        ["--count", "0"],
-        ["--sort", "name"],
+        ["top", "--url", "node7"],
+        ["top", "--url", "https://x", "--ca-file", "/no/such/file"],
+        ["top", "--url", "https://x", "--ca-file", "/proc/self/stat"],
+        ["top", "--interval", "0"],
+        ["top", "--count", "0"],
+        ["top", "--sort", "name"],
+        *(["check", "--diagnose", value] for value in ("0", "-1", "x", "99999")),
     ],
-    ids=lambda arguments: arguments[-2],
+    ids=lambda arguments: " ".join(arguments[-2:]),
 )
-def test_bad_options_of_top(tmp_path: Path, arguments: list[str]) -> None:
-    assert arguments[-2] in refuse(tmp_path, "top", *arguments)
+def test_bad_options_of_a_command(tmp_path: Path, arguments: list[str]) -> None:
+    assert arguments[-2] in refuse(tmp_path, *arguments)
 
 
 @pytest.fixture

@@ -71,14 +71,6 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
     assert found["spec"] == {"groups": MERGED}
 
 
-def test_the_runbooks_may_be_elsewhere() -> None:
-    text = printed(Wanted(runbook_base="https://wiki.example.org"))
-    alerts = [rule for rule in rules({"": text}) if rule.is_alert]
-    assert {Path(rule.annotations["runbook_url"]).parent.name for rule in alerts} == {
-        "wiki.example.org"
-    }
-
-
 def test_dashboards_are_where_grafana_is() -> None:
     text = printed(Wanted(grafana_url="https://grafana.example.org/"))
     links = {

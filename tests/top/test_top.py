@@ -136,19 +136,18 @@ def test_signals_leave_the_terminal_in_order(demo: Server, number: signal.Signal
         assert_restored(screen)
 
 
-def test_no_color_is_honoured(demo: Server) -> None:
-    with terminal(watching(demo), NO_COLOR="1") as screen:
+POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize(("variables", "glyphs"), [({"NO_COLOR": "1"}, "█▒"), (POSIX, "#=")])
+def test_without_colours_or_unicode_bars_have_other_characters(
+    demo: Server, variables: dict[str, str], glyphs: str
+) -> None:
+    with terminal(watching(demo), 80, 24, **variables) as screen:
         screen.wait_for(
-            lambda lines: len(rows(lines)) == 4 and {"▒", "█"} <= set("".join(rows(lines))), "bars"
+            lambda lines: len(rows(lines)) == 4 and {*glyphs} <= {*"".join(rows(lines))}, "bars"
         )
-        assert screen.colours(4) == {"default"}
-
-
-def test_a_locale_without_unicode(demo: Server) -> None:
-    with terminal(
-        watching(demo), LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
-    ) as screen:
-        screen.wait_for(lambda lines: any("=" in row for row in rows(lines)), "bars in ASCII")
+        assert (screen.colours(4) == {"default"}) == ("NO_COLOR" in variables)
         screen.press("q")
         assert screen.end() == 0
 
