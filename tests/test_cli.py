@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -21,7 +20,6 @@ from gpu_bottleneck_exporter.demo.jobs import JOBS
 from support.command import ANY_PORT, Server, run, serving
 from support.waiting import PATIENCE_SECONDS, until
 
-ALL_COMMANDS = ("check", "dashboards", "demo", "once", "rules", "serve", "top")
 SAMPLING_COMMANDS = ("check", "demo", "once", "serve", "top")
 
 
@@ -36,28 +34,11 @@ def options() -> Iterator[tuple[str, click.Option]]:
         yield from ((name, option) for option in command.params if isinstance(option, click.Option))
 
 
-def test_the_commands() -> None:
-    assert tuple(sorted(commands.commands)) == ALL_COMMANDS
-
-
 def test_the_version(tmp_path: Path) -> None:
     result = run(tmp_path, "--version")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.endswith(f" {__version__}\n")
     assert result.stdout.count("\n") == 1
-
-
-@pytest.mark.parametrize("arguments", [(), *((name,) for name in ALL_COMMANDS)])
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help(tmp_path: Path, arguments: tuple[str, ...], flag: str) -> None:
-    result = run(tmp_path, *arguments, flag)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith("Usage: ")
-
-
-@pytest.mark.parametrize("name", ALL_COMMANDS)
-def test_every_command_says_what_it_does(name: str) -> None:
-    assert (commands.commands[name].help or "").strip()
 
 
 @pytest.mark.parametrize(
@@ -78,23 +59,18 @@ def test_every_collector_can_be_switched_off(name: str) -> None:
     assert flags == {f"--no-collector.{collector.name}" for collector in ALL}
 
 
-def test_once_without_a_driver_fails_and_says_why(tmp_path: Path) -> None:
-    result = run(tmp_path, "once")
+@pytest.mark.parametrize(
+    ("flags", "printed"), [((), "gpu_exporter_build_info{"), (("--json",), '"gpus": []')]
+)
+def test_once_without_a_driver_prints_what_there_is_and_fails(
+    tmp_path: Path, flags: tuple[str, ...], printed: str
+) -> None:
+    result = run(tmp_path, "once", *flags)
     assert result.returncode == 1
-    assert "gpu_exporter_build_info" in names(result.stdout)
-    errors = [line for line in result.stderr.splitlines() if not line.startswith("time=")]
-    assert len(errors) == 1
-    assert errors[0].startswith("gpu-bottleneck-exporter: no GPU metrics: ")
-    assert errors[0].endswith("/libnvidia-ml.so.1: file too short")
-
-
-def test_check_without_a_driver_names_the_remedy(tmp_path: Path) -> None:
-    result = run(tmp_path, "check")
-    assert result.returncode == 2
-    found, remedy = result.stdout.splitlines()
-    assert found.endswith("/libnvidia-ml.so.1: file too short")
-    assert "reinstall the driver's libraries" in remedy
-    assert "Traceback" not in result.stderr
+    assert printed in result.stdout
+    (error,) = [line for line in result.stderr.splitlines() if not line.startswith("time=")]
+    assert error.startswith("gpu-bottleneck-exporter: no GPU metrics: ")
+    assert error.endswith("/libnvidia-ml.so.1: file too short")
 
 
 @pytest.fixture
@@ -103,15 +79,14 @@ def serve(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_serve_without_a_driver_serves_what_there_is(serve: Server) -> None:
+def test_serve_without_a_driver_serves_what_there_is_and_says_what_is_missing(
+    serve: Server,
+) -> None:
     status, text = serve.get()
     assert status == 200
     assert {"gpu_exporter_build_info", "process_resident_memory_bytes"} <= names(text)
     assert "gpu_exporter_simulated 0.0\n" in text
     assert "gpu_up" not in names(text)
-
-
-def test_serve_without_a_driver_says_what_is_missing(serve: Server) -> None:
     until(lambda: serve.get("/-/ready")[0] == 200, "readiness")
     assert "LIBRARY_NOT_FOUND" in serve.get("/-/ready")[1]
     assert serve.get("/-/healthy") == (200, "the sampler is running\n")
@@ -137,24 +112,12 @@ def test_the_log_names_a_host_that_its_reader_knows(
         assert server.url.startswith(f"http://{host}:")
 
 
-def test_sigterm_ends_serve(serve: Server) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_serve(serve: Server, number: signal.Signals) -> None:
     assert serve.get("/-/healthy")[0] == 200
-    assert serve.terminate() == 0
-    assert serve.session() == {}
-    assert "Traceback" not in serve.said
-
-
-def test_sigint_ends_serve(serve: Server) -> None:
-    assert serve.get("/-/healthy")[0] == 200
-    serve.process.send_signal(signal.SIGINT)
+    serve.process.send_signal(number)
     assert serve.process.wait(PATIENCE_SECONDS) == 0
-    assert "Traceback" not in serve.said
-
-
-def test_a_strange_accept_header_is_no_error(serve: Server) -> None:
-    status, text = serve.get(accept="application/openmetrics-text;version=abc")
-    assert status == 200
-    assert "gpu_exporter_build_info" in text
+    assert serve.session() == {}
     assert "Traceback" not in serve.said
 
 
@@ -200,19 +163,7 @@ def test_more_sigterms_are_harmless(tmp_path: Path, command: str) -> None:
 
 
 SHOWN = {"gpu_busy_seconds_total", "gpu_sm_active_seconds_total", "gpu_processes", "gpu_info"}
-
-
-@dataclass(frozen=True)
-class Demo:
-    """What a demo showed, and what it left behind."""
-
-    said: str
-    metrics: str
-    page: str
-    commands: list[list[str]]
-    boards: set[Path]
-    status: int
-    left: dict[int, list[str]]
+OFF = {"power", "thermal"}
 
 
 def shown(metrics: str) -> str | None:
@@ -221,50 +172,29 @@ def shown(metrics: str) -> str | None:
     return metrics if names(metrics) >= SHOWN and len(up) == len(JOBS) else None
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """A demo without two of its collectors, run until it shows GPUs and ended by SIGTERM."""
+def test_a_demo_shows_simulated_gpus_fed_by_processes_of_which_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     flags = (*ANY_PORT, "--no-collector.power", "--sampling.interval", "0.5")
     off = {"GPU_EXPORTER_COLLECTOR_THERMAL": "false"}
-    with serving(tmp_path_factory.mktemp("demo"), "demo", *flags, **off) as server:
+    with serving(tmp_path, "demo", *flags, **off) as server:
         metrics = until(lambda: shown(server.get()[1]), "the GPUs")
         page = server.get("/")[1]
         processes, boards = server.session(), server.boards()
-        status = server.terminate()
+        assert server.terminate() == 0
         until(lambda: not server.session(), "the end of its processes")
-        running = list(processes.values())
-        return Demo(server.said, metrics, page, running, boards, status, server.session())
-
-
-def test_the_demo_shows_simulated_gpus(demo: Demo) -> None:
-    assert "gpu_exporter_simulated 1.0\n" in demo.metrics
-    up = [line for line in demo.metrics.splitlines() if line.startswith("gpu_up{")]
-    assert [line[-4:] for line in up] == [" 1.0"] * 4
-    assert names(demo.metrics) >= SHOWN
-    assert "SIMULATED" in demo.said
-    assert "simulated" in demo.page
-
-
-def test_a_collector_that_is_switched_off_shows_nothing(demo: Demo) -> None:
-    off = {"power", "thermal"}
-    families = {f.name for c in ALL if c.name in off for f in c.families}
-    assert names(demo.metrics).isdisjoint(families)
-    assert "gpu_clock_hertz" in names(demo.metrics)
-    assert 'collector="power"' not in demo.metrics
-    assert 'collector="clocks"' in demo.metrics
-
-
-def test_the_demo_runs_real_processes_on_one_board(demo: Demo) -> None:
-    loops = [words for words in demo.commands if "gpu_bottleneck_exporter.demo" in words]
+    assert "gpu_exporter_simulated 1.0\n" in metrics
+    assert "SIMULATED" in server.said
+    assert "Traceback" not in server.said
+    assert "simulated" in page
+    assert names(metrics).isdisjoint({f.name for c in ALL if c.name in OFF for f in c.families})
+    assert "gpu_clock_hertz" in names(metrics)
+    assert 'collector="power"' not in metrics
+    assert 'collector="clocks"' in metrics
+    loops = [words for words in processes.values() if "gpu_bottleneck_exporter.demo" in words]
     assert {words[4] for words in loops} == {"0", "1", "2", "3"}
-    assert len(demo.boards) == 1
-
-
-def test_the_demo_leaves_nothing_behind(demo: Demo) -> None:
-    assert demo.status == 0
-    assert demo.left == {}
-    assert not any(board.exists() for board in demo.boards)
-    assert "Traceback" not in demo.said
+    (board,) = boards
+    assert not board.exists()
 
 
 def test_a_demo_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.helptext import PROGRAM
-from support.command import environment, run
+from gpu_bottleneck_exporter.flags import PROGRAM
+from support.command import environment
 from support.waiting import PATIENCE_SECONDS
 
 VARIABLE = "_GPU_BOTTLENECK_EXPORTER_COMPLETE"
@@ -54,15 +54,3 @@ def completed(folder: Path, *words: str) -> list[str]:
 )
 def test_bash_completes(tmp_path: Path, words: tuple[str, ...], offered: list[str]) -> None:
     assert completed(tmp_path, *words) == offered
-
-
-@pytest.mark.parametrize(
-    ("shell", "mark"),
-    [("bash", "complete -o nosort -F"), ("zsh", "#compdef"), ("fish", "complete")],
-)
-def test_there_is_a_script_for_each_shell(tmp_path: Path, shell: str, mark: str) -> None:
-    result = run(tmp_path, **{VARIABLE: f"{shell}_source"})
-    assert (result.returncode, result.stderr) == (0, "")
-    assert mark in result.stdout
-    assert PROGRAM in result.stdout
-    assert VARIABLE in result.stdout

@@ -1,8 +1,10 @@
-"""The options that commands share, with their environment variables, and the settings they make."""
+"""Options in Prometheus' style, also taken from the environment, and the settings they make."""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,45 +13,72 @@ from typing import Any
 import click
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.helptext import COLLECTORS, ENVIRONMENT_PREFIX, Option
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
 from gpu_bottleneck_exporter.settings import Settings
 
+PROGRAM = "gpu-bottleneck-exporter"
+ENVIRONMENT_PREFIX = "GPU_EXPORTER_"
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
 _DEFAULTS = {field.name: field.default for field in fields(Settings)}
+_PATH = click.Path(readable=False, path_type=Path)
+"""What may not be read is for `Settings` or `check` to report."""
+
+
+class Command(click.Command):
+    """A command whose help groups options by the word before their dot."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those without a dot first; all collectors in one entry."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for option in self.get_params(ctx):
+            subject, dot, _ = option.opts[0].removeprefix("--").partition(".")
+            if record := option.get_help_record(ctx):
+                sections.setdefault(subject.title() if dot else "Options", []).append(record)
+        if "Collector" in sections:
+            sections["Collector"] = [_collectors()]
+        for section, records in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
+class Group(click.Group):
+    """The program: its commands in the order of their definition, the most useful first."""
+
+    command_class = Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """As defined, not by name."""
+        return list(self.commands)
+
+
+def _collectors() -> tuple[str, str]:
+    names = ", ".join(sorted(collector.name for collector in ALL))
+    set_by = f"[env var: {ENVIRONMENT_PREFIX}COLLECTOR_NAME; default: all on]"
+    what = f"Switch a collector on or off: {names}.  {set_by}"
+    return "--collector.NAME / --no-collector.NAME", what
 
 
 def flag(name: str, *names: str, **attributes: Any) -> Decorator:
-    """An option in Prometheus' style, also taken from the environment.
+    """An option with its environment variable.
 
     `names`: its short form, and its parameter if that is not `name` with underscores.
     """
-    variable = ENVIRONMENT_PREFIX + name.replace(".", "_").replace("-", "_").upper()
-    shown = {"show_envvar": True, "show_default": True}
-    return click.option(f"--{name}", *names, cls=Option, envvar=variable, **shown, **attributes)
+    variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name.partition("/")[0]).upper()
+    attributes |= {"show_envvar": True, "show_default": True}
+    return click.option(f"--{name}", *names, envvar=variable, **attributes)
 
 
 def _setting(name: str, field: str, **attributes: Any) -> Decorator:
-    """An option for a field of `Settings`, with its default."""
-    return flag(name, field, **{"default": _DEFAULTS[field], **attributes})
-
-
-_MOUNT = click.Path(path_type=Path)
-_sampling = functools.partial(_setting, section="Sampling")
-_kubernetes = functools.partial(_setting, section="Kubernetes")
-_web = functools.partial(_setting, section="Web")
-
-
-def _logging(what: str, choices: Sequence[str], **attributes: Any) -> Decorator:
-    kind = click.Choice(choices)
-    return flag(f"log.{what}", f"log_{what}", section="Logging", type=kind, **attributes)
+    """An option for a field of `Settings`, with its default and the type of that."""
+    default = _DEFAULTS[field]
+    kind = _PATH if isinstance(default, Path) else None
+    return flag(name, field, **{"default": default, "type": kind, **attributes})
 
 
 as_json = flag(
     "json",
     "as_json",
-    section="Output",
     is_flag=True,
     help="Print JSON, one document per line: seconds, bytes, ratios 0-1; null is unknown.",
 )
@@ -62,32 +91,32 @@ def _words(value: str | frozenset[str]) -> frozenset[str]:
 
 
 SAMPLING = (
-    _sampling(
+    _setting(
         "sampling.interval",
         "interval_seconds",
         metavar="SECONDS",
         help="Time between two readings of a GPU, 0.2 to 5.",
     ),
-    _sampling(
+    _setting(
         "sampling.deadline",
         "deadline_seconds",
         metavar="SECONDS",
         help="Report a GPU as down if it does not answer within this time.",
     ),
-    _sampling(
+    _setting(
         "stall.longest-answer",
         "longest_answer_seconds",
         metavar="SECONDS",
         help="A feeder that waits longer for another machine's answer is not slowed down by the "
         "network: it long-polls, or its peer is dead.",
     ),
-    _sampling(
+    _setting(
         "driver.wake-suspended",
         "wake_suspended",
         is_flag=True,
         help="Also read GPUs suspended by runtime power management, which keeps them awake.",
     ),
-    _sampling(
+    _setting(
         "without",
         "without",
         # One word, as environment variables have no lists.
@@ -97,33 +126,27 @@ SAMPLING = (
         help="Signals that you do not need, such as host_pids,kubelet. They are not reported as "
         "gaps and gpu_exporter_signal_available omits them.",
     ),
-    _sampling("path.procfs", "procfs", type=_MOUNT, help="Where the host's procfs is mounted."),
-    _sampling("path.sysfs", "sysfs", type=_MOUNT, help="Where the host's sysfs is mounted."),
-    _kubernetes(
+    _setting("path.procfs", "procfs", help="Where the host's procfs is mounted."),
+    _setting("path.sysfs", "sysfs", help="Where the host's sysfs is mounted."),
+    _setting(
         "kubelet.socket",
         "kubelet_socket",
-        # Where it may not be read, `check` is to report that and everything else is to work.
-        type=click.Path(readable=False, path_type=Path),
         help="The kubelet's pod-resources socket. Without it, pods that have not opened their GPU "
         "are not seen.",
     ),
-    _kubernetes(
+    _setting(
         "kubelet.container-logs",
         "container_logs",
-        type=click.Path(readable=False, path_type=Path),
         help="Where the host's /var/log/containers is mounted. Only the file names are read.",
     ),
-    _kubernetes(
+    _setting(
         "kubelet.cdi",
         "cdi",
-        type=click.Path(readable=False, path_type=Path),
         help="Where the host's /var/run/cdi is mounted: which MIG instance a claim was given.",
     ),
     _setting(
         "slurm.job-mapping-dir",
         "job_mapping_dir",
-        section="Slurm",
-        type=click.Path(readable=False, path_type=Path),
         help="Folder in which a prolog writes which job was given which GPU, as for jobstats or "
         "dcgm-exporter: jobs that have not opened their GPU are seen.",
     ),
@@ -131,16 +154,19 @@ SAMPLING = (
 
 
 def _log(level: str) -> tuple[Decorator, ...]:
+    levels, formats = click.Choice(LEVELS), click.Choice(FORMATS)
     return (
-        _logging("level", LEVELS, default=level, help="Lowest level to log."),
-        _logging("format", FORMATS, default="logfmt", help="Format of log lines."),
+        flag("log.level", "log_level", type=levels, default=level, help="Lowest level to log."),
+        flag(
+            "log.format", "log_format", type=formats, default="logfmt", help="Format of log lines."
+        ),
     )
 
 
 SERVING = _log("info")
 REPORTING = _log("error")
 WEB_CONFIG = (
-    _web(
+    _setting(
         "web.config.file",
         "web_config_file",
         metavar="FILE",
@@ -148,19 +174,30 @@ WEB_CONFIG = (
     ),
 )
 WEB = (
-    _web(
+    _setting(
         "web.listen-address",
         "listen_address",
         metavar="ADDRESS",
         help="Address to listen on, such as :10170, 127.0.0.1:10170 or [::1]:10170.",
     ),
-    _web("web.telemetry-path", "telemetry_path", metavar="PATH", help="Path of the metrics."),
-    _web(
+    _setting("web.telemetry-path", "telemetry_path", metavar="PATH", help="Path of the metrics."),
+    _setting(
         "web.runbook-base",
         "runbook_base",
         metavar="URL",
         help="Base URL of the runbooks that the status page links to.",
     ),
+)
+
+
+COLLECTORS = tuple(
+    flag(
+        f"collector.{collector.name}/--no-collector.{collector.name}",
+        f"collector_{collector.name}",
+        default=True,
+        help=f"The {collector.name} collector.",
+    )
+    for collector in ALL
 )
 
 
@@ -175,24 +212,9 @@ def settings_flags(*groups: Sequence[Decorator]) -> Decorator:
             chosen = {name: values.pop(name) for name in _DEFAULTS.keys() & values.keys()}
             function(Settings(disabled_collectors=disabled, **chosen), **values)
 
-        wrapped = _collector_flags(command)
-        for option in reversed([option for group in groups for option in group]):
+        wrapped: Function = command
+        for option in reversed([*itertools.chain(*groups), *COLLECTORS]):
             wrapped = option(wrapped)
         return wrapped
 
     return decorate
-
-
-def _collector_flags(command: Function) -> Function:
-    """`--collector.X/--no-collector.X` for each collector."""
-    for collector in reversed(ALL):
-        command = click.option(
-            f"--collector.{collector.name}/--no-collector.{collector.name}",
-            f"collector_{collector.name}",
-            envvar=f"{ENVIRONMENT_PREFIX}COLLECTOR_{collector.name.upper()}",
-            default=True,
-            help=f"The {collector.name} collector.",
-            cls=Option,
-            section=COLLECTORS,
-        )(command)
-    return command

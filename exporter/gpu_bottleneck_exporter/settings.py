@@ -7,26 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 
 RUNBOOK_BASE = (
     "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
 )
 MINIMUM_INTERVAL_SECONDS = 0.2
-MAXIMUM_INTERVAL_SECONDS = 5.0
-MAXIMUM_DEADLINE_SECONDS = 60.0
-MAXIMUM_ANSWER_SECONDS = 3600.0
 LONGEST_ANSWER_SECONDS = 30.0
-RENOUNCEABLE = (
-    "cgroup_cpu",
-    "cgroup_memory",
-    "connections",
-    "host_pids",
-    "kubelet",
-    "process_io",
-    "psi_cgroup",
-    "psi_host",
-    "schedstat",
-    "wait_channel",
+RENOUNCEABLE = tuple(
+    sorted(name for name in OF_SIGNALS if name != "own_cpu" and not name.startswith("all_"))
 )
 """Signals that need permissions, mounts or a kernel that an operator may decide to do without."""
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -72,28 +61,22 @@ class Settings:
     """Those of `RENOUNCEABLE` that are not wanted: they are not reported as missing."""
 
     def __post_init__(self) -> None:
-        if not MINIMUM_INTERVAL_SECONDS <= self.interval_seconds <= MAXIMUM_INTERVAL_SECONDS:
-            raise SettingsError(
-                f"--sampling.interval must be {MINIMUM_INTERVAL_SECONDS} to "
-                f"{MAXIMUM_INTERVAL_SECONDS} seconds, not {self.interval_seconds:g}"
-            )
-        if not 2 * self.interval_seconds <= self.deadline_seconds <= MAXIMUM_DEADLINE_SECONDS:
-            raise SettingsError(
-                "--sampling.deadline must be at least twice --sampling.interval "
-                f"({2 * self.interval_seconds:g} s) and at most {MAXIMUM_DEADLINE_SECONDS:g} s, "
-                f"not {self.deadline_seconds:g}"
-            )
-        if not 1 <= self.longest_answer_seconds <= MAXIMUM_ANSWER_SECONDS:
-            raise SettingsError(
-                f"--stall.longest-answer must be 1 to {MAXIMUM_ANSWER_SECONDS:g} seconds, "
-                f"not {self.longest_answer_seconds:g}"
-            )
+        interval, deadline = self.interval_seconds, self.deadline_seconds
+        twice = " (twice --sampling.interval)"
+        _check_seconds("--sampling.interval", interval, MINIMUM_INTERVAL_SECONDS, 5)
+        _check_seconds("--sampling.deadline", deadline, 2 * interval, 60, why=twice)
+        _check_seconds("--stall.longest-answer", self.longest_answer_seconds, 1, 3600)
         if unknown := sorted(self.without - {*RENOUNCEABLE}):
             raise SettingsError(
                 f"--without: {unknown[0]!r} is not a signal that can be omitted; choose from "
                 f"{', '.join(RENOUNCEABLE)}"
             )
-        _check_path(self.telemetry_path)
+        path = self.telemetry_path
+        if not _TELEMETRY_PATH.fullmatch(path) or path.startswith(("/-/", "/api/")):
+            raise SettingsError(
+                "--web.telemetry-path must be like /metrics (neither / nor below /-/ or /api/), "
+                f"not {path!r}"
+            )
         if not _URL.fullmatch(self.runbook_base):
             raise SettingsError(
                 "--web.runbook-base must be like https://example.org/runbooks, "
@@ -103,12 +86,9 @@ class Settings:
         _check_folder("--path.sysfs", self.sysfs, "")
 
 
-def _check_path(path: str) -> None:
-    if not _TELEMETRY_PATH.fullmatch(path) or path.startswith(("/-/", "/api/")):
-        raise SettingsError(
-            "--web.telemetry-path must be like /metrics (neither / nor below /-/ or /api/), "
-            f"not {path!r}"
-        )
+def _check_seconds(flag: str, value: float, least: float, most: float, why: str = "") -> None:
+    if not least <= value <= most:
+        raise SettingsError(f"{flag} must be {least:g} s{why} to {most:g} s, not {value:g}")
 
 
 def _check_folder(flag: str, folder: Path, probe: str) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.run import Demo, running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
-from gpu_bottleneck_exporter.sampling.sampler import SamplerState
-from support.beside import Reply, answering
 from support.command import run
 from support.drivers import Libraries
-from support.nodes import node, with_gpu
+from support.nodes import node
 from support.states import mixed_state
 
 Document = Mapping[str, Any]
@@ -99,12 +95,6 @@ def _lines(gap: Document) -> tuple[str, str]:
     return told, f"  remedy        {gap['remedy']}"
 
 
-def test_what_is_switched_off_is_no_gap_but_told(gpus: dict[str, str], tmp_path: Path) -> None:
-    (document,) = documents(run(tmp_path, "check", "--json", "--without", "kubelet", **gpus))
-    assert document["switched_off"] == ["kubelet"]
-    assert "kubelet" not in {gap["subject"] for gap in document["gaps"]}
-
-
 @pytest.mark.parametrize("arguments", [(), ("--diagnose", "1")])
 def test_check_without_a_driver(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     result = run(tmp_path, "check", "--json", *arguments)
@@ -141,8 +131,11 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
         assert len(gpu["holder_pids"]) == 1
         assert_shares(gpu)
         assert (gpu["meaning"], gpu["remedy"]) == REMEDIES.get(gpu["cause"], (None, None))
-    # On a crowded machine all of them wait for a CPU.
-    assert document["gpus"][3]["cause"] in {"asleep", "cpu_queue"}
+    for gpu, verdict in zip(
+        document["gpus"], ("busy", "worker_cpu", "host_code", "asleep"), strict=True
+    ):
+        # On a crowded machine all of them wait for a CPU.
+        assert gpu["verdict"] in {verdict, "cpu_queue"}
 
 
 def assert_shares(gpu: Document) -> None:
@@ -151,20 +144,6 @@ def assert_shares(gpu: Document) -> None:
     assert math.isclose(gpu["busy_ratio"] + sum(gpu["stall_ratios"].values()), 1, abs_tol=1e-6)
     assert gpu["stall_ratios"].keys() <= set(WAITING_ON)
     assert gpu["verdict"] == ("busy" if gpu["busy_ratio"] >= 0.9 else gpu["cause"])
-
-
-def test_what_a_gpu_does_not_give_is_null_and_not_zero(
-    make_board: Callable[..., Board], libraries: Libraries, tmp_path: Path
-) -> None:
-    board = make_board()
-    for name in ("DeviceGetEnforcedPowerLimit", "DeviceGetTemperature"):
-        board.gpus[0].fail(name, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    variables = on_board(board, libraries)
-    (document,) = documents(run(tmp_path, "top", "--once", "--json", **variables))
-    gpu = document["gpus"][0]
-    assert (gpu["power_limit_watts"], gpu["temperature_celsius"]) == (None, None)
-    assert gpu["memory_total_bytes"] > 2**30
-    assert gpu["owners"] is None
 
 
 def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: Path) -> None:
@@ -179,6 +158,7 @@ def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: 
     assert last["source"] == "this machine"
     assert last.keys() == documented("`top`, also") | documented("the node")
     assert last["host"].keys() == documented("its `host`")
+    assert last["host"]["cpus"] == os.cpu_count()
     assert all(one.keys() == documented("each of `collectors`") for one in last["collectors"])
     assert 0 <= last["host"]["cpu_busy_ratio"] <= 1
     assert [gpu["gpu"] for gpu in last["gpus"]] == ["0", "1", "2", "3"]
@@ -188,78 +168,15 @@ def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: 
         assert 0 < gpu["memory_used_bytes"] < gpu["memory_total_bytes"]
 
 
-def documented_gpus(now: SamplerState) -> list[Document]:
-    """GPUs as `/api/v1/node` has them."""
-    gpus: list[Document] = json.loads(dumps(document(node(now))))["gpus"]
-    return gpus
-
-
-def test_a_prescription_has_its_figures_in_base_units() -> None:
-    prescribed, refused, _, without, _ = documented_gpus(mixed_state())
-    text = "num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001 - the dash of an interval
-    assert prescribed["prescription"] == {
-        "text": f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
-        "cause": "worker_cpu",
-        "knob": "num_workers",
-        "current_value": 2,
-        "value": 6,
-        "current_busy_ratio": 0.44,
-        "busy_ratio": 0.93,
-        "busy_low_ratio": 0.88,
-        "busy_high_ratio": 0.95,
-        "at_most": False,
-        "needs_cores": 4,
-        "free_cores": 7,
-        "needs_memory_bytes": 2.1 * 2**30,
-        "free_memory_bytes": 40 * 2**30,
-        "needs_bytes_per_second": None,
-        "then": "host_code",
-    }
-    assert prescribed["prescription"].keys() == documented("`prescription`")
-    assert prescribed["prescription_refused"] is None
-    reason = {"text": REFUSALS["mixed"], "reason": "mixed"}
-    assert (refused["prescription"], refused["prescription_refused"]) == (None, reason)
-    assert reason.keys() == documented("`prescription_refused`")
+def test_prescriptions_have_the_fields_that_are_documented() -> None:
+    found = json.loads(dumps(document(node(mixed_state()))))
+    prescribed, refused, _, without, _ = found["gpus"]
     names = ("prescription", "prescription_refused", "last_change")
+    assert prescribed["prescription"].keys() == documented("`prescription`")
+    assert prescribed["prescription"]["needs_bytes_per_second"] is None
+    assert refused["prescription_refused"].keys() == documented("`prescription_refused`")
+    assert prescribed["last_change"].keys() == documented("`last_change`")
     assert [without[name] for name in names] == [None] * 3
-
-
-def test_the_last_change_has_prediction_and_outcome() -> None:
-    last = documented_gpus(mixed_state())[0]["last_change"]
-    assert last == {
-        "text": "num_workers 1 → 2: predicted 46 % (42–50), now 44 %",  # noqa: RUF001
-        "knob": "num_workers",
-        "value_before": 1,
-        "value_after": 2,
-        "predicted_busy_ratio": 0.46,
-        "predicted_low_ratio": 0.42,
-        "predicted_high_ratio": 0.5,
-        "busy_ratio": 0.44,
-        "error_ratio": pytest.approx(-0.02),
-    }
-    assert last.keys() == documented("`last_change`")
-
-
-HOSTILE = "\x1b[2J\u202e\n\"'\\\x7f"
-
-
-def test_a_hostile_exporter_makes_no_hostile_document(tmp_path: Path) -> None:
-    evil = with_gpu(
-        node(mixed_state()), uuid=HOSTILE, name=HOSTILE, owners=({"workload_pod": HOSTILE},)
-    )
-    body = dumps(document(replace(evil, driver_status=HOSTILE))).encode()
-    with answering(lambda _: Reply(body)) as port:
-        url = f"http://127.0.0.1:{port}"
-        arguments = ("top", "--url", url, "--once", "--interval", "0.5")
-        table, result = run(tmp_path, *arguments), run(tmp_path, *arguments, "--json")
-    assert (table.returncode, result.returncode, result.stderr) == (0, 0, "")
-    assert all(line.isprintable() for line in table.stdout.splitlines())
-    (line,) = result.stdout.splitlines()
-    assert line.isascii()
-    assert line.isprintable()
-    (gpu,) = json.loads(line, parse_constant=pytest.fail)["gpus"]
-    said = "?[2J??\"'\\?"
-    assert (gpu["uuid"], gpu["name"], gpu["owners"]) == (said, said, [{"workload_pod": said}])
 
 
 def test_once_gives_the_node(gpus: dict[str, str], tmp_path: Path) -> None:
@@ -270,19 +187,3 @@ def test_once_gives_the_node(gpus: dict[str, str], tmp_path: Path) -> None:
     assert [gpu["gpu"] for gpu in found["gpus"]] == ["0", "1", "2", "3"]
     for gpu in found["gpus"]:
         assert_shares(gpu)
-
-
-def test_once_without_a_driver_prints_what_there_is_and_fails(tmp_path: Path) -> None:
-    result = run(tmp_path, "once", "--json")
-    assert result.returncode == 1
-    (document,) = documents(result)
-    assert (document["gpus"], document["host"]["cpus"]) == ([], os.cpu_count())
-    assert "file too short" in document["driver_status"]
-    errors = [line for line in result.stderr.splitlines() if not line.startswith("time=")]
-    assert len(errors) == 1
-
-
-def test_top_without_a_gpu_fails_in_one_line(tmp_path: Path) -> None:
-    result = run(tmp_path, "top", "--once", "--json", "--interval", "0.5")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.count("\n") == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.commands.notify import Supervisor, supervisor
+from gpu_bottleneck_exporter.commands.notify import Supervisor
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
@@ -149,44 +149,41 @@ def start_on(board: Board, start: Start, libraries: Libraries, folder: Path) -> 
     return start(*fast, FAKE_NVML_BOARD=f"{board.path}")
 
 
-def test_a_watchdog_of_another_process_is_not_ours(start: Start, ear: Ear) -> None:
-    server = start(WATCHDOG_PID="1")
-    until(lambda: ear.has("READY=1"), "READY=1")
-    time.sleep(WATCHDOG_SECONDS)
-    server.terminate()
-    assert not ear.has("WATCHDOG=1")
-
-
 @pytest.mark.parametrize(
-    ("variables", "expected"),
+    ("variables", "address", "watchdog_seconds"),
     [
-        ({}, None),
-        ({"NOTIFY_SOCKET": ""}, None),
-        ({"NOTIFY_SOCKET": "vsock:2:1234"}, None),
-        ({"NOTIFY_SOCKET": "/run/n"}, Supervisor("/run/n")),
-        ({"NOTIFY_SOCKET": "@n"}, Supervisor("\0n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "500000"}, Supervisor("/n", 0.5)),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, Supervisor("/n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "soon"}, Supervisor("/n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}, Supervisor("/n")),
+        ({}, "", 0),
+        ({"NOTIFY_SOCKET": "/run/n"}, "/run/n", 0),
+        ({"NOTIFY_SOCKET": "@n"}, "\0n", 0),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "500000"}, "/n", 0.5),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, "/n", 0),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "soon"}, "/n", 0),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}, "/n", 0),
         (
             {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": f"{os.getpid()}"},
-            Supervisor("/n", 1.0),
+            "/n",
+            1.0,
         ),
     ],
 )
-def test_what_the_environment_says(variables: dict[str, str], expected: Supervisor | None) -> None:
-    assert supervisor(variables) == expected
-
-
-def test_a_supervisor_that_is_gone_is_a_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_what_the_environment_says(
+    variables: dict[str, str], address: str, watchdog_seconds: float
 ) -> None:
-    gone = Supervisor(f"{tmp_path}/nobody")
-    assert [gone.tell("READY=1", "STATUS=well") for _ in range(20)] == [False] * 20
-    assert [record.getMessage() for record in caplog.records] == [
-        "cannot notify the supervisor of READY=1: [Errno 2] No such file or directory"
-    ]
+    found = Supervisor(variables)
+    assert (found.address, found.watchdog_seconds) == (address, watchdog_seconds)
+
+
+@pytest.mark.parametrize("address", ["{}/nobody", "vsock:2:1234"])
+def test_a_supervisor_that_is_gone_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    there = address.format(tmp_path)
+    gone = Supervisor({"NOTIFY_SOCKET": there})
+    for _ in range(20):
+        gone.tell("READY=1", "STATUS=well")
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said == f"cannot notify the supervisor at {there}: [Errno 2] No such file or directory"
 
 
 def no_driver() -> Driver:

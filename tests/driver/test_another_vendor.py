@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.commands.check import check
-from gpu_bottleneck_exporter.commands.report import NO_GPU, WITH_GAPS, Report
+from gpu_bottleneck_exporter.commands.check import NO_GPU, WITH_GAPS, Report, check
 from gpu_bottleneck_exporter.driver.about import NO_GPU as REMEDY
 from gpu_bottleneck_exporter.driver.about import About
 from gpu_bottleneck_exporter.driver.protocol import (

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_bottleneck_exporter import cli
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.helptext import ENVIRONMENT_PREFIX
+from gpu_bottleneck_exporter.flags import ENVIRONMENT_PREFIX
 from gpu_bottleneck_exporter.settings import CDI, KUBELET_SOCKET
 from helm import chart
 from helm.chart import Object, each_case, rendered, rendered_for

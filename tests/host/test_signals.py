@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.check import _gaps
+from gpu_bottleneck_exporter.commands.check import missing_signals
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.host.watch import HostSnapshot, HostWatch
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
@@ -220,7 +220,7 @@ def test_each_has_a_remedy() -> None:
 
 def test_a_gap_of_the_host_is_told_with_its_remedy() -> None:
     signals = {"psi_host": False, "schedstat": True}
-    (gap,) = _gaps(replace(NO_DRIVER, host=HostSnapshot(0, None, signals)), {}, {})
+    (gap,) = missing_signals(replace(NO_DRIVER, host=HostSnapshot(0, None, signals)), {})
     assert (gap.subject, gap.where) == ("psi_host", ("host",))
     told, remedy = gap.lines
     assert told == "gap             psi_host: not given by the host"

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpu_bottleneck_exporter.driver.about import DOWN
-from gpu_bottleneck_exporter.nodeview.model import Change, Host, Key, LastChange, Refused
-from gpu_bottleneck_exporter.prescription.model import REFUSALS
+from gpu_bottleneck_exporter.nodeview.model import Host, Key
+from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from support.nodes import node, waiting
@@ -16,6 +16,8 @@ from support.states import (
     HOPPER,
     NAMES,
     NO_DRIVER,
+    PRESCRIBED,
+    SCORED,
     ampere,
     feeding,
     hopper,
@@ -84,40 +86,11 @@ def test_the_node() -> None:
     assert [c.error for c in found.collectors if c.error] == ["nvmlDeviceGetPowerUsage: 999"]
 
 
-def test_all_of_a_prescription_and_of_the_last_change() -> None:
+def test_a_prescription_or_why_there_is_none_and_the_last_change() -> None:
     gpu, parent = node(mixed_state()).gpus[:2]
-    text = "num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001 - the dash of an interval
-    assert gpu.prescription == Change(
-        text=f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
-        cause="worker_cpu",
-        knob="num_workers",
-        current_value=2,
-        value=6,
-        current_busy_ratio=0.44,
-        busy_ratio=0.93,
-        busy_low_ratio=0.88,
-        busy_high_ratio=0.95,
-        at_most=False,
-        needs_cores=4,
-        free_cores=7,
-        needs_memory_bytes=2.1 * 2**30,
-        free_memory_bytes=40 * 2**30,
-        then="host_code",
-    )
-    assert gpu.last_change == LastChange(
-        text="num_workers 1 → 2: predicted 46 % (42–50), now 44 %",  # noqa: RUF001
-        knob="num_workers",
-        value_before=1,
-        value_after=2,
-        predicted_busy_ratio=0.46,
-        predicted_low_ratio=0.42,
-        predicted_high_ratio=0.5,
-        busy_ratio=0.44,
-        error_ratio=0.44 - 0.46,
-    )
-    assert gpu.prescription_refused is None
-    reason = Refused(text=REFUSALS["mixed"], reason="mixed")
-    assert (parent.prescription, parent.prescription_refused) == (None, reason)
+    assert (gpu.prescription, gpu.prescription_refused) == (PRESCRIBED, None)
+    assert (parent.prescription, parent.prescription_refused) == (None, Refusal("mixed"))
+    assert gpu.last_change == SCORED
 
 
 def test_without_a_driver() -> None:

@@ -38,22 +38,17 @@ def in_metrics(text: str) -> Mapping[str, str]:
     return {s.labels["gpu"]: s.labels[ADVICE[s.name]] for s in samples if s.name in ADVICE}
 
 
-def test_an_idle_gpu_gets_a_prescription_or_a_reason_here_and_in_metrics() -> None:
+def test_a_node_has_the_shares_that_were_recorded_and_the_advice_of_metrics() -> None:
     with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
         local, exposition = LocalNode(sampler), Exposition(sampler, ALL)
+        until(lambda: len(sampler.state().gpus) == 4, "the GPUs")
+        assert [gpu.busy_ratio for gpu in local.read().gpus] == [None] * 4
+        with repeated(local.record, 0.1):
+            until(lambda: all(gpu.parts for gpu in local.read().gpus), "shares")
+            until(lambda: all(any(steps) for steps in local.trends().values()), "trends")
         until(lambda: advised(local.read().gpus), "advice for a GPU that idles")
         # Between two readings the sampler may change its mind.
         until(
             lambda: advised(local.read().gpus) == in_metrics(exposition.render()[0].decode()) != {},
             "the same from metrics",
         )
-
-
-def test_shares_are_of_what_was_recorded() -> None:
-    with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
-        local = LocalNode(sampler)
-        until(lambda: len(sampler.state().gpus) == 4, "the GPUs")
-        assert [gpu.busy_ratio for gpu in local.read().gpus] == [None] * 4
-        with repeated(local.record, 0.1):
-            until(lambda: all(gpu.parts for gpu in local.read().gpus), "shares")
-            until(lambda: all(any(steps) for steps in local.trends().values()), "trends")

@@ -12,6 +12,7 @@ import pytest
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.nodeview.wire import document, node_in
+from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from support.nodes import node, with_gpu
 from support.states import NO_DRIVER, mixed_state
 
@@ -31,6 +32,41 @@ def read(found: object) -> None:
 def test_what_is_written_is_read(now: Any) -> None:  # noqa: ANN401 - a state
     found = node(now)
     assert node_in(dumps(document(found)).encode()) == found
+
+
+def test_a_prescription_has_its_figures_in_base_units() -> None:
+    gpu, refused = written()["gpus"][:2]
+    text = "num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001 - the dash of an interval
+    assert gpu["prescription"] == {
+        "text": f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
+        "cause": "worker_cpu",
+        "knob": "num_workers",
+        "current_value": 2,
+        "value": 6,
+        "current_busy_ratio": 0.44,
+        "busy_ratio": 0.93,
+        "busy_low_ratio": 0.88,
+        "busy_high_ratio": 0.95,
+        "at_most": False,
+        "needs_cores": 4,
+        "free_cores": 7,
+        "needs_memory_bytes": 2.1 * 2**30,
+        "free_memory_bytes": 40 * 2**30,
+        "needs_bytes_per_second": None,
+        "then": "host_code",
+    }
+    assert gpu["last_change"] == {
+        "text": "num_workers 1 → 2: predicted 46 % (42–50), now 44 %",  # noqa: RUF001
+        "knob": "num_workers",
+        "value_before": 1,
+        "value_after": 2,
+        "predicted_busy_ratio": 0.46,
+        "predicted_low_ratio": 0.42,
+        "predicted_high_ratio": 0.5,
+        "busy_ratio": 0.44,
+        "error_ratio": pytest.approx(-0.02),
+    }
+    assert refused["prescription_refused"] == {"text": REFUSALS["mixed"], "reason": "mixed"}
 
 
 def test_fields_of_other_versions_are_passed_over_or_unknown() -> None:
@@ -67,6 +103,7 @@ def set_to(*path: str | int) -> Callable[[Fields, object], None]:
         (set_to("gpus", 0, "processes"), 1.5),
         (set_to("gpus", 0, "owners", 0, "user"), ["root"]),
         (set_to("gpus", 0, "prescription", "value"), None),
+        (set_to("gpus", 0, "prescription"), {"knob": "num_workers"}),
         (set_to("version"), None),
     ],
 )

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter import rulepack
-from gpu_bottleneck_exporter.commands.rules import Wanted, printed, write
+from gpu_bottleneck_exporter.commands.files import write
+from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from gpu_bottleneck_exporter.errors import ExporterError
 from rules.parsed import check, groups, rules
 from support.command import run
@@ -68,14 +69,6 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
         "labels": {"release": "prometheus", "example.org/team": ""},
     }
     assert found["spec"] == {"groups": MERGED}
-
-
-def test_the_runbooks_may_be_elsewhere() -> None:
-    text = printed(Wanted(runbook_base="https://wiki.example.org"))
-    alerts = [rule for rule in rules({"": text}) if rule.is_alert]
-    assert {Path(rule.annotations["runbook_url"]).parent.name for rule in alerts} == {
-        "wiki.example.org"
-    }
 
 
 def test_dashboards_are_where_grafana_is() -> None:

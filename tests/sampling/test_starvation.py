@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.commands.check import _gaps
+from gpu_bottleneck_exporter.commands.check import missing_signals
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.sampling import starvation
@@ -255,7 +255,9 @@ def test_what_is_late_is_not_shown_as_current(worker: GpuWorker) -> None:
 
 
 def test_a_gap_has_its_remedy() -> None:
-    starved = {gap.subject: gap for gap in _gaps(replace(mixed_state(), starved=True), {}, {})}
+    starved = {
+        gap.subject: gap for gap in missing_signals(replace(mixed_state(), starved=True), {})
+    }
     assert starved["own_cpu"].problem == "the exporter itself is starved of CPU"
     assert "resources.requests.cpu" in starved["own_cpu"].remedy
-    assert not any(gap.subject == "own_cpu" for gap in _gaps(mixed_state(), {}, {}))
+    assert not any(gap.subject == "own_cpu" for gap in missing_signals(mixed_state(), {}))

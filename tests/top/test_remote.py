@@ -12,8 +12,9 @@ import pytest
 
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, document
-from gpu_bottleneck_exporter.top.refresh import Refresher
+from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.source import Remote
 from support.beside import Reply, Request, answering
 from support.certificates import Authority
@@ -73,7 +74,7 @@ def test_a_password_in_the_address_is_sent_and_not_shown(port: int) -> None:
         ("/html", "serves no node of this exporter"),
         ("/other", "serves no node of this exporter"),
         ("/away", "answers 302"),
-        ("/missing", "answers 404 Not Found: no exporter, or an older one"),
+        ("/missing", "answers 404 Not Found"),
         ("/long", "answers with more than 16 MiB"),
     ],
 )
@@ -86,6 +87,13 @@ def test_answers_that_do_not_help(port: int, path: str, said: str) -> None:
 def test_nobody_listens() -> None:
     with pytest.raises(ExporterError, match="connection refused"):
         Remote(f"http://127.0.0.1:{free_port()}").read()
+
+
+@pytest.mark.parametrize("url", ["http://a..b", "http://127.0.0.1:1/größe", "http://x/a b"])
+def test_addresses_that_cannot_be_asked(url: str) -> None:
+    with pytest.raises(ExporterError, match="cannot read") as raised:
+        Remote(url).read()
+    assert "\n" not in f"{raised.value}"
 
 
 @pytest.mark.parametrize("url", ["", "node7", "file:///etc/passwd", "http://", "http://a:b:c/"])
@@ -116,13 +124,13 @@ def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -
     class Gone(Remote):
         broken = False
 
-        def _body(self) -> bytes:
+        def read(self) -> Node:
             if self.broken:
                 raise ExporterError("it is gone")
-            return super()._body()
+            return super().read()
 
     source = Gone(f"http://127.0.0.1:{port}")
-    feed = Refresher(source, 1)
+    feed = Feed(source, 1)
     assert feed.read().error is None
     source.broken = True
     latest = feed.read()

@@ -14,7 +14,6 @@ import pytest
 from gpu_bottleneck_exporter.driver.nvml.remedies import OF_ERRORS
 from support.beside import Reply, answering
 from support.command import ANY_PORT, COMMAND, Server, environment, run, serving
-from support.daemon import free_port
 from support.terminal import Terminal, terminal
 from support.waiting import until
 
@@ -128,17 +127,6 @@ def test_more_gpus_than_lines(many: str) -> None:
         assert screen.end() == 0
 
 
-def test_the_help_fits_a_small_terminal(many: str) -> None:
-    with terminal([*COMMAND, "top", "--url", many], 80, 24) as screen:
-        screen.wait_for(lambda lines: "30 GPUs" in lines[0], "the GPUs")
-        screen.press("h")
-        screen.wait_for(lambda lines: lines[1].startswith("  q, Ctrl-C"), "help")
-        screen.wait_for(lambda lines: lines[-2].split()[1:2] == ["unknown:"], "its end")
-        screen.wait_for(lambda lines: lines[-1].startswith(" q quit"), "the keys")
-        screen.press("x")
-        screen.wait_for(lambda lines: lines[3].startswith("GPU"), "the table")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_the_terminal_in_order(demo: Server, number: signal.Signals) -> None:
     with terminal(watching(demo)) as screen:
@@ -148,19 +136,18 @@ def test_signals_leave_the_terminal_in_order(demo: Server, number: signal.Signal
         assert_restored(screen)
 
 
-def test_no_color_is_honoured(demo: Server) -> None:
-    with terminal(watching(demo), NO_COLOR="1") as screen:
+POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize(("variables", "glyphs"), [({"NO_COLOR": "1"}, "█▒"), (POSIX, "#=")])
+def test_without_colours_or_unicode_bars_have_other_characters(
+    demo: Server, variables: dict[str, str], glyphs: str
+) -> None:
+    with terminal(watching(demo), 80, 24, **variables) as screen:
         screen.wait_for(
-            lambda lines: len(rows(lines)) == 4 and {"▒", "█"} <= set("".join(rows(lines))), "bars"
+            lambda lines: len(rows(lines)) == 4 and {*glyphs} <= {*"".join(rows(lines))}, "bars"
         )
-        assert screen.colours(4) == {"default"}
-
-
-def test_a_locale_without_unicode(demo: Server) -> None:
-    with terminal(
-        watching(demo), LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
-    ) as screen:
-        screen.wait_for(lambda lines: any("=" in row for row in rows(lines)), "bars in ASCII")
+        assert (screen.colours(4) == {"default"}) == ("NO_COLOR" in variables)
         screen.press("q")
         assert screen.end() == 0
 
@@ -169,19 +156,6 @@ def test_a_terminal_that_cannot_be_drawn_on(demo: Server) -> None:
     with terminal(watching(demo), TERM="no-such-terminal") as screen:
         assert screen.end() == 1
         assert "cannot draw on the terminal 'no-such-terminal'" in screen.text
-
-
-def test_the_exporter_goes_and_comes_back(tmp_path: Path) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    serve = ("serve", "--web.listen-address", address)
-    with terminal([*COMMAND, "top", "--url", f"http://{address}", "--interval", "0.5"]) as screen:
-        screen.wait_for(lambda lines: "connection refused" in lines[2], "the error")
-        with serving(tmp_path, *serve):
-            screen.wait_for(lambda lines: "no GPU" in lines[0], "an answer")
-            screen.wait_for(lambda lines: lines[2].startswith("Shares"), "the end of the error")
-        screen.wait_for(lambda lines: "connection refused" in lines[2], "the error again")
-        screen.press("q")
-        assert screen.end() == 0
 
 
 def test_plain_lines_where_there_is_no_terminal(demo: Server, tmp_path: Path) -> None:

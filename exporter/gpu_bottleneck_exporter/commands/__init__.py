@@ -1,1 +1,1 @@
-"""The commands of the command line, one module each."""
+"""What carries out the commands of the command line."""

@@ -1,78 +1,102 @@
-"""`check`: what was found here, what is missing, and what to do about it."""
+"""`check`: what was found here, what is missing, and what to do about it.
+
+With `--diagnose`: why each GPU idles, without any Prometheus.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from gpu_bottleneck_exporter.collectors import enabled
-from gpu_bottleneck_exporter.commands.report import COMPLETE, NO_GPU, WITH_GAPS, Gap, Report
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.commands.watch import sampled, wait, watched
 from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.jsontext import Document
+from gpu_bottleneck_exporter.nodeview.advice import explained
+from gpu_bottleneck_exporter.nodeview.build import signal_remedies
 from gpu_bottleneck_exporter.nodeview.local import LocalNode
-from gpu_bottleneck_exporter.nodeview.model import Node
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
+from gpu_bottleneck_exporter.nodeview.text import label, verdict
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 
-_PATIENCE_SECONDS = 60.0
-"""A driver opens slowly without its persistence daemon, and on a busy machine."""
+COMPLETE, WITH_GAPS, NO_GPU = 0, 1, 2
+"""Exit statuses."""
+_TICKS = 3
+_BAR = 30
+
+
+class Gap(NamedTuple):
+    """Something that is missing, and how to fix it."""
+
+    subject: str
+    """A signal, a collector, `gpu 0`, or `GPU metrics`."""
+    problem: str
+    remedy: str
+    where: tuple[str, ...] = ()
+    """What does not give it: GPUs, the driver, the host."""
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """For people."""
+        return f"gap             {self.subject}: {self.problem}", f"  remedy        {self.remedy}"
+
+
+class Report(NamedTuple):
+    """The exit status, lines for people, and the same as a document for programs."""
+
+    status: int
+    lines: Sequence[str]
+    document: Document
 
 
 def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
     """Sample for a few ticks and report what came of it."""
-    sampler = sampled(settings, open_driver, ticks=3)
-    _wait(lambda: not sampler.state().kubelet.pending)
-    state = sampler.state()
-    remedies = sampler.down_remedies()
-    down = {
-        i: (reason, remedies.get(i, about.DOWN)) for i, reason in sampler.down_reasons().items()
-    }
-    node = LocalNode(sampler).read()
-    sampler.stop()
-    if not state.gpus:
-        return none_found(node)
-    gaps = tuple(_gaps(state, down, sampler.forbidden()))
+    with sampled(settings, open_driver, _TICKS) as sampler:
+        wait(lambda: not sampler.state().kubelet.pending)
+        state, node = sampler.state(), LocalNode(sampler).read()
+        missing = [*missing_signals(state, sampler.forbidden())]
+    if not node.gpus:
+        return _none_found(node)
+    gaps = [*_down(node), *missing, *_failures(state)]
     off = sorted(settings.without)
-    lines = tuple(_lines(state, off, gaps))
-    fields = {**document(node), "driver": _driver(state), "switched_off": off}
-    incomplete = WITH_GAPS if any(gpu.up for gpu in state.gpus) else NO_GPU
-    return Report(lines, incomplete if gaps else COMPLETE, fields, gaps)
+    return _report(_lines(state, off, gaps), node, gaps, driver=_driver(state), switched_off=off)
 
 
-def none_found(node: Node) -> Report:
+def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Report:
+    """Watch for `seconds`."""
+    node = watched(settings, open_driver, seconds)
+    if not node.gpus:
+        return _none_found(node)
+    return _report((line for gpu in node.gpus for line in lines_of(gpu)), node)
+
+
+def _none_found(node: Node) -> Report:
     """The report where there is no usable GPU, and how to fix it."""
     gap = Gap("GPU metrics", f"none: {node.driver_status}", node.driver_remedy or about.NO_GPU)
-    lines = (f"GPU metrics     {gap.problem}", gap.lines[1])
-    return Report(lines, NO_GPU, {**document(node), "driver": None}, (gap,))
+    return _report((f"GPU metrics     {gap.problem}", gap.lines[1]), node, [gap], driver=None)
 
 
-def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Sampler:
-    """A sampler that has run for `ticks` ticks, or has found that it cannot."""
-    sampler = Sampler(open_driver, enabled(settings), settings, lambda _: None)
-    sampler.start()
-    _wait(lambda: sampler.ready)
-    if sampler.state().gpus:
-        began_ns = time.monotonic_ns()
-        time.sleep(ticks * settings.interval_seconds)
-        # On a busy machine readings come late, and a mean takes two.
-        due_ns = began_ns + int((ticks - 0.5) * settings.interval_seconds * 1e9)
-        _wait(lambda: all(gpu.at_ns > due_ns or not gpu.up for gpu in sampler.state().gpus))
-    return sampler
-
-
-def _wait(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not until() and time.monotonic() < deadline:
-        time.sleep(0.02)
+def _report(lines: Iterable[str], node: Node, gaps: Sequence[Gap] = (), **fields: object) -> Report:
+    """The report whose document is that of `node`, with other fields beside."""
+    up = any(gpu.up for gpu in node.gpus)
+    status = (WITH_GAPS if gaps else COMPLETE) if up else NO_GPU
+    of_gaps = [gap._asdict() for gap in gaps]
+    return Report(
+        status, tuple(lines), {"status": status, **document(node), **fields, "gaps": of_gaps}
+    )
 
 
 def _lines(state: SamplerState, off: Sequence[str], gaps: Sequence[Gap]) -> Iterator[str]:
-    yield from _driver_lines(state)
+    driver = _driver(state)
+    cuda = f", CUDA up to {driver['cuda_version']}" if driver["cuda_version"] else ""
+    yield f"driver          {driver['title']} {driver['version']}{cuda}"
+    for signal, given in sorted(own.signals(state).items()):
+        yield f"  {'yes' if given else 'no ':4}          {signal}"
     yield from map(_gpu_line, state.gpus)
     if off:
         yield f"switched off    {', '.join(off)} (--without)"
@@ -80,14 +104,6 @@ def _lines(state: SamplerState, off: Sequence[str], gaps: Sequence[Gap]) -> Iter
         yield from gap.lines
     if not gaps:
         yield f"everything {'else ' if off else ''}is available"
-
-
-def _driver_lines(state: SamplerState) -> Iterator[str]:
-    system = state.system
-    cuda = f", CUDA up to {system.cuda_version}" if system.cuda_version else ""
-    yield f"driver          {state.about.title} {system.driver_version}{cuda}"
-    for signal, given in sorted(own.signals(state).items()):
-        yield f"  {'yes' if given else 'no ':4}          {signal}"
 
 
 def _driver(state: SamplerState) -> Document:
@@ -105,50 +121,61 @@ def _gpu_line(gpu: GpuSnapshot) -> str:
     return f"{name:15} {'up  ' if gpu.up else 'DOWN'} {who.name or 'unknown'}  {who.uuid}"
 
 
-def _missing(state: SamplerState) -> dict[str, list[int]]:
-    """Signals that GPUs do not give, and which GPUs."""
-    found: dict[str, list[int]] = {}
-    for gpu in state.gpus:
-        if gpu.up and gpu.identity.parent_uuid is None:
-            for signal in own.missing_signals(gpu, state.collectors):
-                found.setdefault(signal, []).append(gpu.identity.index)
-    return found
+def _down(node: Node) -> Iterator[Gap]:
+    """A gap for each board: MIG instances have the index of theirs."""
+    for gpu in {gpu.gpu: gpu for gpu in node.gpus if not gpu.up}.values():
+        name = f"gpu {gpu.gpu}"
+        yield Gap(name, verdict(gpu), gpu.remedy or about.DOWN, (name,))
 
 
-def _missing_gaps(state: SamplerState, forbidden: Mapping[int, Mapping[str, str]]) -> Iterator[Gap]:
-    for signal, gpus in _missing(state).items():
-        answers = [forbidden.get(gpu, {}).get(own.reader_of(signal) or "") for gpu in gpus]
-        said = next(filter(None, answers), None)
-        remedy = state.about.forbidden if said else state.about.of_signal(signal)
-        yield _not_given(signal, [f"gpu {gpu}" for gpu in gpus], remedy, said)
-    if state.starved:
-        yield Gap("own_cpu", "the exporter itself is starved of CPU", OF_SIGNALS["own_cpu"])
-    if state.error_events is False:
-        yield _not_given("xid_events", ["the driver"], state.about.of_signal("xid_events"))
-    for signal in sorted(
-        name for name, given in own.signals_of_the_host(state).items() if not given
-    ):
-        yield _not_given(signal, ["the host"], OF_SIGNALS[signal])
-
-
-def _not_given(signal: str, where: Sequence[str], remedy: str, said: str | None = None) -> Gap:
-    problem = f"not given by {', '.join(where)}" + (f": {said}" if said else "")
-    return Gap(signal, problem, remedy, tuple(place.removeprefix("the ") for place in where))
-
-
-def _gaps(
-    state: SamplerState,
-    down: Mapping[int, tuple[str, str]],
-    forbidden: Mapping[int, Mapping[str, str]],
+def missing_signals(
+    state: SamplerState, forbidden: Mapping[int, Mapping[str, str]]
 ) -> Iterator[Gap]:
-    for index, (reason, remedy) in sorted(down.items()):
-        name = f"gpu {index}"
-        yield Gap(name, f"down: {reason}", remedy, (name,))
-    yield from _missing_gaps(state, forbidden)
+    """Signals that are not available; `forbidden`: what GPUs refused, by index and reader."""
+    boards = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]
+    for signal, remedy in sorted(signal_remedies(state).items()):
+        if signal == "own_cpu":
+            yield Gap(signal, "the exporter itself is starved of CPU", remedy)
+        elif signal != "kubelet":  # its trouble says more
+            lacking = [
+                gpu.identity.index
+                for gpu in boards
+                if signal in own.missing_signals(gpu, state.collectors)
+            ]
+            answers = (forbidden.get(gpu, {}).get(own.reader_of(signal) or "") for gpu in lacking)
+            said = next(filter(None, answers), None)
+            elsewhere = "driver" if signal == "xid_events" else "host"
+            where = [f"gpu {gpu}" for gpu in lacking] or [elsewhere]
+            by = ", ".join(where) if lacking else f"the {elsewhere}"
+            problem = f"not given by {by}" + (f": {said}" if said else "")
+            yield Gap(signal, problem, state.about.forbidden if said else remedy, tuple(where))
     if (trouble := state.kubelet.trouble) is not None:
         yield Gap("kubelet", trouble.sentence, trouble.remedy)
+
+
+def _failures(state: SamplerState) -> Iterator[Gap]:
     failed = [(name, found.error) for name, found in state.outcomes if not found.down]
     for name, error in dict.fromkeys(failed):
         if error:
             remedy = "if this lasts, report it with the driver version above"
             yield Gap(f"collector {name}", error, remedy)
+
+
+def lines_of(gpu: Gpu) -> Iterator[str]:
+    """What people are told of one GPU, and an empty line."""
+    yield f"GPU {label(gpu)}  {gpu.name or 'unknown'}  {_workload(gpu)}"
+    if gpu.busy_ratio is not None:
+        for name, part in parts_of(gpu.busy_ratio, named(gpu.stall_ratios or {})).items():
+            yield f"  {name:13} {'█' * round(part * _BAR):{_BAR}} {part:6.1%}"
+    yield from (f"  {name:13} {text}" for name, text in explained(gpu))
+    yield ""
+
+
+def _workload(gpu: Gpu) -> str:
+    if gpu.holder_pids is None:
+        return "(holders unknown)"
+    if gpu.holder_pids:
+        return f"held by process {', '.join(map(str, gpu.holder_pids))}"
+    # Processes of other PID namespaces are not told to us.
+    unseen = (gpu.stall_ratios or {}).get(UNKNOWN)
+    return "held by no process that can be seen" if unseen else "held by no process"

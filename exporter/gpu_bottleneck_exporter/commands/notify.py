@@ -6,82 +6,61 @@ no reason for a restart, which would cost the counters of all the others.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
 
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.sampler import PATIENCE_SECONDS, Sampler
 
 log = logging.getLogger(__name__)
-_news = News()
 
 _STARTING_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
 _SEND_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
 class Supervisor:
-    """The service manager that started us."""
+    """The service manager that started us, if there is one."""
 
-    address: str
-    watchdog_seconds: float | None = None
-    """It kills us after so long without a message; None: never."""
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """`environment` has the variables of sd_notify(3) and sd_watchdog_enabled(3)."""
+        address = environment.get("NOTIFY_SOCKET", "")
+        self.address = f"\0{address[1:]}" if address.startswith("@") else address
+        us = f"{os.getpid()}"
+        limit = environment.get("WATCHDOG_USEC", "")
+        watched = limit.isdecimal() and environment.get("WATCHDOG_PID", us) == us
+        self.watchdog_seconds = int(limit) / 1e6 if watched else 0.0
+        """It kills us after so long without a message; 0: never."""
+        self._news = News()
 
-    def tell(self, *assignments: str) -> bool:
-        """Send `assignments`, such as READY=1; False, and a log line, on failure."""
-        subject = f"{self.address} {assignments[0].partition('=')[0]}"
+    def tell(self, *assignments: str) -> None:
+        """Send `assignments`, such as READY=1; a failure is a line in the log."""
+        trouble = None
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
                 connection.settimeout(_SEND_SECONDS)
                 connection.sendto("\n".join(assignments).encode(), self.address)
         except OSError as error:
-            if _news.is_new(subject, str(error)):
-                log.warning("cannot notify the supervisor of %s: %s", assignments[0], error)
-            return False
-        _news.is_new(subject, None)
-        return True
+            trouble = f"{error}"
+        if self._news.is_new("supervisor", trouble) and trouble:
+            log.warning("cannot notify the supervisor at %s: %s", self.address, trouble)
 
 
-def supervisor(environment: Mapping[str, str]) -> Supervisor | None:
-    """The one that `environment` names; None if there is none, or it is out of reach."""
-    address = environment.get("NOTIFY_SOCKET", "")
-    if not address:
-        return None
-    if address[0] not in "/@":
-        log.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract socket", address)
-        return None
-    if address[0] == "@":
-        address = "\0" + address[1:]
-    return Supervisor(address, _watchdog_seconds(environment))
-
-
-def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    microseconds = environment.get("WATCHDOG_USEC", "")
-    if not microseconds or environment.get("WATCHDOG_PID", f"{os.getpid()}") != f"{os.getpid()}":
-        return None
-    if not microseconds.isdecimal() or int(microseconds) == 0:
-        log.warning("WATCHDOG_USEC=%s is not a number of microseconds", microseconds)
-        return None
-    return int(microseconds) / 1e6
-
-
-@contextlib.contextmanager
+@contextmanager
 def reporting(
-    sampler: Sampler, supervisor: Supervisor | None, ready_within_seconds: float
+    sampler: Sampler, supervisor: Supervisor, ready_within_seconds: float
 ) -> Iterator[None]:
     """Report the state of `sampler` to `supervisor`, if there is one, within the block.
 
     We are ready when the sampler is, but no later than `ready_within_seconds`: if the driver
     hangs from the start, the host's metrics still count, and a restart would not help.
     """
-    if supervisor is None:
+    if not supervisor.address:
         yield
         return
     over = threading.Event()
@@ -91,6 +70,7 @@ def reporting(
     try:
         yield
     finally:
+        supervisor.tell("STOPPING=1")
         over.set()
         thread.join(_SEND_SECONDS)
 
@@ -101,22 +81,13 @@ def _report(
     give_up = time.monotonic() + ready_within_seconds
     while not sampler.ready and time.monotonic() < give_up and not over.wait(_STARTING_SECONDS):
         pass
-    told = ""
-    pause = 0.0
-    while not over.wait(pause):
-        standstill = sampler.standstill(_patience_seconds(supervisor))
-        status = standstill or _sentence(sampler)
-        news = ["READY=1", f"STATUS={status}"] if status != told else []
-        if supervisor.watchdog_seconds and not standstill:
-            news.append("WATCHDOG=1")
-        if news and supervisor.tell(*news):
-            told = status
-        pause = min(_patience_seconds(supervisor), _LONGEST_PAUSE_SECONDS)
-
-
-def _patience_seconds(supervisor: Supervisor) -> float:
-    """How long a thread may stand still: half of the watchdog's limit, if there is one."""
-    return (supervisor.watchdog_seconds or 2 * PATIENCE_SECONDS) / 2
+    # A thread may stand still for half of the watchdog's limit, if there is one.
+    patience = supervisor.watchdog_seconds / 2 or PATIENCE_SECONDS
+    while not over.is_set():
+        standstill = sampler.standstill(patience)
+        fed = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
+        supervisor.tell("READY=1", f"STATUS={standstill or _sentence(sampler)}", *fed)
+        over.wait(min(patience, _LONGEST_PAUSE_SECONDS))
 
 
 def _sentence(sampler: Sampler) -> str:

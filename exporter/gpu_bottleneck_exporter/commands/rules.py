@@ -1,11 +1,9 @@
-"""The `rules` command: prints or writes the rules as the flags ask."""
+"""The `rules` command: the rules as the flags ask."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.errors import ExporterError
@@ -65,30 +63,6 @@ def printed(wanted: Wanted) -> str:
     return "".join(files.values()) if wanted.prometheusrule else rulepack.merged(files)
 
 
-def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
-    """Write the files that are missing, and return these.
-
-    Raises ExporterError, before it writes any, if other content would be lost without `force`.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        missing = {
-            folder / name: text for name, text in files.items() if _lacks(folder / name, text)
-        }
-        others = [path.name for path in missing if path.exists()]
-        if others and not force:
-            raise ExporterError(
-                f"--output: {', '.join(others)} in {folder} would change; --force overwrites"
-            )
-        for path, text in missing.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ExporterError(
-            f"--output: cannot write {error.filename or folder}: {error.strerror}"
-        ) from error
-    return list(missing)
-
-
 def _adapted(text: str, wanted: Wanted) -> str:
     if wanted.scale != 1:
         text = rulepack.scaled(text, wanted.scale)
@@ -108,7 +82,3 @@ def _adapted(text: str, wanted: Wanted) -> str:
 def _check(flag: str, value: str | None, pattern: re.Pattern[str], like: str) -> None:
     if value is not None and not pattern.fullmatch(value):
         raise ExporterError(f"{flag} must be {like}, not {value!r}")
-
-
-def _lacks(path: Path, text: str) -> bool:
-    return not path.exists() or path.read_bytes() != text.encode()

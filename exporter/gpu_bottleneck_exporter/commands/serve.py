@@ -9,14 +9,21 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
 
 from gpu_bottleneck_exporter import collectors as catalogue
 from gpu_bottleneck_exporter.commands.content import ExporterContent
+from gpu_bottleneck_exporter.commands.notify import Supervisor, reporting
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
+from gpu_bottleneck_exporter.web.server import WebServer
 
 _ALLOCATIONS = 5_000
 """Net allocations between two runs of the cycle collector; Python's default is 700.
@@ -25,6 +32,24 @@ Errors create cycles, so up to this many dead objects may stay in memory.
 """
 _M_ARENA_MAX = -8
 """mallopt(3)."""
+
+
+def listening(settings: Settings) -> tuple[Sequence[socket.socket], WebConfigFile | None]:
+    """The sockets, where it says that it serves, and TLS and users.
+
+    Raises SettingsError if one of them cannot be used.
+    """
+    file = settings.web_config_file
+    web_config = WebConfigFile(Path(file)) if file else None
+    sockets = bind(settings.listen_address)
+    scheme = "https" if web_config and web_config.active.tls else "http"
+    host, port = sockets[0].getsockname()[:2]
+    if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
+        # A pod's log is read elsewhere; the pod's name is its host's.
+        host = socket.gethostname() if in_a_pod() else "localhost"
+    host = f"[{host}]" if ":" in host else host
+    click.echo(f"serving on {scheme}://{host}:{port}{settings.telemetry_path}", err=True)
+    return sockets, web_config
 
 
 def serve(
@@ -47,23 +72,13 @@ def serve(
     Raises:
         ExporterError: If only a new process can use the driver.
     """
-    # Imported late: `once` and `check` need neither.
-    from gpu_bottleneck_exporter.commands.notify import reporting, supervisor  # noqa: PLC0415
-    from gpu_bottleneck_exporter.web.server import WebServer  # noqa: PLC0415
-
     _share_one_heap()
     ending = (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if at_a_terminal else []))
     fatal: list[str] = []
-    boss = supervisor(os.environ)
-
-    def stop(*_: object) -> None:
-        if boss is not None:
-            boss.tell("STOPPING=1")
-        server.stop()
 
     def end(reason: str) -> None:
         fatal.append(reason)
-        stop()
+        server.stop()
 
     collectors = catalogue.enabled(settings)
     sampler = Sampler(open_driver, collectors, settings, end)
@@ -71,12 +86,12 @@ def serve(
     server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
     signal.signal(signal.SIGHUP, lambda *_: server.reload())
     for number in ending:
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: server.stop())
     sampler.start()
     content.recorder.start()
     _spare_the_collector()
     try:
-        with reporting(sampler, boss, settings.deadline_seconds):
+        with reporting(sampler, Supervisor(os.environ), settings.deadline_seconds):
             server.serve()
     finally:
         content.recorder.stop()

@@ -1,13 +1,20 @@
-"""Prescriptions in one line, as people read them. Unknown parts are left out."""
+"""What to do about a GPU, as people read it: prescriptions in one line, without unknown parts."""
 
 from __future__ import annotations
 
-from gpu_bottleneck_exporter.nodeview.model import DASH, Change
-from gpu_bottleneck_exporter.nodeview.text import gibibytes, percent
-from gpu_bottleneck_exporter.prescription.model import REMOVED, Prescription, Score
+from collections.abc import Iterator
 
-_MIB, _GIB = 2**20, 2**30
-_LEAST_GIB = 0.05
+from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
+from gpu_bottleneck_exporter.nodeview.text import memory, percent, verdict
+from gpu_bottleneck_exporter.prescription.model import (
+    REFUSALS,
+    REMOVED,
+    Prescription,
+    Refusal,
+    Score,
+)
+
+_LEAST_BYTES = 0.05 * 2**30
 """Less than this would be 0.0 GiB."""
 _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
@@ -15,20 +22,22 @@ _LEAST_SPEED = 1e6
 
 def in_full(change: Prescription) -> str:
     """`num_workers 2 → 6: busy 44 % → 93 % (88-95); uses 4 of 7 free cores; then …`."""
-    interval = _interval(change.low, change.high)
-    then = f"{_up_to(change.predicted, at_most=change.at_most)}{'' if change.at_most else interval}"
-    knob = _turned(change.knob, change.current, change.value)
-    parts = [f"{knob}: busy {percent(change.busy)} → {then}"]
+    interval = "" if change.at_most else _interval(change.low, change.high)
+    then = f"{_up_to(change.predicted, at_most=change.at_most)}{interval}"
     uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
-    parts += [f"uses {uses}"] if uses else []
-    parts += [f"then {change.then} limits"] if change.then else []
-    return "; ".join(parts)
+    knob = _turned(change.knob, change.current, change.value)
+    parts = (
+        f"{knob}: busy {percent(change.busy)} → {then}",
+        f"uses {uses}" if uses else "",
+        f"then {change.then} limits" if change.then else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
-def in_brief(change: Change) -> str:
+def in_brief(change: Prescription) -> str:
     """`num_workers 2 → 6: 93 %`."""
-    knob = _turned(change.knob, change.current_value, change.value)
-    return f"{knob}: {_up_to(change.busy_ratio, at_most=change.at_most)}"
+    knob = _turned(change.knob, change.current, change.value)
+    return f"{knob}: {_up_to(change.predicted, at_most=change.at_most)}"
 
 
 def outcome(change: Score) -> str:
@@ -38,11 +47,37 @@ def outcome(change: Score) -> str:
     return f"{knob}: predicted {predicted}, now {percent(change.outcome)}"
 
 
+def why(refusal: Refusal) -> str:
+    """The reason in words; that of a newer exporter as it is."""
+    return REFUSALS.get(refusal.reason, refusal.reason)
+
+
+def prescription(gpu: Gpu) -> str | None:
+    """What to change, or `none:` and why not; None if there is nothing to say."""
+    if gpu.prescription:
+        return in_full(gpu.prescription)
+    return f"none: {why(gpu.prescription_refused)}" if gpu.prescription_refused else None
+
+
+def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """Names and texts: the verdict on a GPU, what to try and what was seen."""
+    known = {
+        "likely cause" if gpu.cause else "verdict": verdict(gpu),
+        "try first": gpu.remedy,
+        "prescription": prescription(gpu),
+        "last change": gpu.last_change and outcome(gpu.last_change),
+        "runbook": gpu.runbook and f"{gpu.runbook}.md",
+    }
+    yield from ((name, text) for name, text in known.items() if text)
+    for number, seen in enumerate(gpu.evidence or ()):
+        yield "" if number else "seen", seen
+
+
 def _turned(knob: str, now: float, then: float) -> str:
     return f"{knob} {_value(knob, now)} → {_value(knob, then)}"
 
 
-def _up_to(share: float, *, at_most: bool | None) -> str:
+def _up_to(share: float, *, at_most: bool) -> str:
     return f"{'up to ' if at_most else ''}{percent(share)}"
 
 
@@ -63,10 +98,10 @@ def _amount(value: float) -> str:
 def _cores(change: Prescription) -> str | None:
     if change.cores < _LEAST_CORES:
         return None
-    cores = _amount(change.cores)
-    if change.free_cores is not None:
-        return f"{cores} of {_amount(change.free_cores)} free cores"
-    return f"{cores} core{'' if cores == '1' else 's'}"
+    cores, free = _amount(change.cores), change.free_cores
+    if free is None:
+        return f"{cores} core{'' if cores == '1' else 's'}"
+    return f"{cores} of {_amount(free)} free cores"
 
 
 def _data(change: Prescription) -> str | None:
@@ -76,11 +111,6 @@ def _data(change: Prescription) -> str | None:
 
 
 def _memory(change: Prescription) -> str | None:
-    needed, free = change.memory_bytes, change.free_bytes
-    if needed is None or needed < _MIB:
-        return None
-    small = needed < _LEAST_GIB * _GIB
-    amount, unit = (f"{needed / _MIB:.0f}", "MiB") if small else (gibibytes(needed), "GiB")
-    if free is None:
-        return f"{amount} {unit}"
-    return f"{amount}{' MiB' if small else ''} of {gibibytes(free)} GiB"
+    needed = change.memory_bytes
+    known = needed is not None and needed >= _LEAST_BYTES
+    return memory(needed, change.free_bytes) if known else None

@@ -3,63 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors import memory, workload
+from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN
-from gpu_bottleneck_exporter.driver.readings import (
-    Clocks,
-    Health,
-    Link,
-    Memory,
-    Power,
-    Processes,
-    Thermal,
-    Throttle,
-)
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview import advice
+from gpu_bottleneck_exporter.nodeview import model
 from gpu_bottleneck_exporter.nodeview.history import GpuTime, Lately, Moment
-from gpu_bottleneck_exporter.nodeview.model import (
-    KEPT_BUSY,
-    Change,
-    CollectorHealth,
-    Gpu,
-    Host,
-    Key,
-    LastChange,
-    Node,
-    Refused,
-)
-from gpu_bottleneck_exporter.prescription.model import (
-    NOTHING_KNOWN,
-    REFUSALS,
-    Outlook,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Gpu, Key, Node
+from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Prescription
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
+T = TypeVar("T")
+
 
 def moment_of(state: SamplerState) -> Moment:
     """The counters from which shares are made."""
-    machine = state.host.machine if state.host else None
     times = {_key(gpu): _time(gpu, state.collectors) for gpu in state.gpus}
-    return Moment({key: one for key, one in times.items() if one}, machine or Machine())
+    return Moment({key: one for key, one in times.items() if one}, _machine(state))
+
+
+def _machine(state: SamplerState) -> Machine:
+    return (state.host.machine if state.host else None) or Machine()
 
 
 def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
     """The node in `state`, with what it did lately."""
-    reasons, remedies = sampler.down_reasons(), sampler.down_remedies()
-    signals = own.signals(state)
-    gpus = (_gpu(gpu, state.collectors, lately) for gpu in state.gpus)
     return Node(
         time_seconds=time.time(),
         window_seconds=lately.seconds,
@@ -69,21 +44,23 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
         # Until the sampler is ready, nothing is known about the driver.
         driver_remedy=sampler.remedy if sampler.ready and not state.gpus else None,
         simulated=state.about.simulated,
-        host=_host(moment_of(state).machine, lately),
-        gpus=tuple(one if one.up else _down(one, reasons, remedies) for one in gpus),
-        signals=signals,
-        signal_remedies={
-            name: OF_SIGNALS.get(name) or state.about.of_signal(name)
-            for name, given in signals.items()
-            if not given
-        },
+        host=_host(_machine(state), lately),
+        gpus=tuple(_gpu(gpu, sampler, state.collectors, lately) for gpu in state.gpus),
+        signals=own.signals(state),
+        signal_remedies=signal_remedies(state),
         collectors=tuple(
-            CollectorHealth(
+            model.CollectorHealth(
                 collector=name, success=one.success, duration_seconds=one.seconds, error=one.error
             )
             for name, one in own.health(state.outcomes)
         ),
     )
+
+
+def signal_remedies(state: SamplerState) -> dict[str, str]:
+    """For missing signals: what that costs, or the remedy."""
+    missing = (name for name, given in own.signals(state).items() if not given)
+    return {name: OF_SIGNALS.get(name) or state.about.of_signal(name) for name in missing}
 
 
 def _key(gpu: GpuSnapshot) -> Key:
@@ -104,11 +81,36 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
     )
 
 
-def _gpu(gpu: GpuSnapshot, collectors: frozenset[str], lately: Lately) -> Gpu:
+def _gpu(gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately) -> Gpu:
     who, key = gpu.identity, _key(gpu)
+    return Gpu(
+        gpu=key.gpu,
+        uuid=key.uuid,
+        name=who.name,
+        mig_profile=who.mig_profile,
+        up=gpu.up,
+        xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
+        **_figures(gpu),
+        **_processes(gpu, collectors),
+        **(_explained(gpu, lately) if gpu.up else _down(who.index, sampler)),
+    )
+
+
+def _down(index: int, sampler: Sampler) -> dict[str, Any]:
+    return {
+        "down_reason": sampler.down_reasons().get(index),
+        "remedy": sampler.down_remedies().get(index, DOWN),
+        "runbook": RUNBOOK_OF_DOWN,
+    }
+
+
+def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
+    """What it did lately, why, and what would help it."""
+    key, feeding = _key(gpu), gpu.feeding
+    outlook = feeding.outlook if feeding else NOTHING_KNOWN
+    fields: dict[str, Any] = {"last_change": outlook.score}
     shares = lately.gpus.get(key)
     verdict = shares.verdict if shares else None
-    fields: dict[str, Any] = {}
     if shares:
         fields |= {
             "observed_seconds": shares.seconds,
@@ -118,43 +120,33 @@ def _gpu(gpu: GpuSnapshot, collectors: frozenset[str], lately: Lately) -> Gpu:
             "verdict": verdict,
             "verdict_seconds": lately.verdict_seconds.get(key),
         }
-    if verdict and verdict != KEPT_BUSY:
+    if verdict == KEPT_BUSY:  # the advice may have been given before
+        return fields
+    if verdict:
         meaning, remedy = REMEDIES[verdict]
         fields |= {"cause": verdict, "meaning": meaning, "remedy": remedy}
         fields["runbook"] = RUNBOOKS.get(verdict)
-        fields["evidence"] = (gpu.feeding.evidence or None) if gpu.feeding else None
-    outlook = gpu.feeding.outlook if gpu.feeding else NOTHING_KNOWN
-    return Gpu(
-        gpu=key.gpu,
-        uuid=key.uuid,
-        name=who.name,
-        mig_profile=who.mig_profile,
-        up=gpu.up,
-        xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
-        **fields,
-        **_outlook(outlook, kept_busy=verdict == KEPT_BUSY),
-        **_figures(gpu),
-        **_processes(gpu, collectors),
-    )
+        fields["evidence"] = (feeding.evidence or None) if feeding else None
+    kind = "prescription" if isinstance(outlook.advice, Prescription) else "prescription_refused"
+    return {**fields, kind: outlook.advice}
 
 
-def _down(gpu: Gpu, reasons: Mapping[int, str], remedies: Mapping[int, str]) -> Gpu:
-    index = int(gpu.gpu)
-    remedy = remedies.get(index, DOWN)
-    return replace(gpu, down_reason=reasons.get(index), remedy=remedy, runbook=RUNBOOK_OF_DOWN)
+def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:
+    """The last one, or an empty one."""
+    return gpu.reading(kind) or kind()
 
 
 def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
     """What the driver reads now."""
-    power, thermal = gpu.reading(Power) or Power(), gpu.reading(Thermal) or Thermal()
-    clocks, throttle = gpu.reading(Clocks) or Clocks(), gpu.reading(Throttle) or Throttle()
+    power, thermal = _reading(gpu, readings.Power), _reading(gpu, readings.Thermal)
+    clocks, throttle = _reading(gpu, readings.Clocks), _reading(gpu, readings.Throttle)
     return {
         "power_watts": power.watts,
         "power_limit_watts": power.limit_watts,
         "temperature_celsius": thermal.sensors.get("gpu"),
         "slowdown_temperature_celsius": thermal.limits.get("slowdown"),
         "memory_used_bytes": memory.used_bytes(gpu),
-        "memory_total_bytes": (gpu.reading(Memory) or Memory()).total_bytes,
+        "memory_total_bytes": _reading(gpu, readings.Memory).total_bytes,
         "sm_clock_hertz": clocks.now.get("sm"),
         "sm_clock_max_hertz": clocks.maximum.get("sm"),
         "throttle_reasons": tuple(name for name, on in throttle.active.items() if on) or None,
@@ -164,7 +156,7 @@ def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
 
 def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
     """Who holds it, and for whom."""
-    holders = gpu.reading(Processes)
+    holders = gpu.reading(readings.Processes)
     feeding = gpu.feeding if "feeders" in collectors else None
     owners = (
         {name: text for name, text in zip(workload.LABELS, labels, strict=True) if text}
@@ -179,7 +171,7 @@ def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
 
 
 def _trouble(gpu: GpuSnapshot) -> Iterator[str]:
-    health, link = gpu.reading(Health) or Health(), gpu.reading(Link) or Link()
+    health, link = _reading(gpu, readings.Health), _reading(gpu, readings.Link)
     if health.remap_failed:
         yield "a row remapping failed: replace the GPU"
     if health.remap_pending:
@@ -190,58 +182,9 @@ def _trouble(gpu: GpuSnapshot) -> Iterator[str]:
         yield f"PCIe link runs on {link.width} of {link.width_max} lanes"
 
 
-def _outlook(outlook: Outlook, *, kept_busy: bool) -> dict[str, Any]:
-    """What would help it, unless it is kept busy: the advice may have been given before."""
-    advised = None if kept_busy else outlook.advice
-    return {
-        "prescription": _change(advised) if isinstance(advised, Prescription) else None,
-        "prescription_refused": _refused(advised) if isinstance(advised, Refusal) else None,
-        "last_change": _last_change(outlook.score) if outlook.score else None,
-    }
-
-
-def _change(advised: Prescription) -> Change:
-    return Change(
-        text=advice.in_full(advised),
-        cause=advised.cause,
-        knob=advised.knob,
-        current_value=advised.current,
-        value=advised.value,
-        current_busy_ratio=advised.busy,
-        busy_ratio=advised.predicted,
-        busy_low_ratio=advised.low,
-        busy_high_ratio=advised.high,
-        at_most=advised.at_most,
-        needs_cores=advised.cores or None,
-        free_cores=advised.free_cores,
-        needs_memory_bytes=advised.memory_bytes,
-        free_memory_bytes=advised.free_bytes,
-        needs_bytes_per_second=advised.bytes_per_second,
-        then=advised.then,
-    )
-
-
-def _refused(advised: Refusal) -> Refused:
-    return Refused(text=REFUSALS[advised.reason], reason=advised.reason)
-
-
-def _last_change(score: Score) -> LastChange:
-    return LastChange(
-        text=advice.outcome(score),
-        knob=score.knob,
-        value_before=score.before,
-        value_after=score.after,
-        predicted_busy_ratio=score.predicted,
-        predicted_low_ratio=score.low,
-        predicted_high_ratio=score.high,
-        busy_ratio=score.outcome,
-        error_ratio=score.error,
-    )
-
-
-def _host(machine: Machine, lately: Lately) -> Host:
+def _host(machine: Machine, lately: Lately) -> model.Host:
     shm = machine.shared_memory
-    return Host(
+    return model.Host(
         cpus=machine.cpus,
         cpu_busy_ratio=lately.cpu_busy,
         memory_total_bytes=machine.memory_total_bytes,

@@ -168,12 +168,8 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
     sm_active = None
     if now.sm_active is not None and before.sm_active is not None:
         sm_active = _ratio(now.sm_active - before.sm_active, observed)
-    return Shares(
-        seconds=observed,
-        busy=_ratio(now.busy - before.busy, observed),
-        stalls={name: _ratio(part, 1.0) for name, part in largest_first if part > 0},
-        sm_active=sm_active,
-    )
+    stalls = {name: _ratio(part, 1.0) for name, part in largest_first if part > 0}
+    return Shares(observed, _ratio(now.busy - before.busy, observed), stalls, sm_active)
 
 
 def _cpu_busy(before: Machine, now: Machine, seconds: float) -> float | None:

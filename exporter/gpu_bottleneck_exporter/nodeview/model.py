@@ -1,7 +1,8 @@
 """The node document: what `/api/v1/node` and `--json` contain and people are shown.
 
-Fields are the keys of the JSON and end in their unit, as in metrics: seconds, bytes, watts, degrees
-Celsius, hertz, ratios 0-1. None (null): unknown, or nothing to report; never zero.
+Fields are the keys of the JSON (`wire` has the exceptions) and end in their unit, as in metrics:
+seconds, bytes, watts, degrees Celsius, hertz, ratios 0-1. None (null): unknown, or nothing to
+report; never zero.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
+
+from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
 
 DASH = "\u2013"
 """Shown for unknown values."""
@@ -28,60 +31,6 @@ class Key(NamedTuple):
     gpu: str
     """The index of the physical GPU."""
     uuid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A prescription: what to turn, and the busy share that this is predicted to bring."""
-
-    text: str
-    """All of it, as people read it."""
-    cause: str | None = None
-    """What the GPU waits on."""
-    knob: str
-    current_value: float
-    value: float
-    """Of the knob, now and then; its unit: see `prescription.model.KNOBS`."""
-    current_busy_ratio: Ratio | None = None
-    busy_ratio: Ratio
-    busy_low_ratio: Ratio | None = None
-    busy_high_ratio: Ratio | None = None
-    at_most: bool | None = None
-    """Whether `busy_ratio` is an upper bound."""
-    needs_cores: float | None = None
-    free_cores: float | None = None
-    needs_memory_bytes: float | None = None
-    free_memory_bytes: float | None = None
-    needs_bytes_per_second: float | None = None
-    """Data from storage or the network, beyond today's."""
-    then: str | None = None
-    """What limits next."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """Why nothing is prescribed."""
-
-    text: str
-    reason: str
-    """A key of `prescription.model.REFUSALS`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastChange:
-    """What came of the last change of a knob."""
-
-    text: str
-    knob: str
-    value_before: float | None = None
-    value_after: float | None = None
-    predicted_busy_ratio: Ratio
-    predicted_low_ratio: Ratio | None = None
-    predicted_high_ratio: Ratio | None = None
-    busy_ratio: Ratio
-    """Since the change."""
-    error_ratio: Ratio
-    """`busy_ratio` less the predicted one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +65,9 @@ class Gpu:
     """The name of an alert."""
     evidence: tuple[str, ...] | None = None
     """What was seen behind the waiting, in words."""
-    prescription: Change | None = None
-    prescription_refused: Refused | None = None
-    last_change: LastChange | None = None
+    prescription: Prescription | None = None
+    prescription_refused: Refusal | None = None
+    last_change: Score | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
     temperature_celsius: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, WORTH_NAMING, Gpu, Host, Node
 
@@ -98,27 +98,6 @@ def verdict(gpu: Gpu) -> str:
     return f"kept busy{lasted(gpu)}" if gpu.verdict == KEPT_BUSY else "what it waits for is unknown"
 
 
-def prescription(gpu: Gpu) -> str | None:
-    """What to change, or `none:` and why not; None if there is nothing to say."""
-    if gpu.prescription:
-        return gpu.prescription.text
-    return f"none: {gpu.prescription_refused.text}" if gpu.prescription_refused else None
-
-
-def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """Names and texts: the verdict on a GPU, what to try and what was seen."""
-    known = {
-        "likely cause" if gpu.cause else "verdict": verdict(gpu),
-        "try first": gpu.remedy,
-        "prescription": prescription(gpu),
-        "last change": gpu.last_change and gpu.last_change.text,
-        "runbook": gpu.runbook and f"{gpu.runbook}.md",
-    }
-    yield from ((name, text) for name, text in known.items() if text)
-    for number, seen in enumerate(gpu.evidence or ()):
-        yield "" if number else "seen", seen
-
-
 def label(gpu: Gpu) -> str:
     """`0`, or `0 · MIG 3g.40gb` for an instance."""
     return f"{gpu.gpu} · MIG {gpu.mig_profile}" if gpu.mig_profile else gpu.gpu
@@ -150,14 +129,14 @@ def summary(node: Node) -> str:
     gpus = node.gpus
     if not gpus:
         return "no GPU"
-    down = sum(not gpu.up for gpu in gpus)
-    waiting = sum(gpu.cause is not None for gpu in gpus)
-    busy = sum(gpu.verdict == KEPT_BUSY for gpu in gpus)
-    counts = {"kept busy": busy, "waiting": waiting, "down": down}
-    rest = len(gpus) - busy - waiting - down
-    parts = [f"{count} {what}" for what, count in counts.items() if count]
-    parts += [f"{rest} unknown yet"] if rest else []
-    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {', '.join(parts)}"
+    counts = {
+        "kept busy": sum(gpu.verdict == KEPT_BUSY for gpu in gpus),
+        "waiting": sum(gpu.cause is not None for gpu in gpus),
+        "down": sum(not gpu.up for gpu in gpus),
+    }
+    counts["unknown yet"] = len(gpus) - sum(counts.values())
+    parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {parts}"
 
 
 def to_have_one(node: Node) -> str:

@@ -7,14 +7,14 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
 from itertools import islice
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.nodeview import advice
 from gpu_bottleneck_exporter.nodeview.model import Node
+from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
 
-T = TypeVar("T")
 NODE_PATH = "/api/v1/node"
 MOST_BYTES = 16 * 2**20
 """Sixteen GPUs are 35 kB."""
@@ -24,10 +24,44 @@ MOST_CHARACTERS = 1024
 """Of a text; the longest remedy has a third of it."""
 
 
+_NAMES: Mapping[type, Mapping[str, str]] = {
+    Prescription: {
+        "current": "current_value",
+        "busy": "current_busy_ratio",
+        "predicted": "busy_ratio",
+        "low": "busy_low_ratio",
+        "high": "busy_high_ratio",
+        "cores": "needs_cores",
+        "memory_bytes": "needs_memory_bytes",
+        "free_bytes": "free_memory_bytes",
+        "bytes_per_second": "needs_bytes_per_second",
+    },
+    Score: {
+        "before": "value_before",
+        "after": "value_after",
+        "predicted": "predicted_busy_ratio",
+        "low": "predicted_low_ratio",
+        "high": "predicted_high_ratio",
+        "outcome": "busy_ratio",
+    },
+}
+"""In JSON, where fields have other names."""
+_DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
+    Prescription: {"text": advice.in_full},
+    Refusal: {"text": advice.why},
+    Score: {"text": advice.outcome, "error_ratio": lambda score: score.error},
+}
+"""What JSON has beside the fields."""
+
+
 def document(found: object) -> Any:  # noqa: ANN401 - JSON
     """`found`, of the model, as `jsontext.dumps` takes it."""
     if is_dataclass(found):
-        return {field.name: document(getattr(found, field.name)) for field in fields(found)}
+        kind = type(found)
+        names = _NAMES.get(kind, {})
+        own = {names.get(one.name, one.name): getattr(found, one.name) for one in fields(found)}
+        own |= {name: derived(found) for name, derived in _DERIVED.get(kind, {}).items()}
+        return {name: document(value) for name, value in own.items()}
     if isinstance(found, Mapping):
         return {document(k): document(v) for k, v in islice(found.items(), MOST_ITEMS)}
     if isinstance(found, tuple):
@@ -58,38 +92,29 @@ def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
         return tuple(_read(arguments[0], one) for one in _checked(list, given)[:MOST_ITEMS])
     if base is Mapping:
         pairs = islice(_checked(dict, given).items(), MOST_ITEMS)
-        return {_text(name): _read(arguments[1], one) for name, one in pairs}
+        return {_read(str, name): _read(arguments[1], one) for name, one in pairs}
     if base is Annotated:
-        return _number(given, *arguments[1])
-    return _SCALARS[kind](given) if kind in _SCALARS else _object(kind, given)
+        return _number(float, given, *arguments[1])
+    if kind is str:
+        return printable(_checked(str, given), MOST_CHARACTERS)
+    return _number(kind, given) if kind in (bool, int, float) else _object(kind, given)
 
 
 def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
+    found, names = _checked(dict, given), _NAMES.get(kind, {})
     hints = get_type_hints(kind, include_extras=True)
-    known = _checked(dict, given).items()
-    return kind(**{name: _read(hints[name], one) for name, one in known if name in hints})
+    keys = {name: names.get(name, name) for name in hints}
+    return kind(**{n: _read(hints[n], found[key]) for n, key in keys.items() if key in found})
 
 
-def _checked(kind: type[T], given: Any) -> T:  # noqa: ANN401 - JSON of any type
-    if type(given) is not kind:
-        raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
-    return given
-
-
-def _text(given: Any) -> str:  # noqa: ANN401 - JSON of any type
-    return printable(_checked(str, given), MOST_CHARACTERS)
-
-
-def _number(given: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401 - JSON of any type
-    number: float = given if type(given) is int else _checked(float, given)
+def _number(kind: Any, given: Any, least: float = -math.inf, most: float = math.inf) -> Any:  # noqa: ANN401
+    number = given if kind is float and type(given) is int else _checked(kind, given)
     if not (math.isfinite(number) and least <= number <= most):
         raise ValueError(f"{number} is out of range")
     return number
 
 
-_SCALARS: Mapping[type, Callable[[Any], object]] = {
-    str: _text,
-    float: _number,
-    int: partial(_checked, int),
-    bool: partial(_checked, bool),
-}
+def _checked(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
+    if type(given) is not kind:
+        raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
+    return given

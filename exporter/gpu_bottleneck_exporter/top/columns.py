@@ -9,17 +9,14 @@ from gpu_bottleneck_exporter.nodeview.advice import in_brief
 from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu, likely_cause
 from gpu_bottleneck_exporter.nodeview.text import gibibytes, label, megahertz, number, owners
 
-_LEAST_BAR = 18
 _LONGEST_LABEL = 16
 _WIDEST_OWNER, _LEAST_OWNER = 48, 10
-BAR, OWNER = "busy and waiting", "OWNER"
-PRESCRIPTION = "PRESCRIPTION"
-"""Absent while there is none for any GPU."""
+BAR, OWNER, PRESCRIPTION = "busy and waiting", "OWNER", "PRESCRIPTION"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `width` in cells, `order` is the key that sorts by it."""
+    """One column; `width` in cells."""
 
     title: str
     width: int
@@ -34,36 +31,33 @@ def share(value: float | None) -> str:
     return DASH if value is None else f"{value:.0%}"
 
 
-def prescribed(gpu: Gpu) -> str:
-    """`num_workers 2 → 6: 93 %`, or a dash."""
-    return in_brief(gpu.prescription) if gpu.prescription else DASH
+def _watts(gpu: Gpu) -> str:
+    return _pair(number(gpu.power_watts), number(gpu.power_limit_watts))
+
+
+def _memory(gpu: Gpu) -> str:
+    return _pair(gibibytes(gpu.memory_used_bytes), gibibytes(gpu.memory_total_bytes))
 
 
 def _pair(used: str, most: str) -> str:
     return used if DASH in (used, most) else f"{used}/{most}"
 
 
-_COLUMNS = (
+def _prescribed(gpu: Gpu) -> str:
+    return in_brief(gpu.prescription) if gpu.prescription else DASH
+
+
+COLUMNS = (
     Column("GPU", 4, label, right=False),
-    Column(BAR, _LEAST_BAR, lambda _: "", right=False),
+    Column(BAR, 18, lambda _: "", right=False),
     Column("BUSY", 5, lambda gpu: share(gpu.busy_ratio)),
-    Column(
-        "WATTS",
-        7,
-        lambda gpu: _pair(number(gpu.power_watts), number(gpu.power_limit_watts)),
-        drops=2,
-    ),
+    Column("WATTS", 7, _watts, drops=2),
     Column("°C", 3, lambda gpu: number(gpu.temperature_celsius), drops=3),
-    Column(
-        "GiB",
-        7,
-        lambda gpu: _pair(gibibytes(gpu.memory_used_bytes), gibibytes(gpu.memory_total_bytes)),
-        drops=4,
-    ),
+    Column("GiB", 7, _memory, drops=4),
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
     Column("MHz", 4, lambda gpu: number(megahertz(gpu.sm_clock_hertz)), drops=8),
     Column("LIKELY CAUSE", 13, likely_cause, right=False, drops=1),
-    Column(PRESCRIPTION, 30, prescribed, right=False, drops=7),
+    Column(PRESCRIPTION, 30, _prescribed, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, owners, right=False, drops=6),
     Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )
@@ -71,8 +65,8 @@ _COLUMNS = (
 
 def columns(gpus: Sequence[Gpu], width: int) -> list[Column]:
     """The columns that fit; the bar and the owner share the remaining width."""
-    longest = max((len(label(gpu)) for gpu in gpus), default=0)
-    found = [replace(_COLUMNS[0], width=min(max(longest, 4), _LONGEST_LABEL)), *_COLUMNS[1:]]
+    longest = min(max(4, *(len(label(gpu)) for gpu in gpus)), _LONGEST_LABEL)
+    found = [replace(COLUMNS[0], width=longest), *COLUMNS[1:]]
     if not any(gpu.prescription for gpu in gpus):
         found = [column for column in found if column.title != PRESCRIPTION]
     while _taken(found) > width and any(column.drops for column in found):

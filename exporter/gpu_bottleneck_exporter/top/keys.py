@@ -1,4 +1,4 @@
-"""What the user has chosen, and what each key changes; independent of the terminal."""
+"""What the user has chosen, and what each key changes. Keys have curses' names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Key, Node, likely_cause
-
-UP, DOWN, ENTER, ESCAPE = "up", "down", "enter", "escape"
-PAGE_UP, PAGE_DOWN, HOME, END = "page up", "page down", "home", "end"
-Order = Callable[[Gpu], float | str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +21,7 @@ class Choice:
     ended: bool = False
 
 
-ORDERS: Mapping[str, Order] = {
+ORDERS: Mapping[str, Callable[[Gpu], float | str | None]] = {
     "gpu": lambda _: None,
     "busy": lambda gpu: gpu.busy_ratio,
     "watts": lambda gpu: gpu.power_watts,
@@ -34,7 +30,6 @@ ORDERS: Mapping[str, Order] = {
     "cause": likely_cause,
 }
 """Largest first, texts from A to Z; unknown values last."""
-KEYS = {order[0]: order for order in ORDERS}
 HELP = (
     ("q, Ctrl-C", "quit"),
     ("up, down, k, j", "select a GPU"),
@@ -49,25 +44,23 @@ HELP = (
 
 def pressed(choice: Choice, key: str, node: Node | None, page: int = 10) -> Choice:
     """The choice after `key`, with `page` rows on the screen; other keys change nothing."""
-    if choice.help and key not in ("q", "Q"):
-        return replace(choice, help=False)
-    if key in KEYS:
-        return replace(choice, order=KEYS[key])
-    rows = len(node.gpus) if node else 0
-    up, down = (
-        {UP: 1, "k": 1, PAGE_UP: page, HOME: rows},
-        {DOWN: 1, "j": 1, PAGE_DOWN: page, END: rows},
-    )
-    if key in up or key in down:
-        return _moved(choice, down.get(key, 0) - up.get(key, 0), node)
+    if key in ("q", "Q"):
+        return replace(choice, ended=True)
+    if choice.help or key in ("?", "h"):
+        return replace(choice, help=not choice.help)
+    rows = ordered(choice, node) if node else []
+    steps = {"KEY_UP": -1, "k": -1, "KEY_PPAGE": -page, "KEY_HOME": -len(rows)}
+    steps |= {"KEY_DOWN": 1, "j": 1, "KEY_NPAGE": page, "KEY_END": len(rows)}
+    if key in steps and rows:
+        at = min(max(place(choice, rows) + steps[key], 0), len(rows) - 1)
+        return replace(choice, selected=rows[at].key)
+    names = [*ORDERS]
     changes = {
-        "q": replace(choice, ended=True),
-        "Q": replace(choice, ended=True),
-        "?": replace(choice, help=True),
-        "h": replace(choice, help=True),
+        "\n": replace(choice, details=not choice.details),
+        "KEY_ENTER": replace(choice, details=not choice.details),
         "r": replace(choice, backwards=not choice.backwards),
-        "s": replace(choice, order=_after(choice.order)),
-        ENTER: replace(choice, details=not choice.details),
+        "s": replace(choice, order=names[(names.index(choice.order) + 1) % len(names)]),
+        **{name[0]: replace(choice, order=name) for name in names},
     }
     return changes.get(key, choice)
 
@@ -88,16 +81,3 @@ def place(choice: Choice, rows: Sequence[Gpu]) -> int:
     """Which row is selected."""
     keys = [gpu.key for gpu in rows]
     return keys.index(choice.selected) if choice.selected in keys else 0
-
-
-def _moved(choice: Choice, by: int, node: Node | None) -> Choice:
-    rows = ordered(choice, node) if node else []
-    if not rows:
-        return choice
-    at = min(max(place(choice, rows) + by, 0), len(rows) - 1)
-    return replace(choice, selected=rows[at].key)
-
-
-def _after(order: str) -> str:
-    names = list(ORDERS)
-    return names[(names.index(order) + 1) % len(names)]

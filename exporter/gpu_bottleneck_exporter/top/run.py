@@ -1,18 +1,25 @@
-"""Connects source, refresher and terminal."""
+"""`top`: live in a terminal, else as lines or as JSON."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Iterator
 
 import click
 
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.commands.watch import wait
+from gpu_bottleneck_exporter.errors import ExporterError, printable
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Gpu, Node, named
+from gpu_bottleneck_exporter.nodeview.text import owners, to_have_one
+from gpu_bottleneck_exporter.nodeview.wire import document
+from gpu_bottleneck_exporter.sampling.sampler import OPENING
+from gpu_bottleneck_exporter.top.columns import BAR, COLUMNS, OWNER, Column, share
+from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.keys import Choice
-from gpu_bottleneck_exporter.top.lines import documents, table, write
-from gpu_bottleneck_exporter.top.refresh import Refresher
 from gpu_bottleneck_exporter.top.source import Source
 
 
@@ -20,29 +27,81 @@ def top(
     source: Source, interval_seconds: float, count: int | None, order: str, *, as_json: bool = False
 ) -> None:
     """Show `source` live, or as lines: `count` times, as JSON, or where stdout is no terminal."""
-    feed = Refresher(source, interval_seconds)
+    feed = Feed(source, interval_seconds)
     try:
         if count is None and not as_json and sys.stdout.isatty() and sys.stdin.isatty():
-            draw = _drawing()
-            feed.start()
-            draw(feed, Choice(order=order))
+            _live(feed, Choice(order=order))
         else:
-            show = partial(documents if as_json else table, click.echo)
-            write(feed, interval_seconds, count, show, partial(click.echo, err=True))
+            write(feed, interval_seconds, count, as_json=as_json)
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`): keep Python from flushing to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
-        feed.stop()
         source.close()
 
 
-def _drawing() -> Callable[[Refresher, Choice], None]:
-    """Imported late: Python may have been built without curses."""
-    try:
+def _live(feed: Feed, choice: Choice) -> None:
+    try:  # Python may have been built without curses
         from gpu_bottleneck_exporter.top.terminal import show  # noqa: PLC0415
     except ImportError as error:
         raise ExporterError(
             f"this Python cannot draw on terminals ({error}): try top --once"
         ) from error
-    return show
+    feed.start()
+    show(feed, choice)
+
+
+def write(feed: Feed, interval_seconds: float, count: int | None, *, as_json: bool = False) -> None:
+    """Print the node `count` times, or until the program ends.
+
+    Shares take two readings, so the first lines come after an interval. Raises ExporterError if
+    a count is given and the last reading fails; otherwise stderr says so, and it tries again.
+    """
+    told: str | None = None
+    heading = True
+    # A busy machine takes its time to open the driver.
+    wait(lambda: (node := feed.read().node) is None or node.driver_status != OPENING)
+    for _ in itertools.repeat(None) if count is None else range(count):
+        time.sleep(interval_seconds)
+        latest = feed.read()
+        trouble = latest.error or _empty(latest.node)
+        if trouble and trouble != told and count != 1:
+            click.echo(f"{trouble}; trying again", err=True)
+        told = trouble
+        if latest.node and not trouble:
+            if as_json:
+                click.echo(dumps({"source": latest.source, **document(latest.node)}))
+            else:
+                click.echo("\n".join(table(latest.node, heading=heading)))
+            heading = False
+    if told:
+        raise ExporterError(told)
+
+
+def _empty(node: Node | None) -> str | None:
+    if node is None or node.gpus:
+        return None
+    return f"no GPU to show: {node.driver_status or 'none found'} ({to_have_one(node)})"
+
+
+def table(node: Node, *, heading: bool) -> Iterator[str]:
+    """A line for each GPU, in the columns of the live view; its waits in place of their bar."""
+    now = time.strftime("%H:%M:%S")
+    if heading:
+        titles = (f"{column.title:{column.width}}" for column in _COLUMNS)
+        yield "  ".join([f"{'TIME':{len(now)}}", *titles])
+    for gpu in node.gpus:
+        texts = (f"{printable(column.text(gpu)):{column.width}}" for column in _COLUMNS)
+        yield "  ".join([now, *texts])
+
+
+def _waits(gpu: Gpu) -> str:
+    waits = {name: part for name, part in named(gpu.parts).items() if name != KEPT_BUSY}
+    return ", ".join(f"{name} {share(part)}" for name, part in waits.items())
+
+
+_COLUMNS = (
+    *(column for column in COLUMNS if column.title not in (BAR, OWNER, "MODEL")),
+    Column("WAITS", 32, _waits),
+    Column(OWNER, 0, owners),
+)

@@ -6,81 +6,75 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node
-from gpu_bottleneck_exporter.nodeview.text import duration, host_memory, summary, to_have_one
+from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.nodeview import text as words
+from gpu_bottleneck_exporter.nodeview.advice import explained
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node, named, notices
 from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
-from gpu_bottleneck_exporter.top.details import details
+from gpu_bottleneck_exporter.top.feed import Latest
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
-from gpu_bottleneck_exporter.top.refresh import Latest
-from gpu_bottleneck_exporter.top.spans import (
-    BAD,
-    HEAD,
-    SELECTED,
-    SOFT,
-    STRONG,
-    Glyphs,
-    Line,
-    Span,
-    bar,
-    clipped,
-    fitted,
-)
+from gpu_bottleneck_exporter.top.spans import Glyphs, Line, Span, clipped, fitted
 
 _FOOTER = " q quit   ? help   up/down select   Enter details   s sort: {order}   r reverse"
 _SORTED = {"gpu": "GPU", "busy": "BUSY", "watts": "WATTS", "temperature": "°C", "memory": "GiB"}
 _LEAST_DETAILS = 5
 _FIXED_LINES = 5
 """Heading, host, message, titles, footer."""
+_NAME, _PERCENT = 15, 10
 
 
 def frame(latest: Latest, choice: Choice, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Exactly `height` lines of at most `width` cells."""
-    body = height - 1
     lines = [*_top(latest, width)]
     if choice.help:
         # The help fits 24 lines and replaces everything below the heading.
-        lines = _cut([lines[0], *_help(width, glyphs)], body, width)
+        lines[1:] = _help(width, glyphs)
     elif latest.node is not None and latest.node.gpus:
         lines += _gpus(latest.node, choice, width, height, glyphs)
-    else:
-        lines += _nothing(latest, width)
+    elif latest.node is not None:
+        lines += _nothing(latest.node, width)
+    body = height - 1
     lines = lines[:body] + [[] for _ in range(body - len(lines))]
     footer = _FOOTER.format(order=choice.order)
-    return [*lines, [Span(fitted(footer, width), HEAD)]][-height:]
+    return [*lines, [Span(fitted(footer, width), spans.HEAD)]][-height:]
+
+
+def page(latest: Latest, choice: Choice, height: int) -> int:
+    """How many GPUs are on a screen of `height` lines."""
+    count = len(latest.node.gpus) if latest.node else 0
+    return len(_window(count, 0, _room(choice, height))) or 1
 
 
 def _top(latest: Latest, width: int) -> Iterator[Line]:
     node = latest.node
-    said = summary(node) if node else "no reading yet"
+    said = words.summary(node) if node else "no reading yet"
     simulated = "  SIMULATED" if node and node.simulated else ""
-    clock = time.strftime("%H:%M:%S")
     left = clipped(f"{latest.source}  {said}{simulated}", width - 9)
-    yield [Span(fitted(left, width - 8), STRONG), Span(clock)]
-    yield [Span(clipped(_host(node.host) if node else "", width), SOFT)]
+    yield [Span(fitted(left, width - 8), spans.STRONG), Span(time.strftime("%H:%M:%S"))]
+    yield [Span(clipped(_host(node.host) if node else "", width), spans.SOFT)]
     if latest.error:
-        since = duration(time.monotonic() - latest.error_since)
-        yield [Span(clipped(f"{latest.error}; for {since}, trying again", width), BAD)]
-    elif node:
-        yield [Span(clipped(f"Shares cover the last {node.window_seconds:.0f} s.", width), SOFT)]
+        since = words.duration(time.monotonic() - latest.error_since)
+        yield [Span(clipped(f"{latest.error}; for {since}, trying again", width), spans.BAD)]
     else:
-        yield []
+        covered = f"Shares cover the last {node.window_seconds:.0f} s." if node else ""
+        yield [Span(clipped(covered, width), spans.SOFT)]
 
 
 def _host(host: Host) -> str:
     cpus = f" of {host.cpus}" if host.cpus else ""
     held = ", ".join(f"{name} {share(part)}" for name, part in (host.pressure_ratios or {}).items())
     pressure = f"   pressure {held}" if held else ""
-    return f"CPU {share(host.cpu_busy_ratio)}{cpus}   memory {host_memory(host)}{pressure}"
+    return f"CPU {share(host.cpu_busy_ratio)}{cpus}   memory {words.host_memory(host)}{pressure}"
 
 
-def _nothing(latest: Latest, width: int) -> Iterator[Line]:
-    if latest.node is None:
-        return
+def _nothing(node: Node, width: int) -> Iterator[Line]:
     yield []
-    status = latest.node.driver_status or "none found"
-    yield [Span(clipped(f"No GPU to show: {status}.", width), BAD)]
-    advice = to_have_one(latest.node)
+    yield [
+        Span(clipped(f"No GPU to show: {node.driver_status or 'none found'}.", width), spans.BAD)
+    ]
+    advice = words.to_have_one(node)
     for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
         yield [Span(line)]
 
@@ -88,22 +82,19 @@ def _nothing(latest: Latest, width: int) -> Iterator[Line]:
 def _gpus(node: Node, choice: Choice, width: int, height: int, glyphs: Glyphs) -> Iterator[Line]:
     rows = ordered(choice, node)
     at = place(choice, rows)
-    window = _window(len(rows), at, _room(choice, height))
+    room = _room(choice, height)
+    window = _window(len(rows), at, room)
     shown = columns(rows, width)
-    yield _spaced([[_title(column, choice)] for column in shown], HEAD)
+    yield [Span(" ".join(_title(column, choice) for column in shown), spans.HEAD)]
     for number in window:
         yield _row(rows[number], shown, glyphs, selected=number == at)
-    if len(window) < min(len(rows), _room(choice, height)):
-        yield [Span(clipped(_beyond(window, len(rows)), width), SOFT)]
+    if len(window) < min(len(rows), room):
+        told = {"above": window.start, "below": len(rows) - window.stop}
+        beyond = ", ".join(f"{count} more {where}" for where, count in told.items() if count)
+        yield [Span(clipped(f"… {beyond}", width), spans.SOFT)]
     if choice.details:
         yield []
-        yield from details(rows[at], width, glyphs)
-
-
-def page(latest: Latest, choice: Choice, height: int) -> int:
-    """How many GPUs are on a screen of `height` lines."""
-    count = len(latest.node.gpus) if latest.node else 0
-    return len(_window(count, 0, _room(choice, height))) or 1
+        yield from _details(rows[at], width, glyphs)
 
 
 def _room(choice: Choice, height: int) -> int:
@@ -118,49 +109,54 @@ def _window(count: int, at: int, room: int) -> range:
     return range(first, min(first + length, count))
 
 
-def _beyond(window: range, count: int) -> str:
-    told = {"above": window.start, "below": count - window.stop}
-    return "… " + ", ".join(f"{rows} more {where}" for where, rows in told.items() if rows)
-
-
-def _cut(lines: Sequence[Line], height: int, width: int) -> list[Line]:
-    """At most `height` lines; if some are cut, the last one says how many."""
-    if len(lines) <= height:
-        return [*lines]
-    kept = max(height - 1, 0)
-    told = clipped(f"… {len(lines) - kept} more lines in a taller terminal", width)
-    return [*lines[:kept], [Span(told, SOFT)]]
-
-
-def _title(column: Column, choice: Choice) -> Span:
+def _title(column: Column, choice: Choice) -> str:
     mark = "*" if column.title == _SORTED.get(choice.order, "LIKELY CAUSE") else ""
-    text = fitted((column.title + mark)[: column.width], column.width, right=column.right)
-    return Span(text, HEAD)
+    return fitted((column.title + mark)[: column.width], column.width, right=column.right)
 
 
 def _row(gpu: Gpu, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -> Line:
-    style = SELECTED if selected else "" if gpu.up else BAD
-    cells: list[Line] = []
+    style = spans.SELECTED if selected else "" if gpu.up else spans.BAD
+    line: Line = []
     for column in shown:
+        line += [Span(" ", style)] if line else []
         if column.title == BAR:
-            cells.append(bar(gpu.parts, column.width, glyphs))
+            line += spans.bar(gpu.parts, column.width, glyphs)
         else:
             text = fitted(column.text(gpu), column.width, right=column.right)
-            cells.append([Span(text, style)])
-    return _spaced(cells, style)
-
-
-def _spaced(cells: Sequence[Line], style: str) -> Line:
-    """Cells, separated by a space."""
-    line = list(cells[0])
-    for cell in cells[1:]:
-        line += [Span(" ", style), *cell]
+            line.append(Span(text, style))
     return line
+
+
+def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
+    """A GPU in full, most important first, as the screen may cut off the rest."""
+    name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
+    yield [Span(clipped(name, width), spans.STRONG)]
+    for what, text in explained(gpu):
+        yield from _said(what, text, width)
+    room = max(min(width - _NAME - _PERCENT, 60), 0)
+    for what, part in named(gpu.parts).items():
+        drawn = Span(glyphs.of(what, gpu.parts) * round(part * room), what)
+        yield [Span(fitted(f"  {what}", _NAME)), drawn, Span(f" {words.percent(part)}")]
+    for text in notices(gpu):
+        yield [Span(clipped(text, width), spans.BAD)]
+    if gpu.up:
+        yield from _said("held by", words.owners(gpu), width)
+        power, temperature, memory, clock = words.levels(gpu)
+        figures = f"{power}, {temperature}, {memory}, SM clock {clock}; {words.feeders(gpu)}"
+        yield from _said("figures", figures, width)
+
+
+def _said(name: str, text: str, width: int) -> Iterator[Line]:
+    """`name` and text, wrapped to as many lines as needed."""
+    lines = textwrap.wrap(printable(text), max(width - _NAME, 20)) or [""]
+    for number, line in enumerate(lines):
+        first = "" if number else f"  {name}"
+        yield [Span(fitted(first, _NAME), spans.SOFT), Span(line)]
 
 
 def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
     for keys, what in HELP:
-        yield [Span(f"  {keys:16}", STRONG), Span(clipped(what, width - 18))]
+        yield [Span(f"  {keys:16}", spans.STRONG), Span(clipped(what, width - 18))]
     yield []
     yield [Span("  "), Span(2 * glyphs.busy, "busy"), Span(" busy: a kernel ran")]
     for name, (meaning, _) in REMEDIES.items():

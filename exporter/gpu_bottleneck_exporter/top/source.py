@@ -5,13 +5,10 @@ from __future__ import annotations
 import base64
 import http.client
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
@@ -25,38 +22,23 @@ from gpu_bottleneck_exporter.settings import Settings
 _TIMEOUT_SECONDS = 5.0
 _WINDOW_SECONDS = 15.0
 """The span of the shares of this machine."""
-_METRICS = "/metrics"
-
-
-class Source(Protocol):
-    """One node."""
-
-    name: str
-    """For the heading."""
-
-    def read(self) -> Node:
-        """The node now. Raises ExporterError, in one sentence, if it cannot be read."""
-        ...
-
-    def close(self) -> None:
-        """Stop what runs in the background."""
-        ...
 
 
 class Local:
     """This machine, through our own sampler."""
 
+    name = "this machine"
+
     def __init__(
         self, settings: Settings, open_driver: Callable[[], Driver], interval_seconds: float
     ) -> None:
-        self.name = "this machine"
         self._ended: list[str] = []
         self._sampler = Sampler(open_driver, enabled(settings), settings, self._ended.append)
         self._node = LocalNode(self._sampler, max(_WINDOW_SECONDS, 3 * interval_seconds))
         self._sampler.start()
 
     def read(self) -> Node:
-        """The sampler's state."""
+        """The sampler's state. Raises ExporterError if it has ended."""
         if self._ended:
             raise ExporterError(self._ended[0])
         self._node.record()
@@ -68,23 +50,32 @@ class Local:
 
 
 class Remote:
-    """Another exporter, through its node document; connects directly, without a proxy."""
+    """Another exporter; connects directly, without a proxy, and follows no redirect."""
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
-        """`url` may hold user:password. Raises ExporterError."""
-        parts = _parsed(url)
+        """`url` may hold user:password. Raises SettingsError."""
+        self._parts = parts = _parsed(url)
         self.name = parts.netloc.rpartition("@")[2]
-        self._url = urlunsplit((parts.scheme, self.name, _path(parts.path), parts.query, ""))
+        # Beside the metrics, whose path people have at hand.
+        prefix = parts.path.rstrip("/").removesuffix(NODE_PATH).removesuffix("/metrics")
+        self._path = prefix + NODE_PATH
+        self._url = f"{parts.scheme}://{self.name}{self._path}"
         self._headers = {"Accept": "application/json", **_authorization(parts)}
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}),
-            urllib.request.HTTPSHandler(context=_trust(ca_file)),
-            _NoRedirect(),
-        )
+        self._trusted = _trust(ca_file)
 
     def read(self) -> Node:
-        """Ask it once."""
-        body = self._body()
+        """Ask it once. Raises ExporterError, in one sentence."""
+        connection = self._connection()
+        try:
+            connection.request("GET", self._path, headers=self._headers)
+            with connection.getresponse() as reply:
+                body = reply.read(MOST_BYTES + 1)
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
+            raise ExporterError(f"cannot read {self._url}: {printable(_reason(error))}") from error
+        finally:
+            connection.close()
+        if reply.status != HTTPStatus.OK:
+            raise ExporterError(f"{self._url} answers {reply.status} {printable(reply.reason)}")
         if len(body) > MOST_BYTES:
             raise ExporterError(f"{self._url} answers with more than {MOST_BYTES >> 20} MiB")
         try:
@@ -95,28 +86,16 @@ class Remote:
     def close(self) -> None:
         """Does nothing: nothing runs in the background."""
 
-    def _body(self) -> bytes:
-        request = urllib.request.Request(self._url, headers=self._headers)  # noqa: S310 - http(s) only, see _parsed
-        try:
-            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as reply:
-                body: bytes = reply.read(MOST_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                why = f"{error.code} {printable(error.reason)}"
-            if error.code == HTTPStatus.NOT_FOUND:
-                why += ": no exporter, or an older one, which `top` cannot show"
-            raise ExporterError(f"{self._url} answers {why}") from error
-        except (OSError, http.client.HTTPException) as error:
-            reason = printable(_reason(error))
-            raise ExporterError(f"cannot read {self._url}: {reason}") from error
-        return body
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "http":
+            return http.client.HTTPConnection(host, port or 80, timeout=_TIMEOUT_SECONDS)
+        return http.client.HTTPSConnection(
+            host, port or 443, timeout=_TIMEOUT_SECONDS, context=self._trusted
+        )
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the password is meant for the given address only."""
-
-    def redirect_request(self, *_: object, **__: object) -> None:
-        return None
+Source = Local | Remote
 
 
 def _parsed(url: str) -> SplitResult:
@@ -130,11 +109,6 @@ def _parsed(url: str) -> SplitResult:
         bare = url.rpartition("@")[2]  # without its password, for the terminal
         raise SettingsError(f"--url must be like http://node7:10170, not {bare!r}")
     return parts
-
-
-def _path(path: str) -> str:
-    """Where the document is: beside the metrics, whose path people have at hand."""
-    return path.rstrip("/").removesuffix(NODE_PATH).removesuffix(_METRICS) + NODE_PATH
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:
@@ -153,11 +127,10 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def _reason(error: Exception) -> str:
-    inner = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(inner, ssl.SSLCertVerificationError):
-        return f"{inner.verify_message} (see --ca-file)"
-    if isinstance(inner, TimeoutError):
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{error.verify_message} (see --ca-file)"
+    if isinstance(error, TimeoutError):
         return f"no answer within {_TIMEOUT_SECONDS:.0f} s"
-    if isinstance(inner, OSError) and inner.strerror:
-        return inner.strerror.lower()
-    return str(inner) or type(inner).__name__
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return f"{error}" or type(error).__name__

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
-from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
@@ -30,6 +30,11 @@ class Glyphs(NamedTuple):
     cause: str
     other: str
 
+    def of(self, name: str, parts: Parts) -> str:
+        """That of one of `parts`; the largest wait is the cause."""
+        largest = next((name for name in parts if name != KEPT_BUSY), None)
+        return {KEPT_BUSY: self.busy, largest: self.cause}.get(name, self.other)
+
 
 IN_COLOUR = Glyphs("█", "█", "█")
 WITHOUT_COLOUR = Glyphs("█", "▒", "░")
@@ -38,7 +43,7 @@ IN_ASCII = Glyphs("#", "=", "-")
 
 def cells(text: str) -> int:
     """Width of printable text, in cells."""
-    return sum(_cell(character) for character in text)
+    return sum(map(_cell, text))
 
 
 def clipped(text: str, width: int) -> str:
@@ -46,13 +51,9 @@ def clipped(text: str, width: int) -> str:
     text = printable(text)
     if cells(text) <= width:
         return text
-    kept, used = "", 0
-    for character in text:
-        used += _cell(character)
-        if used > width - 1:
-            break
-        kept += character
-    return kept + "…" if width > 0 else ""
+    ends = itertools.accumulate(map(_cell, text))
+    fits = itertools.takewhile(lambda pair: pair[1] < width, zip(text, ends, strict=True))
+    return "".join(character for character, _ in fits) + "…" if width > 0 else ""
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:
@@ -62,31 +63,15 @@ def fitted(text: str, width: int, *, right: bool = False) -> str:
     return space + text if right else text + space
 
 
-def plain(line: Iterable[Span]) -> str:
-    """The text alone."""
-    return "".join(span.text for span in line)
-
-
 def bar(parts: Parts, width: int, glyphs: Glyphs) -> Line:
     """What a GPU did, as a bar of `width` cells; empty if unknown."""
-    largest = next((name for name in parts if name != KEPT_BUSY), None)
-    line = []
-    for name, length in _lengths(parts, width).items():
-        glyph = glyphs.busy if name == KEPT_BUSY else glyphs.other
-        glyph = glyphs.cause if name == largest else glyph
-        line.append(Span(glyph * length, name))
-    return [*line, Span(" " * (width - sum(len(span.text) for span in line)))]
-
-
-def _lengths(parts: Mapping[str, float], width: int) -> dict[str, int]:
-    """Whole cells for each part; the largest remainders get the cells left over."""
-    exact = {name: part * width for name, part in parts.items()}
-    lengths = {name: int(length) for name, length in exact.items()}
-    left = min(round(sum(exact.values())), width) - sum(lengths.values())
-    by_loss = sorted(exact, key=lambda name: lengths[name] - exact[name])
-    for name in by_loss[: max(left, 0)]:
-        lengths[name] += 1
-    return lengths
+    line, at, until = [], 0, 0.0
+    for name, part in parts.items():
+        until += part
+        end = max(at, min(round(until * width), width))
+        line.append(Span(glyphs.of(name, parts) * (end - at), name))
+        at = end
+    return [*line, Span(" " * (width - at))]
 
 
 def _cell(character: str) -> int:

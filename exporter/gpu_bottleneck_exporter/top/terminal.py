@@ -6,47 +6,26 @@ import curses
 import locale
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.palette import BUSY, WAITING_ON
-from gpu_bottleneck_exporter.top import keys, spans
-from gpu_bottleneck_exporter.top.keys import Choice
-from gpu_bottleneck_exporter.top.refresh import Refresher
+from gpu_bottleneck_exporter.top import spans
+from gpu_bottleneck_exporter.top.feed import Feed
+from gpu_bottleneck_exporter.top.keys import Choice, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.spans import Glyphs, Line
 
 _WAIT_MILLISECONDS = 200
 _MANY_COLOURS = 256
 _BAD = "#C94A53"
-_KEYS = {
-    curses.KEY_UP: keys.UP,
-    curses.KEY_DOWN: keys.DOWN,
-    curses.KEY_PPAGE: keys.PAGE_UP,
-    curses.KEY_NPAGE: keys.PAGE_DOWN,
-    curses.KEY_HOME: keys.HOME,
-    curses.KEY_END: keys.END,
-    curses.KEY_ENTER: keys.ENTER,
-    ord("\n"): keys.ENTER,
-    ord("\r"): keys.ENTER,
-    27: keys.ESCAPE,
-}
-_BASIC = (
-    (0, 0, 0),
-    (205, 0, 0),
-    (0, 205, 0),
-    (205, 205, 0),
-    (0, 0, 238),
-    (205, 0, 205),
-    (0, 205, 205),
-    (229, 229, 229),
-)
-"""The nearest of a terminal's eight colours."""
+_STEPS = (0, 95, 135, 175, 215, 255)
+"""Of red, green and blue in the cube of colours that all terminals with 256 share."""
 
 
-def show(feed: Refresher, choice: Choice) -> None:
+def show(feed: Feed, choice: Choice) -> None:
     """Draw until the user quits, then restore the terminal.
 
     Raises ExporterError if the terminal cannot be drawn on.
@@ -67,24 +46,25 @@ def show(feed: Refresher, choice: Choice) -> None:
         logging.disable(logging.NOTSET)
 
 
-def _loop(screen: curses.window, feed: Refresher, choice: Choice) -> None:
+def _loop(screen: curses.window, feed: Feed, choice: Choice) -> None:
     with suppress(curses.error):
         curses.curs_set(0)
     styles = _styles()
     glyphs = _glyphs(coloured="busy" in styles)
     screen.timeout(_WAIT_MILLISECONDS)
     while not choice.ended:
+        if feed.bug is not None:
+            raise feed.bug
         latest = feed.latest
-        if latest.bug is not None:
-            raise latest.bug
         height, width = screen.getmaxyx()
         _draw(screen, frame(latest, choice, width, height, glyphs), styles)
-        code = screen.getch()
-        if code == curses.KEY_RESIZE:
+        key = ""
+        with suppress(curses.error):  # there was none
+            key = screen.getkey()
+        if key == "KEY_RESIZE":
             screen.clear()  # terminals differ in what they keep, and where
-        key = _KEYS.get(code) or (chr(code) if 0 < code < 128 else "")  # noqa: PLR2004 - ASCII
-        if key:
-            choice = keys.pressed(choice, key, feed.latest.node, page(latest, choice, height))
+        elif key:
+            choice = pressed(choice, key, latest.node, page(latest, choice, height))
 
 
 def _draw(screen: curses.window, lines: list[Line], styles: Mapping[str, int]) -> None:
@@ -126,20 +106,9 @@ def _styles() -> dict[str, int]:
 
 
 def nearest(colour: str, count: int) -> int:
-    """The number of the colour nearest to `colour` (#RRGGBB) among `count`."""
-    wanted = tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    palette = dict(_fixed()) if count >= _MANY_COLOURS else dict(enumerate(_BASIC))
-
-    def distance(number: int) -> int:
-        return sum((a - b) ** 2 for a, b in zip(palette[number], wanted, strict=True))
-
-    return min(palette, key=distance)
-
-
-def _fixed() -> Iterator[tuple[int, tuple[int, int, int]]]:
-    """The colours that all 256-colour terminals share: a cube of six steps, and greys."""
-    steps = (0, 95, 135, 175, 215, 255)
-    for number in range(216):
-        yield 16 + number, (steps[number // 36], steps[number // 6 % 6], steps[number % 6])
-    for number in range(24):
-        yield 232 + number, (8 + 10 * number,) * 3
+    """The number of a colour like `colour` (#RRGGBB) in a terminal that has `count`."""
+    red, green, blue = bytes.fromhex(colour[1:])
+    if count < _MANY_COLOURS:  # the basic eight: each part is on or off, and black is not seen
+        return (red // 128 + 2 * (green // 128) + 4 * (blue // 128)) or curses.COLOR_WHITE
+    steps = [min(range(6), key=lambda n: abs(_STEPS[n] - part)) for part in (red, green, blue)]
+    return 16 + 36 * steps[0] + 6 * steps[1] + steps[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpu_bottleneck_exporter.nodeview.advice import outcome, prescription
 from gpu_bottleneck_exporter.nodeview.history import Shares
 from gpu_bottleneck_exporter.nodeview.model import (
     DASH,
@@ -22,7 +23,6 @@ from gpu_bottleneck_exporter.nodeview.text import (
     levels,
     owners,
     percent,
-    prescription,
 )
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, table_row
 
@@ -166,7 +166,7 @@ def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
 
 
 def _advice(gpu: Gpu) -> Html | None:
-    last = gpu.last_change.text if gpu.last_change else None
+    last = outcome(gpu.last_change) if gpu.last_change else None
     pairs = {"Prescription": prescription(gpu), "Last change": last}
     known = [(name, text) for name, text in pairs.items() if text]
     return described(known, "advice") if known else None

@@ -1,0 +1,44 @@
+"""Files that the commands write, and the packaged dashboards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files as resources
+from pathlib import Path
+
+from gpu_bottleneck_exporter.errors import ExporterError
+
+
+def dashboards() -> dict[str, str]:
+    """Grafana's JSON by the dashboard's name."""
+    folder = resources("gpu_bottleneck_exporter") / "dashboards"
+    found = sorted(Path(f"{path}") for path in folder.iterdir())
+    return {path.stem: path.read_text(encoding="utf-8") for path in found if path.suffix == ".json"}
+
+
+def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
+    """Write the files that are missing, and return these.
+
+    Raises ExporterError, before it writes any, if other content would be lost without `force`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = {
+            folder / name: text for name, text in files.items() if _lacks(folder / name, text)
+        }
+        others = [path.name for path in missing if path.exists()]
+        if others and not force:
+            raise ExporterError(
+                f"--output: {', '.join(others)} in {folder} would change; --force overwrites"
+            )
+        for path, text in missing.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ExporterError(
+            f"--output: cannot write {error.filename or folder}: {error.strerror}"
+        ) from error
+    return list(missing)
+
+
+def _lacks(path: Path, text: str) -> bool:
+    return not path.exists() or path.read_bytes() != text.encode()
