@@ -80,9 +80,9 @@ def serve(settings: Settings) -> None:
     from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415
 
     web_config = _web_config(settings)
-    sockets = bind(settings.listen_address)
-    click.echo(f"serving on {_url(sockets[0], settings, web_config)}", err=True)
-    run(settings, _driver(settings), sockets, web_config)
+    listening = bind(settings.listen_address)
+    click.echo(f"serving on {_url(listening, settings, web_config)}", err=True)
+    run(settings, _driver(settings), listening, web_config)
 
 
 @commands.command(
@@ -262,17 +262,17 @@ def demo(settings: Settings, *, alerts: bool) -> None:
     if alerts and settings.web_config_file:
         raise SettingsError("--alerts scrapes without TLS and users: omit --web.config.file")
     web_config = _web_config(settings)
-    sockets = bind(settings.listen_address)
+    listening = bind(settings.listen_address)
     with running() as demo_board:
         click.echo(demo_board.banner, err=True)
-        click.echo(f"serving on {_url(sockets[0], settings, web_config)}", err=True)
+        click.echo(f"serving on {_url(listening, settings, web_config)}", err=True)
         with ExitStack() as beside:
             if alerts:
-                port = sockets[0].getsockname()[1]
+                port = listening.getsockname()[1]
                 tell = partial(click.echo, err=True)
                 beside.enter_context(alerting(f"127.0.0.1:{port}", tell))
             board = demo_board.board
-            run(settings, lambda: VirtualDriver(board), sockets, web_config, at_a_terminal=True)
+            run(settings, lambda: VirtualDriver(board), listening, web_config, at_a_terminal=True)
 
 
 def _writing(text: str) -> Decorator:

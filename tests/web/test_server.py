@@ -232,11 +232,11 @@ def test_stop_from_another_thread(serve: Serve, drain: Drain, eventually: Eventu
 
 
 def test_stop_before_serve_ends_it(page: Page) -> None:
-    sockets = bind("127.0.0.1:0")
-    server = WebServer(page, sockets)
+    listening = bind("127.0.0.1:0")
+    server = WebServer(page, listening)
     server.stop()
     server.serve()
-    assert sockets[0].fileno() == -1
+    assert listening.fileno() == -1
 
 
 def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:

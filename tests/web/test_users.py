@@ -277,7 +277,7 @@ def test_first_come_first_served(
     clients = []
     for number in range(5):
         clients.append(running.connect(request("alice", f"wrong {number}")))
-        eventually(lambda: len(running.server._site.logins._queue) == len(clients))
+        eventually(lambda: len(running.server.logins._queue) == len(clients))
     checks.gate.set()
     assert [client.recv(12) for client in clients] == [b"HTTP/1.1 401"] * 5
     assert checks.passwords == [b"wrong %d" % number for number in range(5)]
@@ -290,9 +290,9 @@ def test_who_made_way_no_longer_waits(
     checks.gate.clear()
     for number in range(5):
         running.connect(request("alice", f"wrong {number}"))
-        eventually(lambda: len(running.server._site.logins._queue) == number + 1)  # noqa: B023
+        eventually(lambda: len(running.server.logins._queue) == number + 1)  # noqa: B023
     last = [running.connect(request("alice", "right")) for _ in range(5)]
-    eventually(lambda: len(running.server._site.logins._queue) == 6)  # one of the first is checked
+    eventually(lambda: len(running.server.logins._queue) == 6)  # one of the first is checked
     checks.gate.set()
     assert [client.recv(12) for client in last] == [b"HTTP/1.1 200"] * 5
     assert checks.passwords[:2] == [b"wrong 0", b"right"]

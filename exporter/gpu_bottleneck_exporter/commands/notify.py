@@ -1,6 +1,7 @@
 """Reports to systemd by the protocol of sd_notify(3): one datagram per message.
 
-Liveness is the same as on `/-/healthy`: our own threads run. A GPU that hangs in the driver is
+Liveness is our own threads: those that `/-/healthy` tells of, and the one that accepts
+connections, without which nobody could ask. A GPU that hangs in the driver is
 no reason for a restart, which would cost the counters of all the others.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.sampler import PATIENCE_SECONDS, Sampler
+from gpu_bottleneck_exporter.web.server import WebServer
 
 log = logging.getLogger(__name__)
 _news = News()
@@ -74,9 +76,12 @@ def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
 
 @contextlib.contextmanager
 def reporting(
-    sampler: Sampler, supervisor: Supervisor | None, ready_within_seconds: float
+    sampler: Sampler,
+    server: WebServer,
+    supervisor: Supervisor | None,
+    ready_within_seconds: float,
 ) -> Iterator[None]:
-    """Report the state of `sampler` to `supervisor`, if there is one, within the block.
+    """Report the state of `sampler` and `server` to `supervisor`, if any, within the block.
 
     We are ready when the sampler is, but no later than `ready_within_seconds`: if the driver
     hangs from the start, the host's metrics still count, and a restart would not help.
@@ -85,7 +90,7 @@ def reporting(
         yield
         return
     over = threading.Event()
-    arguments = (sampler, supervisor, ready_within_seconds, over)
+    arguments = (sampler, server, supervisor, ready_within_seconds, over)
     thread = threading.Thread(target=_report, name="notify", args=arguments, daemon=True)
     thread.start()
     try:
@@ -96,7 +101,11 @@ def reporting(
 
 
 def _report(
-    sampler: Sampler, supervisor: Supervisor, ready_within_seconds: float, over: threading.Event
+    sampler: Sampler,
+    server: WebServer,
+    supervisor: Supervisor,
+    ready_within_seconds: float,
+    over: threading.Event,
 ) -> None:
     give_up = time.monotonic() + ready_within_seconds
     while not sampler.ready and time.monotonic() < give_up and not over.wait(_STARTING_SECONDS):
@@ -104,14 +113,15 @@ def _report(
     told = ""
     pause = 0.0
     while not over.wait(pause):
-        standstill = sampler.standstill(_patience_seconds(supervisor))
+        patience = _patience_seconds(supervisor)
+        standstill = sampler.standstill(patience) or server.standstill(patience)
         status = standstill or _sentence(sampler)
         news = ["READY=1", f"STATUS={status}"] if status != told else []
         if supervisor.watchdog_seconds and not standstill:
             news.append("WATCHDOG=1")
         if news and supervisor.tell(*news):
             told = status
-        pause = min(_patience_seconds(supervisor), _LONGEST_PAUSE_SECONDS)
+        pause = min(patience, _LONGEST_PAUSE_SECONDS)
 
 
 def _patience_seconds(supervisor: Supervisor) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from gpu_bottleneck_exporter import collectors as catalogue
 from gpu_bottleneck_exporter.commands.content import ExporterContent
@@ -17,6 +18,8 @@ from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
+
+logger = logging.getLogger(__name__)
 
 _ALLOCATIONS = 5_000
 """Net allocations between two runs of the cycle collector; Python's default is 700.
@@ -30,7 +33,7 @@ _M_ARENA_MAX = -8
 def serve(
     settings: Settings,
     open_driver: Callable[[], Driver],
-    sockets: Sequence[socket.socket],
+    listening: socket.socket,
     web_config: WebConfigFile | None = None,
     *,
     at_a_terminal: bool = False,
@@ -40,7 +43,7 @@ def serve(
     Args:
         settings: Of the exporter.
         open_driver: Opens the driver.
-        sockets: Listening sockets.
+        listening: The socket to serve on.
         web_config: TLS, users and headers.
         at_a_terminal: Whether SIGHUP ends it, as it comes when a terminal is closed.
 
@@ -68,21 +71,28 @@ def serve(
     collectors = catalogue.enabled(settings)
     sampler = Sampler(open_driver, collectors, settings, end)
     content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
-    server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
-    signal.signal(signal.SIGHUP, lambda *_: server.reload())
+    server = WebServer(content, listening, settings.telemetry_path, web_config=web_config)
+    signal.signal(signal.SIGHUP, lambda *_: _reread(web_config))
     for number in ending:
         signal.signal(number, stop)
     sampler.start()
     content.recorder.start()
     _spare_the_collector()
     try:
-        with reporting(sampler, boss, settings.deadline_seconds):
+        with reporting(sampler, server, boss, settings.deadline_seconds):
             server.serve()
     finally:
         content.recorder.stop()
         sampler.stop()
     if fatal:
         raise ExporterError(fatal[0])
+
+
+def _reread(web_config: WebConfigFile | None) -> None:
+    if web_config is None:
+        logger.info("Nothing to reload: there is no --web.config.file.")
+    else:
+        web_config.reload()
 
 
 def _share_one_heap() -> None:
