@@ -123,7 +123,7 @@ clean:  ## Remove everything that was built or installed here
 	rm -rf $(VENV) tests/grafana_check/node_modules .stacks dist build exporter/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 SOURCES = pyproject.toml $(wildcard rules/*.yml rules/runbooks/*.md grafana/*.json) \
-	$(shell find exporter -name '*.py' -o -name '*.css' -o -name '*.js' -o -name py.typed)
+	$(shell find exporter -name '*.py' -o -name '*.css' -o -name '*.html' -o -name '*.js' -o -name py.typed)
 
 $(DRAWING): tests/grafana_check/package-lock.json
 	@command -v npm >/dev/null || $(call apt,nodejs npm)

@@ -278,14 +278,14 @@ def demo(settings: Settings, *, alerts: bool) -> None:
 
     if alerts and settings.web_config_file:
         raise SettingsError("--alerts scrapes without TLS and users: omit --web.config.file")
-    sockets, web_config = listening(settings)
-    exporter = f"127.0.0.1:{sockets[0].getsockname()[1]}"
+    listener, web_config = listening(settings)
+    exporter = f"127.0.0.1:{listener.getsockname()[1]}"
     tell = partial(click.echo, err=True)
     with running() as started:
         tell(started.banner)
         with alerting(exporter, tell) if alerts else nullcontext():
             board = started.board
-            run(settings, lambda: VirtualDriver(board), sockets, web_config, at_a_terminal=True)
+            run(settings, lambda: VirtualDriver(board), listener, web_config, at_a_terminal=True)
 
 
 def _writing(text: str) -> Decorator:

@@ -22,25 +22,24 @@ class News:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds."""
         self._clock = clock
-        self._told: dict[str, object] = {}
-        self._when: dict[str, deque[float]] = {}
+        self._known: dict[str, tuple[object, deque[float]]] = {}
+        """By subject: the state that was logged last, and when the last ones were."""
 
     def is_new(self, subject: str, state: object, usual: object = None) -> bool:
         """Whether to log that `subject` is in `state`; it starts in state `usual`."""
-        if self._told.get(subject, usual) == state:
+        told, when = self._known.get(subject) or (usual, deque(maxlen=MOST_LINES))
+        if told == state:
             return False
-        when = self._when.setdefault(subject, deque(maxlen=MOST_LINES))
         now = self._clock()
         if len(when) == MOST_LINES and now - when[0] < QUIET_SECONDS:
             return False
         when.append(now)
-        self._told[subject] = state
+        self._known[subject] = state, when
         return True
 
     def forget(self, name: str) -> None:
         """Drop all subjects that contain `name`: what it names is gone."""
-        self._told = {about: state for about, state in self._told.items() if name not in about}
-        self._when = {about: times for about, times in self._when.items() if name not in about}
+        self._known = {about: told for about, told in self._known.items() if name not in about}
 
     def fault(self, log: logging.Logger, subject: str, error: Exception | None) -> None:
         """Log that `subject` fails, with the traceback; without `error`, that it works again."""

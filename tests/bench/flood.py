@@ -167,22 +167,14 @@ class Crowd:
                     one.send(b"x")
 
 
-@dataclass
-class Outcome:
-    """Of the scrapes."""
-
-    scrapes: int = 0
-    lost: int = 0
-    longest_seconds: float = 0.0
-
-
 class Scraper:
     """Scrapes every second."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None, *, keeps: bool) -> None:
         self._port, self._context, self._keeps = port, context, keeps
         self._connection = self._new()
-        self.outcome = Outcome()
+        self.scrapes = self.lost = 0
+        self.longest_seconds = 0.0
 
     def _new(self) -> http.client.HTTPConnection:
         timeout = SCRAPE_TIMEOUT_SECONDS
@@ -196,9 +188,9 @@ class Scraper:
         began = time.monotonic()
         known = self._connection.sock is not None
         good = self.once() or (known and self.once())
-        self.outcome.scrapes += 1
-        self.outcome.lost += not good
-        self.outcome.longest_seconds = max(self.outcome.longest_seconds, time.monotonic() - began)
+        self.scrapes += 1
+        self.lost += not good
+        self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
 
     def close(self) -> None:
         self._connection.close()
@@ -216,13 +208,12 @@ class Scraper:
             self._connection = self._new()
         return good
 
-    def run(self, seconds: float) -> Outcome:
+    def run(self, seconds: float) -> None:
         """Scrape for so long."""
         began = time.monotonic()
         for second in range(int(seconds)):
             time.sleep(max(0.0, began + second - time.monotonic()))
             self.scrape()
-        return self.outcome
 
 
 @contextlib.contextmanager
@@ -240,17 +231,8 @@ def mib(process: psutil.Process) -> str:
     return f"{process.memory_info().rss / 2**20:.0f}"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What happened among a crowd."""
-
-    new: Outcome
-    kept: Outcome
-    row: str
-
-
-def measure(name: str, seconds: float) -> Measured:
-    """Scrape for so long while the crowd is there."""
+def measure(name: str, seconds: float) -> tuple[int, str]:
+    """How many scrapes are lost in so long while the crowd is there, and a row about it."""
     port, tls = free_port(), KINDS[name][0].tls
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         config = Path(folder) / "web.yml" if tls else None
@@ -271,17 +253,15 @@ def measure(name: str, seconds: float) -> Measured:
         crowd.stdout.readline()
         began = time.monotonic()
         with ThreadPoolExecutor() as pool:
-            outcomes = [pool.submit(one.run, seconds) for one in (new, kept)]
+            runs = [pool.submit(one.run, seconds) for one in (new, kept)]
             time.sleep(seconds / 2)
             resident, threads = mib(process), process.num_threads()
-            found = [outcome.result() for outcome in outcomes]
+        for run in runs:
+            run.result()
         cores = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - began)
-        cells = [f"{one.lost} of {one.scrapes} | {one.longest_seconds:.1f} s" for one in found]
-    row = (
-        f"| {CLIENTS}: {name} | {' | '.join(cells)} | {threads} | {before} → {resident} "
-        f"| {cores:.0%} |"
-    )
-    return Measured(found[0], found[1], row)
+    cells = [f"{one.lost} of {one.scrapes} | {one.longest_seconds:.1f} s" for one in (new, kept)]
+    cells += [f"{threads} | {before} → {resident} | {cores:.0%}"]
+    return new.lost + kept.lost, f"| {CLIENTS}: {name} | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -303,7 +283,7 @@ def main() -> None:
             f"|---|{7 * '---:|'}",
         )
         for name in given.kinds or KINDS:
-            print(measure(name, given.seconds).row, flush=True)
+            print(measure(name, given.seconds)[1], flush=True)
 
 
 if __name__ == "__main__":

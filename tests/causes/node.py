@@ -30,8 +30,8 @@ _DEADLINE_SECONDS = 2.0
 
 def main(board: str, port: str, folder: str) -> None:
     """Serve until killed."""
-    sockets = bind(f"{HOST}:{port}")
-    sys.stderr.write(f"serving on http://{HOST}:{sockets[0].getsockname()[1]}/metrics\n")
+    listening = bind(f"{HOST}:{port}")
+    sys.stderr.write(f"serving on http://{HOST}:{listening.getsockname()[1]}/metrics\n")
     sys.stderr.flush()
     settings = Settings(
         interval_seconds=_TICK_SECONDS,
@@ -44,7 +44,7 @@ def main(board: str, port: str, folder: str) -> None:
     sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
     sampler.start()
     content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
-    WebServer(content, sockets).serve()
+    WebServer(content, listening).serve()
 
 
 if __name__ == "__main__":

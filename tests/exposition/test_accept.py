@@ -40,8 +40,6 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
         (f"text/plain,{OPENMETRICS}", True),
         (f"text/plain;q=0.5,{OPENMETRICS};q=0.4", False),
         (f"{OPENMETRICS};q=0.1,*/*;q=0", True),
-        ("text/plain;q=0,*/*", True),
-        ("text/*;q=0,application/*;q=0.1", True),
         (f"text/plain;q=0,*/*,{OPENMETRICS};q=0", False),
         (f"{OPENMETRICS};q=much", False),
         (f"{OPENMETRICS};q=nan", False),

@@ -146,9 +146,9 @@ class _Stage:
 
 @contextmanager
 def _served(stage: _Stage) -> Iterator[str]:
-    sockets = bind(f"{HOST}:0")
-    port = sockets[0].getsockname()[1]
-    server = WebServer(stage, sockets)
+    listening = bind(f"{HOST}:0")
+    port = listening.getsockname()[1]
+    server = WebServer(stage, listening)
     thread = threading.Thread(target=server.serve, name="exposition")
     thread.start()
     try:

@@ -19,11 +19,11 @@ from gpu_bottleneck_exporter.web.listen import bind
 
 def main(board: str, port: str) -> None:
     """Serve the board file `board` until SIGTERM."""
-    sockets = bind(f"127.0.0.1:{port}")
-    host, bound = sockets[0].getsockname()
+    listening = bind(f"127.0.0.1:{port}")
+    host, bound = listening.getsockname()
     sys.stderr.write(f"serving on http://{host}:{bound}/metrics\n")
     sys.stderr.flush()
-    serve(Settings(), lambda: VirtualDriver(Board(Path(board))), sockets)
+    serve(Settings(), lambda: VirtualDriver(Board(Path(board))), listening)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.web import reload
-from gpu_bottleneck_exporter.web.connection import Limits
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from gpu_bottleneck_exporter.web.server import WebServer
+from gpu_bottleneck_exporter.web.server import Limits, WebServer
 from support.waiting import PATIENCE_SECONDS, until
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,11 +77,12 @@ class Running:
     """A server in a thread of its own."""
 
     server: WebServer
-    sockets: list[socket.socket]
-    port: int
+    listening: socket.socket
+    file: WebConfigFile | None
     clients: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.port: int = self.listening.getsockname()[1]
         self.thread = threading.Thread(target=self.server.serve)
         self.thread.start()
 
@@ -109,6 +109,8 @@ class Running:
         self.server.stop()
         self.thread.join(PATIENCE_SECONDS)
         assert not self.thread.is_alive()
+        if self.file is not None:
+            self.file.close()
 
 
 Serve = Callable[..., Running]
@@ -159,10 +161,10 @@ def serve(page: Page) -> Iterator[Serve]:
         **limits: float,
     ) -> Running:
         file = WebConfigFile(web_config, patience) if web_config else None
-        sockets = bind("127.0.0.1:0")
+        listening = bind("127.0.0.1:0")
         within = Limits(**limits)  # type: ignore[arg-type]
-        server = WebServer(page, sockets, telemetry_path, limits=within, web_config=file)
-        started.append(Running(server, sockets, sockets[0].getsockname()[1]))
+        server = WebServer(page, listening, telemetry_path, limits=within, web_config=file)
+        started.append(Running(server, listening, file))
         return started[-1]
 
     try:
@@ -175,5 +177,5 @@ def serve(page: Page) -> Iterator[Serve]:
                 client.close()
     for running in started:
         until(lambda: running.server.connections == 0, "the end of its connections")  # noqa: B023
-        assert [sock.fileno() for sock in running.sockets] == [-1] * len(running.sockets)
+        assert running.listening.fileno() == -1
     until(lambda: set(threading.enumerate()) <= threads_before, "the end of its threads")

@@ -31,8 +31,8 @@ PATIENT = {"head": 600, "response": 600, "rest": 600, "grace": 0, "connections":
 
 @pytest.mark.parametrize("kind", ["a fifth each", "TLS, a third each"])
 def test_no_scrape_is_lost_among_a_thousand_bad_clients(kind: str) -> None:
-    measured = measure(kind, seconds=10)
-    assert measured.new.lost + measured.kept.lost == 0, measured.row
+    lost, row = measure(kind, seconds=10)
+    assert lost == 0, row
 
 
 def scrape(client: socket.socket) -> None:

@@ -231,12 +231,20 @@ def test_stop_from_another_thread(serve: Serve, drain: Drain, eventually: Eventu
     eventually(lambda: closed(running))
 
 
+def test_the_watchdog_learns_that_nobody_accepts_connections(serve: Serve) -> None:
+    running = serve()
+    assert running.server.standstill(PATIENCE_SECONDS) is None
+    running.end()
+    time.sleep(0.01)
+    assert running.server.standstill(0.01) == "nobody accepts connections"
+
+
 def test_stop_before_serve_ends_it(page: Page) -> None:
-    sockets = bind("127.0.0.1:0")
-    server = WebServer(page, sockets)
+    listening = bind("127.0.0.1:0")
+    server = WebServer(page, listening)
     server.stop()
     server.serve()
-    assert sockets[0].fileno() == -1
+    assert listening.fileno() == -1
 
 
 def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:

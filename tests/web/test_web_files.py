@@ -140,8 +140,7 @@ def test_users_are_known_while_a_mount_hangs_and_the_server_can_stop(
     (tmp_path / "link").symlink_to("mount/file")
     with hanging(mount):
         (tmp_path / "link").replace(file)
-        watched = running.server._site.web_config
-        until(lambda: watched and watched._reading_since, "a check")
+        until(lambda: running.file and running.file._reading_since, "a check")
         for _ in range(3):
             assert running.get("/metrics", headers=basic("alice", "right")).status == 200
             assert running.get("/metrics", headers=basic("alice", "wrong")).status == 401

@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler
 
 
 class ExporterContent:
-    """The exporter as `web.content.Content`."""
+    """The exporter as `web.routes.Content`."""
 
     def __init__(
         self, sampler: Sampler, collectors: Sequence[Collector], telemetry_path: str, runbooks: str

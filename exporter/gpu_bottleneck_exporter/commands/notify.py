@@ -1,6 +1,7 @@
 """Reports to systemd by the protocol of sd_notify(3): one datagram per message.
 
-Liveness is the same as on `/-/healthy`: our own threads run. A GPU that hangs in the driver is
+Liveness is our own threads: those that `/-/healthy` tells of, and the one that accepts
+connections, without which nobody could ask. A GPU that hangs in the driver is
 no reason for a restart, which would cost the counters of all the others.
 """
 
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.sampler import PATIENCE_SECONDS, Sampler
+from gpu_bottleneck_exporter.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +55,9 @@ class Supervisor:
 
 @contextmanager
 def reporting(
-    sampler: Sampler, supervisor: Supervisor, ready_within_seconds: float
+    sampler: Sampler, server: WebServer, supervisor: Supervisor, ready_within_seconds: float
 ) -> Iterator[None]:
-    """Report the state of `sampler` to `supervisor`, if there is one, within the block.
+    """Report the state of `sampler` and `server` to `supervisor`, if any, within the block.
 
     We are ready when the sampler is, but no later than `ready_within_seconds`: if the driver
     hangs from the start, the host's metrics still count, and a restart would not help.
@@ -64,7 +66,7 @@ def reporting(
         yield
         return
     over = threading.Event()
-    arguments = (sampler, supervisor, ready_within_seconds, over)
+    arguments = (sampler, server, supervisor, ready_within_seconds, over)
     thread = threading.Thread(target=_report, name="notify", args=arguments, daemon=True)
     thread.start()
     try:
@@ -76,7 +78,11 @@ def reporting(
 
 
 def _report(
-    sampler: Sampler, supervisor: Supervisor, ready_within_seconds: float, over: threading.Event
+    sampler: Sampler,
+    server: WebServer,
+    supervisor: Supervisor,
+    ready_within_seconds: float,
+    over: threading.Event,
 ) -> None:
     give_up = time.monotonic() + ready_within_seconds
     while not sampler.ready and time.monotonic() < give_up and not over.wait(_STARTING_SECONDS):
@@ -84,7 +90,7 @@ def _report(
     # A thread may stand still for half of the watchdog's limit, if there is one.
     patience = supervisor.watchdog_seconds / 2 or PATIENCE_SECONDS
     while not over.is_set():
-        standstill = sampler.standstill(patience)
+        standstill = sampler.standstill(patience) or server.standstill(patience)
         fed = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
         supervisor.tell("READY=1", f"STATUS={standstill or _sentence(sampler)}", *fed)
         over.wait(min(patience, _LONGEST_PAUSE_SECONDS))

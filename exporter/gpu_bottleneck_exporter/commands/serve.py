@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -25,6 +26,8 @@ from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import WebServer
 
+logger = logging.getLogger(__name__)
+
 _ALLOCATIONS = 5_000
 """Net allocations between two runs of the cycle collector; Python's default is 700.
 
@@ -34,28 +37,28 @@ _M_ARENA_MAX = -8
 """mallopt(3)."""
 
 
-def listening(settings: Settings) -> tuple[Sequence[socket.socket], WebConfigFile | None]:
-    """The sockets, where it says that it serves, and TLS and users.
+def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
+    """The socket, of which it says where it serves, and TLS and users.
 
     Raises SettingsError if one of them cannot be used.
     """
     file = settings.web_config_file
     web_config = WebConfigFile(Path(file)) if file else None
-    sockets = bind(settings.listen_address)
+    listener = bind(settings.listen_address)
     scheme = "https" if web_config and web_config.active.tls else "http"
-    host, port = sockets[0].getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
         # A pod's log is read elsewhere; the pod's name is its host's.
         host = socket.gethostname() if in_a_pod() else "localhost"
     host = f"[{host}]" if ":" in host else host
     click.echo(f"serving on {scheme}://{host}:{port}{settings.telemetry_path}", err=True)
-    return sockets, web_config
+    return listener, web_config
 
 
 def serve(
     settings: Settings,
     open_driver: Callable[[], Driver],
-    sockets: Sequence[socket.socket],
+    listening: socket.socket,
     web_config: WebConfigFile | None = None,
     *,
     at_a_terminal: bool = False,
@@ -65,7 +68,7 @@ def serve(
     Args:
         settings: Of the exporter.
         open_driver: Opens the driver.
-        sockets: Listening sockets.
+        listening: The socket to serve on.
         web_config: TLS, users and headers.
         at_a_terminal: Whether SIGHUP ends it, as it comes when a terminal is closed.
 
@@ -83,21 +86,28 @@ def serve(
     collectors = catalogue.enabled(settings)
     sampler = Sampler(open_driver, collectors, settings, end)
     content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
-    server = WebServer(content, sockets, settings.telemetry_path, web_config=web_config)
-    signal.signal(signal.SIGHUP, lambda *_: server.reload())
+    server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)
+    signal.signal(signal.SIGHUP, lambda *_: _reread(web_config))
     for number in ending:
         signal.signal(number, lambda *_: server.stop())
     sampler.start()
     content.recorder.start()
     _spare_the_collector()
     try:
-        with reporting(sampler, Supervisor(os.environ), settings.deadline_seconds):
+        with reporting(sampler, server, Supervisor(os.environ), settings.deadline_seconds):
             server.serve()
     finally:
         content.recorder.stop()
         sampler.stop()
     if fatal:
         raise ExporterError(fatal[0])
+
+
+def _reread(web_config: WebConfigFile | None) -> None:
+    if web_config is None:
+        logger.info("Nothing to reload: there is no --web.config.file.")
+    else:
+        web_config.reload()
 
 
 def _share_one_heap() -> None:

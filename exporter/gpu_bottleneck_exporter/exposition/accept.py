@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
 
 OPENMETRICS = "application/openmetrics-text"
-_OPENMETRICS = (OPENMETRICS, "application/*", "*/*")
-_TEXT = ("text/plain", "text/*", "*/*")
+_WEIGHT = re.compile(r";q=([^;]*)")
+_NUMBER = re.compile(r"[01](\.[0-9]*)?")
 
 
 def weights(header: str) -> dict[str, float]:
@@ -20,33 +20,20 @@ def weights(header: str) -> dict[str, float]:
         parameters, the greatest weight counts. A weight that is not a number is zero.
     """
     found: dict[str, float] = {}
-    for item in header.split(","):
-        name, *parameters = (part.strip().lower() for part in item.split(";"))
-        found[name] = max(_weight(parameters), found.get(name, 0.0))
+    for item in "".join(header.lower().split()).split(","):
+        name = item.partition(";")[0]
+        given = _WEIGHT.search(item)
+        weight = given[1] if given else "1"
+        number = float(weight) if _NUMBER.fullmatch(weight) else 0.0
+        found[name] = max(number, found.get(name, 0.0))
     return found
 
 
 def prefers_openmetrics(accept: str) -> bool:
-    """Whether the client prefers OpenMetrics; a tie goes to it if it is named.
+    """Whether the client names OpenMetrics and likes it no less than plain text.
 
-    A client that accepts neither gets plain text, which is better than nothing.
+    All others get plain text, which is better than nothing for those that accept neither.
     """
     weighed = weights(accept)
-    openmetrics, text = _of_first(_OPENMETRICS, weighed), _of_first(_TEXT, weighed)
-    return openmetrics > text or (OPENMETRICS in weighed and openmetrics == text > 0)
-
-
-def _of_first(names: Iterable[str], weighed: Mapping[str, float]) -> float:
-    return next((weighed[name] for name in names if name in weighed), 0.0)
-
-
-def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                weight = float(value)
-            except ValueError:
-                return 0.0
-            return weight if weight > 0 else 0.0  # also if it is NaN
-    return 1.0
+    openmetrics = weighed.get(OPENMETRICS, 0.0)
+    return openmetrics > 0 and openmetrics >= weighed.get("text/plain", 0.0)

@@ -159,11 +159,9 @@ def signals(state: SamplerState) -> dict[str, bool]:
     if state.kubelet.given is not None:
         found["kubelet"] = state.kubelet.given
     whole = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]
-    if not whole:
-        return found
-    missing = {signal for gpu in whole for signal in missing_signals(gpu, state.collectors)}
-    found |= {signal: signal not in missing for signal in _read_by(state.collectors)}
-    if state.error_events is not None:
+    for signal, given in _read_by(state.collectors).items() if whole else ():
+        found[signal] = all(given(gpu) for gpu in whole)
+    if whole and state.error_events is not None:
         found["xid_events"] = state.error_events
     return found
 

@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from prometheus_client import ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector as Registrable
@@ -114,33 +109,27 @@ def _families(families: Sequence[Family], samples: Iterable[Labelled]) -> Iterat
     for sample, labels in samples:
         by_name.setdefault(sample.family, []).append((sample, labels))
     for family in families:
-        found = by_name.get(family.name)
-        if found:
+        if found := by_name.get(family.name):
             yield _family(family, found)
 
 
 def _family(family: Family, samples: list[Labelled]) -> Metric:
-    common = GPU_LABELS if samples[0][1] else ()
-    names = (*common, *family.labels)
-    if family.kind == "histogram":
-        return _histogram(family, names, samples)
-    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = kind(family.name, family.help)
+    names = (*(GPU_LABELS if samples[0][1] else ()), *family.labels)
+    metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
     for sample, labels in samples:
         pairs = dict(zip(names, (*labels, *sample.labels), strict=True))
         if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
             pairs = {name: value for name, value in pairs.items() if value}
-        metric.add_sample(family.name, pairs, float(sample.value))  # type: ignore[arg-type]
-    return metric
-
-
-def _histogram(family: Family, names: tuple[str, ...], samples: list[Labelled]) -> Metric:
-    metric = HistogramMetricFamily(family.name, family.help, labels=names)
-    for sample, labels in samples:
         if isinstance(sample.value, Histogram):
-            buckets = [(str(bound), count) for bound, count in sample.value.buckets]
-            total = buckets[-1][1] if buckets else 0
-            metric.add_metric(
-                (*labels, *sample.labels), [*buckets, ("+Inf", total)], sample.value.sum
-            )
+            _add_histogram(metric, pairs, sample.value)
+        else:
+            metric.add_sample(family.name, pairs, float(sample.value))
     return metric
+
+
+def _add_histogram(metric: Metric, pairs: dict[str, str], found: Histogram) -> None:
+    total = found.buckets[-1][1] if found.buckets else 0
+    for bound, count in (*found.buckets, ("+Inf", total)):
+        metric.add_sample(f"{metric.name}_bucket", {**pairs, "le": str(bound)}, count)
+    metric.add_sample(f"{metric.name}_count", pairs, total)
+    metric.add_sample(f"{metric.name}_sum", pairs, found.sum)

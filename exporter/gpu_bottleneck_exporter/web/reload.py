@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLongError
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import WebConfig, parse
-from gpu_bottleneck_exporter.web.tls import Tls, build
-from gpu_bottleneck_exporter.web.users import require_bcrypt
+from gpu_bottleneck_exporter.web.tls import build
 
 logger = logging.getLogger(__name__)
 
@@ -24,19 +24,21 @@ PATIENCE_SECONDS = 10.0
 CHECK_SECONDS = 1.0
 """Between two checks whether a file has changed; each costs one stat per file."""
 
-Stamps = dict[Path, object]
 
-
-@dataclass(frozen=True, slots=True)
-class Active:
+class Active(NamedTuple):
     """A configuration that works."""
 
     config: WebConfig
-    tls: Tls | None
+    tls: ssl.SSLContext | None
 
 
 class WebConfigFile:
-    """A web configuration file. Nobody waits for its file system but a thread of its own."""
+    """A web configuration file. Nobody waits for its file system but a thread of its own.
+
+    It rereads the files whenever one has changed, until `close`: files that were replaced, and a
+    symbolic link that now leads to a folder of new ones. If the new ones do not work, the old ones
+    stay in force, and the log gets one line.
+    """
 
     def __init__(self, path: Path, patience: float = PATIENCE_SECONDS) -> None:
         """Read the file and the certificates it names.
@@ -46,13 +48,12 @@ class WebConfigFile:
         """
         self._path = path
         self._patience = patience
-        self._seen: Stamps = {}
+        self._seen: dict[Path, object] = {}
         self._asked = threading.Event()
         self._closed = False
         self._reading_since: float | None = None
-        self._hangs = False
         first: Future[Active] = Future()
-        _start(lambda: _settle(first, self._read))
+        threading.Thread(target=self._watch, args=(first,), name="web-config", daemon=True).start()
         try:
             self._active = first.result(patience)
         except WaitedTooLongError:
@@ -65,8 +66,8 @@ class WebConfigFile:
     def active(self) -> Active:
         """The newest configuration that worked; returns at once."""
         since = self._reading_since
-        if since is not None and not self._hangs and time.monotonic() - since > self._patience:
-            self._hangs = True
+        if since is not None and time.monotonic() - since > self._patience:
+            self._reading_since = None  # told once
             logger.error(
                 "The last good web configuration stays in force: its files were not read within "
                 "%g s; is their file system hanging?",
@@ -74,45 +75,36 @@ class WebConfigFile:
             )
         return self._active
 
-    def watch(self) -> None:
-        """Reread the files whenever one has changed, until `close`.
-
-        Notices files that were replaced, and a symbolic link that now leads to a folder of new
-        ones. If the new ones do not work, the old ones stay in force, and the log gets one line.
-        """
-        _start(self._watch)
-
     def reload(self) -> None:
         """Reread everything now, changed or not; the log reports the outcome."""
         self._asked.set()
 
     def close(self) -> None:
-        """End `watch` once its current check returns."""
+        """End the thread once its current check returns."""
         self._closed = True
         self._asked.set()
 
-    def _watch(self) -> None:
+    def _watch(self, first: Future[Active]) -> None:
+        try:
+            first.set_result(self._read())
+        except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
+            first.set_exception(error)
+            return
         while not self._closed:
-            self._reading_since = time.monotonic()
-            try:
-                self._refresh()
-            except Exception:  # else no check would ever follow
-                logger.exception("The web configuration could not be checked.")
-            self._reading_since = None
-            if self._hangs:
-                self._hangs = False
-                logger.info("The files of the web configuration can be read again.")
             self._asked.wait(CHECK_SECONDS)
+            self._reading_since = time.monotonic()
+            self._refresh(asked=self._asked.is_set())
+            self._reading_since = None
 
-    def _refresh(self) -> None:
-        if not self._asked.is_set() and _stamps(self._seen) == self._seen:
+    def _refresh(self, *, asked: bool) -> None:
+        if not asked and _stamps(self._seen) == self._seen:
             return
         self._asked.clear()
         try:
             active = self._read()
             if (active.tls is None) != (self._active.tls is None):
-                raise self._fault("switching TLS on or off needs a restart")
-        except SettingsError as error:
+                raise self._fault("switching TLS on or off needs a restart")  # noqa: TRY301
+        except Exception as error:  # noqa: BLE001 - whatever it is, checks go on
             if _stamps(self._seen) == self._seen:  # else it changed meanwhile: retried next time
                 logger.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
             return
@@ -124,8 +116,6 @@ class WebConfigFile:
         self._seen = _stamps([self._path])
         try:
             config = parse(self._path)
-            if config.users:
-                require_bcrypt()
             if config.tls is None:
                 return Active(config, None)
             self._seen |= _stamps(config.tls.files)
@@ -137,24 +127,12 @@ class WebConfigFile:
         return SettingsError(f"--web.config.file {self._path}: {sentence}")
 
 
-def _start(work: Callable[[], None]) -> None:
-    """Run `work` in a thread that nobody waits for: if a mount hangs, it hangs."""
-    threading.Thread(target=work, name="web-config", daemon=True).start()
-
-
-def _settle(future: Future[Active], work: Callable[[], Active]) -> None:
-    try:
-        future.set_result(work())
-    except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
-        future.set_exception(error)
-
-
-def _stamps(paths: Iterable[Path]) -> Stamps:
+def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
+    """Values that change when a file does; None if there is no file."""
     return {path: _stamp(path) for path in paths}
 
 
 def _stamp(path: Path) -> object:
-    """Values that change when the file does; None if there is no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - half the cost
     except (OSError, ValueError):

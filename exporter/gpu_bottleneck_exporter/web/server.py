@@ -4,26 +4,53 @@ from __future__ import annotations
 
 import logging
 import resource
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from gpu_bottleneck_exporter.web.connection import Connection, Limits, Phase, Site
-from gpu_bottleneck_exporter.web.content import Content
-from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from gpu_bottleneck_exporter.web.routes import DEFAULT_TELEMETRY_PATH, Routes
+from gpu_bottleneck_exporter.web.config import WebConfig
+from gpu_bottleneck_exporter.web.connection import Connection, Phase
+from gpu_bottleneck_exporter.web.reload import Active, WebConfigFile
+from gpu_bottleneck_exporter.web.routes import DEFAULT_TELEMETRY_PATH, Content, Routes
+from gpu_bottleneck_exporter.web.users import Logins
 
 logger = logging.getLogger(__name__)
 
 _SHARE_OF_FILES = 8
 """Connections take no more than this part of the file descriptors."""
+_LOOK_SECONDS = 0.5
+"""Between two looks whose time is up."""
 _SHORTAGE_SECONDS = 0.1
-"""After a failed accept the socket stays readable: without a pause the loop would spin."""
+"""After a failed accept the next one may fail at once: without a pause the loop would spin."""
 _SILENCE_SECONDS = 60.0
 """Between two log lines about that."""
+_UNPROTECTED = Active(WebConfig(), None)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long, in seconds, and how many clients may hold connections.
+
+    Attributes:
+        head: From connecting, or on a kept connection from the first byte, to the end of the
+            request. Under TLS from connecting to the end of the handshake, and as long again for
+            the request.
+        response: For the client to take a response.
+        rest: Between a response and the next request's first byte. Longer than the usual scrape
+            interval, so that Prometheus can reuse the connection.
+        grace: For requests in progress to end after `stop`.
+        connections: Open at once; after that, another one makes way for each new one.
+        stay: How long each may stay at least before it makes way: time for a handshake.
+    """
+
+    head: float = 10.0
+    response: float = 30.0
+    rest: float = 65.0
+    grace: float = 3.0
+    connections: int = 128
+    stay: float = 0.25
 
 
 class WebServer:
@@ -32,7 +59,7 @@ class WebServer:
     def __init__(
         self,
         content: Content,
-        sockets: Sequence[socket.socket],
+        listening: socket.socket,
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         *,
         limits: Limits | None = None,
@@ -42,22 +69,23 @@ class WebServer:
 
         Args:
             content: What the pages show.
-            sockets: Listening sockets, as from `listen.bind`. `serve` closes them.
+            listening: A socket, as from `listen.bind`. `serve` closes it.
             telemetry_path: The path of the metrics.
             limits: On connections.
-            web_config: TLS, users and headers; `serve` closes it.
+            web_config: TLS, users and headers.
         """
-        self._sockets = list(sockets)
-        self._site = Site(Routes(content, telemetry_path), limits or Limits(), web_config)
+        self.routes = Routes(content, telemetry_path)
+        self.limits = limits or Limits()
+        self.logins = Logins()
+        self.stopping = False
+        self._looked_at = time.monotonic()
+        self._listening = listening
+        self._web_config = web_config
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = self._site.limits.connections
-        if files != resource.RLIM_INFINITY:
-            most = max(1, min(most, files // _SHARE_OF_FILES))
-        self._places = most
+        self._places = max(1, min(self.limits.connections, files // _SHARE_OF_FILES))
         self._open: set[Connection] = set()
         self._changed = threading.Condition()
         """Guards `_open`; notified when a connection ends."""
-        self._wake, self._woken = socket.socketpair()
         self._silent_until = 0.0
 
     @property
@@ -65,46 +93,63 @@ class WebServer:
         """How many connections are open now."""
         return len(self._open)
 
+    @property
+    def active(self) -> Active:
+        """The web configuration in force."""
+        return self._web_config.active if self._web_config else _UNPROTECTED
+
     def serve(self) -> None:
-        """Serve until `stop`; closes all sockets.
-
-        Does not wait for a call into the content that hangs.
-        """
-        file = self._site.web_config
-        try:
-            if file is not None:
-                file.watch()
-            self._accept_until_stopped()
-        finally:
-            for sock in (*self._sockets, self._wake, self._woken):
-                sock.close()
-            if file is not None:
-                file.close()
-            self._end()
-
-    def reload(self) -> None:
-        """Reread the web configuration; callable from any thread and from signal handlers."""
-        if self._site.web_config is None:
-            logger.info("Nothing to reload: there is no --web.config.file.")
-        else:
-            self._site.web_config.reload()
+        """Serve until `stop`; does not wait for a call into the content that hangs."""
+        self._listening.settimeout(_LOOK_SECONDS)
+        with self._listening:
+            while not self.stopping:
+                self._accept()
+                self._hang_up_late()
+        self._end()
 
     def stop(self) -> None:
         """Make `serve` end soon; callable from any thread and from signal handlers."""
-        self._site.stopping = True
+        self.stopping = True
         with suppress(OSError):  # it has ended
-            self._wake.send(b"x")
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes `accept`
 
-    def _accept_until_stopped(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for sock in (*self._sockets, self._woken):
-                sock.setblocking(False)  # noqa: FBT003 - the socket's own interface
-                selector.register(sock, selectors.EVENT_READ, sock)
-            while not self._site.stopping:
-                for key, _ in selector.select():
-                    if key.data is not self._woken:
-                        self._make_way()
-                        self._accept(key.data)
+    def standstill(self, patience_seconds: float) -> str | None:
+        """What has stopped, in one sentence; None if nothing has."""
+        still = time.monotonic() - self._looked_at > patience_seconds
+        return "nobody accepts connections" if still else None
+
+    def ended(self, connection: Connection) -> None:
+        """Count the connection no longer."""
+        with self._changed:
+            self._open.discard(connection)
+            self._changed.notify_all()
+
+    def _accept(self) -> None:
+        """Wait for a connection, but not for long, and serve it."""
+        self._looked_at = time.monotonic()
+        try:
+            sock, _ = self._listening.accept()
+        except TimeoutError:
+            return
+        except OSError as error:
+            self._complain(error)
+            return
+        self._make_way()
+        try:
+            tls = self.active.tls
+            if tls is not None:  # the handshake is made by its own thread
+                sock = tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            connection = Connection(sock, self)
+        except OSError:  # it has gone
+            sock.close()
+            return
+        with self._changed:
+            self._open.add(connection)
+        try:
+            threading.Thread(target=connection.run, name="web", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            connection.close()
+            self._complain(error)
 
     def _make_way(self) -> None:
         """Have a place for one more: who has been without a complete request for longest goes.
@@ -116,40 +161,23 @@ class WebServer:
             while len(here := [one for one in self._open if not one.gone]) >= self._places:
                 idle = (one for one in here if one.phase is not Phase.EXPORTER)
                 oldest = min(idle, key=lambda one: one.since, default=None)
-                stay = self._site.limits.stay
-                pause = oldest.since + stay - time.monotonic() if oldest else stay
+                pause = self.limits.stay + (oldest.since - time.monotonic() if oldest else 0)
                 if oldest and pause <= 0:
                     oldest.hang_up()
-                elif self._site.stopping:
+                elif self.stopping:
                     return
                 else:
                     self._changed.wait(pause)
 
-    def _accept(self, listening: socket.socket) -> None:
-        try:
-            sock, _ = listening.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            self._complain(error)
-            return
-        connection = Connection(sock, self._site, self._ended)
+    def _hang_up_late(self) -> None:
+        now = time.monotonic()
         with self._changed:
-            self._open.add(connection)
-        try:
-            threading.Thread(target=connection.run, name="web", daemon=True).start()
-        except RuntimeError as error:  # no more threads
-            self._ended(connection)
-            sock.close()
-            self._complain(error)
-
-    def _ended(self, connection: Connection) -> None:
-        with self._changed:
-            self._open.discard(connection)
-            self._changed.notify_all()
+            for one in self._open:
+                if one.deadline < now and not one.gone:
+                    one.hang_up()
 
     def _complain(self, error: Exception) -> None:
-        if time.monotonic() >= self._silent_until:
+        if time.monotonic() >= self._silent_until and not self.stopping:
             self._silent_until = time.monotonic() + _SILENCE_SECONDS
             logger.error("Cannot accept a connection: %s.", error)
         time.sleep(_SHORTAGE_SECONDS)
@@ -161,8 +189,7 @@ class WebServer:
                 if one.phase is Phase.CLIENT:
                     one.hang_up()
             self._changed.wait_for(
-                lambda: all(one.phase is Phase.CLIENT for one in self._open),
-                self._site.limits.grace,
+                lambda: all(one.phase is Phase.CLIENT for one in self._open), self.limits.grace
             )
             for one in self._open:
                 one.hang_up()

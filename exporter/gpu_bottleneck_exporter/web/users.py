@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 import hmac
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
 
-from gpu_bottleneck_exporter.errors import SettingsError
-
-_REMEMBERED = 256
-"""Correct passwords that are recognised without bcrypt; the oldest goes first."""
 _LOOK_SECONDS = 0.1
 """Between two looks whether a client in the queue still waits."""
 _BCRYPT_BYTES = 72
-
-Users = Mapping[bytes, bytes]
-"""bcrypt hashes by user name."""
+"""Of a password that htpasswd and Go hash; the module refuses more."""
 
 
-class Credentials(NamedTuple):
-    """User and password as a client sent them."""
-
-    user: bytes
-    password: bytes
-
-
-def credentials(authorization: str) -> Credentials | None:
-    """Read an Authorization header; None if it is not basic authentication."""
+def credentials(authorization: str) -> tuple[bytes, bytes] | None:
+    """User and password of an Authorization header; None if it is not basic authentication."""
     scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return None
     try:
-        decoded = base64.b64decode(token.strip().encode("ascii"), validate=True)
-    except (binascii.Error, UnicodeEncodeError):
+        decoded = base64.b64decode(token.strip(), validate=True)
+    except ValueError:
         return None
     user, colon, password = decoded.partition(b":")
-    return Credentials(user, password) if colon else None
-
-
-def require_bcrypt() -> None:
-    """Raise SettingsError if the module is missing."""
-    try:
-        import bcrypt  # noqa: F401, PLC0415 - comes with an extra
-    except ImportError:
-        raise SettingsError(
-            "bcrypt is missing: pip install 'gpu-bottleneck-exporter[web-config]'"
-        ) from None
+    return (user, password) if colon and scheme.lower() == "basic" else None
 
 
 class Logins:
@@ -63,36 +35,39 @@ class Logins:
 
     def __init__(self) -> None:
         self._secret = os.urandom(32)
-        self._right: dict[bytes, None] = {}
+        self._right: set[bytes] = set()
+        """Passwords with their hashes, worthless without this process's secret."""
         self._queue: list[object] = []
         self._changed = threading.Condition()
 
-    def right(self, users: Users, authorization: str, wanted: Callable[[], bool]) -> bool:
+    def right(
+        self, users: Mapping[bytes, bytes], authorization: str, wanted: Callable[[], bool]
+    ) -> bool:
         """Whether an Authorization header has one of `users` and their password.
 
         A wrong login takes the time of the costliest hash, whether the user exists or not and
         whatever their own hash costs, so that timing does not reveal names.
 
         Args:
-            users: Who may log in; not empty.
+            users: bcrypt hashes by name; not empty.
             authorization: The header.
             wanted: Whether the client still waits; False is returned soon after it does not.
         """
         said = credentials(authorization)
         if said is None:
             return False
-        known = said.user in users
+        user, password = said[0], said[1][:_BCRYPT_BYTES]
         costliest = max(users.values(), key=_cost)
-        hashed = users[said.user] if known else costliest
-        mark = self._mark(said, hashed)
-        if known and mark in self._right:
+        hashed = users.get(user, costliest)
+        mark = hmac.digest(self._secret, hashed + password, "sha256")
+        if user in users and mark in self._right:
             return True
         with self._turn(wanted):
-            if known and mark in self._right:  # another connection has brought it meanwhile
+            if user in users and mark in self._right:  # another connection has brought it meanwhile
                 return True
-            if not wanted() or not _fits(said.password, hashed, _cost(costliest)) or not known:
+            if not wanted() or not _fits(password, hashed, _cost(costliest)) or user not in users:
                 return False
-            self._remember(mark)
+            self._right.add(mark)
         return True
 
     @contextmanager
@@ -110,19 +85,6 @@ class Logins:
                 self._queue.remove(place)
                 self._changed.notify_all()
 
-    def _mark(self, said: Credentials, hashed: bytes) -> bytes:
-        """Stands for a password in memory; worthless without this process's secret."""
-        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
-        for part in (said.user, hashed, said.password):
-            # With lengths, so that parts cannot be divided differently and match.
-            digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.digest()
-
-    def _remember(self, mark: bytes) -> None:
-        if len(self._right) >= _REMEMBERED:
-            del self._right[next(iter(self._right))]
-        self._right[mark] = None
-
 
 def _cost(hashed: bytes) -> int:
     """The cost of a hash, as a power of two."""
@@ -131,19 +93,14 @@ def _cost(hashed: bytes) -> int:
 
 def _fits(password: bytes, hashed: bytes, costliest: int) -> bool:
     """Whether the password is right; a wrong one takes the work of the costliest hash."""
-    if _checked(password, hashed):
-        return True
-    # Makes up the difference: 2^c + 2^c + 2^(c+1) + … + 2^(m-1) = 2^m.
-    for cost in range(_cost(hashed), costliest):
-        _checked(password, b"%b%02d%b" % (hashed[:4], cost, hashed[6:]))
-    return False
-
-
-def _checked(password: bytes, hashed: bytes) -> bool:
     import bcrypt  # noqa: PLC0415 - comes with an extra
 
     try:
-        # htpasswd and Go hash only the first 72 bytes; this module refuses more.
-        return bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed)
-    except ValueError:
-        return False
+        if bcrypt.checkpw(password, hashed):
+            return True
+        # Makes up the difference: 2^c + 2^c + 2^(c+1) + … + 2^(m-1) = 2^m.
+        for cost in range(_cost(hashed), costliest):
+            bcrypt.checkpw(password, b"%b%02d%b" % (hashed[:4], cost, hashed[6:]))
+    except ValueError:  # a NUL in the password, a salt that there cannot be
+        pass
+    return False

@@ -5,92 +5,47 @@ PyYAML comes with an extra: import this module only where a file is read.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import yaml
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.web.files import read_regular, shown
+from gpu_bottleneck_exporter.web.files import read, shown
 
 MAX_BYTES = 256 * 1024
-Value = Union[str, Sequence["Value"], Mapping[str, "Value"]]  # noqa: UP007 - evaluated
 
 
-def read(path: Path) -> Mapping[str, Value]:
-    """Read a file whose top level is a mapping; an empty file gives an empty one.
-
-    Scalars stay text, so that a user may be called 007 or yes. A duplicate key is an error, as it
-    is for Prometheus' own programs.
-
-    Raises:
-        SettingsError: If the file cannot be read or is not such YAML.
-    """
-    text = _text(path)
-    try:
-        value = yaml.load(text, Loader=_Plain)  # noqa: S506 - as safe as SafeLoader
-    except yaml.YAMLError as error:
-        raise SettingsError(_sentence(error)) from error
-    except RecursionError:
-        raise SettingsError("it is nested too deeply") from None
-    except (ValueError, OverflowError):  # escapes and directives that PyYAML does not check
-        raise SettingsError("it contains an escape or a number that YAML does not have") from None
-    if value in (None, ""):
-        return {}
-    if not isinstance(value, Mapping):
-        raise SettingsError("it is not a mapping")
-    return value
-
-
-class _Plain(yaml.BaseLoader):
-    """Builds texts, lists and mappings, whatever the tags; refuses what YAML leaves undefined."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - PyYAML's
-        if node in self.recursive_objects:
-            raise _fault(node, "a part contains itself")
-        return super().construct_object(node, deep)
+class _Loader(yaml.BaseLoader):
+    """Leaves scalars text, so that a user may be called 007 or yes, and refuses duplicate keys."""
 
     def construct_mapping(
         self,
         node: yaml.MappingNode,
         deep: bool = False,  # noqa: FBT001, FBT002 - PyYAML's
     ) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise _fault(key, "a key is not a plain string")
-            if key.value in seen:
-                raise _fault(key, f"{shown(key.value)} occurs twice")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
-        text = str(super().construct_scalar(node))
-        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            raise _fault(node, "a string contains a character that is not allowed")
-        return text
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            ((key, _),) = Counter(key.value for key, _ in node.value).most_common(1)
+            raise yaml.MarkedYAMLError(
+                problem=f"{shown(key)} occurs twice", problem_mark=node.start_mark
+            )
+        return mapping
 
 
-def _fault(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+def load(path: Path) -> Any:  # noqa: ANN401 - what the file says
+    """What the file holds; None if it is empty.
 
-
-def _text(path: Path) -> str:
+    Raises:
+        SettingsError: If the file cannot be read or is not such YAML.
+    """
+    text = read("it", path, MAX_BYTES)
     try:
-        data = read_regular(path, MAX_BYTES)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot be read: {getattr(error, 'strerror', error)}") from error
-    if len(data) > MAX_BYTES:
-        raise SettingsError(f"it is larger than {MAX_BYTES // 1024} KiB")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SettingsError("it is not UTF-8 text") from None
-
-
-def _sentence(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "no YAML"
-    where = f"line {mark.line + 1}: " if mark else ""
-    return f"{where}{' '.join(str(problem).split())}"
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - as safe as SafeLoader
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or error
+        where = f"line {mark.line + 1}: " if mark else "no YAML: "
+        raise SettingsError(f"{where}{' '.join(str(problem).split())}") from error

@@ -1,4 +1,4 @@
-"""The page's style and script, and the policy that allows these two and nothing else."""
+"""The page's frame, style and script, and the policy that allows these two and nothing else."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ def _read(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _colours() -> str:
-    """A class for each wait; `var(--c)` is its colour."""
-    colours = {"busy": BUSY, **WAITING_ON}
-    return "".join(f".c-{name} {{ --c: {colour}; }}\n" for name, colour in colours.items())
-
-
 def _digest(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-STYLE = _read("status.css") + _colours()
+PAGE = _read("page.html")
+# A class for each wait; `var(--c)` is its colour.
+STYLE = _read("status.css") + "".join(
+    f".c-{name} {{ --c: {colour}; }}\n" for name, colour in {"busy": BUSY, **WAITING_ON}.items()
+)
 SCRIPT = _read("refresh.js")
 BUILD = sha256((STYLE + SCRIPT).encode()).hexdigest()[:12]
 """An open page that fetches another build reloads itself: its own style would not fit."""

@@ -24,7 +24,14 @@ from gpu_bottleneck_exporter.nodeview.text import (
     owners,
     percent,
 )
-from gpu_bottleneck_exporter.web.status.html import Html, described, element, table_row
+from gpu_bottleneck_exporter.web.status.html import (
+    Html,
+    described,
+    element,
+    join,
+    listed,
+    table_row,
+)
 
 _WIDE, _HIGH = 1000, 100
 """Of the drawings, in their own units; CSS scales them."""
@@ -54,12 +61,10 @@ def row(at: int, gpu: Gpu) -> Html:
 
 
 def _head(gpu: Gpu, heading: str) -> Html:
-    name = element("small", gpu.name or "")
-    title = element("h3", f"GPU {label(gpu)}", " ", name, id=heading)
-    if gpu.up:
-        state = element("p", element("b", percent(gpu.busy_ratio)), " busy", class_="busy")
-    else:
-        state = element("p", element("b", "down"), class_="busy bad")
+    title = element("h3", f"GPU {label(gpu)} ", element("small", gpu.name or ""), id=heading)
+    busy = percent(gpu.busy_ratio) if gpu.up else "down"
+    kind = "busy" if gpu.up else "busy bad"
+    state = element("p", element("b", busy), " busy" if gpu.up else None, class_=kind)
     return element("div", title, state, class_="head")
 
 
@@ -75,16 +80,13 @@ def _body(gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Iterator[H
         yield _parts(gpu.parts, last)
         yield _verdict(gpu, _waits(gpu), runbooks)
         if gpu.evidence:
-            seen = (element("li", element("bdi", text)) for text in gpu.evidence)
-            yield element("ul", *seen, class_="seen", aria_label="Evidence")
+            yield listed((element("bdi", text) for text in gpu.evidence), "seen", "Evidence")
         yield _advice(gpu)
     else:
         yield element("p", "Nothing observed in the last minute.")
     yield _facts(gpu)
-    found = notices(gpu)
-    if found:
-        chips = (element("li", text) for text in found)
-        yield element("ul", *chips, class_="chips", aria_label="Notices")
+    if found := notices(gpu):
+        yield listed(found, "chips", "Notices")
 
 
 def _bar(parts: Parts, last: str) -> Html:
@@ -128,23 +130,16 @@ def _trend(steps: Sequence[Shares | None]) -> Html | None:
 
 
 def _drawing(kind: str, box: str, text: str, shapes: Sequence[Html]) -> Html:
-    return element(
-        "svg",
-        *shapes,
-        viewBox=box,
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=text,
-        class_=kind,
-    )
+    how = {"viewBox": box, "preserveAspectRatio": "none", "role": "img", "aria_label": text}
+    return element("svg", *shapes, class_=kind, **how)
 
 
 def _parts(parts: Parts, last: str) -> Html:
     items = (
-        element("li", element("i", class_=f"c-{name}"), element("span", name), f" {percent(part)}")
+        join(element("i", class_=f"c-{name}"), element("span", name), f" {percent(part)}")
         for name, part in named(parts).items()
     )
-    return element("ul", *items, class_="parts", aria_label=f"Shares of the {last}")
+    return listed(items, "parts", f"Shares of the {last}")
 
 
 def _waits(gpu: Gpu) -> str:
@@ -157,12 +152,9 @@ def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
     name = gpu.runbook
     link = f"{runbooks.rstrip('/')}/{name}.md"
     book = element("a", f"Runbook {name}", href=link, rel="noopener") if name else None
-    return element(
-        "div",
-        element("p", element("strong", what), f": {gpu.meaning}" if gpu.meaning else None),
-        element("p", f"Try first: {gpu.remedy}. ", book) if gpu.remedy else None,
-        class_="verdict",
-    )
+    said = element("p", element("strong", what), f": {gpu.meaning}" if gpu.meaning else None)
+    remedy = element("p", f"Try first: {gpu.remedy}. ", book) if gpu.remedy else None
+    return element("div", said, remedy, class_="verdict")
 
 
 def _advice(gpu: Gpu) -> Html | None:
@@ -173,16 +165,9 @@ def _advice(gpu: Gpu) -> Html | None:
 
 
 def _facts(gpu: Gpu) -> Html:
-    power, temperature, memory, clock = levels(gpu)
-    facts = {
-        "Power": power,
-        "Temperature": temperature,
-        "Memory": memory,
-        "SMs active": percent(gpu.sm_active_ratio),
-        "SM clock": clock,
-        "Feeders": feeders(gpu),
-    }
-    return described(facts.items(), "facts")
+    names = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Feeders")
+    facts = (*levels(gpu), percent(gpu.sm_active_ratio), feeders(gpu))
+    return described(zip(names, facts, strict=True), "facts")
 
 
 def _spoken(parts: Parts) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
+from string import Template
 
-VOID = frozenset({"meta", "link", "rect", "path"})
+VOID = frozenset({"rect", "path"})
 """Elements without content, closed in the tag as SVG requires."""
 
 
@@ -33,6 +34,16 @@ def element(tag: str, /, *content: str | None, **attributes: str | None) -> Html
 def join(*content: str | None) -> Html:
     """The pieces, one after another; None is left out."""
     return Html("".join(_safe(piece) for piece in content if piece is not None))
+
+
+def filled(template: str, **content: str) -> Html:
+    """A template of HTML, with text unless it is `Html` in place of each $name."""
+    return Html(Template(template).substitute({k: _safe(v) for k, v in content.items()}))
+
+
+def listed(items: Iterable[str], class_: str, label: str) -> Html:
+    """A list without order; `label` names it."""
+    return element("ul", *(element("li", item) for item in items), class_=class_, aria_label=label)
 
 
 def described(pairs: Iterable[tuple[str, str]], class_: str) -> Html:
