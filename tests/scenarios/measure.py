@@ -166,9 +166,9 @@ def _heard(
     return [replace(found, heard=heard[found.expected.gpu]) for found in results]
 
 
-def await_quiet() -> None:
-    """Wait until other programs are quiet, up to a limit."""
-    deadline = time.monotonic() + _QUIET_WITHIN_SECONDS
+def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
+    """Wait until other programs are quiet, for so long at most."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         idle, total = _cpu_ticks()
         time.sleep(_QUIET_SECONDS)

@@ -6,15 +6,17 @@ environment says where things are: STACKS_BOARD, STACKS_FOLDER, STACKS_PORT.
 
 from __future__ import annotations
 
-import ctypes
+import asyncio
+import itertools
 import multiprocessing
 import os
 import queue
 import sys
 import threading
 import time
+import urllib.request
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,7 +35,6 @@ FOLDER = Path(os.environ["STACKS_FOLDER"])
 PORT = int(os.environ["STACKS_PORT"])
 """Free for the loop to listen on."""
 HOST = "127.0.0.1"
-_PR_SET_NAME = 15
 _AHEAD = 4
 _LAUNCHED_AHEAD = 2
 
@@ -63,6 +64,12 @@ def train(load: Load, step: float = STEP, index: int = 0) -> NoReturn:
             gpu.synchronize(ends.popleft())
 
 
+def run(loops: Mapping[str, Any], step: float = STEP) -> NoReturn:
+    """Train as the command line says: FUNCTION [WHERE], one of `loops` and a place of `placed`."""
+    name, *where = sys.argv[1:]
+    train(placed(loops[name], *where), step)
+
+
 def ready() -> None:
     """Report that the loop is running, if no GPU work shows it."""
     (FOLDER / "ready").touch()
@@ -86,6 +93,25 @@ def url(path: str, server: str = "http", *, scheme: str = "http") -> str:
 def slow(seconds: float = WAIT, size: int = 65536) -> str:
     """The path for `size` bytes that arrive after `seconds`."""
     return f"late/{round(seconds * 1000)}/{size}"
+
+
+def fetch(seconds: float = WAIT) -> bytes:
+    """What a server answers after `seconds`."""
+    with urllib.request.urlopen(url(slow(seconds)), timeout=30) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def epochs(batches: Iterable[object]) -> Load:
+    """These batches, over and over."""
+    return itertools.chain.from_iterable(itertools.repeat(batches)).__next__
+
+
+def awaited(start: Callable[[], Coroutine[Any, Any, Callable[[], Awaitable[object]]]]) -> Load:
+    """Batches that an event loop awaits; `start` is awaited before, and says how."""
+    loop = asyncio.new_event_loop()
+    load = loop.run_until_complete(start())
+    return lambda: loop.run_until_complete(load())
 
 
 def of_two(load: Load) -> Load:
@@ -152,11 +178,6 @@ def placed(start: Callable[[], Load], where: str = "main") -> Load:
         "prefetched": lambda: prefetched(load, threads=8, ahead=16),
     }
     return places[where]()
-
-
-def name_thread(name: str) -> None:
-    """Name the calling thread as the kernel knows it."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
 def pause() -> NoReturn:

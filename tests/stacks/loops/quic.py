@@ -12,7 +12,7 @@ from aioquic.asyncio import connect
 from aioquic.quic.configuration import QuicConfiguration
 
 from stacks.loops.common import HOST, Load, port, train
-from stacks.servers.slow import MESSAGE
+from stacks.servers.sockets import MESSAGE
 
 _ends = AsyncExitStack()
 
