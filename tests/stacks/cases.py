@@ -31,17 +31,17 @@ class Case:
     """A module of loops/, and its arguments."""
     expected: tuple[Labels, ...]
     """The accepted labels of each GPU."""
-    servers: tuple[str, ...]
+    servers: tuple[str, ...] = ()
     """From servers/table.py: remote machines, or clients of the loop."""
-    venv: str
-    single_process: bool
+    venv: str = "light"
+    single_process: bool = True
     """One process tree with one holder, not several ranks or holders."""
-    quick: bool
+    quick: bool = False
     """For CI: cheap to install and to run."""
-    limits: Limits | None
-    programs: tuple[str, ...]
+    limits: Limits | None = None
+    programs: tuple[str, ...] = ()
     """That it takes."""
-    warm_seconds: float
+    warm_seconds: float = 3.0
     """Before it is measured."""
 
     @property

@@ -63,6 +63,8 @@ class Found:
     """Share of the observed time, 0-1."""
     shares: Mapping[str, float]
     """Of the idle time, by label; 0-1."""
+    workers: int
+    """How many it was found to have."""
     feeders: str = field(default="", compare=False)
 
     @property
@@ -244,13 +246,14 @@ def _difference(
     idle = sum(stalls.values())
     if observed <= 0:
         raise Failed("the sampler observed nothing")
-    watch = sampler._watch
-    feeders = watch and watch.feeders(after.identity.uuid, before.at_ns, after.at_ns)
+    watch, uuid = sampler._watch, after.identity.uuid
+    feed = watch and watch.feed(uuid)
     return Found(
         expected=expected,
         busy=(now.busy_ns - then.busy_ns) / observed,
         shares={label: ns / idle for label, ns in stalls.items() if ns},
-        feeders=f"{feeders}",
+        workers=len(feed.workers) if feed else 0,
+        feeders=f"{watch and watch.feeders(uuid, before.at_ns, after.at_ns)}",
     )
 
 
