@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
+from bench.beside import cpu_seconds
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from support.board_exporter import Exporter, over_nvml
+from support.daemon import get
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,13 @@ def measure(library: Path, path: Path, job: Situation) -> str:
     ):
         process = psutil.Process(exporter.process.pid)
         time.sleep(WARM_UP_SECONDS)
-        before, began = _used(process), time.monotonic()
+        before, began = cpu_seconds(process.pid), time.monotonic()
         logged = _log_bytes(exporter)
         scrapes = []
         while time.monotonic() < began + MEASURED_SECONDS:
             scrapes.append(_scrape_seconds(exporter))
             time.sleep(1.0)
-        share = (_used(process) - before) / (time.monotonic() - began)
+        share = (cpu_seconds(process.pid) - before) / (time.monotonic() - began)
         cells = (
             f"{share:.1%}",
             f"{process.memory_info().rss / 2**20:.0f} MiB",
@@ -96,15 +97,9 @@ def measure(library: Path, path: Path, job: Situation) -> str:
         return " | ".join(cells)
 
 
-def _used(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
 def _scrape_seconds(exporter: Exporter) -> float:
     began = time.monotonic()
-    with urllib.request.urlopen(f"http://{exporter.target}/metrics", timeout=60) as answer:
-        answer.read()
+    get(exporter.port, "/metrics")
     return time.monotonic() - began
 
 

@@ -9,12 +9,9 @@ of a day. Takes 10 minutes a row; 10 000 GPUs take GBs of memory and of $TMPDIR.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,9 +29,9 @@ from gpu_bottleneck_exporter import rulepack
 from rules import day
 from rules.fleet import Fleet, Gpu, add_gpu
 from rules.parsed import rules
-from support.daemon import HOST, daemon, free_port, get
-from support.prometheus import Prometheus
-from support.tools import require
+from support.beside import Reply, Request, answering
+from support.daemon import HOST, get
+from support.prometheus import Prometheus, on_data, write_past
 
 SIZES = (1000, 5000, 10_000)
 GPUS_PER_NODE = 8
@@ -59,7 +56,6 @@ STATES: Sequence[day.State] = (
     day.COPYING,
 )
 """Half of the GPUs are healthy; states are per node, as a job has whole nodes."""
-_CONTENT = "text/plain; version=0.0.4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +118,11 @@ def measured(gpus: int) -> list[Found]:
     with tempfile.TemporaryDirectory(prefix="rules-scale-") as name, serving() as port:
         folder = Path(name)
         fill(folder, nodes, int(time.time()) // EVALUATED_EVERY_SECONDS * EVALUATED_EVERY_SECONDS)
-        own = free_port()
-        (folder / "prometheus.yml").write_text(json.dumps(config(folder, nodes, port)))
-        command = [
-            require("prometheus", "prometheus"),
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            "--storage.tsdb.max-block-duration=2h",
-            f"--web.listen-address={HOST}:{own}",
-            "--log.level=warn",
-        ]
-        with daemon(command, own, "/-/ready", folder / "log") as pid:
+        with on_data(folder, config(folder, nodes, port)) as server:
             time.sleep(SETTLED_AFTER_SECONDS)
             found = []
             for _ in range(WATCHED_SECONDS // EVALUATED_EVERY_SECONDS + 1):
-                found.append(reading(own, pid))
+                found.append(reading(server))
                 time.sleep(EVALUATED_EVERY_SECONDS)
             return found
 
@@ -170,9 +156,9 @@ def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
     }
 
 
-def reading(port: int, pid: int) -> Found:
-    """Prometheus' own metrics now."""
-    _, body = get(port, "/metrics")
+def reading(server: Prometheus) -> Found:
+    """Its own metrics now."""
+    _, body = get(server.port, "/metrics")
     samples = [
         sample
         for family in text_string_to_metric_families(body.decode())
@@ -187,13 +173,13 @@ def reading(port: int, pid: int) -> Found:
     missed = sum(
         s.value for s in samples if s.name.startswith("prometheus_rule_group_iterations_m")
     )
-    process = psutil.Process(pid)
+    process = psutil.Process(server.pid)
     times = process.cpu_times()
     return Found(
         seconds=by_group,
         missed=missed,
         series=totals["prometheus_tsdb_head_series"],
-        sent=Prometheus(port, pid).value(f'count({{__name__=~"{recorded_names().pattern}"}})'),
+        sent=server.value(f'count({{__name__=~"{recorded_names().pattern}"}})'),
         cpu_seconds=times.user + times.system,
         resident_bytes=process.memory_info().rss,
     )
@@ -240,32 +226,16 @@ def _value(line: Line, minutes: float) -> float:
 
 @contextmanager
 def serving() -> Iterator[int]:
-    """A server of all nodes, in a thread; yields its port."""
-    loop = asyncio.new_event_loop()
+    """A server of all nodes; yields its port."""
     began = time.monotonic()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readline():
-            number = int(head.split()[1].rpartition(b"-")[2])
-            while await reader.readline() not in (b"\r\n", b""):
-                pass
-            body = exposition(number, (time.monotonic() - began) / 60)
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
-                % (_CONTENT.encode(), len(body))
-            )
-            writer.write(body)
-            await writer.drain()
-        writer.close()
+    def answer(request: Request) -> Reply:
+        number = int(request.path.rpartition("-")[2])
+        body = exposition(number, (time.monotonic() - began) / 60)
+        return Reply(body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    server = loop.run_until_complete(asyncio.start_server(answer, HOST, 0, backlog=4096))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+    with answering(answer) as port:
+        yield port
 
 
 def long_windows() -> set[str]:
@@ -285,17 +255,15 @@ def long_windows() -> set[str]:
 def fill(folder: Path, nodes: int, end: int) -> None:
     """Write the past of these series as a block."""
     times = range(end - HISTORY_SECONDS, end, EVALUATED_EVERY_SECONDS)
-    source = folder / "samples"
-    with source.open("w", encoding="utf-8") as file:
-        for name in sorted(long_windows()):
-            for number in range(nodes):
-                for index in range(GPUS_PER_NODE):
-                    file.write(past(name, number, index, times))
-        file.write("# EOF\n")
-    command = [require("promtool", "prometheus"), "tsdb", "create-blocks-from"]
-    command += ["openmetrics", f"{source}", f"{folder / 'data'}"]
-    subprocess.run(command, check=True, capture_output=True)
-    source.unlink()
+    write_past(
+        folder,
+        (
+            past(name, number, index, times)
+            for name in sorted(long_windows())
+            for number in range(nodes)
+            for index in range(GPUS_PER_NODE)
+        ),
+    )
 
 
 def past(name: str, number: int, index: int, times: range) -> str:
