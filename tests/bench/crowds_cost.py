@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import psutil
 
 from bench.beside import cpu_seconds
+from bench.crowd import bystanders
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
@@ -112,14 +113,13 @@ def _log_bytes(exporter: Exporter) -> int:
 def _running(board: Board, job: Situation) -> Iterator[None]:
     numbers = (job.gpus, job.children, job.threads, job.forks_per_second)
     words = [sys.executable, __file__, "--job", str(os.getpid()), str(board.path)]
-    strangers = [sys.executable, __file__, "--crowd", str(os.getpid()), str(job.strangers)]
-    with contextlib.ExitStack() as stack:
-        for command in (strangers, [*words, *map(str, numbers)]):
-            process = stack.enter_context(subprocess.Popen(command))
-            stack.callback(process.kill)
-        while not any(p.pid for p in board.gpus[-1].record.processes):
-            time.sleep(0.1)
-        yield
+    with bystanders(job.strangers), subprocess.Popen([*words, *map(str, numbers)]) as process:
+        try:
+            while not any(p.pid for p in board.gpus[-1].record.processes):
+                time.sleep(0.1)
+            yield
+        finally:
+            process.kill()
 
 
 def _job(path: str, *numbers: str) -> None:
@@ -166,18 +166,9 @@ def _child() -> None:
         os._exit(0)
 
 
-def _crowd(number: str) -> None:
-    for _ in range(int(number)):
-        _child()
-    time.sleep(3600)
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--job"]:
         die_with_parent(int(sys.argv[2]))
         _job(*sys.argv[3:])
-    elif sys.argv[1:2] == ["--crowd"]:
-        die_with_parent(int(sys.argv[2]))
-        _crowd(*sys.argv[3:])
     else:
         main()

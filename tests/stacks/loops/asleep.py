@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from stacks.loops.common import QUICK, WAIT, Load, hold, pause, train, warm, workers
+from stacks.loops.common import QUICK, WAIT, Load, workers
+from stacks.loops.gpu import hold, pause, train, warm
 
 _FOREVER = 10**6
 

@@ -14,19 +14,9 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stacks.loops import sockets
-from stacks.loops.common import (
-    FOLDER,
-    HOST,
-    PORT,
-    QUICK,
-    WAIT,
-    Load,
-    burn,
-    prefetched,
-    train,
-    workers,
-)
+from stacks.loops.common import FOLDER, HOST, PORT, QUICK, WAIT, Load, burn, prefetched, workers
 from stacks.loops.files import direct
+from stacks.loops.gpu import train
 
 
 def connection() -> None:

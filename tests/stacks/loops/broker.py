@@ -9,7 +9,8 @@ import threading
 
 import redis
 
-from stacks.loops.common import HOST, hold, port, warm
+from stacks.loops.common import HOST, port
+from stacks.loops.gpu import hold, warm
 
 
 def subscribed(broker: redis.Redis, to: str = "news") -> None:

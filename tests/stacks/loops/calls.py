@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from stacks.loops.common import HOST, PORT, STEP, WAIT, burn, hold, ready, warm
+from stacks.loops.common import HOST, PORT, WAIT, burn
+from stacks.loops.gpu import STEP, hold, ready, warm
 
 _gpu = hold()
 _one_at_a_time = threading.Lock()

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from stacks.loops.common import HOST, PORT, STEP, WAIT, Load, burn, hold
+from stacks.loops.common import HOST, PORT, WAIT, Load, burn
+from stacks.loops.gpu import STEP, hold
 from stacks.loops.loader import loader
 from stacks.loops.samples import prepare
 

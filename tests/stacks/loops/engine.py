@@ -20,7 +20,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from stacks.loops.asgi import serve
-from stacks.loops.common import FOLDER, STEP, WAIT, burn, fetch, hold, ready, warm
+from stacks.loops.common import FOLDER, WAIT, burn, fetch
+from stacks.loops.gpu import STEP, hold, ready, warm
 
 Ask = Callable[[], object]
 

@@ -16,7 +16,8 @@ import tarfile
 from functools import partial
 from typing import Any, NoReturn
 
-from stacks.loops.common import FOLDER, HOST, MEBIBYTE, PORT, Load, ready, run
+from stacks.loops.common import FOLDER, HOST, MEBIBYTE, PORT, Load
+from stacks.loops.gpu import ready, run
 
 _BATCH = 64
 _SHARE = 3 * MEBIBYTE

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from stacks.loops.aio import Aio, Uring
-from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, Load, burn, for_a_while, hold, run
+from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, Load, burn, for_a_while
+from stacks.loops.gpu import hold, run
 
 BATCH = 2 * MEBIBYTE
 """Takes about WAIT to read at the limited rate."""

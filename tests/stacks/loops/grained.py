@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from stacks.loops.common import QUICK, WAIT, Load, burn, fetch, run
+from stacks.loops.common import QUICK, WAIT, Load, burn, fetch
+from stacks.loops.gpu import run
 
 _MANY = 10**6
 

@@ -14,7 +14,8 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from stacks.loops.common import FOLDER, Load, awaited, fetch, run, slow, url
+from stacks.loops.common import FOLDER, Load, awaited, fetch, slow, url
+from stacks.loops.gpu import run
 
 TIMEOUT = 30
 _SAMPLES = 4

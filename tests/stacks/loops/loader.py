@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stacks.loops.common import Load, epochs, hold, train, warm
+from stacks.loops.common import Load, epochs
+from stacks.loops.gpu import hold, train, warm
 from stacks.loops.samples import BATCH, KINDS, prepare
 
 _BATCHES_PER_EPOCH = 60

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stacks.loops.common import FOLDER, HOST, WAIT, Load, burn, hold, port, ready, run, warm
+from stacks.loops.common import FOLDER, HOST, WAIT, Load, burn, port
+from stacks.loops.gpu import hold, ready, run, warm
 from stacks.servers.publish import TOPIC
 
 _AHEAD = 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from stacks.loops.common import burn, train
+from stacks.loops.common import burn
+from stacks.loops.gpu import train
 
 _BATCH = 65536
 

@@ -11,7 +11,8 @@ from contextlib import AsyncExitStack
 from aioquic.asyncio import connect
 from aioquic.quic.configuration import QuicConfiguration
 
-from stacks.loops.common import HOST, Load, port, train
+from stacks.loops.common import HOST, Load, port
+from stacks.loops.gpu import train
 from stacks.servers.sockets import MESSAGE
 
 _ends = AsyncExitStack()

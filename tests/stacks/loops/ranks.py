@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from stacks.loops.common import HOST, PORT, QUICK, STEP, WAIT, Load, burn, fetch, hold, workers
+from stacks.loops.common import HOST, PORT, QUICK, WAIT, Load, burn, fetch, workers
+from stacks.loops.gpu import STEP, hold
 
 KINDS: dict[str, Callable[[], Load]] = {
     "main": lambda: partial(burn, WAIT),

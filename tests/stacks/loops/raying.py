@@ -17,19 +17,8 @@ from typing import Any
 
 import ray
 
-from stacks.loops.common import (
-    FOLDER,
-    QUICK,
-    STEP,
-    WAIT,
-    burn,
-    fetch,
-    hold,
-    pause,
-    ready,
-    train,
-    warm,
-)
+from stacks.loops.common import FOLDER, QUICK, WAIT, burn, fetch
+from stacks.loops.gpu import STEP, hold, pause, ready, train, warm
 
 _BLOCKS = 1000
 _CPUS = 4

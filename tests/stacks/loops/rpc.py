@@ -6,7 +6,8 @@ from typing import Any
 
 import grpc
 
-from stacks.loops.common import HOST, Load, port, run
+from stacks.loops.common import HOST, Load, port
+from stacks.loops.gpu import run
 
 Get = Any
 """What grpc's stubs cannot infer without a message type."""

@@ -9,7 +9,8 @@ import io
 import os
 from typing import Any
 
-from stacks.loops.common import HOST, MEBIBYTE, Load, port, run, url
+from stacks.loops.common import HOST, MEBIBYTE, Load, port, url
+from stacks.loops.gpu import run
 
 BUCKET, SMALL, LARGE = "shards", "small", "large"
 _SECRETS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}

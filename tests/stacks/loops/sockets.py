@@ -11,20 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import NoReturn
 
-from stacks.loops.common import (
-    HOST,
-    MEBIBYTE,
-    PORT,
-    STEP,
-    WAIT,
-    Load,
-    awaited,
-    hold,
-    port,
-    prefetched,
-    run,
-    warm,
-)
+from stacks.loops.common import HOST, MEBIBYTE, PORT, WAIT, Load, awaited, port, prefetched
+from stacks.loops.gpu import STEP, hold, run, warm
 from stacks.servers.sockets import MESSAGE, REPLY, REQUEST
 
 TIMEOUT = 30.0

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from stacks.loops.common import FOLDER, MEBIBYTE, epochs, train, url
+from stacks.loops.common import FOLDER, MEBIBYTE, epochs, url
 from stacks.loops.files import cool
+from stacks.loops.gpu import train
 from stacks.loops.samples import BATCH, burning, quick
 
 Batch = Iterable[object]

@@ -13,8 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, burn, fetch, train
+from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, burn, fetch
 from stacks.loops.files import cool
+from stacks.loops.gpu import train
 
 _RECORD = MEBIBYTE // 4
 _RECORDS_A_BATCH = 8

@@ -16,19 +16,8 @@ import zlib
 from functools import partial
 from typing import NoReturn
 
-from stacks.loops.common import (
-    MEBIBYTE,
-    QUICK,
-    STEP,
-    WAIT,
-    Load,
-    burn,
-    hold,
-    prefetched,
-    run,
-    together,
-    workers,
-)
+from stacks.loops.common import MEBIBYTE, QUICK, WAIT, Load, burn, prefetched, together, workers
+from stacks.loops.gpu import STEP, hold, run
 
 _CORES = os.cpu_count() or 2
 _PR_SET_NAME = 15

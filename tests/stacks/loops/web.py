@@ -18,7 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from stacks.loops.asgi import serve
-from stacks.loops.common import HOST, PORT, STEP, WAIT, burn, fetch, hold, ready, slow, url, warm
+from stacks.loops.common import HOST, PORT, WAIT, burn, fetch, slow, url
+from stacks.loops.gpu import STEP, hold, ready, warm
 from stacks.loops.threads import decoding
 
 _gpu = hold()

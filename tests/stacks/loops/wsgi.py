@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-from stacks.loops.common import HOST, PORT, STEP, WAIT, burn, hold, ready, warm
+from stacks.loops.common import HOST, PORT, WAIT, burn
+from stacks.loops.gpu import STEP, hold, ready, warm
 
 Start = Callable[[str, list[tuple[str, str]]], object]
 
