@@ -236,7 +236,7 @@ def _staged(case: Case, folder: Path) -> Iterator[tuple[Board, Path]]:
             cages = cleanup.enter_context(limited(case.limits, folder))
         for process in case.processes:
             cage = cages if process.caged else ()
-            cleanup.enter_context(_running(process, board, files, cage))
+            cleanup.enter_context(running(process, board, files, cage))
         yield board, files
 
 
@@ -251,20 +251,25 @@ def make_data(path: Path, size: int) -> None:
 
 
 @contextmanager
-def _running(
-    process: Process, board: Board, files: Path, cages: tuple[Path, ...]
+def running(
+    process: Process,
+    board: Board,
+    files: Path,
+    cages: tuple[Path, ...] = (),
+    way: tuple[str, ...] = (),
 ) -> Iterator[None]:
+    """A process, with `way` before its command, from when it holds its GPUs."""
     gpus = process.gpus or ()
     indices = ",".join(map(str, gpus)) or "-"
-    command = [sys.executable, loops.__file__, f"{board.path}", indices, process.loop, f"{files}"]
-    command += [f"{os.getpid()}", *map(str, cages)]
-    started = subprocess.Popen(command, start_new_session=True)
+    command = [*way, sys.executable, loops.__file__, f"{board.path}", indices, process.loop]
+    command += [f"{files}", f"{os.getpid()}", *map(str, cages)]
+    started = subprocess.Popen(command, cwd=files, start_new_session=True)
     try:
         until(
-            lambda: started.poll() is not None or all(_holds(board, gpu, started) for gpu in gpus),
+            lambda: all(_holds(board, gpu, started) for gpu in gpus),
             f"{process.loop} holds its GPUs",
+            unless=lambda: started.poll() is not None,
         )
-        assert started.poll() is None, f"{process.loop} ended at once"
         yield
         assert started.poll() is None, f"{process.loop} ended early"
     finally:
