@@ -75,10 +75,12 @@ class Row:
         return f"| {' | '.join(cells)} |"
 
 
-def row(case: Case, first: list[Found] | None = None, *, verbose: bool = False) -> Row:
+def row(
+    case: Case, first: list[Found] | None = None, *, hog: bool = False, verbose: bool = False
+) -> Row:
     """Measure `case`; `first` is what was found beside others."""
     try:
-        found, at_first = measured(case, first)
+        found, at_first = measured(case, first, hog=hog)
     except Failed as reason:
         return _row(case, verdict=f"did not run: {reason}")
     except (Unavailable, VenvError) as reason:
@@ -135,9 +137,10 @@ def main() -> None:
         return
     known = _known(options.log) if options.resume and options.log else {}
     left = [case for case in cases if case.title not in known]
-    for some in stages(left, _SIDE_BY_SIDE):
+    hog = options.beside_a_hog
+    for some in stages(left, 1 if hog else _SIDE_BY_SIDE):
         for case, first in zip(some, _side_by_side(some), strict=True):
-            result = row(case, first, verbose=options.verbose)
+            result = row(case, first, hog=hog, verbose=options.verbose)
             known[case.title] = result
             _keep(options.log, result)
             sys.stderr.write(f"{result}\n")
@@ -159,6 +162,7 @@ def _options() -> argparse.Namespace:
     )
     share.add_argument("--held-out", action="store_const", const=True, help="the other third")
     parser.add_argument("--list", action="store_true", help="name the cases, and do nothing")
+    parser.add_argument("--beside-a-hog", action="store_true", help="beside one that burns a core")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
     parser.add_argument("--log", type=Path, help="keep results in this file as they come")
     parser.add_argument("--resume", action="store_true", help="do not measure what is in the log")

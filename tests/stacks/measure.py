@@ -78,8 +78,8 @@ class Found:
         return None if right >= ENOUGH else f"{right:.0%} on {' or '.join(sorted(self.expected))}"
 
 
-def measure(*cases: Case) -> list[list[Found]]:
-    """Stage `cases` side by side, alone on the machine.
+def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
+    """Stage `cases` side by side, alone on the machine or next to a process that burns a core.
 
     Each has its own board and its own sampler, which starts when all of them run. Raises Failed if
     one did not run, Unavailable if the machine lacks what it takes.
@@ -87,6 +87,8 @@ def measure(*cases: Case) -> list[list[Found]]:
     await_quiet(_QUIET_SECONDS)
     with ExitStack() as ends:
         staged = [ends.enter_context(_staged(case)) for case in cases]
+        if hog:
+            staged[0][1].start_hog()
         samplers = [
             ends.enter_context(sampling(partial(VirtualDriver, board), Settings()))
             for board, _ in staged
@@ -104,16 +106,16 @@ def measure(*cases: Case) -> list[list[Found]]:
 
 
 def measured(
-    case: Case, first: list[Found] | None = None
+    case: Case, first: list[Found] | None = None, *, hog: bool = False
 ) -> tuple[list[Found], list[Found] | None]:
     """The result, and the first one if that was wrong: two cores are easily disturbed.
 
     `first` is what was found beside other cases, if it was measured so.
     """
-    first = first or measure(case)[0]
+    first = first or measure(case, hog=hog)[0]
     if not any(found.wrong for found in first):
         return first, None
-    return measure(case)[0], first
+    return measure(case, hog=hog)[0], first
 
 
 class Stage:
@@ -142,6 +144,10 @@ class Stage:
         words = ["-m", f"stacks.loops.{module}", *arguments]
         self._start("loop", [f"{venvs.python(self._case.venv)}", *words], cgroups)
         self._until(lambda: self._is_ready(board), "it is ready")
+
+    def start_hog(self) -> None:
+        """Start what burns a core."""
+        self._start("hog", [sys.executable, "-c", "while True: pass"])
 
     def check(self) -> None:
         """Raise Failed if a process has ended."""
