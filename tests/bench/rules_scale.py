@@ -9,7 +9,7 @@ of a day. Takes 10 minutes a row; 10 000 GPUs take GBs of memory and of $TMPDIR.
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 import tempfile
 import time
@@ -26,9 +26,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.test_remote_write import recorded_names
 from gpu_bottleneck_exporter import rulepack
+from grafana.live import exposition
 from rules import day
 from rules.fleet import Fleet, Gpu, add_gpu
 from rules.parsed import rules
+from rules.series import Series
 from support.beside import Reply, Request, answering
 from support.daemon import HOST, get
 from support.prometheus import Prometheus, on_data, write_past
@@ -56,16 +58,9 @@ STATES: Sequence[day.State] = (
     day.COPYING,
 )
 """Half of the GPUs are healthy; states are per node, as a job has whole nodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A series of a GPU, which grows evenly or is constant."""
-
-    name: str
-    labels: str
-    first: float
-    per_minute: float
+OWNER = {"workload_namespace": "team", "workload_pod": "train", "workload_container": "main"}
+MINUTES = 60
+"""What is made of the nodes; the time in which they are served is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,38 +185,21 @@ def node_name(number: int) -> str:
 
 
 @cache
-def lines(kind: int) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-    """The series of GPU 0 of a node whose GPUs are in state `kind`: the GPU's, and the host's."""
-    fleet = Fleet(minutes=1)
-    owner = {"workload_namespace": "team", "workload_pod": "train", "workload_container": "main"}
-    add_gpu(fleet, "node", replace(Gpu(**STATES[kind]), owner=owner))  # type: ignore[arg-type]
-    own: list[Line] = []
-    host: list[Line] = []
-    for one in fleet._series:
-        hidden = ("job", "instance", "gpu", "uuid")
-        pairs = [f"{key}={json.dumps(v)}" for key, v in one.labels.items() if key not in hidden]
-        first, second = (value or 0.0 for value in one.values[:2])
-        line = Line(one.name, ",".join(pairs), first, second - first)
-        (own if "uuid" in one.labels else host).append(line)
-    return tuple(own), tuple(line for line in host if line.name != "up")
-
-
-def exposition(number: int, minutes: float) -> bytes:
-    """The exposition of node `number` this long after the start."""
-    own, host = lines(number % len(STATES))
-    text = [f"{line.name}{{{line.labels}}} {_value(line, minutes)!r}" for line in host]
+def node(kind: int) -> Sequence[Series]:
+    """The series of a node whose GPUs are in state `kind`."""
+    fleet = Fleet(MINUTES)
+    gpu = replace(Gpu(**STATES[kind]), owner=OWNER)  # type: ignore[arg-type]
     for index in range(GPUS_PER_NODE):
-        gpu = f'gpu="{index}",uuid="GPU-{number}-{index}"'
-        for line in own:
-            labels = f"{gpu},{line.labels}" if line.labels else gpu
-            if line.name == "gpu_workload_info":
-                labels = labels.replace('"train"', f'"train-{number // 4}"')
-            text.append(f"{line.name}{{{labels}}} {_value(line, minutes)!r}")
-    return ("\n".join(text) + "\n").encode()
+        add_gpu(fleet, "node", gpu, index)
+    return [one for one in fleet._series if one.name != "up"]
 
 
-def _value(line: Line, minutes: float) -> float:
-    return line.first + line.per_minute * minutes
+def exposed(number: int, seconds: float) -> bytes:
+    """The exposition of node `number` this long after the start."""
+    text = exposition(node(number % len(STATES)), seconds)
+    text = re.sub('(job="gpu"|instance="node"),?', "", text)
+    text = text.replace("GPU-node-", f"GPU-{number}-").replace('"train"', f'"train-{number // 4}"')
+    return text.encode()
 
 
 @contextmanager
@@ -231,7 +209,7 @@ def serving() -> Iterator[int]:
 
     def answer(request: Request) -> Reply:
         number = int(request.path.rpartition("-")[2])
-        body = exposition(number, (time.monotonic() - began) / 60)
+        body = exposed(number, time.monotonic() - began)
         return Reply(body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
     with answering(answer) as port:
