@@ -25,12 +25,12 @@ def hold(index: int = 0) -> VirtualGpu:
     return gpu
 
 
-def train(load: Load, step: float = STEP, index: int = 0) -> NoReturn:
+def train(load: Load, step: float = STEP) -> NoReturn:
     """Load a batch and work on it, forever.
 
     Work is launched a little ahead, as CUDA does: the loop waits for it two steps later.
     """
-    gpu = hold(index)
+    gpu = hold()
     ends: deque[int] = deque()
     while True:
         load()
