@@ -14,10 +14,6 @@ from stacks.venvs import VenvError
 from support.tools import _missing
 from support.waiting import note_repeated
 
-pytestmark = [
-    pytest.mark.stacks,
-    pytest.mark.xdist_group("stacks"),
-]
 QUICK = [case for case in CASES if case.quick]
 
 
