@@ -39,7 +39,6 @@ test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on rea
 	$(BIN)/python -m pytest tests/scenarios tests/causes $(PYTEST_ARGS)
 
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
-	$(BIN)/pip install -q torch==2.13.0
 	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)
 
 # An hour and 8 GB of libraries: by hand. `python -m stacks.matrix --help` measures some of them.

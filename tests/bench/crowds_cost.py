@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
+from bench.beside import cpu_seconds
+from bench.crowd import bystanders
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from support.board_exporter import Exporter, over_nvml
+from support.daemon import get
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,13 @@ def measure(library: Path, path: Path, job: Situation) -> str:
     ):
         process = psutil.Process(exporter.process.pid)
         time.sleep(WARM_UP_SECONDS)
-        before, began = _used(process), time.monotonic()
+        before, began = cpu_seconds(process.pid), time.monotonic()
         logged = _log_bytes(exporter)
         scrapes = []
         while time.monotonic() < began + MEASURED_SECONDS:
             scrapes.append(_scrape_seconds(exporter))
             time.sleep(1.0)
-        share = (_used(process) - before) / (time.monotonic() - began)
+        share = (cpu_seconds(process.pid) - before) / (time.monotonic() - began)
         cells = (
             f"{share:.1%}",
             f"{process.memory_info().rss / 2**20:.0f} MiB",
@@ -96,15 +98,9 @@ def measure(library: Path, path: Path, job: Situation) -> str:
         return " | ".join(cells)
 
 
-def _used(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
 def _scrape_seconds(exporter: Exporter) -> float:
     began = time.monotonic()
-    with urllib.request.urlopen(f"http://{exporter.target}/metrics", timeout=60) as answer:
-        answer.read()
+    get(exporter.port, "/metrics")
     return time.monotonic() - began
 
 
@@ -117,14 +113,13 @@ def _log_bytes(exporter: Exporter) -> int:
 def _running(board: Board, job: Situation) -> Iterator[None]:
     numbers = (job.gpus, job.children, job.threads, job.forks_per_second)
     words = [sys.executable, __file__, "--job", str(os.getpid()), str(board.path)]
-    strangers = [sys.executable, __file__, "--crowd", str(os.getpid()), str(job.strangers)]
-    with contextlib.ExitStack() as stack:
-        for command in (strangers, [*words, *map(str, numbers)]):
-            process = stack.enter_context(subprocess.Popen(command))
-            stack.callback(process.kill)
-        while not any(p.pid for p in board.gpus[-1].record.processes):
-            time.sleep(0.1)
-        yield
+    with bystanders(job.strangers), subprocess.Popen([*words, *map(str, numbers)]) as process:
+        try:
+            while not any(p.pid for p in board.gpus[-1].record.processes):
+                time.sleep(0.1)
+            yield
+        finally:
+            process.kill()
 
 
 def _job(path: str, *numbers: str) -> None:
@@ -171,18 +166,9 @@ def _child() -> None:
         os._exit(0)
 
 
-def _crowd(number: str) -> None:
-    for _ in range(int(number)):
-        _child()
-    time.sleep(3600)
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--job"]:
         die_with_parent(int(sys.argv[2]))
         _job(*sys.argv[3:])
-    elif sys.argv[1:2] == ["--crowd"]:
-        die_with_parent(int(sys.argv[2]))
-        _crowd(*sys.argv[3:])
     else:
         main()

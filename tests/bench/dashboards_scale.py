@@ -9,7 +9,6 @@ $TMPDIR.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,9 +22,7 @@ from builders.colours import CAUSES
 from gpu_bottleneck_exporter.prescription.model import KNOBS
 from grafana.boards import EVERYTHING, Asked, asked
 from rules.parsed import seconds
-from support.daemon import HOST, daemon, free_port
-from support.prometheus import Prometheus
-from support.tools import require
+from support.prometheus import Prometheus, on_data, write_past
 
 STEP_SECONDS = pack.interval_seconds()
 BLOCK_SECONDS = 7200
@@ -62,18 +59,8 @@ def filled(folder: Path, gpus: int) -> Iterator[tuple[Prometheus, int, int]]:
     """A Prometheus with a day of the fleet, the end of that day (Unix time), and its samples."""
     end = int(time.time()) // STEP_SECONDS * STEP_SECONDS
     samples = fill(folder, gpus, end)
-    port = free_port()
-    (folder / "prometheus.yml").write_text("{}\n")
-    command = [
-        require("prometheus", "prometheus"),
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        "--storage.tsdb.max-block-duration=2h",  # no compaction during the queries
-        f"--web.listen-address={HOST}:{port}",
-        "--log.level=warn",
-    ]
-    with daemon(command, port, "/-/ready", folder / "log") as pid:
-        yield Prometheus(port, pid), end, samples
+    with on_data(folder, {}) as server:
+        yield server, end, samples
 
 
 def print_table(server: Prometheus, end: int) -> None:
@@ -105,16 +92,9 @@ def fill(folder: Path, gpus: int, end: int) -> int:
     count = 0
     start = (end - DAY_SECONDS) // BLOCK_SECONDS * BLOCK_SECONDS
     for begin in range(start, end + 1, BLOCK_SECONDS):
-        text = folder / "samples"
-        with text.open("w", encoding="utf-8") as file:
-            for line in lines(gpus, begin, min(begin + BLOCK_SECONDS, end + 1), end):
-                file.write(line)
-                count += line.count("\n")
-            file.write("# EOF\n")
-        command = [require("promtool", "prometheus"), "tsdb", "create-blocks-from"]
-        command += ["openmetrics", f"{text}", f"{folder / 'data'}"]
-        subprocess.run(command, check=True, capture_output=True)
-        text.unlink()
+        found = [*lines(gpus, begin, min(begin + BLOCK_SECONDS, end + 1), end)]
+        count += sum(line.count("\n") for line in found)
+        write_past(folder, found)
     return count
 
 

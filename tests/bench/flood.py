@@ -14,28 +14,31 @@ import argparse
 import contextlib
 import http.client
 import json
+import multiprocessing
 import os
 import select
 import socket
 import ssl
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import psutil
 
+from gpu_bottleneck_exporter.web.listen import bind
+from gpu_bottleneck_exporter.web.reload import WebConfigFile
+from gpu_bottleneck_exporter.web.server import WebServer
 from support.certificates import Authority, client
-from support.daemon import free_port
+from support.daemon import HOST, free_port
 
 CLIENTS = 1000
 BODY = b"up 1\n" * 28_000
 SCRAPE_TIMEOUT_SECONDS = 10.0  # Prometheus' own
-ROOT = Path(__file__).parents[2]
+SPAWN = multiprocessing.get_context("spawn")
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -104,13 +107,9 @@ class Content:
         return True, ""
 
 
-def serve(port: int, config: str) -> None:
-    from gpu_bottleneck_exporter.web.listen import bind  # noqa: PLC0415 - only in its process
-    from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
-    from gpu_bottleneck_exporter.web.server import WebServer  # noqa: PLC0415
-
-    file = WebConfigFile(Path(config)) if config else None
-    WebServer(Content(), bind(f"127.0.0.1:{port}"), web_config=file).serve()
+def serve(port: int, config: Path | None) -> None:
+    file = WebConfigFile(config) if config else None
+    WebServer(Content(), bind(f"{HOST}:{port}"), web_config=file).serve()
 
 
 class Crowd:
@@ -132,16 +131,16 @@ class Crowd:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         one.settimeout(SCRAPE_TIMEOUT_SECONDS)
         with contextlib.suppress(OSError):
-            one.connect(("127.0.0.1", self._port))
+            one.connect((HOST, self._port))
             one.sendall(kind.says)
         self._clients[one.fileno()] = number, one
         self._epoll.register(one, select.EPOLLRDHUP | (select.EPOLLIN if kind.reads else 0))
 
-    def stay(self) -> None:
+    def stay(self, came: Event) -> None:
         """Hold connections for ever."""
         for number in range(CLIENTS):
             self.come(number)
-        print("all came", flush=True)
+        came.set()
         dripped = time.monotonic()
         while True:
             for descriptor, event in self._epoll.poll(0.2):
@@ -179,7 +178,7 @@ class Scraper:
     def _new(self) -> http.client.HTTPConnection:
         timeout = SCRAPE_TIMEOUT_SECONDS
         if self._context is None:
-            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
+            return http.client.HTTPConnection(HOST, self._port, timeout=timeout)
         return http.client.HTTPSConnection(
             "localhost", self._port, timeout=timeout, context=self._context
         )
@@ -216,15 +215,20 @@ class Scraper:
             self.scrape()
 
 
+def hold(name: str, port: int, came: Event) -> None:
+    Crowd(name, port).stay(came)
+
+
 @contextlib.contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'exporter'}:{ROOT / 'tests'}"}
-    command = [sys.executable, __file__, *arguments]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def running(work: Callable[..., None], *arguments: object) -> Iterator[int]:
+    """Work in a process of its own; yields its pid."""
+    process = SPAWN.Process(target=work, args=arguments, daemon=True)
+    process.start()
+    try:
+        yield process.pid or 0
+    finally:
+        process.kill()
+        process.join()
 
 
 def mib(process: psutil.Process) -> str:
@@ -240,17 +244,16 @@ def measure(name: str, seconds: float) -> tuple[int, str]:
             Authority(Path(folder)).issue("server")
             pair = {"cert_file": "server.pem", "key_file": "server.key"}
             config.write_text(json.dumps({"tls_server_config": pair}))
-        server = stack.enter_context(running("--serve", str(port), "--config", str(config or "")))
+        process = psutil.Process(stack.enter_context(running(serve, port, config)))
         context = client(Path(folder) / "ca.pem") if tls else None
         new, kept = (Scraper(port, context, keeps=keeps) for keeps in (False, True))
         stack.callback(kept.close)
         while not new.once():  # it starts
             time.sleep(0.1)
-        process = psutil.Process(server.pid)
         before, used = mib(process), sum(process.cpu_times()[:2])
-        crowd = stack.enter_context(running("--crowd", name, "--port", str(port)))
-        assert crowd.stdout is not None
-        crowd.stdout.readline()
+        came = SPAWN.Event()
+        stack.enter_context(running(hold, name, port, came))
+        came.wait()
         began = time.monotonic()
         with ThreadPoolExecutor() as pool:
             runs = [pool.submit(one.run, seconds) for one in (new, kept)]
@@ -265,25 +268,17 @@ def measure(name: str, seconds: float) -> tuple[int, str]:
 
 
 def main() -> None:
-    """Print the table or, in its own subprocesses, be the server or the crowd."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--seconds", type=float, default=60)
-    for own in ("--serve", "--port", "--config", "--crowd"):
-        parser.add_argument(own, default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.serve:
-        serve(int(given.serve), given.config)
-    elif given.crowd:
-        Crowd(given.crowd, int(given.port)).stay()
-    else:
-        print(
-            "| clients | lost, on new connections | longest | lost, on a kept one | longest "
-            "| threads | RSS MiB before → during | of a core |\n"
-            f"|---|{7 * '---:|'}",
-        )
-        for name in given.kinds or KINDS:
-            print(measure(name, given.seconds)[1], flush=True)
+    print(
+        "| clients | lost, on new connections | longest | lost, on a kept one | longest "
+        f"| threads | RSS MiB before → during | of a core |\n|---|{7 * '---:|'}",
+    )
+    for name in given.kinds or KINDS:
+        print(measure(name, given.seconds)[1], flush=True)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,9 @@ of a day. Takes 10 minutes a row; 10 000 GPUs take GBs of memory and of $TMPDIR.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import subprocess
+import re
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,12 +26,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.test_remote_write import recorded_names
 from gpu_bottleneck_exporter import rulepack
+from grafana.live import exposition
 from rules import day
 from rules.fleet import Fleet, Gpu, add_gpu
 from rules.parsed import rules
-from support.daemon import HOST, daemon, free_port, get
-from support.prometheus import Prometheus
-from support.tools import require
+from rules.series import Series
+from support.beside import Reply, Request, answering
+from support.daemon import HOST, get
+from support.prometheus import Prometheus, on_data, write_past
 
 SIZES = (1000, 5000, 10_000)
 GPUS_PER_NODE = 8
@@ -59,17 +58,9 @@ STATES: Sequence[day.State] = (
     day.COPYING,
 )
 """Half of the GPUs are healthy; states are per node, as a job has whole nodes."""
-_CONTENT = "text/plain; version=0.0.4"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A series of a GPU, which grows evenly or is constant."""
-
-    name: str
-    labels: str
-    first: float
-    per_minute: float
+OWNER = {"workload_namespace": "team", "workload_pod": "train", "workload_container": "main"}
+MINUTES = 60
+"""What is made of the nodes; the time in which they are served is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +113,11 @@ def measured(gpus: int) -> list[Found]:
     with tempfile.TemporaryDirectory(prefix="rules-scale-") as name, serving() as port:
         folder = Path(name)
         fill(folder, nodes, int(time.time()) // EVALUATED_EVERY_SECONDS * EVALUATED_EVERY_SECONDS)
-        own = free_port()
-        (folder / "prometheus.yml").write_text(json.dumps(config(folder, nodes, port)))
-        command = [
-            require("prometheus", "prometheus"),
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            "--storage.tsdb.max-block-duration=2h",
-            f"--web.listen-address={HOST}:{own}",
-            "--log.level=warn",
-        ]
-        with daemon(command, own, "/-/ready", folder / "log") as pid:
+        with on_data(folder, config(folder, nodes, port)) as server:
             time.sleep(SETTLED_AFTER_SECONDS)
             found = []
             for _ in range(WATCHED_SECONDS // EVALUATED_EVERY_SECONDS + 1):
-                found.append(reading(own, pid))
+                found.append(reading(server))
                 time.sleep(EVALUATED_EVERY_SECONDS)
             return found
 
@@ -170,9 +151,9 @@ def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
     }
 
 
-def reading(port: int, pid: int) -> Found:
-    """Prometheus' own metrics now."""
-    _, body = get(port, "/metrics")
+def reading(server: Prometheus) -> Found:
+    """Its own metrics now."""
+    _, body = get(server.port, "/metrics")
     samples = [
         sample
         for family in text_string_to_metric_families(body.decode())
@@ -187,13 +168,13 @@ def reading(port: int, pid: int) -> Found:
     missed = sum(
         s.value for s in samples if s.name.startswith("prometheus_rule_group_iterations_m")
     )
-    process = psutil.Process(pid)
+    process = psutil.Process(server.pid)
     times = process.cpu_times()
     return Found(
         seconds=by_group,
         missed=missed,
         series=totals["prometheus_tsdb_head_series"],
-        sent=Prometheus(port, pid).value(f'count({{__name__=~"{recorded_names().pattern}"}})'),
+        sent=server.value(f'count({{__name__=~"{recorded_names().pattern}"}})'),
         cpu_seconds=times.user + times.system,
         resident_bytes=process.memory_info().rss,
     )
@@ -204,68 +185,35 @@ def node_name(number: int) -> str:
 
 
 @cache
-def lines(kind: int) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-    """The series of GPU 0 of a node whose GPUs are in state `kind`: the GPU's, and the host's."""
-    fleet = Fleet(minutes=1)
-    owner = {"workload_namespace": "team", "workload_pod": "train", "workload_container": "main"}
-    add_gpu(fleet, "node", replace(Gpu(**STATES[kind]), owner=owner))  # type: ignore[arg-type]
-    own: list[Line] = []
-    host: list[Line] = []
-    for one in fleet._series:
-        hidden = ("job", "instance", "gpu", "uuid")
-        pairs = [f"{key}={json.dumps(v)}" for key, v in one.labels.items() if key not in hidden]
-        first, second = (value or 0.0 for value in one.values[:2])
-        line = Line(one.name, ",".join(pairs), first, second - first)
-        (own if "uuid" in one.labels else host).append(line)
-    return tuple(own), tuple(line for line in host if line.name != "up")
-
-
-def exposition(number: int, minutes: float) -> bytes:
-    """The exposition of node `number` this long after the start."""
-    own, host = lines(number % len(STATES))
-    text = [f"{line.name}{{{line.labels}}} {_value(line, minutes)!r}" for line in host]
+def node(kind: int) -> Sequence[Series]:
+    """The series of a node whose GPUs are in state `kind`."""
+    fleet = Fleet(MINUTES)
+    gpu = replace(Gpu(**STATES[kind]), owner=OWNER)  # type: ignore[arg-type]
     for index in range(GPUS_PER_NODE):
-        gpu = f'gpu="{index}",uuid="GPU-{number}-{index}"'
-        for line in own:
-            labels = f"{gpu},{line.labels}" if line.labels else gpu
-            if line.name == "gpu_workload_info":
-                labels = labels.replace('"train"', f'"train-{number // 4}"')
-            text.append(f"{line.name}{{{labels}}} {_value(line, minutes)!r}")
-    return ("\n".join(text) + "\n").encode()
+        add_gpu(fleet, "node", gpu, index)
+    return [one for one in fleet._series if one.name != "up"]
 
 
-def _value(line: Line, minutes: float) -> float:
-    return line.first + line.per_minute * minutes
+def exposed(number: int, seconds: float) -> bytes:
+    """The exposition of node `number` this long after the start."""
+    text = exposition(node(number % len(STATES)), seconds)
+    text = re.sub('(job="gpu"|instance="node"),?', "", text)
+    text = text.replace("GPU-node-", f"GPU-{number}-").replace('"train"', f'"train-{number // 4}"')
+    return text.encode()
 
 
 @contextmanager
 def serving() -> Iterator[int]:
-    """A server of all nodes, in a thread; yields its port."""
-    loop = asyncio.new_event_loop()
+    """A server of all nodes; yields its port."""
     began = time.monotonic()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readline():
-            number = int(head.split()[1].rpartition(b"-")[2])
-            while await reader.readline() not in (b"\r\n", b""):
-                pass
-            body = exposition(number, (time.monotonic() - began) / 60)
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
-                % (_CONTENT.encode(), len(body))
-            )
-            writer.write(body)
-            await writer.drain()
-        writer.close()
+    def answer(request: Request) -> Reply:
+        number = int(request.path.rpartition("-")[2])
+        body = exposed(number, time.monotonic() - began)
+        return Reply(body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    server = loop.run_until_complete(asyncio.start_server(answer, HOST, 0, backlog=4096))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+    with answering(answer) as port:
+        yield port
 
 
 def long_windows() -> set[str]:
@@ -285,17 +233,15 @@ def long_windows() -> set[str]:
 def fill(folder: Path, nodes: int, end: int) -> None:
     """Write the past of these series as a block."""
     times = range(end - HISTORY_SECONDS, end, EVALUATED_EVERY_SECONDS)
-    source = folder / "samples"
-    with source.open("w", encoding="utf-8") as file:
-        for name in sorted(long_windows()):
-            for number in range(nodes):
-                for index in range(GPUS_PER_NODE):
-                    file.write(past(name, number, index, times))
-        file.write("# EOF\n")
-    command = [require("promtool", "prometheus"), "tsdb", "create-blocks-from"]
-    command += ["openmetrics", f"{source}", f"{folder / 'data'}"]
-    subprocess.run(command, check=True, capture_output=True)
-    source.unlink()
+    write_past(
+        folder,
+        (
+            past(name, number, index, times)
+            for name in sorted(long_windows())
+            for number in range(nodes)
+            for index in range(GPUS_PER_NODE)
+        ),
+    )
 
 
 def past(name: str, number: int, index: int, times: range) -> str:

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests .venv/bin/python -m dataloader.shared_memory
 
-prints the table that the runbook of GpuShmExhausted has; as root, with torch. Each loader runs in
+prints the table that the runbook of GpuShmExhausted has; as root. Each loader runs in
 a mount namespace of its own.
 """
 
@@ -74,8 +74,17 @@ def measure(load: Load) -> Found:
 
     Raises CalledProcessError where we may make none.
     """
+    from stacks import venvs  # noqa: PLC0415 - only in the process that has no torch
+
     inside = ["unshare", "--mount", "sh", "-c", _MOUNTED, "sh"]
-    command = [*inside, sys.executable, "-W", "ignore", __file__, json.dumps(asdict(load))]
+    command = [
+        *inside,
+        f"{venvs.python('torch')}",
+        "-W",
+        "ignore",
+        __file__,
+        json.dumps(asdict(load)),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Found(**json.loads(done.stdout.splitlines()[-1]))
 

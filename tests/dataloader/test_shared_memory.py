@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dataloader.shared_memory import Found, Load, measure
+from stacks.venvs import VenvError
+from support.tools import _missing
 
-pytest.importorskip("torch", reason="pip install torch==2.13.0 (or `make test-torch`)")
 if os.geteuid() != 0:
     pytest.skip("a mount of one's own takes root", allow_module_level=True)
 
@@ -19,7 +20,13 @@ THRESHOLDS = Path(__file__).parents[2] / "rules/thresholds.yml"
 HARMLESS = (Load(1, 4), Load(2, 4), Load(2, 4, starved=True))
 DEADLY = (Load(8, 4), Load(16, 2), Load(10, 4, starved=True))
 
-found = cache(measure)
+
+@cache
+def found(load: Load) -> Found:
+    try:
+        return measure(load)
+    except VenvError as reason:
+        _missing(f"{reason}")
 
 
 def threshold(name: str) -> float:

@@ -56,7 +56,6 @@ OFTEN = {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.5"}
 CONTAINERS = Limits(cpu_cores=64, memory_bytes=2**30)
 NUMBERS = {"dac_read_search": 2, "sys_ptrace": 19}
 """Of capabilities, in linux/capability.h."""
-NO_KUBELET = ("pod-resources", "--kubelet.socket")
 NO_NAMES = ("/var/log/containers", "--kubelet.container-logs")
 READ_FROM = {
     "wait_channel": "wait channel",
@@ -187,16 +186,11 @@ MODES: Mapping[str, Callable[[], Mode]] = {
     "unit without capabilities": lambda: of_unit(documented_drop_in()),
 }
 MISSING: Mapping[str, Missing] = {
-    "chart": {},
     "chart without capabilities": PRIVATE,
-    "chart restricted": {},
-    "chart without the kubelet": {},
-    "chart with collectors off": {},
-    "docker": {},
     "docker without the host's pids": {"host_pids": NO_FEEDERS},
-    "unit": {},
     "unit without capabilities": PRIVATE,
 }
+"""Of the modes that lack something."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +315,7 @@ def test_exactly_what_is_missing_is_named(
 ) -> None:
     renounced = RENOUNCED.get(name, frozenset())
     unread = UNREAD.get(name, frozenset()) | renounced
-    found = {**own(MODES[name]()), **MISSING[name]}
+    found = {**own(MODES[name]()), **MISSING.get(name, {})}
     missing = {signal: words for signal, words in found.items() if signal not in unread}
     assert_told(said(name).report, missing)
     assert said(name).metrics.missing == missing.keys()
@@ -338,8 +332,8 @@ def test_modes_are_what_the_documents_say(name: str) -> None:
     mode, both = MODES[name](), frozenset({"sys_ptrace", "dac_read_search"})
     without = RENOUNCED.get(name, frozenset())
     assert mode.without == without
-    assert mode.host_pids is ("host_pids" not in {*MISSING[name], *without})
-    none = MISSING[name] or name in UNREAD or not mode.host_pids
+    assert mode.host_pids is ("host_pids" not in {*MISSING.get(name, ()), *without})
+    none = name in MISSING or name in UNREAD or not mode.host_pids
     assert mode.capabilities == (frozenset() if none else both)
     assert all(mode.collects(collector) is (name not in UNREAD) for collector in OFF)
     assert mode.user == (DYNAMIC_USER if not mode.container else 0 if mode.host_pids else NOBODY)

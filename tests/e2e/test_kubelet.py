@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.board_exporter import Exporter, over_nvml
-from support.command import COMMAND, environment, run
+from support.command import run
 from support.daemon import get
 from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
@@ -234,21 +234,12 @@ def test_the_rules_see_who_has_never_used_a_gpu(
         until(told, owned)
 
 
-CHECK = (*COMMAND, "check", "--sampling.interval", "0.2", "--kubelet.socket")
-
-
 def gaps(board: Board, libraries: Libraries, socket: Path, way: Way, **variables: str) -> str:
     """What `check` says of the kubelet and its remedy."""
     library = libraries.path(int(board.header.driver_branch))
     places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    result = subprocess.run(
-        [*way, *CHECK, f"{socket}"],
-        env={**environment(board.path.parent), **places, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("check", "--sampling.interval", "0.2", "--kubelet.socket", f"{socket}")
+    result = run(board.path.parent, *words, way=way, **places, **variables)
     assert result.returncode in {0, 1}, result.stderr
     found = re.search(r"^gap +kubelet: .*\n  remedy +.*$", result.stdout, re.MULTILINE)
     return found[0] if found else ""

@@ -6,21 +6,17 @@ second. What the exporter says with fewer rights is held against what it says wi
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.board import Board
-from scenarios import loops
+from scenarios.cases import Process
 from scenarios.cgroups import Limits
-from scenarios.measure import _holds, end_group
+from scenarios.measure import running
 from support.command import Server
 from support.drivers import Libraries
 from support.rights import (
@@ -45,7 +41,6 @@ from support.stage import (
     staged,
     started,
 )
-from support.waiting import until
 
 FED, LOCKED = "0", "1"
 LOOPS = {FED: "prep_1", LOCKED: "locked_up"}
@@ -101,25 +96,9 @@ def feeding(stage: Stage, way: Way = AS_WE_ARE, cages: tuple[Path, ...] = ()) ->
     """A main process on each GPU, with its workers."""
     with ExitStack() as cleanup:
         for gpu, loop in LOOPS.items():
-            words = [f"{stage.board.path}", gpu, loop, f"{stage.folder}", f"{os.getpid()}"]
-            main = subprocess.Popen(
-                [*way, sys.executable, loops.__file__, *words, *map(str, cages)],
-                env=stage.environment,
-                cwd=stage.folder,
-                start_new_session=True,
-            )
-            cleanup.callback(end_group, main)
-            held = _held(stage.board, int(gpu), main)
-            until(held, f"a process on GPU {gpu}")
+            one = Process(loop, (int(gpu),))
+            cleanup.enter_context(running(one, stage.board, stage.folder, cages, way))
         yield
-
-
-def _held(board: Board, gpu: int, main: subprocess.Popen[bytes]) -> Callable[[], bool]:
-    def held() -> bool:
-        assert main.poll() is None, "a feeder ended at once"
-        return _holds(board, gpu, main)
-
-    return held
 
 
 def watched(server: Server, begun: Metrics) -> Stretch:
@@ -216,10 +195,13 @@ def test_another_user_is_told_all_but_what_is_private(stage: Stage) -> None:
     assert "queue" in root.last.by("state", "gpu_feeder_wait_seconds_total", gpu=LOCKED)
 
 
-def test_the_user_of_the_feeders_is_told_all(stage: Stage) -> None:
-    way = as_nobody(files=stage.files)
+@pytest.mark.parametrize("capabilities", [(), ("sys_ptrace", "dac_read_search")])
+def test_their_user_is_told_all_and_so_is_who_has_the_capabilities_that_check_names(
+    stage: Stage, capabilities: tuple[str, ...]
+) -> None:
+    way = as_nobody(*capabilities, files=stage.files)
     with (
-        feeding(stage, way),
+        feeding(stage, AS_WE_ARE if capabilities else way),
         serving(stage, AS_WE_ARE) as ours,
         serving(stage, way) as theirs,
         started(stage, way, "check") as check,
@@ -231,19 +213,6 @@ def test_the_user_of_the_feeders_is_told_all(stage: Stage) -> None:
     assert_exact(nobody.last)
     assert_runs(nobody)
     assert nobody.stalls(LOCKED)["asleep"] > 0.8, nobody.stalls(LOCKED)
-
-
-def test_the_capabilities_that_check_names_are_enough(stage: Stage) -> None:
-    way = as_nobody("sys_ptrace", "dac_read_search", files=stage.files)
-    with (
-        feeding(stage),
-        serving(stage, AS_WE_ARE) as ours,
-        serving(stage, way) as theirs,
-        started(stage, way, "check") as check,
-    ):
-        told = told_alike(theirs, ours)
-        assert_told_all(*told)
-        assert_told(check(), machines_own(told[1]))
 
 
 def told_alike(theirs: Server, ours: Server) -> tuple[Metrics, Metrics]:
@@ -284,17 +253,10 @@ def test_without_the_hosts_pids_the_devices_are_told(stage: Stage) -> None:
     assert container.missing == whole.missing | {"host_pids"}
     assert_told(report, {**machines_own(whole), "host_pids": NO_FEEDERS})
     assert_exact(container)
-    for gpu in LOOPS:
-        assert container.waited_on(gpu) <= {"unknown"}
-    assert status == 0
-    assert {*causes(said)} <= {"unknown"}
-
-
-def test_without_the_hosts_pids_nothing_is_made_up(stage: Stage) -> None:
-    with feeding(stage), serving(stage, with_pids_of_its_own()) as theirs:
-        container = scraped_when(theirs, observes, "a stall")
     assert container.feeders == set()
     assert [container.waited_on(gpu) for gpu in LOOPS] == [{"unknown"}] * len(LOOPS)
+    assert status == 0
+    assert {*causes(said)} <= {"unknown"}
 
 
 @pytest.mark.parametrize(

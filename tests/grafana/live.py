@@ -10,7 +10,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +72,7 @@ def _gpu(state: day.State, **others: object) -> Gpu:
     return Gpu(**{**state, **others})  # type: ignore[arg-type]
 
 
-def exposition(series: list[Series], seconds: float) -> str:
+def exposition(series: Sequence[Series], seconds: float) -> str:
     """What is scraped after so many seconds; between two minutes, counters grow evenly."""
     minute, part = divmod(seconds / 60, 1)
     lines = []

@@ -28,7 +28,8 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from prescriptions.settings import CHECKPOINT_SECONDS, Batch, Loop
 from scenarios.loops import Scene, reading
-from stacks.loops.common import FOLDER, HOST, MEBIBYTE, Load, burn, hold, port, workers
+from stacks.loops.common import FOLDER, HOST, MEBIBYTE, Load, burn, port, workers
+from stacks.loops.gpu import hold
 
 _LAUNCHED_AHEAD = 2
 _ANSWER_BYTES = 65536

@@ -5,7 +5,6 @@ The rules are those of `support.quickrules`: an alert that takes twenty minutes 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,8 @@ from pathlib import Path
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.exposition.render import TEXT, Exposition
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
-from gpu_bottleneck_exporter.web.listen import bind
-from gpu_bottleneck_exporter.web.server import WebServer
 from scenarios.cases import Diagnosis, Expected
+from support.beside import Reply, Request, answering
 from support.daemon import HOST
 from support.prometheus import Labels, Prometheus, prometheus
 from support.quickrules import MODEST, await_rules, quick_rules
@@ -61,20 +59,29 @@ class Heard:
 
 
 class Listener:
-    """Prometheus and the endpoint that it scrapes."""
+    """Prometheus, and what it is shown: one case after the other, nothing in between.
 
-    def __init__(self, server: Prometheus, stage: _Stage) -> None:
-        self.server = server
-        self._stage = stage
+    The endpoint is always up, as Prometheus takes seconds to find a new target. Cases do not
+    affect each other: each has its own GPUs, whose series end with it.
+    """
+
+    server: Prometheus
+    _shown: Exposition | None = None
+
+    def answer(self, request: Request) -> Reply:
+        """Of the endpoint."""
+        shown = self._shown
+        body, kind = shown.render(request.headers["Accept"]) if shown else (b"", TEXT)
+        return Reply(body, headers={"Content-Type": kind})
 
     @contextmanager
     def showing(self, sampler: Sampler) -> Iterator[None]:
         """Let Prometheus scrape `sampler`."""
-        self._stage.shown = Exposition(sampler, ALL)
+        self._shown = Exposition(sampler, ALL)
         try:
             yield
         finally:
-            self._stage.shown = None
+            self._shown = None
 
     def await_answer(self, gpu: str, expected: Expected, began: float) -> Heard:
         """What Prometheus has reported about the GPU with UUID `gpu` since monotonic time `began`.
@@ -110,52 +117,12 @@ class Listener:
 @contextmanager
 def listening(folder: Path) -> Iterator[Listener]:
     """A ready Prometheus with the scaled rules; its files lie below `folder` until the end."""
-    stage = _Stage()
-    with _served(stage) as target, quick_rules(folder) as rules:
-        jobs = [("gpu", target, _SCRAPED_EVERY_SECONDS)]
-        with prometheus(folder, jobs, rules, MODEST) as server:
-            await_rules(server)
-            yield Listener(server, stage)
-
-
-class _Stage:
-    """What the endpoint shows: the exposition of one case after the other, nothing in between.
-
-    The endpoint is always up, as Prometheus takes seconds to find a new target. Cases do not
-    affect each other: each has its own GPUs, whose series end with it.
-    """
-
-    shown: Exposition | None = None
-
-    def metrics(self, accept: str) -> tuple[bytes, str]:
-        shown = self.shown
-        return shown.render(accept) if shown else (b"", TEXT)
-
-    def status_page(self) -> bytes:
-        return b""
-
-    def node(self) -> bytes:
-        return b""
-
-    def healthy(self) -> tuple[bool, str]:
-        return True, ""
-
-    def ready(self) -> tuple[bool, str]:
-        return True, ""
-
-
-@contextmanager
-def _served(stage: _Stage) -> Iterator[str]:
-    listening = bind(f"{HOST}:0")
-    port = listening.getsockname()[1]
-    server = WebServer(stage, listening)
-    thread = threading.Thread(target=server.serve, name="exposition")
-    thread.start()
-    try:
-        yield f"{HOST}:{port}"
-    finally:
-        server.stop()
-        thread.join()
+    listener = Listener()
+    with answering(listener.answer) as port, quick_rules(folder) as rules:
+        jobs = [("gpu", f"{HOST}:{port}", _SCRAPED_EVERY_SECONDS)]
+        with prometheus(folder, jobs, rules, MODEST) as listener.server:
+            await_rules(listener.server)
+            yield listener
 
 
 def _diagnoses(alerts: list[Labels], state: str) -> frozenset[Diagnosis]:

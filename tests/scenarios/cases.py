@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpu_bottleneck_exporter.accounting import stall
 from scenarios.cgroups import Limits
 from scenarios.loops import CORES, MEBIBYTE
 
@@ -17,8 +16,6 @@ BESIDE = None
 """In place of GPUs: a process that runs next to the job."""
 ALERT_SECONDS = 40.0
 """Alerts mostly fire within 20 s of the start of the processes."""
-SILENT: frozenset[str] = frozenset()
-"""The GPU is hardly ever idle; nothing else matters."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,24 +26,27 @@ class Diagnosis:
     cause: str
 
 
-CPU_THROTTLED = Diagnosis("GpuCpuThrottled", "cpu_throttled")
-WORKER_CHURN = Diagnosis("GpuWorkerChurn", "worker_churn")
-CHECKPOINT = Diagnosis("GpuCheckpointStall", "checkpoint_stall")
-PAGE_CACHE = Diagnosis("GpuPageCacheThrash", "page_cache_thrash")
-LOCAL_STORAGE = Diagnosis("GpuLocalStorageBound", "local_storage_bound")
-NETWORK_STORAGE = Diagnosis("GpuNetworkStorageBound", "network_storage_bound")
-CPU_OVERSUBSCRIBED = Diagnosis("GpuCpuOversubscribed", "cpu_oversubscribed")
-TOO_FEW_WORKERS = Diagnosis("GpuTooFewWorkers", "too_few_workers")
-CPU_PREPROCESSING = Diagnosis("GpuCpuPreprocessingBound", "cpu_preprocessing_bound")
-GPU_FAULT = Diagnosis("GpuFault", "gpu_fault")
-HARDWARE_SLOWDOWN = Diagnosis("GpuHardwareSlowdown", "hw_slowdown")
-SHM_EXHAUSTED = Diagnosis("GpuShmExhausted", "shm_exhausted")
-INLINE_LOADING = Diagnosis("GpuInlineLoading", "inline_loading")
-HOST_LOOP = Diagnosis("GpuHostLoopBound", "host_loop_bound")
-IMBALANCE = Diagnosis("GpuImbalance", "gpu_imbalance")
-JOB_STALLED = Diagnosis("GpuJobStalled", "job_stalled")
-STARTUP = Diagnosis("GpuStartupStall", "startup_stall")
-ALLOCATED_IDLE = Diagnosis("GpuAllocatedIdle", "allocated_idle")
+ALERTS = {
+    "cpu_throttled": "GpuCpuThrottled",
+    "worker_churn": "GpuWorkerChurn",
+    "checkpoint_stall": "GpuCheckpointStall",
+    "page_cache_thrash": "GpuPageCacheThrash",
+    "local_storage_bound": "GpuLocalStorageBound",
+    "network_storage_bound": "GpuNetworkStorageBound",
+    "cpu_oversubscribed": "GpuCpuOversubscribed",
+    "too_few_workers": "GpuTooFewWorkers",
+    "cpu_preprocessing_bound": "GpuCpuPreprocessingBound",
+    "gpu_fault": "GpuFault",
+    "hw_slowdown": "GpuHardwareSlowdown",
+    "shm_exhausted": "GpuShmExhausted",
+    "inline_loading": "GpuInlineLoading",
+    "host_loop_bound": "GpuHostLoopBound",
+    "gpu_imbalance": "GpuImbalance",
+    "job_stalled": "GpuJobStalled",
+    "startup_stall": "GpuStartupStall",
+    "allocated_idle": "GpuAllocatedIdle",
+}
+"""By cause."""
 NO_ALERT: frozenset[Diagnosis] = frozenset()
 T = TypeVar("T")
 
@@ -64,7 +64,8 @@ class Process:
 class Expected:
     """What is accepted on GPU `gpu`; `second_half`: after the loop was told to change.
 
-    Without `alerts`, none may fire. Those in `before` may fire, but do not suffice.
+    Without `waiting_on`, the GPU is hardly ever idle. Without `alerts`, none may fire. Those in
+    `before` may fire, but do not suffice.
     """
 
     waiting_on: frozenset[str]
@@ -87,7 +88,6 @@ class Case:
     limits: Limits | None = None
     data_bytes: int = 0
     """Size of the data set; 0: it reads none."""
-    note: str = ""
     stage: str = ""
     """Cases with the same stage run together: no limits, and enough CPU or disk left for others."""
 
@@ -102,33 +102,39 @@ class Case:
         return self.data_bytes > 0 or any(p.loop == "checkpointing" for p in self.processes)
 
 
+def _expected(  # noqa: PLR0913 - a table
+    waiting_on: str,
+    causes: str = "",
+    *,
+    before: str = "",
+    seconds: float = ALERT_SECONDS,
+    gpu: int = 0,
+    second_half: bool = False,
+    title: str = "",
+) -> Expected:
+    """Names are separated by spaces; `causes` and `before` stand for their alerts."""
+    alerts, may = (
+        frozenset(Diagnosis(ALERTS[cause], cause) for cause in words.split())
+        for words in (causes, before)
+    )
+    accepted = frozenset(waiting_on.split())
+    return Expected(accepted, alerts, may, seconds, gpu, second_half, title)
+
+
 def _case(  # noqa: PLR0913 - a table
     name: str,
     loop: str,
-    *causes: str,
-    alerts: tuple[Diagnosis, ...] = (),
-    before: tuple[Diagnosis, ...] = (),
-    alert_seconds: float = ALERT_SECONDS,
-    beside: tuple[str, ...] = (),
+    expected: Expected,
+    *,
+    beside: str = "",
     limits: Limits | None = None,
     data: int = 0,
-    note: str = "",
     stage: str = "",
 ) -> Case:
-    return Case(
-        name=name,
-        processes=(
-            *(Process(other, BESIDE) for other in beside),
-            Process(loop, caged=limits is not None),
-        ),
-        expected=(
-            Expected(frozenset(causes), frozenset(alerts), frozenset(before), alert_seconds),
-        ),
-        limits=limits,
-        data_bytes=data * MEBIBYTE,
-        note=note,
-        stage=stage,
-    )
+    """`beside`: loops that run next to it; `data` in MiB."""
+    neighbours = (Process(other, BESIDE) for other in beside.split())
+    processes = (*neighbours, Process(loop, caged=limits is not None))
+    return Case(name, processes, (expected,), limits, data * MEBIBYTE, stage)
 
 
 def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
@@ -172,200 +178,110 @@ def _moved(process: Process, first: int) -> Process:
 
 WAITING, A_CORE_EACH, READING = "waiting", "a core each", "reading"
 _DATA = 256
-_BUSY_HOST = ("hog", "disk_hog")
-_HOGS = ("hog",) * (CORES + 1)
+_HOGS = "hog " * (CORES + 1)
 """With more, the GPU is used so little that its job counts as still starting."""
+_WELL = _expected("")
+_CODE = _expected("host_code", "host_loop_bound")
+_DISK = _expected("storage", "local_storage_bound")
+_FETCH = _expected("network", "network_storage_bound")
+_QUEUE = _expected("cpu_queue", "cpu_oversubscribed")
+_PREP = _expected("worker_cpu", "cpu_preprocessing_bound")
 
 CASES = (
-    _case("healthy, 2 workers", "healthy", stage=WAITING),
-    _case(
-        "prep, 0 workers", "prep_inline", stall.HOST_CODE, alerts=(HOST_LOOP,), stage=A_CORE_EACH
-    ),
+    _case("healthy, 2 workers", "healthy", _WELL, stage=WAITING),
+    _case("prep, 0 workers", "prep_inline", _CODE, stage=A_CORE_EACH),
     _case(
         "reads and prep, 0 workers",
         "inline_reading",
-        stall.HOST_CODE,
-        alerts=(INLINE_LOADING,),
+        _expected("host_code", "inline_loading"),
         data=_DATA,
     ),
+    # Of 2 cores it leaves about as much as makes another worker worth while.
     _case(
         "prep, 1 worker",
         "prep_1",
-        stall.WORKER_CPU,
-        alerts=(TOO_FEW_WORKERS, CPU_PREPROCESSING),
-        note="of 2 cores it leaves about as much as makes another worker worth while",
+        _expected("worker_cpu", "too_few_workers cpu_preprocessing_bound"),
     ),
-    _case("prep, 2 workers", "prep_2", stall.WORKER_CPU, alerts=(CPU_PREPROCESSING,)),
-    _case("prep, 3 workers a core", "prep_many", stall.CPU_QUEUE, alerts=(CPU_OVERSUBSCRIBED,)),
-    _case(
-        "direct disk reads, 1 worker",
-        "disk_1",
-        stall.STORAGE,
-        alerts=(LOCAL_STORAGE,),
-        data=_DATA,
-        stage=READING,
-    ),
-    _case(
-        "direct disk reads, 4 workers",
-        "disk_4",
-        stall.STORAGE,
-        alerts=(LOCAL_STORAGE,),
-        data=_DATA,
-        stage=READING,
-    ),
-    _case(
-        "socket fetch, 2 workers",
-        "fetch_2",
-        stall.NETWORK,
-        alerts=(NETWORK_STORAGE,),
-        beside=("server",),
-        stage=WAITING,
-    ),
-    _case(
-        "socket fetch, 8 workers",
-        "fetch_8",
-        stall.NETWORK,
-        alerts=(NETWORK_STORAGE,),
-        beside=("server",),
-        stage=WAITING,
-    ),
-    _case("slow main loop", "slow_main", stall.HOST_CODE, alerts=(HOST_LOOP,), stage=A_CORE_EACH),
+    _case("prep, 2 workers", "prep_2", _PREP),
+    _case("prep, 3 workers a core", "prep_many", _QUEUE),
+    _case("direct disk reads, 1 worker", "disk_1", _DISK, data=_DATA, stage=READING),
+    _case("direct disk reads, 4 workers", "disk_4", _DISK, data=_DATA, stage=READING),
+    _case("socket fetch, 2 workers", "fetch_2", _FETCH, beside="server", stage=WAITING),
+    _case("socket fetch, 8 workers", "fetch_8", _FETCH, beside="server", stage=WAITING),
+    _case("slow main loop", "slow_main", _CODE, stage=A_CORE_EACH),
     _case(
         "quota 0.6 core, 4 workers",
         "prep_4",
-        stall.CPU_QUOTA,
-        alerts=(CPU_THROTTLED,),
+        _expected("cpu_quota", "cpu_throttled"),
         limits=Limits(cpu_cores=0.6),
     ),
+    # The quota costs 20 % of the throughput, decoding the rest: either answer is right.
     _case(
         "quota 1.6 cores, 2 workers",
         "prep_2",
-        stall.WORKER_CPU,
-        stall.CPU_QUOTA,
-        alerts=(CPU_THROTTLED, CPU_PREPROCESSING),
+        _expected("worker_cpu cpu_quota", "cpu_throttled cpu_preprocessing_bound"),
         limits=Limits(cpu_cores=1.6),
-        note="the quota costs 20 % of the throughput, decoding the rest: either answer is right",
     ),
     _case(
         "data larger than the memory limit",
         "cached",
-        stall.MEMORY,
-        alerts=(PAGE_CACHE,),
+        _expected("memory", "page_cache_thrash"),
         limits=Limits(memory_bytes=150 * MEBIBYTE),
         data=400,
     ),
+    # Starting workers is their CPU time, or the main's; never storage or network.
     _case(
         "workers respawned every epoch",
         "respawning",
-        stall.WORKER_CPU,
-        stall.HOST_CODE,
-        stall.CPU_QUEUE,
-        alerts=(WORKER_CHURN,),
-        note="starting workers is their CPU time, or the main's; never storage or network",
+        _expected("worker_cpu host_code cpu_queue", "worker_churn"),
     ),
-    _case("synchronous checkpoints", "checkpointing", stall.STORAGE, alerts=(CHECKPOINT,)),
-    _case(
-        "CPU hogs beside 2 workers",
-        "prep_2",
-        stall.CPU_QUEUE,
-        alerts=(CPU_OVERSUBSCRIBED,),
-        beside=_HOGS,
-    ),
-    _case("busy host, GPU fine", "healthy", beside=_BUSY_HOST, data=_DATA),
-    _case("disk neighbour, GPU fine", "healthy", beside=("disk_hog", "disk_hog"), data=_DATA),
-    _case(
-        "disk + heavy prep",
-        "disk_heavy_prep",
-        stall.WORKER_CPU,
-        alerts=(CPU_PREPROCESSING,),
-        data=_DATA,
-    ),
-    _case(
-        "disk + light prep",
-        "disk_light_prep",
-        stall.STORAGE,
-        alerts=(LOCAL_STORAGE,),
-        data=_DATA,
-        stage=READING,
-    ),
-    _case(
-        "slow main loop, disk neighbour",
-        "slow_main",
-        stall.HOST_CODE,
-        alerts=(HOST_LOOP,),
-        beside=("disk_hog",),
-        data=_DATA,
-    ),
-    _case(
-        "workers locked up",
-        "locked_up",
-        stall.ASLEEP,
-        alerts=(JOB_STALLED,),
-        note="they worked before",
-        stage=WAITING,
-    ),
+    _case("synchronous checkpoints", "checkpointing", _expected("storage", "checkpoint_stall")),
+    _case("CPU hogs beside 2 workers", "prep_2", _QUEUE, beside=_HOGS),
+    _case("busy host, GPU fine", "healthy", _WELL, beside="hog disk_hog", data=_DATA),
+    _case("disk neighbour, GPU fine", "healthy", _WELL, beside="disk_hog disk_hog", data=_DATA),
+    _case("disk + heavy prep", "disk_heavy_prep", _PREP, data=_DATA),
+    _case("disk + light prep", "disk_light_prep", _DISK, data=_DATA, stage=READING),
+    _case("slow main loop, disk neighbour", "slow_main", _CODE, beside="disk_hog", data=_DATA),
+    # They worked before.
+    _case("workers locked up", "locked_up", _expected("asleep", "job_stalled"), stage=WAITING),
+    # The kernel holds the reads back, so the disk is idle.
     _case(
         "throttled disk reads",
         "disk_trickle",
-        stall.STORAGE,
-        alerts=(LOCAL_STORAGE,),
+        _DISK,
         limits=Limits(read_bytes_per_second=8 * MEBIBYTE),
         data=64,
-        note="the kernel holds the reads back, so the disk is idle",
     ),
+    # For an hour, 30 s here, it may be starting.
     _case(
         "held but idle",
         "held",
-        stall.ASLEEP,
-        alerts=(ALLOCATED_IDLE,),
-        before=(STARTUP,),
-        alert_seconds=70.0,
-        note="for an hour, 30 s here, it may be starting",
+        _expected("asleep", "allocated_idle", before="startup_stall", seconds=70.0),
         stage=WAITING,
     ),
-    _case("shared memory nearly full", "crowded", alerts=(SHM_EXHAUSTED,), stage=WAITING),
-    _case("uncorrectable memory errors", "broken", alerts=(GPU_FAULT,), stage=WAITING),
-    _case("power brake", "braked", alerts=(HARDWARE_SLOWDOWN,), stage=WAITING),
-    Case("no process", (), (Expected(frozenset({stall.UNALLOCATED})),), stage=WAITING),
+    _case("shared memory nearly full", "crowded", _expected("", "shm_exhausted"), stage=WAITING),
+    _case("uncorrectable memory errors", "broken", _expected("", "gpu_fault"), stage=WAITING),
+    _case("power brake", "braked", _expected("", "hw_slowdown"), stage=WAITING),
+    Case("no process", (), (_expected("unallocated"),), stage=WAITING),
     Case(
         "two jobs on two GPUs",
         (Process("server", BESIDE), Process("fetch_2", (0,)), Process("slow_main", (1,))),
-        (
-            Expected(
-                frozenset({stall.NETWORK}),
-                frozenset({NETWORK_STORAGE}),
-                gpu=0,
-                title="socket fetch",
-            ),
-            Expected(
-                frozenset({stall.HOST_CODE}), frozenset({HOST_LOOP}), gpu=1, title="slow main loop"
-            ),
-        ),
+        (replace(_FETCH, title="socket fetch"), replace(_CODE, gpu=1, title="slow main loop")),
     ),
     Case(
         "a cause that changes",
         (Process("server", BESIDE), Process("changing")),
         (
-            Expected(
-                frozenset({stall.NETWORK}), frozenset({NETWORK_STORAGE}), title="socket fetch"
-            ),
-            Expected(
-                frozenset({stall.HOST_CODE}),
-                frozenset({HOST_LOOP}),
-                before=frozenset({NETWORK_STORAGE}),
-                second_half=True,
-                title="slow main loop",
-            ),
+            replace(_FETCH, title="socket fetch"),
+            replace(_CODE, before=_FETCH.alerts, second_half=True, title="slow main loop"),
         ),
     ),
     Case(
         "two GPUs held, one fed",
         (Process("healthy", (0, 1)),),
         (
-            Expected(SILENT, gpu=0, title="fed"),
-            Expected(
-                frozenset({stall.PEER, stall.ASLEEP}), frozenset({IMBALANCE}), gpu=1, title="idle"
-            ),
+            _expected("", title="fed"),
+            _expected("peer asleep", "gpu_imbalance", gpu=1, title="idle"),
         ),
         stage=WAITING,
     ),

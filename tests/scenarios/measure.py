@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,10 +44,8 @@ _WARM_SECONDS = 3.0
 _POLL_SECONDS = 0.5
 _QUIET_WITHIN_SECONDS = 20.0
 _QUIET_SECONDS = 0.5
-_QUIET = 0.85
+_QUIET_PERCENT = 85
 """Idle share of all CPUs above which nothing disturbs the scenario."""
-_IDLE_FIELDS = slice(3, 5)
-"""`idle` and `iowait` in /proc/stat's first line, after its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def measure(case: Case, folder: Path, listener: Listener | None) -> list[Measure
     with (
         _staged(case, folder) as (board, files),
         _sampling(board) as sampler,
-        _shown(listener, sampler),
+        listener.showing(sampler) if listener else nullcontext(),
     ):
         began = time.monotonic()
         time.sleep(_WARM_SECONDS)
@@ -148,10 +146,6 @@ def _reason(results: list[Measured]) -> str:
     return "; ".join(found.wrong for found in results if found.wrong)
 
 
-def _shown(listener: Listener | None, sampler: Sampler) -> AbstractContextManager[None]:
-    return listener.showing(sampler) if listener else nullcontext()
-
-
 def _heard(
     results: list[Measured], listener: Listener | None, board: Board, began: float
 ) -> list[Measured]:
@@ -166,21 +160,13 @@ def _heard(
     return [replace(found, heard=heard[found.expected.gpu]) for found in results]
 
 
-def await_quiet() -> None:
-    """Wait until other programs are quiet, up to a limit."""
-    deadline = time.monotonic() + _QUIET_WITHIN_SECONDS
+def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
+    """Wait until other programs are quiet, for so long at most."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        idle, total = _cpu_ticks()
-        time.sleep(_QUIET_SECONDS)
-        idle_now, total_now = _cpu_ticks()
-        if idle_now - idle >= _QUIET * (total_now - total):
+        spent = psutil.cpu_times_percent(_QUIET_SECONDS)
+        if spent.idle + spent.iowait >= _QUIET_PERCENT:
             return
-
-
-def _cpu_ticks() -> tuple[int, int]:
-    with open("/proc/stat", encoding="ascii") as file:
-        ticks = [int(field) for field in file.readline().split()[1:]]
-    return sum(ticks[_IDLE_FIELDS]), sum(ticks)
 
 
 def _watch(sampler: Sampler, expectations: list[Expected]) -> list[Measured]:
@@ -250,7 +236,7 @@ def _staged(case: Case, folder: Path) -> Iterator[tuple[Board, Path]]:
             cages = cleanup.enter_context(limited(case.limits, folder))
         for process in case.processes:
             cage = cages if process.caged else ()
-            cleanup.enter_context(_running(process, board, files, cage))
+            cleanup.enter_context(running(process, board, files, cage))
         yield board, files
 
 
@@ -265,20 +251,25 @@ def make_data(path: Path, size: int) -> None:
 
 
 @contextmanager
-def _running(
-    process: Process, board: Board, files: Path, cages: tuple[Path, ...]
+def running(
+    process: Process,
+    board: Board,
+    files: Path,
+    cages: tuple[Path, ...] = (),
+    way: tuple[str, ...] = (),
 ) -> Iterator[None]:
+    """A process, with `way` before its command, from when it holds its GPUs."""
     gpus = process.gpus or ()
     indices = ",".join(map(str, gpus)) or "-"
-    command = [sys.executable, loops.__file__, f"{board.path}", indices, process.loop, f"{files}"]
-    command += [f"{os.getpid()}", *map(str, cages)]
-    started = subprocess.Popen(command, start_new_session=True)
+    command = [*way, sys.executable, loops.__file__, f"{board.path}", indices, process.loop]
+    command += [f"{files}", f"{os.getpid()}", *map(str, cages)]
+    started = subprocess.Popen(command, cwd=files, start_new_session=True)
     try:
         until(
-            lambda: started.poll() is not None or all(_holds(board, gpu, started) for gpu in gpus),
+            lambda: all(_holds(board, gpu, started) for gpu in gpus),
             f"{process.loop} holds its GPUs",
+            unless=lambda: started.poll() is not None,
         )
-        assert started.poll() is None, f"{process.loop} ended at once"
         yield
         assert started.poll() is None, f"{process.loop} ended early"
     finally:

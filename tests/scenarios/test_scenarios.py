@@ -18,10 +18,6 @@ from scenarios.measure import Measured, judged
 from support.tools import require
 from support.waiting import note_repeated
 
-pytestmark = [
-    pytest.mark.scenarios,
-    pytest.mark.xdist_group("scenarios"),
-]
 Measure = Callable[[Case], list[Measured]]
 _each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

@@ -76,16 +76,11 @@ class Row:
 
 
 def row(
-    case: Case,
-    *,
-    hog: bool = False,
-    once: bool = False,
-    verbose: bool = False,
-    first: list[Found] | None = None,
+    case: Case, first: list[Found] | None = None, *, hog: bool = False, verbose: bool = False
 ) -> Row:
     """Measure `case`; `first` is what was found beside others."""
     try:
-        found, at_first = measured(case, hog=hog, once=once, first=first)
+        found, at_first = measured(case, first, hog=hog)
     except Failed as reason:
         return _row(case, verdict=f"did not run: {reason}")
     except (Unavailable, VenvError) as reason:
@@ -121,10 +116,8 @@ def summary(rows: Sequence[Row]) -> str:
     staged = [one for one in rows if one.staged]
     lines = ["| right, by family | all | tuned on | held out |", "| --- | ---: | ---: | ---: |"]
     lines += [_count(family, of_family) for family, of_family in families.items()]
-    lines.append(
-        _count("**one process on one GPU**", [one for one in staged if one.single_process])
-    )
-    lines.append(_count("**all**", staged))
+    single = [one for one in staged if one.single_process]
+    lines += [_count("**one process on one GPU**", single), _count("**all**", staged)]
     return "\n".join(lines)
 
 
@@ -143,11 +136,11 @@ def main() -> None:
         sys.stdout.writelines(f"{case.title}\n" for case in cases)
         return
     known = _known(options.log) if options.resume and options.log else {}
-    hog, once, verbose = options.beside_a_hog, options.once, options.verbose
     left = [case for case in cases if case.title not in known]
+    hog = options.beside_a_hog
     for some in stages(left, 1 if hog else _SIDE_BY_SIDE):
         for case, first in zip(some, _side_by_side(some), strict=True):
-            result = row(case, hog=hog, once=once, verbose=verbose, first=first)
+            result = row(case, first, hog=hog, verbose=options.verbose)
             known[case.title] = result
             _keep(options.log, result)
             sys.stderr.write(f"{result}\n")
@@ -170,7 +163,6 @@ def _options() -> argparse.Namespace:
     share.add_argument("--held-out", action="store_const", const=True, help="the other third")
     parser.add_argument("--list", action="store_true", help="name the cases, and do nothing")
     parser.add_argument("--beside-a-hog", action="store_true", help="beside one that burns a core")
-    parser.add_argument("--once", action="store_true", help="do not repeat what is wrong")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
     parser.add_argument("--log", type=Path, help="keep results in this file as they come")
     parser.add_argument("--resume", action="store_true", help="do not measure what is in the log")

@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import gpu_bottleneck_exporter
@@ -29,6 +30,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from scenarios.cgroups import Unavailable, disk_of, limited
+from scenarios.measure import await_quiet
 from stacks import venvs
 from stacks.cases import Case, Labels
 from stacks.servers.table import SERVERS, Server
@@ -61,6 +63,8 @@ class Found:
     """Share of the observed time, 0-1."""
     shares: Mapping[str, float]
     """Of the idle time, by label; 0-1."""
+    workers: int
+    """How many it was found to have."""
     feeders: str = field(default="", compare=False)
 
     @property
@@ -80,10 +84,15 @@ def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
     Each has its own board and its own sampler, which starts when all of them run. Raises Failed if
     one did not run, Unavailable if the machine lacks what it takes.
     """
-    _await_quiet()
+    await_quiet(_QUIET_SECONDS)
     with ExitStack() as ends:
-        staged = [ends.enter_context(_staged(case, hog=hog)) for case in cases]
-        samplers = [ends.enter_context(_sampling(board)) for board, _ in staged]
+        staged = [ends.enter_context(_staged(case)) for case in cases]
+        if hog:
+            staged[0][1].start_hog()
+        samplers = [
+            ends.enter_context(sampling(partial(VirtualDriver, board), Settings()))
+            for board, _ in staged
+        ]
         time.sleep(max(case.warm_seconds for case in cases))
         before = [sampler.state().gpus for sampler in samplers]
         time.sleep(MEASURED_SECONDS)
@@ -97,14 +106,14 @@ def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
 
 
 def measured(
-    case: Case, *, hog: bool = False, once: bool = False, first: list[Found] | None = None
+    case: Case, first: list[Found] | None = None, *, hog: bool = False
 ) -> tuple[list[Found], list[Found] | None]:
     """The result, and the first one if that was wrong: two cores are easily disturbed.
 
     `first` is what was found beside other cases, if it was measured so.
     """
     first = first or measure(case, hog=hog)[0]
-    if once or not any(found.wrong for found in first):
+    if not any(found.wrong for found in first):
         return first, None
     return measure(case, hog=hog)[0], first
 
@@ -123,27 +132,22 @@ class Stage:
 
     def start_server(self, name: str, server: Server) -> None:
         """Start it, and wait until it listens."""
-        for program in server.programs:
-            if shutil.which(program) is None:
-                raise Unavailable(f"no {program} on this machine")
-        words = [word.format(folder=self._folder, port=self._port) for word in server.command]
-        if server.venv:
-            words = [f"{venvs.python(server.venv)}", *words]
-        self._start(name, words)
+        _require(server.programs)
+        module = ("-m", f"stacks.servers.{server.module}", name, *server.arguments)
+        self._start(name, [f"{venvs.python(server.venv)}", *module])
         announced = self._folder / f"{name}.port"
         self._until(announced.exists, f"{name} listens")
 
     def start_loop(self, cgroups: tuple[Path, ...], board: Board) -> None:
         """Start the case's command, and wait for its first work or its message."""
-        interpreter = f"{venvs.python(self._case.venv)}"
-        words = [word.format(port=self._port) for word in self._case.command]
-        self._start("loop", [interpreter, *words], cgroups)
+        module, *arguments = self._case.loop
+        words = ["-m", f"stacks.loops.{module}", *arguments]
+        self._start("loop", [f"{venvs.python(self._case.venv)}", *words], cgroups)
         self._until(lambda: self._is_ready(board), "it is ready")
 
     def start_hog(self) -> None:
         """Start what burns a core."""
-        burn = "while True: pass"
-        self._start("hog", [sys.executable, "-c", burn])
+        self._start("hog", [sys.executable, "-c", "while True: pass"])
 
     def check(self) -> None:
         """Raise Failed if a process has ended."""
@@ -189,7 +193,6 @@ class Stage:
             "STACKS_FOLDER": f"{self._folder}",
             "STACKS_MARK": self._mark,
             "STACKS_PORT": f"{self._port}",
-            **self._case.environment,
         }
 
     def _is_ready(self, board: Board) -> bool:
@@ -211,22 +214,22 @@ class Stage:
         return " / ".join(text[-_LOG_CHARACTERS:].split("\n"))
 
 
-def _sampling(board: Board) -> AbstractContextManager[Sampler]:
-    return sampling(lambda: VirtualDriver(board), Settings())
+def _require(programs: Iterable[str]) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            raise Unavailable(f"no {program} on this machine")
 
 
 @contextmanager
-def _staged(case: Case, *, hog: bool) -> Iterator[tuple[Board, Stage]]:
-    for program in case.programs:
-        if shutil.which(program) is None:
-            raise Unavailable(f"no {program} on this machine")
+def _staged(case: Case) -> Iterator[tuple[Board, Stage]]:
+    _require(case.programs)
     with ExitStack() as cleanup:
         folder = Path(
             cleanup.enter_context(tempfile.TemporaryDirectory(prefix="stacks-", dir="/var/tmp"))
         )
-        if case.needs_disk:
+        if case.limits:
             disk_of(folder)
-        board = cleanup.enter_context(create(folder / "board", gpus=[H100] * case.gpus))
+        board = cleanup.enter_context(create(folder / "board", gpus=[H100] * len(case.expected)))
         cgroups: tuple[Path, ...] = ()
         if case.limits:
             cgroups = cleanup.enter_context(limited(case.limits, folder))
@@ -236,8 +239,6 @@ def _staged(case: Case, *, hog: bool) -> Iterator[tuple[Board, Stage]]:
         for name in case.servers:
             stage.start_server(name, SERVERS[name])
         stage.start_loop(cgroups, board)
-        if hog:
-            stage.start_hog()
         yield board, stage
 
 
@@ -251,13 +252,14 @@ def _difference(
     idle = sum(stalls.values())
     if observed <= 0:
         raise Failed("the sampler observed nothing")
-    watch = sampler._watch
-    feeders = watch and watch.feeders(after.identity.uuid, before.at_ns, after.at_ns)
+    watch, uuid = sampler._watch, after.identity.uuid
+    feed = watch and watch.feed(uuid)
     return Found(
         expected=expected,
         busy=(now.busy_ns - then.busy_ns) / observed,
         shares={label: ns / idle for label, ns in stalls.items() if ns},
-        feeders=f"{feeders}",
+        workers=len(feed.workers) if feed else 0,
+        feeders=f"{watch and watch.feeders(uuid, before.at_ns, after.at_ns)}",
     )
 
 
@@ -294,21 +296,3 @@ def unmount(folder: Path) -> None:
     """Unmount what a killed FUSE server leaves behind."""
     if any(f" {folder} " in line for line in Path("/proc/mounts").read_text().splitlines()):
         subprocess.run(["umount", "-l", f"{folder}"], check=False)
-
-
-def _await_quiet() -> None:
-    """Wait until other programs are quiet, up to a limit."""
-    deadline = time.monotonic() + _QUIET_SECONDS
-    while time.monotonic() < deadline:
-        before = os.times()
-        idle = _idle_ticks()
-        time.sleep(0.5)
-        elapsed = os.times().elapsed - before.elapsed
-        cores = os.cpu_count() or 1
-        if _idle_ticks() - idle >= 0.85 * elapsed * os.sysconf("SC_CLK_TCK") * cores:
-            return
-
-
-def _idle_ticks() -> int:
-    with open("/proc/stat", encoding="ascii") as file:
-        return sum(int(ticks) for ticks in file.readline().split()[4:6])

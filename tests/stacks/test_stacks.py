@@ -5,21 +5,15 @@ These are the quick cases. `python -m stacks.matrix` measures all.
 
 from __future__ import annotations
 
-import os
-from typing import NoReturn
-
 import pytest
 
 from scenarios.cgroups import Unavailable
 from stacks.cases import CASES, Case
 from stacks.measure import Found, measured
 from stacks.venvs import VenvError
+from support.tools import _missing
 from support.waiting import note_repeated
 
-pytestmark = [
-    pytest.mark.stacks,
-    pytest.mark.xdist_group("stacks"),
-]
 QUICK = [case for case in CASES if case.quick]
 
 
@@ -49,9 +43,3 @@ def found_in(case: Case) -> list[Found]:
     if at_first:
         note_repeated([one for one in at_first if one.wrong])
     return found
-
-
-def _missing(sentence: str) -> NoReturn:
-    if os.environ.get("CI") == "true":
-        pytest.fail(sentence)
-    pytest.skip(sentence)

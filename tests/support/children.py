@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-from dataclasses import dataclass
+
+from support.programs import Program
 
 CODE = """
 import os, signal, sys, time
@@ -38,19 +37,12 @@ for line in sys.stdin:
 """
 
 
-@dataclass(frozen=True)
-class Parent:
+class Parent(Program):
     """The process, controlled through its pipes."""
-
-    process: subprocess.Popen[bytes]
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     def fork(self, burn_seconds: float = 0.0) -> int:
         """Start a child that burns CPU once it is let; returns its pid."""
-        return int(self._tell(f"fork {burn_seconds}"))
+        return int(self._asked(f"fork {burn_seconds}"))
 
     def let_burn(self, pid: int) -> None:
         """Let a child begin, whose CPU time counts from when it was discovered."""
@@ -58,22 +50,12 @@ class Parent:
 
     def end_child(self, pid: int) -> None:
         """Kill a child and wait for it, so that nothing is left of it."""
-        self._tell(f"end {pid}")
+        self._asked(f"end {pid}")
 
     def burn(self, seconds: float) -> None:
         """Use this much CPU time in the process itself."""
-        self._tell(f"burn {seconds}")
+        self._asked(f"burn {seconds}")
 
-    def end(self) -> None:
-        """Kill it and its children."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        with self.process:
-            pass
-
-    def _tell(self, command: str) -> str:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{command}\n".encode())
-        self.process.stdin.flush()
-        return self.process.stdout.readline().decode().strip()
+    def _asked(self, command: str) -> str:
+        self.tell(command)
+        return self.hear()[0]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from support.tools import require
 Labels = dict[str, str]
 Job = tuple[str, str, float]
 """Name, target, seconds between scrapes."""
+Samples = list[tuple[float, float]]
+"""Unix times and values."""
 
 
 class QueryError(Exception):
@@ -49,28 +52,27 @@ class Prometheus:
             raise QueryError(f"{promql} has {len(found)} values")
         return found[0][1]
 
-    def samples(self, selector: str) -> list[tuple[float, float]]:
-        """(Unix time, value) of each scrape in the last hour, of the only matching series."""
-        found = self._ask("query", query=f"{selector}[1h]")
+    def samples(self, selector: str) -> Samples:
+        """Each scrape in the last hour, of the only matching series."""
+        found = self.matrix(selector)
         if len(found) != 1:
             raise QueryError(f"{selector} has {len(found)} series")
-        return [(float(at), float(value)) for at, value in found[0]["values"]]
+        return found[0][1]
 
-    def matrix(self, selector: str) -> list[tuple[Labels, list[tuple[float, float]]]]:
-        """(Unix time, value) of each scrape in the last hour, by series."""
-        return [
-            (found["metric"], [(float(at), float(value)) for at, value in found["values"]])
-            for found in self._ask("query", query=f"{selector}[1h]")
-        ]
+    def matrix(self, selector: str) -> list[tuple[Labels, Samples]]:
+        """Each scrape in the last hour, by series."""
+        return self._series("query", query=f"{selector}[1h]")
 
     def query_range(
         self, promql: str, start: float, end: float, step: float
-    ) -> list[tuple[Labels, list[tuple[float, float]]]]:
+    ) -> list[tuple[Labels, Samples]]:
         """`promql` evaluated every `step` seconds from Unix time `start` to `end`."""
-        found = self._ask("query_range", query=promql, start=start, end=end, step=step)
+        return self._series("query_range", query=promql, start=start, end=end, step=step)
+
+    def _series(self, call: str, **parameters: object) -> list[tuple[Labels, Samples]]:
         return [
             (entry["metric"], [(float(at), float(value)) for at, value in entry["values"]])
-            for entry in found
+            for entry in self._ask(call, **parameters)
         ]
 
     def _ask(self, call: str, **parameters: object) -> list[dict[str, Any]]:
@@ -94,35 +96,46 @@ def prometheus(
     `variables` are added to its environment. `access` has further settings of a job, by its name:
     scheme, certificates, user. Needs only `folder`, and leaves nothing there.
     """
-    program = require("prometheus", "prometheus")
     home = folder / "prometheus"
     home.mkdir()
     try:
         scrapes = [{**_scrape_config(job), **(access or {}).get(job[0], {})} for job in jobs]
-        with _running(program, home, scrapes, rules, variables or {}) as server:
+        config = {"rule_files": [f"{path}" for path in rules], "scrape_configs": scrapes}
+        with on_data(home, config, variables) as server:
             yield server
     finally:
         shutil.rmtree(home)
 
 
 @contextmanager
-def _running(
-    program: str,
-    home: Path,
-    scrapes: Sequence[Mapping[str, object]],
-    rules: Sequence[Path],
-    variables: Mapping[str, str],
+def on_data(
+    home: Path, config: Mapping[str, object], variables: Mapping[str, str] | None = None
 ) -> Iterator[Prometheus]:
-    config, log = home / "prometheus.yml", home / "log"
-    # JSON is YAML.
-    config.write_text(
-        json.dumps({"rule_files": [f"{path}" for path in rules], "scrape_configs": scrapes})
-    )
-    port = free_port()
-    command = [program, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}"]
-    command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
-    with daemon(command, port, "/-/ready", log, variables) as pid:
+    """A ready Prometheus; its database lies in `home`, and all else that it writes."""
+    path, port = home / "prometheus.yml", free_port()
+    path.write_text(json.dumps(config))  # which is YAML, too
+    command = [
+        require("prometheus", "prometheus"),
+        f"--config.file={path}",
+        f"--storage.tsdb.path={home / 'data'}",
+        "--storage.tsdb.max-block-duration=2h",  # nothing is compacted while it answers
+        f"--web.listen-address={HOST}:{port}",
+        "--log.level=warn",
+    ]
+    with daemon(command, port, "/-/ready", home / "log", variables) as pid:
         yield Prometheus(port, pid)
+
+
+def write_past(home: Path, samples: Iterable[str]) -> None:
+    """Write samples in OpenMetrics format into the database in `home`."""
+    text = home / "samples"
+    with text.open("w", encoding="utf-8") as file:
+        file.writelines(samples)
+        file.write("# EOF\n")
+    command = [require("promtool", "prometheus"), "tsdb", "create-blocks-from"]
+    command += ["openmetrics", f"{text}", f"{home / 'data'}"]
+    subprocess.run(command, check=True, capture_output=True)
+    text.unlink()
 
 
 def _scrape_config(job: Job) -> dict[str, object]:

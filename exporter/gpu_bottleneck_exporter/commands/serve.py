@@ -58,7 +58,7 @@ def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
 def serve(
     settings: Settings,
     open_driver: Callable[[], Driver],
-    listening: socket.socket,
+    listener: socket.socket,
     web_config: WebConfigFile | None = None,
     *,
     at_a_terminal: bool = False,
@@ -68,7 +68,7 @@ def serve(
     Args:
         settings: Of the exporter.
         open_driver: Opens the driver.
-        listening: The socket to serve on.
+        listener: The socket to serve on.
         web_config: TLS, users and headers.
         at_a_terminal: Whether SIGHUP ends it, as it comes when a terminal is closed.
 

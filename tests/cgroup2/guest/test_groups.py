@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, cgroup_of, hidden
 from scenarios.cgroups import Limits, limited
+from support.waiting import until
 
 SYSFS = Path("/sys")
 ROOT = SYSFS / "fs/cgroup"
@@ -26,14 +26,6 @@ while True:
     with open(sys.argv[1], "rb", buffering=0) as file:
         while file.read(65536): pass
 """
-PATIENCE_SECONDS = 90.0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.1)
 
 
 @contextmanager
@@ -97,9 +89,7 @@ def test_a_quota_holds_back_as_long_as_we_say(tmp_path: Path) -> None:
     assert held / (held + used) == pytest.approx(1 - QUOTA, abs=0.1)
     assert periods >= 50
     assert ran_out / periods > 0.8
-    stalled = {
-        kind: after.pressure_ns[kind] - before.pressure_ns[kind] for kind in after.pressure_ns
-    }
+    stalled = {kind: ns - before.pressure_ns[kind] for kind, ns in after.pressure_ns.items()}
     # Throttled means waiting for a CPU, while nothing else in the group runs.
     assert stalled["cpu", "some"] / held > 0.7
     assert stalled["cpu", "full"] / held > 0.7
@@ -158,9 +148,7 @@ def test_data_larger_than_the_limit_is_read_again(tmp_path: Path) -> None:
     assert level is not None
     assert (level.folder, level.limit_bytes) == (group, limit)
     assert 0.5 * limit < level.used_bytes <= limit
-    stalled = {
-        kind: after.pressure_ns[kind] - before.pressure_ns[kind] for kind in after.pressure_ns
-    }
+    stalled = {kind: ns - before.pressure_ns[kind] for kind, ns in after.pressure_ns.items()}
     # Rereading evicted pages is a wait for memory and for the disk.
     assert stalled["memory", "some"] > 0
     assert stalled["io", "some"] > 0

@@ -13,46 +13,27 @@ import threading
 import time
 from collections.abc import Callable
 
-from stacks.loops.common import QUICK, WAIT, Load, hold, pause, train, warm, workers
+from stacks.loops.common import QUICK, WAIT, Load, workers
+from stacks.loops.gpu import hold, pause, train, warm
 
 _FOREVER = 10**6
 
 
-def sleep_between() -> None:
-    """Sleeps before each step."""
-    train(lambda: time.sleep(2 * WAIT))
-
-
-def stopped() -> None:
-    """A stopped process."""
-    _warm()
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def wait_for_event() -> None:
-    """An event that nobody sets."""
-    _warm()
-    threading.Event().wait()
-
-
-def wait_for_lock() -> None:
+def lock() -> None:
     """A lock that the process holds itself."""
-    _warm()
-    lock = threading.Lock()
-    lock.acquire()
-    lock.acquire()
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
 
 
-def wait_with_timeout() -> None:
+def timeout() -> None:
     """Polls for something to do."""
-    _warm()
     while not threading.Event().wait(0.5):
         pass
 
 
 def deadlock() -> None:
     """Two threads, each with the lock that the other waits for; the main one waits for both."""
-    _warm()
     locks = threading.Lock(), threading.Lock()
 
     def take(first: threading.Lock, second: threading.Lock) -> None:
@@ -70,87 +51,52 @@ def deadlock() -> None:
         thread.join()
 
 
-def wait_for_child() -> None:
-    """A child that sleeps."""
-    _warm()
-    subprocess.run(["sleep", f"{_FOREVER}"], check=True)
-
-
-def wait_for_signal() -> None:
-    """A signal that never comes."""
-    _warm()
-    signal.pause()
-
-
-def event_loop() -> None:
-    """An idle event loop."""
-    _warm()
-    asyncio.run(asyncio.sleep(_FOREVER))
-
-
-def wait_for_pipe() -> None:
-    """Its input, from a program that writes nothing."""
-    source, _ = os.pipe()
-    _warm()
-    os.read(source, 1)
-
-
-def poll_pipe() -> None:
-    """The same input, in poll."""
-    source, _ = os.pipe()
-    _warm()
-    select.select([source], [], [])
-
-
 def prompt() -> None:
     """A terminal where nobody types."""
     child, terminal = pty.fork()
     if not child:
-        _warm()
+        warm(hold())
         input("continue? ")
     while True:
         os.read(terminal, 100)
 
 
-def workers_locked() -> None:
+def locked_workers() -> None:
     """Loader workers that wait for a lock, and a main loop that waits for them."""
-    locks = [threading.Lock()]
+    held = threading.Lock()
 
     def start() -> Load:
-        locks[0].acquire()
-        return locks[0].acquire
+        held.acquire()
+        return held.acquire
 
     batches = workers(start)
-    _warm()
+    warm(hold())
     batches()
 
 
-def _warm() -> None:
-    warm(hold())
-
-
-def sleep_quickly() -> None:
-    """Sleeps too, but less than the GPU works on a step."""
-    train(lambda: time.sleep(QUICK))
-
-
-HOW: dict[str, Callable[[], None]] = {
-    "sleep": sleep_between,
-    "quick": sleep_quickly,
-    "stopped": stopped,
-    "event": wait_for_event,
-    "lock": wait_for_lock,
-    "timeout": wait_with_timeout,
+WAITS: dict[str, Callable[[], object]] = {
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "event": threading.Event().wait,
+    "lock": lock,
+    "timeout": timeout,
     "deadlock": deadlock,
-    "child": wait_for_child,
-    "signal": wait_for_signal,
-    "loop": event_loop,
-    "pipe": wait_for_pipe,
-    "poll-pipe": poll_pipe,
+    "child": lambda: subprocess.run(["sleep", f"{_FOREVER}"], check=True),
+    "signal": signal.pause,
+    "loop": lambda: asyncio.run(asyncio.sleep(_FOREVER)),
+    "pipe": lambda: os.read(os.pipe()[0], 1),
+    "poll-pipe": lambda: select.select([os.pipe()[0]], [], []),
+}
+"""What a process that has worked waits for."""
+LOOPS: dict[str, Callable[[], object]] = {
+    "sleep": lambda: train(lambda: time.sleep(2 * WAIT)),
+    "quick": lambda: train(lambda: time.sleep(QUICK)),  # less than the GPU works on a step
     "prompt": prompt,
-    "workers": workers_locked,
+    "workers": locked_workers,
 }
 
 if __name__ == "__main__":
-    HOW[sys.argv[1]]()
+    how = sys.argv[1]
+    if how in WAITS:
+        warm(hold())
+    (WAITS | LOOPS)[how]()
     pause()

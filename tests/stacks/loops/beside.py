@@ -13,28 +13,17 @@ from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from stacks.loops.common import (
-    FOLDER,
-    HOST,
-    PORT,
-    QUICK,
-    WAIT,
-    Load,
-    burn,
-    port,
-    prefetched,
-    train,
-    workers,
-)
+from stacks.loops import sockets
+from stacks.loops.common import FOLDER, HOST, PORT, QUICK, WAIT, Load, burn, prefetched, workers
 from stacks.loops.files import direct
-from stacks.loops.sockets import with_timeout
+from stacks.loops.gpu import train
 
 
 def connection() -> None:
     """A thread that waits on an open connection for messages that never come."""
 
     def listen() -> None:
-        with socket.create_connection((HOST, port("lines"))) as opened:
+        with sockets.connected("lines") as opened:
             opened.recv(1)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -46,23 +35,13 @@ def metrics() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
-def idle_workers() -> None:
-    """Loader workers that are done, for a loader that nobody reads."""
-    workers(lambda: partial(burn, QUICK))
-
-
 def logger() -> None:
     """A child that logs: it wakes up regularly and reports to a server."""
     multiprocessing.get_context("fork").Process(target=_log, daemon=True).start()
 
 
-def shell() -> None:
-    """A child that sleeps, as a progress bar does."""
-    subprocess.Popen(["sleep", "1000000"])
-
-
 def _log() -> None:
-    with socket.create_connection((HOST, port("lines"))) as opened:
+    with sockets.connected("lines") as opened:
         while True:
             time.sleep(2)
             opened.sendall(bytes(16))
@@ -83,19 +62,19 @@ def checkpoint_thread() -> None:
     threading.Thread(target=write, daemon=True).start()
 
 
-BESIDE: dict[str, Callable[[], None]] = {
+BESIDE: dict[str, Callable[[], object]] = {
     "connection": connection,
     "metrics": metrics,
-    "workers": idle_workers,
+    "workers": lambda: workers(lambda: partial(burn, QUICK)),  # for a loader that nobody reads
     "logger": logger,
-    "child": shell,
+    "child": lambda: subprocess.Popen(["sleep", "1000000"]),  # as of a progress bar
     "writer": checkpoint_thread,
 }
 LOOPS: dict[str, Callable[[], Load]] = {
     "main": lambda: partial(burn, WAIT),
     "worker": lambda: workers(lambda: partial(burn, WAIT), 1),
     "thread": lambda: prefetched(lambda: burn(WAIT)),
-    "fetch": with_timeout,
+    "fetch": sockets.timeout,
     "direct": direct,
     "sleep": lambda: partial(time.sleep, WAIT),
     "quick": lambda: partial(burn, QUICK),

@@ -5,39 +5,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import threading
 
 import redis
 
-from stacks.loops.common import HOST, hold, port, warm
+from stacks.loops.common import HOST, port
+from stacks.loops.gpu import hold, warm
 
 
-def subscribed(broker: redis.Redis) -> None:
+def subscribed(broker: redis.Redis, to: str = "news") -> None:
     """A subscriber that gets no message."""
     channel = broker.pubsub()
-    channel.subscribe("news")
+    channel.subscribe(to)
     for _ in channel.listen():
         pass
 
 
-def waiting_for_job(broker: redis.Redis) -> None:
+def waiting(broker: redis.Redis) -> None:
     """A worker that waits for its first job without a timeout."""
     while True:
         broker.blpop(["jobs"], timeout=0)
 
 
-def asking_for_job(broker: redis.Redis) -> None:
+def asking(broker: redis.Redis) -> None:
     """The same, but asking again each second, as task queues do."""
     while True:
         broker.brpop(["jobs"], timeout=1)
 
 
-HOW: dict[str, Callable[[redis.Redis], None]] = {
-    "subscribed": subscribed,
-    "waiting": waiting_for_job,
-    "asking": asking_for_job,
-}
+def gossiping(broker: redis.Redis) -> None:
+    """The same, and it hears and tells who is there."""
+    threading.Thread(target=subscribed, args=(broker, "workers"), daemon=True).start()
+    while True:
+        broker.publish("workers", "heartbeat " * 20)
+        broker.brpop(["jobs"], timeout=1)
+
 
 if __name__ == "__main__":
     warm(hold())
-    HOW[sys.argv[1]](redis.Redis(HOST, port("redis")))
+    globals()[sys.argv[1]](redis.Redis(HOST, port("redis")))

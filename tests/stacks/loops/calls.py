@@ -8,20 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from stacks.loops.common import HOST, PORT, STEP, WAIT, burn, hold, ready, warm
+from stacks.loops.common import HOST, PORT, WAIT, burn
+from stacks.loops.gpu import STEP, hold, ready, warm
 
 _gpu = hold()
 _one_at_a_time = threading.Lock()
-
-
-class Service(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
-    """Bytes in, bytes out: no generated protocol code is needed."""
-
-    def service(
-        self, _details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Find the handler."""
-        return grpc.unary_unary_rpc_method_handler(_answer)
 
 
 def _answer(_request: bytes, _context: grpc.ServicerContext) -> bytes:
@@ -35,7 +26,9 @@ def _answer(_request: bytes, _context: grpc.ServicerContext) -> bytes:
 def main() -> None:
     """Serve until killed."""
     server = grpc.server(ThreadPoolExecutor(8))
-    server.add_generic_rpc_handlers((Service(),))
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
+    methods = {"Get": grpc.unary_unary_rpc_method_handler(_answer)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("stacks", methods)])
     server.add_insecure_port(f"{HOST}:{PORT}")
     server.start()
     warm(_gpu)

@@ -11,7 +11,8 @@ import threading
 
 import torch
 
-from stacks.loops.common import FOLDER, hold
+from stacks.loops.common import FOLDER
+from stacks.loops.gpu import hold
 
 _FLOATS = 24 * 2**20
 _STEPS, _STEP_SECONDS = 5, 0.02

@@ -1,7 +1,6 @@
 """Two ranks of torch.distributed over gloo; the second is the slow one.
 
-python -m torch.distributed.run --nproc_per_node 2 -m stacks.loops.collective KIND
-python -m stacks.loops.collective KIND spawn
+python -m stacks.loops.collective KIND torchrun|spawn
 """
 
 # mypy: disable-error-code="no-untyped-call,attr-defined"
@@ -15,7 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from stacks.loops.common import HOST, PORT, STEP, WAIT, Load, burn, hold
+from stacks.loops.common import HOST, PORT, WAIT, Load, burn
+from stacks.loops.gpu import STEP, hold
 from stacks.loops.loader import loader
 from stacks.loops.samples import prepare
 
@@ -62,19 +62,22 @@ def spawned(rank: int, kind: str) -> None:
     train(rank, kind)
 
 
-def main() -> None:
+def main(kind: str, start: str = "") -> None:
     """A rank, or the launcher of both."""
-    kind = sys.argv[1]
-    if "spawn" in sys.argv:
+    if start == "torchrun":
+        run = ["-m", "torch.distributed.run", "--nproc_per_node", f"{RANKS}"]
+        run += ["--master_port", f"{PORT}", "-m", "stacks.loops.collective", kind]
+        os.execv(sys.executable, [sys.executable, *run])  # noqa: S606 - the point of it
+    spawn = start == "spawn"
+    if spawn or os.environ["RANK"] == "0":
         prepare(kind.partition("-")[0])
+    if spawn:
         mp.spawn(spawned, args=(kind,), nprocs=RANKS)
         return
-    if os.environ["RANK"] == "0":
-        prepare(kind.partition("-")[0])
     dist.init_process_group("gloo")
     dist.barrier()
     train(int(os.environ["RANK"]), kind)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

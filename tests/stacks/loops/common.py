@@ -1,4 +1,4 @@
-"""What the loops share: their GPUs, their servers, and ways of getting batches.
+"""What the loops share: their servers, and ways of getting batches.
 
 A loop runs with its library's Python, and needs only the virtual board apart from it. The
 environment says where things are: STACKS_BOARD, STACKS_FOLDER, STACKS_PORT.
@@ -6,24 +6,22 @@ environment says where things are: STACKS_BOARD, STACKS_FOLDER, STACKS_PORT.
 
 from __future__ import annotations
 
-import ctypes
+import asyncio
+import itertools
 import multiprocessing
 import os
 import queue
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.jobs import burn
 
-STEP = 0.03
-"""Seconds that the GPU works on a batch."""
 WAIT = 0.12
 """Seconds that a slow batch takes, whatever the reason."""
 QUICK = 0.002
@@ -33,44 +31,11 @@ FOLDER = Path(os.environ["STACKS_FOLDER"])
 PORT = int(os.environ["STACKS_PORT"])
 """Free for the loop to listen on."""
 HOST = "127.0.0.1"
-_PR_SET_NAME = 15
 _AHEAD = 4
-_LAUNCHED_AHEAD = 2
 
 Load = Callable[[], object]
 
-__all__ = ["FOLDER", "HOST", "MEBIBYTE", "PORT", "QUICK", "STEP", "WAIT", "Load", "burn"]
-
-
-def hold(index: int = 0) -> VirtualGpu:
-    """Own a context on GPU `index`."""
-    gpu = Board(Path(os.environ["STACKS_BOARD"])).gpus[index]
-    gpu.hold(os.getpid(), 2**30)
-    return gpu
-
-
-def train(load: Load, step: float = STEP, index: int = 0) -> NoReturn:
-    """Load a batch and work on it, forever.
-
-    Work is launched a little ahead, as CUDA does: the loop waits for it two steps later.
-    """
-    gpu = hold(index)
-    ends: deque[int] = deque()
-    while True:
-        load()
-        ends.append(gpu.launch(step))
-        if len(ends) > _LAUNCHED_AHEAD:
-            gpu.synchronize(ends.popleft())
-
-
-def ready() -> None:
-    """Report that the loop is running, if no GPU work shows it."""
-    (FOLDER / "ready").touch()
-
-
-def warm(gpu: VirtualGpu) -> None:
-    """Do the GPU work of loading a model."""
-    gpu.run(0.15)
+__all__ = ["FOLDER", "HOST", "MEBIBYTE", "PORT", "QUICK", "WAIT", "Load", "burn"]
 
 
 def port(server: str) -> int:
@@ -86,6 +51,25 @@ def url(path: str, server: str = "http", *, scheme: str = "http") -> str:
 def slow(seconds: float = WAIT, size: int = 65536) -> str:
     """The path for `size` bytes that arrive after `seconds`."""
     return f"late/{round(seconds * 1000)}/{size}"
+
+
+def fetch(seconds: float = WAIT) -> bytes:
+    """What a server answers after `seconds`."""
+    with urllib.request.urlopen(url(slow(seconds)), timeout=30) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def epochs(batches: Iterable[object]) -> Load:
+    """These batches, over and over."""
+    return itertools.chain.from_iterable(itertools.repeat(batches)).__next__
+
+
+def awaited(start: Callable[[], Coroutine[Any, Any, Callable[[], Awaitable[object]]]]) -> Load:
+    """Batches that an event loop awaits; `start` is awaited before, and says how."""
+    loop = asyncio.new_event_loop()
+    load = loop.run_until_complete(start())
+    return lambda: loop.run_until_complete(load())
 
 
 def of_two(load: Load) -> Load:
@@ -152,17 +136,6 @@ def placed(start: Callable[[], Load], where: str = "main") -> Load:
         "prefetched": lambda: prefetched(load, threads=8, ahead=16),
     }
     return places[where]()
-
-
-def name_thread(name: str) -> None:
-    """Name the calling thread as the kernel knows it."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
-
-
-def pause() -> NoReturn:
-    """Do nothing forever."""
-    while True:
-        time.sleep(3600)
 
 
 def _work(batches: multiprocessing.queues.Queue[bytes], start: Callable[[], Load]) -> None:

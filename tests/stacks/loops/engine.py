@@ -16,12 +16,13 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 
-from stacks.loops.common import FOLDER, HOST, PORT, STEP, WAIT, burn, hold, ready, slow, url, warm
+from stacks.loops.asgi import serve
+from stacks.loops.common import FOLDER, WAIT, burn, fetch
+from stacks.loops.gpu import STEP, hold, ready, warm
 
-Message = dict[str, object]
-Send = Callable[[Message], Awaitable[None]]
 Ask = Callable[[], object]
 
 
@@ -79,40 +80,24 @@ def start_pipe() -> Ask:
     return ask
 
 
-def prepare(work: str) -> None:
-    """What the parent does before the engine gets a request."""
-    import urllib.request
-
-    if work == "burn":
-        burn(WAIT)
-    if work == "upstream":
-        with urllib.request.urlopen(url(slow()), timeout=30) as answer:
-            answer.read()
-
-
-def main() -> None:
+def main(joint: str, work: str) -> None:
     """Serve until killed."""
-    import uvicorn
-
-    joint, work = sys.argv[1:]
     ask = {"zmq": start_zmq, "pipe": start_pipe}[joint]()
+    works: dict[str, Callable[[], object]]
+    works = {"burn": partial(burn, WAIT), "upstream": fetch, "infer": lambda: None}
     pool = ThreadPoolExecutor(8)
     one_at_a_time = threading.Lock()
 
     def run() -> None:
-        prepare(work)
+        works[work]()
         with one_at_a_time:
             ask()
 
-    async def application(scope: Message, _receive: object, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        await asyncio.get_running_loop().run_in_executor(pool, run)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"done"})
+    def answer() -> Awaitable[object]:
+        return asyncio.get_running_loop().run_in_executor(pool, run)
 
-    uvicorn.run(application, host=HOST, port=PORT, lifespan="off", log_level="warning")
+    serve(answer)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

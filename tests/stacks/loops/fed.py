@@ -1,6 +1,6 @@
 """Loops that another program feeds, which is not their child: `... fed JOINT` (servers/sidecar.py).
 
-`tar`: the right side of a shell's pipeline that unpacks an archive.
+`pipeline`: the right side of a shell's pipeline that unpacks an archive.
 """
 
 # ruff: noqa: PLC0415 - each joint imports its own library and no other
@@ -13,26 +13,32 @@ import os
 import socket
 import sys
 import tarfile
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
-from stacks.loops.common import FOLDER, HOST, MEBIBYTE, PORT, Load, ready, train
+from stacks.loops.common import FOLDER, HOST, MEBIBYTE, PORT, Load
+from stacks.loops.gpu import ready, run
 
 _BATCH = 64
 _SHARE = 3 * MEBIBYTE
 """Bytes of a batch of the pipeline: so many take xz about WAIT to unpack."""
 
 
-def unix() -> Load:
-    """Receive what is sent."""
+def _connected() -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(FOLDER / "batches"))
+    return connection
+
+
+def unix() -> Load:
+    """Receive what is sent."""
+    connection = _connected()
     return lambda: connection.recv(_BATCH, socket.MSG_WAITALL)
 
 
 def ask() -> Load:
     """Ask, and wait for the answer."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(FOLDER / "batches"))
+    connection = _connected()
 
     def load() -> bytes:
         connection.sendall(bytes(_BATCH))
@@ -59,7 +65,12 @@ def pull(address: str) -> Load:
     return load
 
 
-def pipeline() -> None:
+ipc = partial(pull, f"ipc://{FOLDER / 'batches'}")
+tcp = partial(pull, f"tcp://{HOST}:{PORT}")
+pod = partial(pull, f"tcp://*:{PORT}")
+
+
+def pipeline() -> NoReturn:
     """Be the shell that joins xz, tar and the loop."""
     archive, packed = FOLDER / "archive.tar.xz", io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz", preset=0) as tar:
@@ -68,7 +79,7 @@ def pipeline() -> None:
         tar.addfile(member, io.BytesIO(os.urandom(member.size // 2).hex().encode()))
     archive.write_bytes(packed.getvalue())
     unpack = f"while xz -dc {archive}; do :; done | tar -xif - -O"
-    loop = f"{sys.executable} -m stacks.loops.fed stdin"
+    loop = f"{sys.executable} -m stacks.loops.fed standard_input"
     os.execvp("sh", ["sh", "-c", f"{unpack} | {loop}"])  # noqa: S606 - the point of it
 
 
@@ -77,21 +88,5 @@ def standard_input() -> Load:
     return lambda: sys.stdin.buffer.read(_SHARE)
 
 
-def main(joint: str) -> None:
-    """Train until killed."""
-    if joint == "pipeline":
-        pipeline()
-    loads: dict[str, Any] = {
-        "unix": unix,
-        "ask": ask,
-        "fifo": fifo,
-        "ipc": lambda: pull(f"ipc://{FOLDER / 'batches'}"),
-        "tcp": lambda: pull(f"tcp://{HOST}:{PORT}"),
-        "pod": lambda: pull(f"tcp://*:{PORT}"),
-        "stdin": standard_input,
-    }
-    train(loads[joint]())
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run(globals())

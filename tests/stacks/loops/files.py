@@ -12,24 +12,14 @@ from __future__ import annotations
 import mmap
 import os
 import random
-import sys
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from stacks.loops.aio import Aio, Uring
-from stacks.loops.common import (
-    FOLDER,
-    MEBIBYTE,
-    QUICK,
-    Load,
-    burn,
-    for_a_while,
-    hold,
-    placed,
-    train,
-)
+from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, Load, burn, for_a_while
+from stacks.loops.gpu import hold, run
 
 BATCH = 2 * MEBIBYTE
 """Takes about WAIT to read at the limited rate."""
@@ -63,8 +53,7 @@ def again(path: Path, batches: Callable[[], Iterator[object]]) -> Load:
             cool(path)
             yield from batches()
 
-    running = forever()
-    return lambda: next(running)
+    return forever().__next__
 
 
 def buffered() -> Load:
@@ -79,7 +68,7 @@ def buffered() -> Load:
     return again(path, batches)
 
 
-def small_files() -> Load:
+def small() -> Load:
     """One file per sample."""
     folder = FOLDER / "samples"
     folder.mkdir()
@@ -109,11 +98,16 @@ def direct() -> Load:
     return load
 
 
+def mapping(path: Path) -> mmap.mmap:
+    """The file as memory."""
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+
 def mapped() -> Load:
     """Pages of a mapped file, as they are touched."""
     path = data()
-    with open(path, "rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    memory = mapping(path)
 
     def batches() -> Iterator[bytes]:
         for start in range(0, SIZE, BATCH):
@@ -123,11 +117,9 @@ def mapped() -> Load:
     return again(path, batches)
 
 
-def mapped_at_random(pages: int = 20) -> Load:
+def at_random(pages: int = 20) -> Load:
     """Random pages of more than fits into memory."""
-    path = data(size=3 * SIZE)
-    with open(path, "rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    memory = mapping(data(size=3 * SIZE))
     last = len(memory) // _PAGE
     sum(memory[page * _PAGE] for page in range(last))  # all of it has been in memory
 
@@ -137,7 +129,7 @@ def mapped_at_random(pages: int = 20) -> Load:
     return load
 
 
-def parquet(*, compressed: bool, threads: bool) -> Load:
+def parquet(*, compressed: bool = False, threads: bool = True) -> Load:
     """Row groups: cold and raw, or warm and compressed, so that decoding is the work."""
     import numpy as np
     import pyarrow as pa
@@ -169,23 +161,23 @@ def parquet(*, compressed: bool, threads: bool) -> Load:
     return for_a_while(lambda: file.read_row_group(_DRAW.randrange(_GROUPS), use_threads=threads))
 
 
-def hdf5(*, compressed: bool) -> Load:
+parquet_decode = partial(parquet, compressed=True, threads=False)
+parquet_threads = partial(parquet, compressed=True)
+
+
+def hdf5(*, compressed: bool = False) -> Load:
     """Chunks of a data set: cold and raw, or warm and compressed."""
     import h5py
     import numpy as np
 
     path = FOLDER / f"data{os.getpid()}.h5"
-    rows = 64
-    shape = (rows, BATCH) if not compressed else (rows, 16 * MEBIBYTE)
+    rows, width = (4, 16 * MEBIBYTE) if compressed else (64, BATCH)
     options = {"compression": "gzip", "compression_opts": 1} if compressed else {}
     with h5py.File(path, "w") as file:
-        rows = 4 if compressed else rows
-        values = file.create_dataset(
-            "values", (rows, shape[1]), "u1", chunks=(1, MEBIBYTE), **options
-        )
+        values = file.create_dataset("values", (rows, width), "u1", chunks=(1, MEBIBYTE), **options)
         noise = np.random.default_rng(0)
         for row in range(rows):
-            values[row] = noise.integers(0, 16, shape[1], "u1")
+            values[row] = noise.integers(0, 16, width, "u1")
 
     def batches() -> Iterator[object]:
         with h5py.File(path, "r") as file:
@@ -196,6 +188,9 @@ def hdf5(*, compressed: bool) -> Load:
         return again(path, batches)
     stored = h5py.File(path, "r")["values"]
     return for_a_while(lambda: stored[_DRAW.randrange(rows)])
+
+
+hdf5_decode = partial(hdf5, compressed=True)
 
 
 def memmap() -> Load:
@@ -243,7 +238,7 @@ def mounted() -> Load:
     return lambda: [load(), load()]
 
 
-def asynchronous() -> Load:
+def aio() -> Load:
     """Linux's own asynchronous reads: the thread waits for them in io_getevents."""
     reader = Aio(data())
     return lambda: reader.read(_places())
@@ -260,7 +255,7 @@ def _places() -> list[int]:
     return [place * MEBIBYTE for place in _DRAW.sample(range(SIZE // MEBIBYTE), count)]
 
 
-def checkpoint() -> None:
+def checkpoint() -> NoReturn:
     """Every few steps, the main thread writes the model and forces it to disk."""
     gpu = hold()
     model = os.urandom(64 * MEBIBYTE)
@@ -273,7 +268,7 @@ def checkpoint() -> None:
             os.fsync(file.fileno())
 
 
-def log_forced() -> None:
+def journal() -> NoReturn:
     """A journal, forced to disk after each of many small writes."""
     gpu = hold()
     with open(FOLDER / "journal", "wb", buffering=0) as file:
@@ -284,35 +279,10 @@ def log_forced() -> None:
             gpu.run(0.02)
 
 
-def decompress() -> Load:
-    """Cached data, unpacked by the main thread."""
-    path = FOLDER / "data.z"
-    path.write_bytes(zlib.compress(bytes(32 * MEBIBYTE) + os.urandom(8 * MEBIBYTE), 1))
-    return lambda: zlib.decompress(path.read_bytes())
+def quick() -> Load:
+    """Hardly anything."""
+    return partial(burn, QUICK)
 
-
-HOW: dict[str, Callable[[], Load]] = {
-    "buffered": buffered,
-    "small": small_files,
-    "direct": direct,
-    "mapped": mapped,
-    "random": mapped_at_random,
-    "parquet": partial(parquet, compressed=False, threads=True),
-    "parquet-decode": partial(parquet, compressed=True, threads=False),
-    "parquet-threads": partial(parquet, compressed=True, threads=True),
-    "hdf5": partial(hdf5, compressed=False),
-    "hdf5-decode": partial(hdf5, compressed=True),
-    "memmap": memmap,
-    "lmdb": lmdb,
-    "mounted": mounted,
-    "aio": asynchronous,
-    "uring": uring,
-    "decompress": decompress,
-    "quick": lambda: partial(burn, QUICK),
-}
-ALONE: dict[str, Callable[[], None]] = {"checkpoint": checkpoint, "journal": log_forced}
 
 if __name__ == "__main__":
-    if sys.argv[1] in ALONE:
-        ALONE[sys.argv[1]]()
-    train(placed(HOW[sys.argv[1]], *sys.argv[2:]))
+    run(globals())

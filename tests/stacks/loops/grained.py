@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
-from stacks.loops.common import QUICK, WAIT, Load, burn, slow, train, url
+from stacks.loops.common import QUICK, WAIT, Load, burn, fetch
+from stacks.loops.gpu import run
 
 _MANY = 10**6
 
@@ -29,31 +29,37 @@ def quick(number: int) -> int:
 
 def fetching(number: int) -> int:
     """A sample from a server that answers late."""
-    with urllib.request.urlopen(url(slow()), timeout=30) as answer:
-        answer.read()
+    fetch()
     return number
 
 
-def threads(prepare: Callable[[int], int], count: int) -> Iterator[Any]:
+def threads(prepare: Callable[[int], int] = burning, count: int = 1) -> Load:
     """Read and mapped by threads of the process."""
     import grain
 
     data = grain.MapDataset.range(_MANY).map(prepare)
     options = grain.ReadOptions(num_threads=count, prefetch_buffer_size=max(count, 1))
-    return iter(data.to_iter_dataset(options))
+    return iter(data.to_iter_dataset(options)).__next__  # type: ignore[no-any-return,unused-ignore]
 
 
-def processes(prepare: Callable[[int], int], count: int) -> Iterator[Any]:
-    """Mapped by worker processes."""
+def processes(prepare: Callable[[int], int] = burning) -> Load:
+    """Mapped by a worker process."""
     import grain
 
     data = grain.MapDataset.range(_MANY).map(prepare)
     inside = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
-    options = grain.MultiprocessingOptions(num_workers=count, per_worker_buffer_size=1)
-    return iter(data.to_iter_dataset(inside).mp_prefetch(options))
+    options = grain.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
+    batches = iter(data.to_iter_dataset(inside).mp_prefetch(options))
+    return batches.__next__  # type: ignore[no-any-return,unused-ignore]
 
 
-def jax_loop() -> Load:
+threads_fetch = partial(threads, fetching)
+inline = partial(threads, count=0)
+processes_fetch = partial(processes, fetching)
+healthy = partial(processes, quick)
+
+
+def jax_step() -> Load:
     """Python between jitted steps."""
     import jax
 
@@ -67,22 +73,8 @@ def jax_loop() -> Load:
     return load
 
 
-def _next(batches: Iterator[Any]) -> Load:
-    return lambda: next(batches)
-
-
-HOW: dict[str, Callable[[], Load]] = {
-    "threads": lambda: _next(threads(burning, 1)),
-    "threads-fetch": lambda: _next(threads(fetching, 1)),
-    "inline": lambda: _next(threads(burning, 0)),
-    "processes": lambda: _next(processes(burning, 1)),
-    "processes-fetch": lambda: _next(processes(fetching, 1)),
-    "healthy": lambda: _next(processes(quick, 1)),
-    "jax": jax_loop,
-}
-
 if __name__ == "__main__":
     from absl import flags
 
     flags.FLAGS(sys.argv[:1])  # grain's worker processes ask for parsed flags
-    train(HOW[sys.argv[1]]())
+    run(globals())

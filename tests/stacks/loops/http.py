@@ -1,6 +1,6 @@
 """Batches over HTTP: `python -m stacks.loops.http CLIENT [WHERE]`.
 
-Each client fetches from a server that answers late; see CLIENTS and common.WHERE.
+Each client, a function here, fetches from a server that answers late; WHERE: see common.placed.
 """
 
 # ruff: noqa: PLC0415 - each case imports its own library and no other
@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
-from stacks.loops.common import FOLDER, Load, placed, slow, train, url
+from stacks.loops.common import FOLDER, Load, awaited, fetch, slow, url
+from stacks.loops.gpu import run
 
 TIMEOUT = 30
 _SAMPLES = 4
 _BYTES = 65536
 _TRICKLE_MS, _TRICKLE_CHUNKS, _CHUNKS_A_BATCH = 40, 100_000, 3
+
+Sample = Callable[[], Awaitable[object]]
 
 
 def requests_session() -> Load:
@@ -74,13 +76,7 @@ def urllib3_pool() -> Load:
 
 def standard() -> Load:
     """The standard library's."""
-
-    def load() -> bytes:
-        with urllib.request.urlopen(url(slow()), timeout=TIMEOUT) as answer:
-            content: bytes = answer.read()
-            return content
-
-    return load
+    return fetch
 
 
 def standard_tls() -> Load:
@@ -107,35 +103,40 @@ def httpx_async() -> Load:
     """Some samples at a time, on an event loop."""
     import httpx
 
-    loop = asyncio.new_event_loop()
-    client = httpx.AsyncClient()
+    async def start() -> Sample:
+        client = httpx.AsyncClient()
+        return lambda: client.get(url(slow()))
 
-    async def batch() -> object:
-        return await asyncio.gather(*(client.get(url(slow())) for _ in range(_SAMPLES)))
-
-    return lambda: loop.run_until_complete(batch())
+    return _gathered(start)
 
 
 def aiohttp_client() -> Load:
     """Some samples at a time, on an event loop."""
     import aiohttp
 
-    loop = asyncio.new_event_loop()
+    async def start() -> Sample:
+        session = aiohttp.ClientSession()
 
-    async def start() -> aiohttp.ClientSession:
-        return aiohttp.ClientSession()
+        async def sample() -> bytes:
+            async with session.get(url(slow())) as answer:
+                content: bytes = await answer.read()
+                return content
 
-    session = loop.run_until_complete(start())
+        return sample
 
-    async def sample() -> bytes:
-        async with session.get(url(slow())) as answer:
-            content: bytes = await answer.read()
-            return content
+    return _gathered(start)
 
-    async def batch() -> object:
-        return await asyncio.gather(*(sample() for _ in range(_SAMPLES)))
 
-    return lambda: loop.run_until_complete(batch())
+def _gathered(start: Callable[[], Coroutine[Any, Any, Sample]]) -> Load:
+    async def begin() -> Sample:
+        sample = await start()
+
+        async def batch() -> object:
+            return await asyncio.gather(*(sample() for _ in range(_SAMPLES)))
+
+        return batch
+
+    return awaited(begin)
 
 
 def fsspec_http() -> Load:
@@ -150,7 +151,7 @@ def fsspec_file() -> Load:
     """A file on it, read in ranges."""
     import fsspec
 
-    Path(FOLDER / "shard").write_bytes(bytes(100 * _BYTES))
+    (FOLDER / "shard").write_bytes(bytes(100 * _BYTES))
     file = fsspec.open(url("file/120/shard"), block_size=_BYTES, cache_type="none").open()
 
     def load() -> bytes:
@@ -162,21 +163,5 @@ def fsspec_file() -> Load:
     return load
 
 
-CLIENTS: dict[str, Callable[[], Load]] = {
-    "requests": requests_session,
-    "requests-timeout": requests_timeout,
-    "requests-bare": requests_bare,
-    "requests-tls": requests_tls,
-    "requests-stream": requests_stream,
-    "urllib3": urllib3_pool,
-    "standard": standard,
-    "standard-tls": standard_tls,
-    "httpx": httpx_client,
-    "httpx-async": httpx_async,
-    "aiohttp": aiohttp_client,
-    "fsspec": fsspec_http,
-    "fsspec-file": fsspec_file,
-}
-
 if __name__ == "__main__":
-    train(placed(CLIENTS[sys.argv[1]], *sys.argv[2:]))
+    run(globals())

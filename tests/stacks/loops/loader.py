@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stacks.loops.common import Load, hold, train, warm
+from stacks.loops.common import Load, epochs
+from stacks.loops.gpu import hold, train, warm
 from stacks.loops.samples import BATCH, KINDS, prepare
 
 _BATCHES_PER_EPOCH = 60
@@ -44,40 +45,27 @@ class Stream(IterableDataset[torch.Tensor]):
 
 def loader(
     kind: str, workers: int, method: str = "fork", *, respawned: bool = False, stream: bool = False
-) -> Callable[[], torch.Tensor]:
-    """Yields the next batch, epoch after epoch."""
+) -> Load:
+    """The next batch, epoch after epoch."""
     torch.set_num_threads(1)
-    batches = DataLoader(
+    batches: DataLoader[torch.Tensor] = DataLoader(
         Stream(kind) if stream else Samples(kind),
         BATCH,
         num_workers=workers,
         multiprocessing_context=method if workers else None,
         persistent_workers=bool(workers) and not respawned,
     )
-
-    def forever() -> Iterator[torch.Tensor]:
-        while True:
-            yield from batches
-
-    running = forever()
-    return lambda: next(running)
+    return epochs(batches)
 
 
-def main() -> None:
+def main(kind: str, workers: str, method: str = "fork", *how: str) -> None:
     """Train forever."""
-    kind, workers, *how = sys.argv[1:]
     prepare(kind)
-    load: Load = loader(
-        kind,
-        int(workers),
-        next((word for word in how if word in {"spawn", "forkserver"}), "fork"),
-        respawned="respawned" in how,
-        stream="stream" in how,
-    )
+    load = loader(kind, int(workers), method, respawned="respawned" in how, stream="stream" in how)
     if kind == "locked":
         warm(hold())
     train(load)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

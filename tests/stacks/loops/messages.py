@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stacks.loops.common import FOLDER, HOST, WAIT, Load, burn, hold, port, ready, train, warm
+from stacks.loops.common import FOLDER, HOST, WAIT, Load, burn, port
+from stacks.loops.gpu import hold, ready, run, warm
 from stacks.servers.publish import TOPIC
 
 _AHEAD = 4
@@ -74,18 +75,13 @@ def confluent() -> Load:
     return load
 
 
-HOW: dict[str, Callable[[], Load]] = {
-    "mqtt-thread": mqtt_thread,
-    "mqtt-acknowledged": partial(mqtt_thread, qos=1),
-    "mqtt-decoded": partial(mqtt_thread, WAIT),
-    "mqtt-main": mqtt_main,
-    "confluent": confluent,
-}
+mqtt_acknowledged = partial(mqtt_thread, qos=1)
+mqtt_decoded = partial(mqtt_thread, WAIT)
 
 if __name__ == "__main__":
-    load = HOW[sys.argv[1]]()
     if "idle" in sys.argv:
+        load = globals()[sys.argv[1]]()
         warm(hold())
         ready()
-        load()
-    train(load)
+        load()  # forever
+    run(globals())

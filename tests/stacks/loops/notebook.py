@@ -8,9 +8,9 @@ import sys
 
 from jupyter_client import KernelManager
 
-from stacks.loops.common import pause
+from stacks.loops.gpu import pause
 
-_FIRST = "from stacks.loops.common import *; from stacks.loops.common import hold, warm, train\n"
+_FIRST = "from stacks.loops.common import *; from stacks.loops.gpu import *\n"
 _HELD = f"{_FIRST}gpu = hold(); warm(gpu)"
 CELLS = {"idle": "", "sleep": "import time; time.sleep(10**6)", "burn": "train(lambda: burn(WAIT))"}
 

@@ -5,6 +5,7 @@ Started by a process that holds no GPU, as by launchers. KIND is what the second
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -13,20 +14,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from stacks.loops.common import HOST, PORT, QUICK, STEP, WAIT, Load, burn, hold, slow, url, workers
+from stacks.loops.common import HOST, PORT, QUICK, WAIT, Load, burn, fetch, workers
+from stacks.loops.gpu import STEP, hold
 
 KINDS: dict[str, Callable[[], Load]] = {
     "main": lambda: partial(burn, WAIT),
     "workers": lambda: workers(lambda: partial(burn, WAIT), 1),
-    "fetch": lambda: workers(_fetching, 1),
+    "fetch": lambda: workers(lambda: fetch, 1),
     "healthy": lambda: partial(burn, QUICK),
 }
-
-
-def _fetching() -> Load:
-    import urllib.request  # noqa: PLC0415 - the others fetch nothing
-
-    return lambda: urllib.request.urlopen(url(slow()), timeout=30).read()
 
 
 def main() -> None:
@@ -61,16 +57,10 @@ def _joined(rank: int) -> socket.socket:
     if rank == 0:
         with socket.create_server((HOST, PORT)) as listening:
             return listening.accept()[0]
-    while (connection := _connection()) is None:
+    while True:
+        with contextlib.suppress(OSError):
+            return socket.create_connection((HOST, PORT))
         time.sleep(0.05)
-    return connection
-
-
-def _connection() -> socket.socket | None:
-    try:
-        return socket.create_connection((HOST, PORT))
-    except OSError:
-        return None
 
 
 if __name__ == "__main__":

@@ -11,27 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
 
-from stacks.loops.common import (
-    FOLDER,
-    QUICK,
-    STEP,
-    WAIT,
-    burn,
-    hold,
-    pause,
-    ready,
-    slow,
-    train,
-    url,
-    warm,
-)
+from stacks.loops.common import FOLDER, QUICK, WAIT, burn, fetch
+from stacks.loops.gpu import STEP, hold, pause, ready, train, warm
 
 _BLOCKS = 1000
 _CPUS = 4
@@ -48,7 +35,7 @@ def burned(seconds: float) -> bytes:
 @ray.remote
 def fetched() -> bytes:
     """A batch from a server that answers late."""
-    return _fetch()
+    return fetch()[:1000]
 
 
 @ray.remote
@@ -62,7 +49,7 @@ class Loader:
 
     def fetched(self) -> bytes:
         """One from a server that answers late."""
-        return _fetch()
+        return fetch()[:1000]
 
 
 @ray.remote
@@ -102,21 +89,15 @@ def _ahead(loader: Any) -> Callable[[], object]:  # noqa: ANN401 - Ray makes its
     return load
 
 
-def _fetch() -> bytes:
-    with urllib.request.urlopen(url(slow()), timeout=30) as answer:
-        content: bytes = answer.read()
-        return content[:1000]
-
-
-def data(seconds: float, *, fetch: bool = False, batches: int = 1) -> None:
+def data(seconds: float, *, late: bool = False, batches: int = 1) -> None:
     """Ray Data feeds the driver, which holds the GPU."""
     from ray import data as ray_data
 
     ray_data.DataContext.get_current().enable_progress_bars = False
 
     def prepare(batch: dict[str, Any]) -> dict[str, Any]:
-        if fetch:
-            _fetch()
+        if late:
+            fetch()
         burn(seconds)
         return batch
 
@@ -128,8 +109,7 @@ def data(seconds: float, *, fetch: bool = False, batches: int = 1) -> None:
         while True:
             yield from prepared.iter_batches(batch_size=4, prefetch_batches=1)
 
-    running = forever()
-    train(lambda: next(running))
+    train(forever().__next__)
 
 
 def actors(how: str) -> None:
@@ -139,13 +119,12 @@ def actors(how: str) -> None:
         ray.get(trainer.idle.remote())
         ready()
         pause()
-    loader: Any = Loader.remote()  # type: ignore[attr-defined]
-    ray.get(trainer.train.remote(how, loader))
+    ray.get(trainer.train.remote(how, Loader.remote()))  # type: ignore[attr-defined]
 
 
 HOW: dict[str, Callable[[], None]] = {
     "data": lambda: data(WAIT),
-    "data-fetch": lambda: data(0.0, fetch=True),
+    "data-fetch": lambda: data(0.0, late=True),
     "data-quick": lambda: data(QUICK, batches=50),
     "driver": lambda: train(lambda: ray.get(burned.remote(WAIT))),
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import grpc
 
-from stacks.loops.common import HOST, Load, placed, port, train
+from stacks.loops.common import HOST, Load, port
+from stacks.loops.gpu import run
 
 Get = Any
 """What grpc's stubs cannot infer without a message type."""
@@ -29,4 +29,4 @@ def stream() -> Load:
 
 
 if __name__ == "__main__":
-    train(placed({"unary": unary, "stream": stream}[sys.argv[1]], *sys.argv[2:]))
+    run(globals())

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import io
 import os
-import sys
-from collections.abc import Callable
 from typing import Any
 
-from stacks.loops.common import HOST, MEBIBYTE, Load, placed, port, train, url
+from stacks.loops.common import HOST, MEBIBYTE, Load, port, url
+from stacks.loops.gpu import run
 
 BUCKET, SMALL, LARGE = "shards", "small", "large"
 _SECRETS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
@@ -72,22 +71,13 @@ def _client() -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
 
 def fill() -> None:
     """Put the objects there."""
-    import boto3
-
-    client = boto3.client("s3", endpoint_url=url("", "s3"))
+    client = _client()
     client.create_bucket(Bucket=BUCKET)
     client.put_object(Bucket=BUCKET, Key=SMALL, Body=bytes(65536))
     client.put_object(Bucket=BUCKET, Key=LARGE, Body=bytes(4 * MEBIBYTE))
 
 
-CLIENTS: dict[str, Callable[[], Load]] = {
-    "boto3": boto3_get,
-    "boto3-download": boto3_download,
-    "s3fs": s3fs_cat,
-    "arrow": arrow,
-}
-
 if __name__ == "__main__":
     os.environ.update(_DEFAULTS)
     fill()
-    train(placed(CLIENTS[sys.argv[1]], *sys.argv[2:]))
+    run(globals())

@@ -8,12 +8,12 @@ import random
 import subprocess
 import sys
 import threading
-import urllib.request
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, burn, slow, url
+from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, burn, fetch, slow, url
 
 BATCH = 4
 _SHARE = WAIT / BATCH
@@ -21,20 +21,8 @@ _SIZE = 96 * MEBIBYTE
 _lock = threading.Lock()
 
 
-def burning() -> None:
-    """Python code."""
-    burn(_SHARE)
-
-
-def quick() -> None:
-    """Hardly any."""
-    burn(QUICK / BATCH)
-
-
-def fetching() -> None:
-    """From a server, late."""
-    with urllib.request.urlopen(url(slow(2 * _SHARE)), timeout=30) as answer:
-        answer.read()
+burning = partial(burn, _SHARE)
+quick = partial(burn, QUICK / BATCH)
 
 
 def by_curl() -> None:
@@ -47,11 +35,6 @@ def by_child() -> None:
     """By a separate program that computes, like ffmpeg."""
     code = "import zlib, os; [zlib.compress(os.urandom(2**20)) for _ in range(3)]"
     subprocess.run([sys.executable, "-S", "-c", code], check=True)
-
-
-def locked() -> None:
-    """Waits for a lock that is never released."""
-    _lock.acquire()
 
 
 def by_threads() -> None:
@@ -84,13 +67,13 @@ def _unpack() -> None:
 
 
 _PACKED = zlib.compress(bytes(6 * MEBIBYTE) + os.urandom(MEBIBYTE // 2), 1)
-KINDS: dict[str, Callable[[], None]] = {
+KINDS: dict[str, Callable[[], object]] = {
     "burn": burning,
     "quick": quick,
-    "fetch": fetching,
+    "fetch": partial(fetch, 2 * _SHARE),
     "curl": by_curl,
     "child": by_child,
-    "locked": locked,
+    "locked": _lock.acquire,  # it is never released
     "threads": by_threads,
     "direct": direct,
 }

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -18,14 +18,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from stacks.loops.common import FOLDER, MEBIBYTE, Load, train, url
+from stacks.loops.common import FOLDER, MEBIBYTE, epochs, url
 from stacks.loops.files import cool
+from stacks.loops.gpu import train
 from stacks.loops.samples import BATCH, burning, quick
 
 Batch = Iterable[object]
 Batches = Callable[[int], Batch]
-Collate = Callable[[list[object]], torch.Tensor]
 """With this many workers, for one epoch or forever."""
+Collate = Callable[[list[object]], torch.Tensor]
 _torchvision = torch.library.Library("torchvision", "DEF")
 SAMPLES = 12
 """In a shard: three batches."""
@@ -43,7 +44,7 @@ def shards(count: int, size: int = 4096) -> list[Path]:
     return paths
 
 
-def web(urls: Callable[[], list[str]], prepare: Callable[[], None]) -> Batches:
+def web(urls: list[str], prepare: Callable[[], object]) -> Batches:
     """WebDataset."""
     import webdataset
 
@@ -53,7 +54,7 @@ def web(urls: Callable[[], list[str]], prepare: Callable[[], None]) -> Batches:
 
     def batches(workers: int) -> Batch:
         data = webdataset.WebDataset(
-            urls(), shardshuffle=False, empty_check=False, workersplitter=None
+            urls, shardshuffle=False, empty_check=False, workersplitter=None
         )
         prepared_data = data.map(prepared).repeat()
         loader: Batch = webdataset.WebLoader(prepared_data, batch_size=BATCH, num_workers=workers)
@@ -62,44 +63,31 @@ def web(urls: Callable[[], list[str]], prepare: Callable[[], None]) -> Batches:
     return batches
 
 
-def web_burning() -> Batches:
-    """Local shards; samples take time in Python."""
-    return web(lambda: [f"{path}" for path in shards(8)], burning)
-
-
-def web_quick() -> Batches:
-    """Local shards; samples take hardly any time."""
-    return web(lambda: [f"{path}" for path in shards(8)], quick)
+def web_local(prepare: Callable[[], object] = burning) -> Batches:
+    """Local shards."""
+    return web([f"{path}" for path in shards(8)], prepare)
 
 
 def web_curl() -> Batches:
     """Shards fetched by curl: another process, whose output is read through a pipe."""
-
-    def urls() -> list[str]:
-        return [f"pipe:curl --silent {url(f'file/400/{path.name}')}" for path in shards(8)]
-
-    return web(urls, quick)
+    paths = shards(8)
+    return web([f"pipe:curl --silent {url(f'file/400/{path.name}')}" for path in paths], quick)
 
 
-def web_cat() -> Batches:
+def web_dd() -> Batches:
     """Cold shards read by dd, bypassing the page cache."""
-
-    def urls() -> list[str]:
-        paths = shards(8, MEBIBYTE // 2)
-        for path in paths:
-            cool(path)
-        return [f"pipe:dd if={path} iflag=direct bs=512k status=none" for path in paths]
-
-    return web(urls, quick)
+    paths = shards(8, MEBIBYTE // 2)
+    for path in paths:
+        cool(path)
+    return web([f"pipe:dd if={path} iflag=direct bs=512k status=none" for path in paths], quick)
 
 
-def hub(path: Callable[[], list[str]], *, streaming: bool, kind: str = "json") -> Any:  # noqa: ANN401
+def hub(paths: list[str], *, streaming: bool = True, kind: str = "json") -> Any:  # noqa: ANN401
     """A data set of the Hugging Face library."""
     import datasets
 
-    return datasets.load_dataset(
-        kind, data_files={"train": path()}, split="train", streaming=streaming
-    )
+    files = {"train": paths}
+    return datasets.load_dataset(kind, data_files=files, split="train", streaming=streaming)
 
 
 def rows(count: int = 400) -> Path:
@@ -123,38 +111,32 @@ def prepared_rows(batch: dict[str, list[object]]) -> dict[str, list[object]]:
     return batch
 
 
-def hub_map_style() -> Batches:
+def hub_table() -> Batches:
     """Rows of a local table, transformed on access."""
-    data = hub(lambda: [f"{rows()}"], streaming=False).with_transform(prepared_rows)
-    return lambda workers: loaded(data, workers)
+    data = hub([f"{rows()}"], streaming=False).with_transform(prepared_rows)
+    return partial(loaded, data)
 
 
-def hub_streaming() -> Batches:
+def hub_stream() -> Batches:
     """Streamed from a local file, mapped on the way."""
-    paths = [f"{rows(count)}" for count in (400, 401)]
-    data = hub(lambda: paths, streaming=True).map(prepared_row)
-    return lambda workers: loaded(data, workers)
+    data = hub([f"{rows(count)}" for count in (400, 401)]).map(prepared_row)
+    return partial(loaded, data)
 
 
-def hub_parquet_quick() -> Batches:
+def hub_quick() -> Batches:
     """Streamed from a local Parquet file, with nothing to do."""
     import pyarrow as pa
     from pyarrow import parquet
 
     path = FOLDER / "rows.parquet"
     parquet.write_table(pa.table({"number": list(range(40000))}), path)
-    data = hub(lambda: [f"{path}"], streaming=True, kind="parquet")
-    return lambda workers: loaded(data, workers)
+    return partial(loaded, hub([f"{path}"], kind="parquet"))
 
 
 def hub_remote() -> Batches:
     """Streamed from a server that answers late: small files one after the other."""
-
-    def urls() -> list[str]:
-        return [url(f"file/150/{rows(SAMPLES + number).name}") for number in range(4)]
-
-    data = hub(urls, streaming=True)
-    return lambda workers: loaded(data, workers)
+    names = [rows(SAMPLES + number).name for number in range(4)]
+    return partial(loaded, hub([url(f"file/150/{name}") for name in names]))
 
 
 def loaded(data: Any, workers: int, collate: Collate | None = None) -> Batch:  # noqa: ANN401
@@ -165,38 +147,33 @@ def loaded(data: Any, workers: int, collate: Collate | None = None) -> Batch:  #
     return loader
 
 
-def collated(prepare: Callable[[], None], samples: list[object]) -> torch.Tensor:
+def collated(prepare: Callable[[], object], samples: list[object]) -> torch.Tensor:
     """A batch of `samples`, each prepared first."""
     for _ in samples:
         prepare()
     return torch.zeros(len(samples), 64)
 
 
-def mosaic(remote: str | None, prepare: Callable[[], None]) -> Batches:
+def mosaic(remote: str | None = None, prepare: Callable[[], object] = burning) -> Batches:
     """MosaicML's streaming, with local shards or remote ones that are soon evicted."""
     _define_torchvision()
     import streaming
 
-    source = FOLDER / "mosaic"
-    columns = {"content": "bytes"}
-    limit = 64 * 1024
+    local = f"{FOLDER / 'mosaic'}"
     with streaming.MDSWriter(
-        out=remote or f"{source}", columns=columns, size_limit=limit
+        out=remote or local, columns={"content": "bytes"}, size_limit=64 * 1024
     ) as writer:
         for _ in range(480 if remote else 4800):
             writer.write({"content": bytes(5000)})
-
-    places = {"local": f"{source}", "remote": None}
-    if remote:
-        places = {"local": f"{FOLDER / 'cache'}", "remote": remote}
     data = streaming.StreamingDataset(
-        **places,
+        local=f"{FOLDER / 'cache'}" if remote else local,
+        remote=remote,
         batch_size=BATCH,
         shuffle=False,
         predownload=1,
         cache_limit="512kb" if remote else None,
     )
-    return lambda workers: loaded(data, workers, partial(collated, prepare))
+    return partial(loaded, data, collate=partial(collated, prepare))
 
 
 def _define_torchvision() -> None:
@@ -212,7 +189,7 @@ def mosaic_remote() -> Batches:
     return mosaic("s3://shards/mosaic", quick)
 
 
-def lit(prepare: Callable[[], None], *, remote: bool = False) -> Batches:
+def lit(prepare: Callable[[], object] = burning, *, remote: bool = False) -> Batches:
     """Lightning's litdata."""
     import litdata
 
@@ -235,7 +212,6 @@ def lit(prepare: Callable[[], None], *, remote: bool = False) -> Batches:
             "max_cache_size": "200KB",
             "max_pre_download": 1,
         }
-
     data = litdata.StreamingDataset(**options)
     return lambda workers: litdata.StreamingDataLoader(
         data,
@@ -261,33 +237,10 @@ def bucket() -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
     return client
 
 
-HOW: dict[str, Callable[[], Batches]] = {
-    "web": web_burning,
-    "web-quick": web_quick,
-    "web-curl": web_curl,
-    "web-dd": web_cat,
-    "hub": hub_map_style,
-    "hub-stream": hub_streaming,
-    "hub-quick": hub_parquet_quick,
-    "hub-remote": hub_remote,
-    "mosaic": lambda: mosaic(None, burning),
-    "mosaic-quick": lambda: mosaic(None, quick),
-    "mosaic-remote": mosaic_remote,
-    "lit": lambda: lit(burning),
-    "lit-quick": lambda: lit(quick),
-    "lit-remote": lambda: lit(quick, remote=True),
-}
-
-
-def forever(batches: Iterable[object]) -> Load:
-    """Epoch after epoch."""
-
-    def running() -> Iterator[object]:
-        while True:
-            yield from batches
-
-    endless = running()
-    return lambda: next(endless)
+web_quick = partial(web_local, quick)
+mosaic_quick = partial(mosaic, None, quick)
+lit_quick = partial(lit, quick)
+lit_remote = partial(lit, quick, remote=True)
 
 
 def _allow_plain_http() -> None:
@@ -297,10 +250,9 @@ def _allow_plain_http() -> None:
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
 
-if "lit-remote" in sys.argv:
+if "lit_remote" in sys.argv:
     _allow_plain_http()
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    name, workers = sys.argv[1], int(sys.argv[2])
-    train(forever(HOW[name]()(workers)))
+    train(epochs(globals()[sys.argv[1]]()(int(sys.argv[2]))))

@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import os
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, Load, burn, slow, train, url
+from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, burn, fetch
 from stacks.loops.files import cool
+from stacks.loops.gpu import train
 
 _RECORD = MEBIBYTE // 4
 _RECORDS_A_BATCH = 8
 
 
-def python_map(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
+def python(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
     """A function in Python, which TensorFlow calls from its own thread."""
 
     def prepare(number: Any) -> Any:  # noqa: ANN401 - a tensor
@@ -32,7 +33,7 @@ def python_map(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Datase
     )
 
 
-def native_map() -> Any:  # noqa: ANN401 - a tf.data.Dataset
+def native() -> Any:  # noqa: ANN401 - a tf.data.Dataset
     """Pictures, decoded by TensorFlow's own code."""
     noise = tf.random.uniform((512, 512, 3), 0, 255, tf.int32)
     picture = tf.io.encode_png(tf.cast(noise, tf.uint8)).numpy()
@@ -50,8 +51,7 @@ def generator() -> Any:  # noqa: ANN401 - a tf.data.Dataset
 
     def generate() -> Iterator[int]:
         while True:
-            with urllib.request.urlopen(url(slow()), timeout=30) as answer:
-                yield len(answer.read())
+            yield len(fetch())
 
     return tf.data.Dataset.from_generator(generate, output_types=tf.int64)
 
@@ -92,29 +92,17 @@ def mounted() -> Any:  # noqa: ANN401 - a tf.data.Dataset
     return reading.batch(2)
 
 
-def ahead(seconds: float) -> Any:  # noqa: ANN401 - a tf.data.Dataset
-    """Prefetched, and quick to make."""
-    return python_map(seconds).prefetch(8)
+def native_ahead() -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """The pictures, prefetched."""
+    return native().prefetch(2)
 
 
-HOW: dict[str, Callable[[], Any]] = {
-    "python": python_map,
-    "native": native_map,
-    "native-ahead": lambda: native_map().prefetch(2),
-    "generator": generator,
-    "records": interleaved,
-    "mounted": mounted,
-    "ahead": lambda: ahead(WAIT),
-    "healthy": lambda: ahead(QUICK),
-}
+def ahead(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """The function in Python, prefetched."""
+    return python(seconds).prefetch(8)
 
 
-def main() -> None:
-    """Train forever."""
-    batches = iter(HOW[sys.argv[1]]())
-    load: Load = lambda: next(batches)  # noqa: E731 - it needs its type
-    train(load)
-
+healthy = partial(ahead, QUICK)
 
 if __name__ == "__main__":
-    main()
+    train(iter(globals()[sys.argv[1]]()).__next__)

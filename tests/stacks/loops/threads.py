@@ -8,30 +8,19 @@ zlib and numpy release the interpreter lock while they work, as image decoders d
 
 from __future__ import annotations
 
+import ctypes
 import os
-import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
-from stacks.loops.common import (
-    MEBIBYTE,
-    QUICK,
-    STEP,
-    WAIT,
-    Load,
-    burn,
-    hold,
-    name_thread,
-    prefetched,
-    together,
-    train,
-    workers,
-)
+from stacks.loops.common import MEBIBYTE, QUICK, WAIT, Load, burn, prefetched, together, workers
+from stacks.loops.gpu import STEP, hold, run
 
-CROWD = 4 * (os.cpu_count() or 2)
+_CORES = os.cpu_count() or 2
+_PR_SET_NAME = 15
 
 
 def decoding(seconds: float = WAIT) -> Load:
@@ -46,13 +35,13 @@ def decoding(seconds: float = WAIT) -> Load:
     return load
 
 
-def autograd(load: Load | None = None) -> None:
+def autograd(load: Load | None = None) -> NoReturn:
     """The main thread waits while autograd's thread runs Python (hooks, custom functions)."""
     gpu = hold()
     wanted, done = threading.Semaphore(0), threading.Semaphore(0)
 
     def backward() -> None:
-        name_thread("pt_autograd_0")
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, b"pt_autograd_0")
         while True:
             wanted.acquire()
             burn(WAIT)
@@ -67,7 +56,7 @@ def autograd(load: Load | None = None) -> None:
         done.acquire()
 
 
-def blas(threads: int, cpu_seconds: float = WAIT) -> Load:
+def blas(threads: int = _CORES, cpu_seconds: float = 2 * WAIT) -> Load:
     """Matrix products in this many threads."""
     os.environ["OPENBLAS_NUM_THREADS"] = f"{threads}"
     import numpy as np
@@ -79,22 +68,21 @@ def blas(threads: int, cpu_seconds: float = WAIT) -> Load:
     return lambda: [matrix @ matrix for _ in range(count)]
 
 
-HOW: dict[str, Callable[[], object]] = {
-    # The main thread waits for decoding threads: it lacks more of them, or workers.
-    "decoder": lambda: train(prefetched(decoding())),
-    "python-decoder": lambda: train(prefetched(lambda: burn(WAIT))),
-    "decoders": lambda: train(together(decoding(), 2)),
-    "crowd": lambda: train(together(decoding(), CROWD)),
-    "prefetched": lambda: train(prefetched(decoding(QUICK))),
+# The main thread waits for decoding threads: it lacks more of them, or workers.
+LOOPS = {
+    "decoder": lambda: prefetched(decoding()),
+    "python-decoder": lambda: prefetched(partial(burn, WAIT)),
+    "decoders": lambda: together(decoding(), 2),
+    "crowd": lambda: together(decoding(), 4 * _CORES),
+    "prefetched": lambda: prefetched(decoding(QUICK)),
     "autograd": autograd,
     "autograd-workers": lambda: autograd(workers(lambda: partial(burn, QUICK))),
-    "blas": lambda: train(blas(os.cpu_count() or 2, 2 * WAIT)),
-    "blas-1": lambda: train(blas(1)),
-    "blas-worker": lambda: train(workers(lambda: blas(1), 1)),
-    "blas-workers": lambda: train(workers(lambda: blas(2, 2 * WAIT), 4)),
-    "blas-prefetched": lambda: train(lambda: burn(0.0)),
-    "decode-here": lambda: train(decoding()),
+    "blas": blas,
+    "blas-1": partial(blas, 1, WAIT),
+    "blas-worker": lambda: workers(partial(blas, 1, WAIT), 1),
+    "blas-workers": lambda: workers(partial(blas, 2), 4),
+    "decode-here": decoding,
 }
 
 if __name__ == "__main__":
-    HOW[sys.argv[1]]()
+    run(LOOPS)

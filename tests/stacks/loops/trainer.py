@@ -12,7 +12,7 @@ from collections import deque
 import lightning
 import torch
 
-from stacks.loops.common import STEP, hold
+from stacks.loops.gpu import STEP, hold
 from stacks.loops.loader import Samples
 from stacks.loops.samples import BATCH, prepare
 

@@ -11,86 +11,60 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from stacks.loops.common import HOST, PORT, STEP, WAIT, burn, hold, ready, slow, url, warm
+from stacks.loops.asgi import serve
+from stacks.loops.common import HOST, PORT, WAIT, burn, fetch, slow, url
+from stacks.loops.gpu import STEP, hold, ready, warm
 from stacks.loops.threads import decoding
 
-Message = dict[str, object]
-Send = Callable[[Message], Awaitable[None]]
 _gpu = hold()
 _one_at_a_time = threading.Lock()
 _kept: dict[str, Any] = {}
 
 
-def infer(seconds: float = STEP) -> None:
-    """Run the model, which takes one request at a time."""
-    with _one_at_a_time:
-        _gpu.run(seconds)
-
-
-def burning() -> None:
-    """Tokenise in Python."""
-    burn(WAIT)
-    infer()
-
-
-def upstream() -> None:
-    """Ask another service first."""
-    with urllib.request.urlopen(url(slow()), timeout=30) as answer:
-        answer.read()
-    infer()
-
-
-def unpacking() -> None:
-    """Decode pictures without the interpreter lock."""
-    _unpack()
-    infer()
-
-
-_unpack = decoding()
-HANDLERS: dict[str, Callable[[], None]] = {
-    "burn": burning,
-    "upstream": upstream,
-    "infer": infer,
-    "unpack": unpacking,
+HANDLERS: dict[str, Callable[[], object]] = {
+    "burn": partial(burn, WAIT),  # tokenises in Python
+    "upstream": fetch,  # asks another service
+    "infer": lambda: None,
+    "unpack": decoding(),  # without the interpreter lock
 }
 
 
+def handle(work: str) -> None:
+    """Do the work, then run the model, which takes one request at a time."""
+    HANDLERS[work]()
+    with _one_at_a_time:
+        _gpu.run(STEP)
+
+
 async def upstream_async() -> None:
-    """The same on an event loop."""
+    """Ask another service on an event loop."""
     import httpx
 
     if "client" not in _kept:
         _kept["client"] = httpx.AsyncClient()  # making one takes longer than the answer
     await _kept["client"].get(url(slow()))
-    await asyncio.get_running_loop().run_in_executor(None, infer)
+    await asyncio.get_running_loop().run_in_executor(None, handle, "infer")
 
 
 def asgi(work: str, *, threads: bool, host: str = HOST) -> None:
     """uvicorn without a framework; requests on the event loop, or in threads."""
-    import uvicorn
-
     pool = ThreadPoolExecutor(8)
 
-    async def application(scope: Message, _receive: object, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+    async def answer() -> None:
         if work == "upstream-async":
             await upstream_async()
         elif threads:
-            await asyncio.get_running_loop().run_in_executor(pool, HANDLERS[work])
+            await asyncio.get_running_loop().run_in_executor(pool, handle, work)
         else:
-            HANDLERS[work]()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"done"})
+            handle(work)
 
-    uvicorn.run(application, host=host, port=PORT, lifespan="off", log_level="warning")
+    serve(answer, host)
 
 
 def starlette(work: str) -> None:
@@ -101,11 +75,11 @@ def starlette(work: str) -> None:
     from starlette.responses import PlainTextResponse
     from starlette.routing import Route
 
-    def handle(_request: Request) -> PlainTextResponse:
-        HANDLERS[work]()
+    def answer(_request: Request) -> PlainTextResponse:
+        handle(work)
         return PlainTextResponse("done")
 
-    application = Starlette(routes=[Route("/work", handle)])
+    application = Starlette(routes=[Route("/work", answer)])
     uvicorn.run(application, host=HOST, port=PORT, log_level="warning")
 
 
@@ -117,8 +91,8 @@ def fastapi(work: str) -> None:
     application = FastAPI()
 
     @application.get("/work")
-    def handle() -> str:
-        HANDLERS[work]()
+    def answer() -> str:
+        handle(work)
         return "done"
 
     uvicorn.run(application, host=HOST, port=PORT, log_level="warning")
@@ -132,7 +106,7 @@ def standard(work: str) -> None:
         wbufsize = -1  # headers and body in one write, or each answer waits 40 ms for an ACK
 
         def do_GET(self) -> None:
-            HANDLERS[work]()
+            handle(work)
             self.send_response(200)
             self.send_header("Content-Length", "4")
             self.end_headers()

@@ -11,8 +11,9 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from stacks.loops.common import Load
 from stacks.servers.listen import PORT, announce
-from stacks.servers.sidecar import WORKS, Work
+from stacks.servers.sidecar import WORKS
 
 _kept = threading.local()
 
@@ -22,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # headers and body in one write
-    work: Work
+    work: Load
     anew: bool
 
     def do_GET(self) -> None:

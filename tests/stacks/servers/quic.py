@@ -13,7 +13,7 @@ from aioquic.asyncio import serve
 from aioquic.quic.configuration import QuicConfiguration
 
 from stacks.servers.listen import FOLDER, announce
-from stacks.servers.slow import MESSAGE, PAUSE
+from stacks.servers.sockets import MESSAGE, PAUSE
 
 
 async def main() -> None:

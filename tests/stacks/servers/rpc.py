@@ -17,18 +17,6 @@ from stacks.servers.listen import announce
 _REPLY = bytes(65536)
 
 
-class Service(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
-    """Bytes in, bytes out: no generated protocol code is needed."""
-
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Find the handler."""
-        if handler_call_details.method == "/stacks/Get":
-            return grpc.unary_unary_rpc_method_handler(_get)
-        return grpc.unary_stream_rpc_method_handler(_stream)
-
-
 def _get(_request: bytes, _context: grpc.ServicerContext) -> bytes:
     time.sleep(float(sys.argv[2]) / 1000)
     return _REPLY
@@ -43,7 +31,11 @@ def _stream(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
 def main() -> None:
     """Serve until killed."""
     server = grpc.server(ThreadPoolExecutor(16))
-    server.add_generic_rpc_handlers((Service(),))
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "Get": grpc.unary_unary_rpc_method_handler(_get),
+        "Stream": grpc.unary_stream_rpc_method_handler(_stream),
+    }
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("stacks", methods)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     announce(sys.argv[1], port)

@@ -14,58 +14,31 @@ from __future__ import annotations
 import ctypes
 import http.client
 import os
-import random
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from gpu_bottleneck_exporter.demo.jobs import burn
+from stacks.loops.common import HOST, QUICK, WAIT, Load, burn, fetch
+from stacks.loops.files import mounted
 from stacks.servers.listen import FOLDER, PORT, announce
 
-WAIT = 0.12
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET (linux/sched.h)."""
 BATCH = bytes(64)
-_DRAW = random.Random(0)  # noqa: S311 - no secret
-Work = Callable[[], object]
-
-
-def disk() -> Work:
-    """Read a file of a file system that answers late."""
-    file = os.open(FOLDER / "mount" / "data", os.O_RDONLY)
-    size = os.fstat(file).st_size // 2**20
-
-    def read() -> bytes:
-        return os.pread(file, 2**17, _DRAW.randrange(size) * 2**20)
-
-    return lambda: [read(), read()]
-
-
-def fetch() -> Work:
-    """Ask a remote machine."""
-    port = int((FOLDER / "http.port").read_text())
-
-    def ask() -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/late/120/65536", timeout=30) as found:
-            found.read()
-
-    return ask
-
-
-WORKS: dict[str, Callable[[], Work]] = {
-    "burn": lambda: lambda: burn(WAIT),
-    "disk": disk,
-    "fetch": fetch,
-    "hardly": lambda: lambda: burn(0.002),
-    "rest": lambda: lambda: time.sleep(WAIT),
+WORKS: dict[str, Callable[[], Load]] = {
+    "burn": lambda: partial(burn, WAIT),
+    "disk": mounted,
+    "fetch": lambda: fetch,
+    "hardly": lambda: partial(burn, QUICK),
+    "rest": lambda: partial(time.sleep, WAIT),
 }
 
 
-def unix(name: str, work: Work, *, asked: bool = False) -> None:
+def unix(name: str, work: Load, *, asked: bool = False) -> None:
     """Send each batch to whoever is connected; if `asked`, only when asked."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(FOLDER / "batches"))
@@ -79,7 +52,7 @@ def unix(name: str, work: Work, *, asked: bool = False) -> None:
             connection.sendall(BATCH)
 
 
-def fifo(name: str, work: Work) -> None:
+def fifo(name: str, work: Load) -> None:
     """Write each batch to a FIFO."""
     os.mkfifo(FOLDER / "batches")
     announce(name, 0)
@@ -89,7 +62,7 @@ def fifo(name: str, work: Work) -> None:
             file.write(BATCH)
 
 
-def push(name: str, work: Work, address: str) -> None:
+def push(name: str, work: Load, address: str) -> None:
     """Push each batch; few are queued."""
     import zmq
 
@@ -102,7 +75,7 @@ def push(name: str, work: Work, address: str) -> None:
         pushing.send(BATCH)
 
 
-def gateway(name: str, work: Work, host: str = "127.0.0.1", *, anew: bool = False) -> None:
+def gateway(name: str, work: Load, host: str = HOST, *, anew: bool = False) -> None:
     """Work on a request, then ask the loop; `anew`: on a connection of its own."""
     announce(name, PORT)
     connection = http.client.HTTPConnection(host, PORT, timeout=30)
@@ -143,14 +116,10 @@ def main(name: str, joint: str, kind: str) -> None:
             fifo(name, work)
         case "ipc":
             push(name, work, f"ipc://{FOLDER / 'batches'}")
-        case "tcp":
-            push(name, work, f"tcp://127.0.0.1:{PORT}")
-        case "gateway":
-            gateway(name, work)
-        case "gateway-anew":
-            gateway(name, work, anew=True)
-        case "pod":
-            push(name, work, f"tcp://{enter_pod()}:{PORT}")
+        case "tcp" | "pod":
+            push(name, work, f"tcp://{enter_pod() if joint == 'pod' else HOST}:{PORT}")
+        case "gateway" | "gateway-anew":
+            gateway(name, work, anew=joint == "gateway-anew")
         case "pod-gateway":
             gateway(name, work, enter_pod())
         case _:
