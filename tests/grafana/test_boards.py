@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from itertools import combinations, pairwise
 
-import pytest
-
 from builders.__main__ import rendered
 from builders.colours import of_cause
 from gpu_bottleneck_exporter import palette
 from grafana.boards import FOLDER, NAMES, Json, board, panels
 from rules.causes_table import pack
+from support.offenders import each
 
 UIDS = {
     "fleet": "gpu-bottleneck-fleet",
@@ -30,7 +29,7 @@ CAUSES = {rule.labels["cause"] for rule in ALL if rule.is_alert and "cause" in r
 TOLD = re.compile(r"`(gpu:threshold:\w+)`")
 KINDS = {"stat", "state-timeline", "table", "timeseries"}
 
-each_board = pytest.mark.parametrize("name", NAMES)
+each_board = each(NAMES)
 
 
 def test_the_files_are_what_the_builders_make() -> None:
@@ -184,7 +183,7 @@ def test_ranks_are_shown_as_their_causes() -> None:
     assert {one["text"]: float(rank) for rank, one in shown["options"].items()} == ranks
 
 
-@pytest.mark.parametrize("name", ["fleet", "gpu"])
+@each(["fleet", "gpu"])
 def test_a_cause_leads_to_its_runbook(name: str) -> None:
     verdicts = next(one for one in panels(name) if one["title"].startswith("Verdict"))
     names, pages = properties_of(verdicts, "runbook"), properties_of(verdicts, "page")

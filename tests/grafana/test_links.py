@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from grafana.boards import NAMES, Json, board, panels
 from rules.causes_table import pack
+from support.offenders import each
 
 ALERTS = {rule.name for rule in pack() if rule.is_alert}
 BY = re.compile(r"\bby \(([^)]+)\)")
 TABLES = [(name, panel) for name in NAMES for panel in panels(name) if panel["type"] == "table"]
 
-each_board = pytest.mark.parametrize("name", NAMES)
-each_table = pytest.mark.parametrize(
-    "panel", [panel for _, panel in TABLES], ids=lambda one: one["title"]
-)
+each_board = each(NAMES)
+each_table = each([panel for _, panel in TABLES], lambda panel: f"{panel['title']}")
 
 
 def columns(panel: Json) -> set[str]:

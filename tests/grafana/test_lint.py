@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import promql_parser as promql
-import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import (
@@ -21,6 +21,7 @@ from grafana.boards import (
     selectors,
 )
 from rules.causes_table import pack
+from support.offenders import each
 from tables import metrics
 
 RECORDED = {rule.name for rule in pack() if not rule.is_alert}
@@ -47,7 +48,7 @@ OPERATORS = {
     "MatchOp.NotRe": "!~",
 }
 
-each_board = pytest.mark.parametrize("name", NAMES)
+each_board = each(NAMES)
 
 
 def variables(name: str) -> dict[str, Json]:
@@ -72,14 +73,14 @@ def test_the_data_source_is_a_variable(name: str) -> None:
 
 
 @each_board
-@pytest.mark.parametrize(("variable", "label"), [("job", "Job"), ("instance", "Instance")])
-def test_targets_are_variables(name: str, variable: str, label: str) -> None:
+def test_targets_are_variables(name: str) -> None:
     """template-job-rule, template-instance-rule."""
-    found = variables(name)[variable]
-    assert found["datasource"]["uid"] == "${datasource}"
-    assert (found["type"], found["label"]) == ("query", label)
-    assert found["multi"]
-    assert found["allValue"] == ".+"
+    for variable, label in (("job", "Job"), ("instance", "Instance")):
+        found = variables(name)[variable]
+        assert found["datasource"]["uid"] == "${datasource}"
+        assert (found["type"], found["label"]) == ("query", label)
+        assert found["multi"]
+        assert found["allValue"] == ".+"
 
 
 @each_board
@@ -199,10 +200,10 @@ def owed(query: Asked, label: str) -> bool:
     return exempt is None or (exempt == WHOLE_JOB and label != "instance")
 
 
-@each_board
-@pytest.mark.parametrize("label", ["cluster", "job", "instance"])
-def test_a_query_keeps_to_the_targets_chosen(name: str, label: str) -> None:
+@each(product(NAMES, ("cluster", "job", "instance")))
+def test_a_query_keeps_to_the_targets_chosen(of: tuple[str, str]) -> None:
     """target-job-rule, target-instance-rule."""
+    name, label = of
     for query in asked(name):
         if owed(query, label):
             for selector in selectors(query.text({**EVERYTHING, label: "chosen"})):

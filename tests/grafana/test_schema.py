@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-
-import pytest
+from itertools import product
 
 from grafana.boards import NAMES, Json, board, panels
 from grafana.schema import VERSIONS, faults
+from support.offenders import each
 
 OF_ANOTHER = {
     # A table column that is not shown says so twice: `hidden` up to 12.1, `hideFrom` from 12.2 on.
@@ -19,22 +19,20 @@ OF_ANOTHER = {
 }
 """Faults that are none, as they are for other versions: by major version."""
 
-each_version = pytest.mark.parametrize("version", VERSIONS)
-
 
 def test_there_is_a_schema_of_each_major_version() -> None:
     assert {version.split(".")[0] for version in VERSIONS} == {"11", "12", "13"}
     assert VERSIONS[0] == "11.0.0"
 
 
-@each_version
-@pytest.mark.parametrize("name", NAMES)
-def test_the_schema_knows_everything(name: str, version: str) -> None:
+@each(product(NAMES, VERSIONS))
+def test_the_schema_knows_everything(of: tuple[str, str]) -> None:
+    name, version = of
     other = OF_ANOTHER["11" if version.startswith("11.") else "newer"]
     assert [one for one in faults(board(name), version) if not other.fullmatch(one)] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_hidden_columns_are_hidden_in_every_version(name: str) -> None:
     for panel in panels(name):
         for rule in panel["fieldConfig"]["overrides"]:
@@ -98,9 +96,9 @@ PLANTS: dict[str, Callable[[Json], object]] = {
 }
 
 
-@each_version
-@pytest.mark.parametrize("path", PLANTS)
-def test_what_is_wrong_is_found(path: str, version: str) -> None:
+@each(product(PLANTS, VERSIONS))
+def test_what_is_wrong_is_found(of: tuple[str, str]) -> None:
+    path, version = of
     planted = small()
     PLANTS[path](planted)
     found = set(faults(planted, version)) - set(faults(small(), version))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from grafana.boards import EVERYTHING, NAMES, board, filled, panels, query
 from rules.fleet import FILES, GROUPS, Fleet, Gpu, add_gpu
+from support.offenders import each
 
 BAD_NEWS = {"exporter: Rules": "Not loaded"}
 """Texts that need not mention a lack of data: they name one."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_an_empty_panel_claims_no_health(name: str) -> None:
     """It says that there is no data, or that there may be none; or nothing at all."""
     for panel in panels(name):

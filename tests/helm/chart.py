@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.offenders import each
+
 helm = pytest.importorskip("helm_python", reason="pip install helm-python-sdk")
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +25,7 @@ NAMESPACE = "gpu-monitoring"
 
 Object = dict[str, Any]
 
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem[: -len("-values")])
+each_case = each(CASES)
 
 
 @dataclass(frozen=True, slots=True)

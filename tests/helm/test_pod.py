@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpu_bottleneck_exporter.flags import ENVIRONMENT_PREFIX
 from gpu_bottleneck_exporter.settings import CDI, KUBELET_SOCKET
 from helm import chart
 from helm.chart import Object, each_case, rendered, rendered_for
+from support.offenders import each
 
 CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
 NOBODY = 65534
@@ -103,7 +105,7 @@ def test_restricted_breaks_no_rule_of_pod_security() -> None:
     assert found.pod["securityContext"]["runAsUser"] == NOBODY
 
 
-@pytest.mark.parametrize("name", ["nri", "default-runtime", "web-config", "dashboards"])
+@each(["nri", "default-runtime", "web-config", "dashboards"])
 def test_restricted_goes_with_other_switches(name: str) -> None:
     found = rendered({**chart.case(name), **RESTRICTED})
     assert [said for pod in found.pods for said in violations(pod)] == []
@@ -179,9 +181,9 @@ def test_what_the_node_lends_cannot_be_written_to(case: Path) -> None:
     assert writable & {*lent} <= ({"/dev"} if case.stem == "privileged-values" else set())
 
 
-@pytest.mark.parametrize(("version", "below"), [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")])
-@each_case
-def test_nor_what_is_mounted_below_it(case: Path, version: str, below: str | None) -> None:
+@each(product(chart.CASES, [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")]))
+def test_nor_what_is_mounted_below_it(of: tuple[Path, tuple[str, str | None]]) -> None:
+    case, (version, below) = of
     values = chart.loaded(case)
     (container,) = rendered_for(version, values).pod["containers"]
     extra = {mount["name"] for mount in values.get("extraVolumeMounts", [])}
@@ -256,9 +258,9 @@ def test_what_check_has_to_know_as_well_is_no_flag(case: Path) -> None:
     assert told - {flag.partition("=")[0] for flag in extra} <= ONLY_SERVES
 
 
-@pytest.mark.parametrize("command", ["serve", "check"])
-@each_case
-def test_commands_know_every_variable_and_take_its_value(case: Path, command: str) -> None:
+@each(product(chart.CASES, ["serve", "check"]))
+def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -> None:
+    case, command = of
     known = {f"{option.envvar}": option for option in options(command)}
     for name, value in environment(rendered(chart.loaded(case))).items():
         if name.startswith(ENVIRONMENT_PREFIX):
@@ -266,7 +268,7 @@ def test_commands_know_every_variable_and_take_its_value(case: Path, command: st
             known[name].type.convert(value, known[name], None)
 
 
-@pytest.mark.parametrize("command", ["serve", "check"])
+@each(["serve", "check"])
 def test_every_collector_can_be_switched_off(command: str) -> None:
     names = [collector.name for collector in ALL]
     told = environment(rendered(exporter={"disabledCollectors": names}))
@@ -287,7 +289,7 @@ def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> Non
         assert context.params["collector_host"] is False
 
 
-@pytest.mark.parametrize("case", chart.CASES, ids=lambda case: case.stem[: -len("-values")])
+@each_case
 def test_ports_and_paths_agree(case: Path) -> None:
     found = rendered(chart.loaded(case))
     (port,) = found.container["ports"]
@@ -392,12 +394,12 @@ def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return labels.get(expression["key"]) in expression["values"]
 
 
-@pytest.mark.parametrize("labels", NODES.values(), ids=NODES.keys())
+@each(NODES.values())
 def test_nodes_with_nvidia_gpus_are_found(labels: Mapping[str, str]) -> None:
     assert matches(rendered().pod, labels)
 
 
-@pytest.mark.parametrize("labels", OTHERS.values(), ids=OTHERS.keys())
+@each(OTHERS.values())
 def test_other_nodes_are_left_alone(labels: Mapping[str, str]) -> None:
     assert not matches(rendered().pod, labels)
 
@@ -425,18 +427,12 @@ def tolerated(pod: Object, key: str, effect: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "effect", "expected"),
-    [
-        ("nvidia.com/gpu", "NoSchedule", True),
-        ("nvidia.com/gpu", "NoExecute", True),
-        ("sku", "NoSchedule", True),
-        ("dedicated", "NoSchedule", True),
-        ("node.kubernetes.io/out-of-service", "NoExecute", False),
-    ],
-)
-def test_taints(key: str, effect: str, *, expected: bool) -> None:
-    assert tolerated(rendered().pod, key, effect) is expected
+def test_taints() -> None:
+    pod = rendered().pod
+    taken = [("nvidia.com/gpu", "NoExecute")]
+    taken += [(key, "NoSchedule") for key in ("nvidia.com/gpu", "sku", "dedicated")]
+    assert [one for one in taken if not tolerated(pod, *one)] == []
+    assert not tolerated(pod, "node.kubernetes.io/out-of-service", "NoExecute")
 
 
 def test_resources_leave_room_over_what_was_measured() -> None:

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from gpu_bottleneck_exporter import __version__
 from helm import chart, values_table
 from helm.chart import Object, each_case, rendered, rendered_for
+from support.offenders import each
 
 VERSIONS = ("1.25", "1.29", "1.30", "1.33", "1.37")
 """The oldest that the chart takes, to the newest."""
@@ -54,9 +56,9 @@ def test_helm_finds_nothing_to_complain_about(case: Path) -> None:
     assert [found for found in report["messages"] if found["severity"] >= WARNING] == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@each_case
-def test_kubernetes_takes_it(case: Path, version: str) -> None:
+@each(product(chart.CASES, VERSIONS))
+def test_kubernetes_takes_it(of: tuple[Path, str]) -> None:
+    case, version = of
     for found in rendered_for(version, chart.loaded(case)).objects:
         assert_valid(found, version)
 

@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.log import FORMATS, LEVELS
 from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
 from helm.chart import rendered
+from support.offenders import each
 
 DEFAULTS = dict(chart.chart().values)
 SCHEMA = dict(chart.chart().schema)
@@ -50,8 +51,6 @@ def refused(values: Mapping[str, Any]) -> str:
     return str(error.value)
 
 
-dotted = ".".join
-
 EMPTY: Sequence[Mapping[str, Any]] = (
     {"key": "a", "operator": "In"},
     {"key": "a", "operator": "In", "values": []},
@@ -88,66 +87,68 @@ def of_pods(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, A
             yield {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}
 
 
-@pytest.mark.parametrize("path", [*sections(DEFAULTS)], ids=dotted)
+@each(sections(DEFAULTS))
 def test_a_key_that_does_not_exist(path: tuple[str, ...]) -> None:
     assert "additional properties 'typo' not allowed" in refused(below((*path, "typo"), "x"))
 
 
-@pytest.mark.parametrize(("path", "value"), [*leaves(DEFAULTS)], ids=str)
-def test_another_type(path: tuple[str, ...], value: object) -> None:
+@each(leaves(DEFAULTS))
+def test_another_type(default: tuple[tuple[str, ...], object]) -> None:
+    path, value = default
     other = {"x": "y"} if not isinstance(value, dict) else "x"
     said = refused(below(path, other))
     assert path[-1] in said
     assert "got" in said or "must be one of" in said or "value must" in said
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("gpu.access", "hostPath"),
-        ("gpu.cdiDevice", "gpu"),
-        ("gpu.libraryPath", "lib64"),
-        ("privilege.level", "some"),
-        ("privilege.capabilities", ["SYS_ADMIN"]),
-        ("privilege.capabilities", ["ALL"]),
-        ("privilege.capabilities", ["CAP sys"]),
-        ("resources.limits", {"nvidia.com/gpu": 1}),
-        ("resources.requests", {"nvidia.com/mig-1g.10gb": "1"}),
-        ("kubelet.podResourcesPath", "/var/lib/kubelet/pod-resources/"),
-        ("exporter.port", 80),
-        ("exporter.port", "10170"),
-        ("exporter.telemetryPath", "/"),
-        ("exporter.telemetryPath", "/-/ready"),
-        ("exporter.logLevel", "trace"),
-        ("exporter.extraArgs", ["demo"]),
-        ("exporter.extraArgs", ["--web.listen-address=127.0.0.1:10170"]),
-        ("exporter.extraArgs", ["--sampling.interval=2", "--web.telemetry-path=/gpu"]),
-        ("securityContext", {"capabilities": {"add": ["SYS_ADMIN"]}}),
-        ("securityContext", {"privileged": True}),
-        ("webConfig.content", {"tls_config": {"cert_file": "tls.crt"}}),
-        ("webConfig.content", {"rate_limit": {"interval": "1s"}}),
-        ("exporter.disabledCollectors", ["gpu"]),
-        ("image.digest", "sha256:abc"),
-        ("serviceMonitor.interval", "30"),
-        ("podMonitor.interval", "30"),
-        ("prometheusRule.thresholds", {"underused": True}),
-        ("prometheusRule.disabledAlerts", [""]),
-        ("runbookBaseUrl", "example.org"),
-        ("grafanaUrl", "grafana.example.org"),
-        ("gpuNodeLabels", [{"key": "a"}]),
-        ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
-        *(("gpuNodeLabels", [expression]) for expression in EMPTY),
-        *(("affinity.nodeAffinity", need) for need in of_nodes(EMPTY)),
-        *((f"affinity.{kind}", need) for kind in POD_AFFINITIES for need in of_pods(EMPTY)),
-        ("tolerations", [{"key": "a", "effect": "NoStart"}]),
-        ("probes.type", "exec"),
-        ("imagePullSecrets", ["registry"]),
-        ("imagePullSecrets", [{}]),
-        ("imagePullSecrets", [{"name": ""}]),
-        ("podLabels", {"a": 1}),
-    ],
+SENSELESS: Sequence[tuple[str, object]] = (
+    ("gpu.access", "hostPath"),
+    ("gpu.cdiDevice", "gpu"),
+    ("gpu.libraryPath", "lib64"),
+    ("privilege.level", "some"),
+    ("privilege.capabilities", ["SYS_ADMIN"]),
+    ("privilege.capabilities", ["ALL"]),
+    ("privilege.capabilities", ["CAP sys"]),
+    ("resources.limits", {"nvidia.com/gpu": 1}),
+    ("resources.requests", {"nvidia.com/mig-1g.10gb": "1"}),
+    ("kubelet.podResourcesPath", "/var/lib/kubelet/pod-resources/"),
+    ("exporter.port", 80),
+    ("exporter.port", "10170"),
+    ("exporter.telemetryPath", "/"),
+    ("exporter.telemetryPath", "/-/ready"),
+    ("exporter.logLevel", "trace"),
+    ("exporter.extraArgs", ["demo"]),
+    ("exporter.extraArgs", ["--web.listen-address=127.0.0.1:10170"]),
+    ("exporter.extraArgs", ["--sampling.interval=2", "--web.telemetry-path=/gpu"]),
+    ("securityContext", {"capabilities": {"add": ["SYS_ADMIN"]}}),
+    ("securityContext", {"privileged": True}),
+    ("webConfig.content", {"tls_config": {"cert_file": "tls.crt"}}),
+    ("webConfig.content", {"rate_limit": {"interval": "1s"}}),
+    ("exporter.disabledCollectors", ["gpu"]),
+    ("image.digest", "sha256:abc"),
+    ("serviceMonitor.interval", "30"),
+    ("podMonitor.interval", "30"),
+    ("prometheusRule.thresholds", {"underused": True}),
+    ("prometheusRule.disabledAlerts", [""]),
+    ("runbookBaseUrl", "example.org"),
+    ("grafanaUrl", "grafana.example.org"),
+    ("gpuNodeLabels", [{"key": "a"}]),
+    ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
+    *(("gpuNodeLabels", [expression]) for expression in EMPTY),
+    *(("affinity.nodeAffinity", need) for need in of_nodes(EMPTY)),
+    *((f"affinity.{kind}", need) for kind in POD_AFFINITIES for need in of_pods(EMPTY)),
+    ("tolerations", [{"key": "a", "effect": "NoStart"}]),
+    ("probes.type", "exec"),
+    ("imagePullSecrets", ["registry"]),
+    ("imagePullSecrets", [{}]),
+    ("imagePullSecrets", [{"name": ""}]),
+    ("podLabels", {"a": 1}),
 )
-def test_a_value_that_makes_no_sense(path: str, value: object) -> None:
+
+
+@each(SENSELESS)
+def test_a_value_that_makes_no_sense(given: tuple[str, object]) -> None:
+    path, value = given
     assert path.rpartition(".")[2] in refused(below(tuple(path.split(".")), value))
 
 

@@ -1,20 +1,38 @@
-"""Tables of situations: a row is a GPU, and what is told of it over time in one line.
+"""Tables of situations, which `situations.yml` holds: a row is a GPU, and what is told of it.
+
+A row has the fields of `fleet.Gpu` that differ from those of a healthy GPU; a field that changes
+is written as `signal` reads it. What is told over time is one line:
 
     29 -; 35 gpu_fault; 38,75 gpu_fault/critical; 80 - gpu_fault/critical GpuUnderused/info
 
 Each part names minutes, then the primary cause (`-`: none, `?`: not asked), then the alerts that
 fire: `cause/severity` is the alert of that cause, also in place of the primary cause itself.
-Nothing else may fire. A part without minutes holds at the end.
+Nothing else may fire. A part without minutes holds at the end; `after 15 cause/severity` means
+that the alert fires at the end, and two minutes before minute 15 only the cause is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rules import causes_table
-from rules.fleet import JOB, Fleet, Gpu, add_gpu
+from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, job
+from rules.parsed import Rule
+from rules.series import Signal
+
+FILE = Path(__file__).with_name("situations.yml")
+FOREVER = 2000
+"""Minutes: longer than any fleet."""
+CHANGING = ("stalls", "throttle", "pipes", "xids")
+"""Fields with several signals."""
+TEXTS = ("architecture", "missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,86 @@ class Row:
 Table = Mapping[str, Row]
 
 
+@cache
+def rows(section: str) -> Mapping[str, Any]:
+    """The rows of a section of the file, as they are written."""
+    found: dict[str, dict[str, Any]] = yaml.load(FILE.read_text(), Loader=yaml.CSafeLoader)
+    return found[section]
+
+
+def table(*sections: str, told: str = "-") -> dict[str, Row]:
+    """The rows of sections; of what is not said, `told`. Their names tell of failures."""
+    every = [(name, row) for section in sections for name, row in rows(section).items()]
+    assert len(dict(every)) == len(every)
+    return {name: row_of({"told": told, **row}) for name, row in every}
+
+
+def jobs(section: str) -> dict[str, list[Row]]:
+    """A section of whose rows each is a list: the GPUs of one job, some of them several times."""
+    return {
+        name: [row_of(row) for row in ranks for _ in range(row.get("times", 1))]
+        for name, ranks in rows(section).items()
+    }
+
+
+def gpus(section: str) -> dict[str, Gpu]:
+    """The GPUs of a section."""
+    return {name: gpu_of(row) for name, row in rows(section).items()}
+
+
+def row_of(row: Mapping[str, Any]) -> Row:
+    unscraped = row.get("unscraped")
+    return Row(
+        gpu_of(row),
+        f"{row.get('told', '-')}",
+        tuple(unscraped) if unscraped else None,
+        row.get("unknown_until", 0),
+    )
+
+
+def gpu_of(row: Mapping[str, Any], *others: str) -> Gpu:
+    """Its GPU; `others` are names in `row` that are no fields of one."""
+    of_rows = {"told", "times", "unscraped", "unknown_until", *others}
+    return Gpu(**{name: _field(name, row[name]) for name in row.keys() - of_rows})
+
+
+def _field(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field of Gpu
+    if name == "gap":
+        return tuple(value)
+    if name in CHANGING and value is not None:
+        return {key: _field("", one) for key, one in value.items()}
+    return signal(value) if isinstance(value, str) and name not in TEXTS else value
+
+
+def signal(text: str) -> Signal:
+    """What `text` says over time: numbers, `none` (no sample) and `stale` (the series ends).
+
+    `0 @30 0.1`: from minute 30 on 0.1. `0.8 ~30 0.97`: in a line until then. `0 @5 1 @6 again`:
+    from minute 6 on the same again and again.
+    """
+    first, *changes = text.split()
+    if not changes:
+        return float(text)
+    phases: list[tuple[int, float | None]] = []
+    at, value = 0, _value(first)
+    for change, word in zip(changes[::2], changes[1::2], strict=True):
+        minutes = int(change[1:]) - at
+        if change.startswith("~"):
+            slope = ((_value(word) or 0.0) - (value or 0.0)) / minutes
+            phases += [(1, (value or 0.0) + slope * minute) for minute in range(minutes)]
+        else:
+            phases.append((minutes, value))
+        at += minutes
+        if word == "again":
+            return phases * (FOREVER // at)
+        value = _value(word)
+    return [*phases, (FOREVER, value)]
+
+
+def _value(word: str) -> float | None:
+    return None if word == "none" else math.nan if word == "stale" else float(word)
+
+
 @dataclass(frozen=True, slots=True)
 class At:
     """What is told at one minute."""
@@ -45,11 +143,15 @@ def timeline(told: str, end: float) -> Iterator[At]:
     """The parts of `told`, one for each minute."""
     for part in told.split(";"):
         words = part.split()
-        minutes = words.pop(0).split(",") if words[0][0].isdigit() else [end]
+        if words[0] == "after":
+            _, due, fires = words
+            yield At(float(due) - 2, fires.partition("/")[0], ())
+            words = [fires]
+        minutes = [*map(float, words.pop(0).split(","))] if words[0][0].isdigit() else [end]
         cause, *alerts = words
         alerts += [cause] * ("/" in cause)
         for minute in minutes:
-            yield At(float(minute), cause.partition("/")[0], tuple(map(alert, alerts)))
+            yield At(minute, cause.partition("/")[0], tuple(map(alert, alerts)))
 
 
 def alert(text: str) -> str:
@@ -76,15 +178,6 @@ def expect(fleet: Fleet, node: str, told: str, end: float) -> float:
 def node_of(name: str) -> str:
     """A situation as the name of a node."""
     return name.replace(" ", "-")
-
-
-def merged(*tables: Table) -> dict[str, Row]:
-    """All rows; each has a name of its own, by which promtool tells of a failure."""
-    found: dict[str, Row] = {}
-    for table in tables:
-        assert not found.keys() & table.keys()
-        found.update(table)
-    return found
 
 
 def fleets_of(
@@ -117,19 +210,29 @@ def add_row(fleet: Fleet, name: str, row: Row, end: float) -> None:
     fleet.end(node, expect(fleet, node, row.told, end))
 
 
-def firing(node: str, told: str, **labels: str) -> str:
-    """The alert "cause/severity" of the first GPU of `node` while it fires: all of its labels."""
-    name, severity = alert(told).split("/")
-    pairs = {
-        "alertname": name,
-        "alertstate": "firing",
-        "cause": told.partition("/")[0],
-        "gpu": "0",
-        "instance": node,
-        "job": JOB,
-        "owner": "job",
-        "severity": severity,
-        "uuid": f"GPU-{node}-0",
-        **labels,
-    }
-    return "ALERTS{" + ",".join(f'{label}="{text}"' for label, text in pairs.items()) + "}"
+def add_job(fleet: Fleet, name: str, ranks: Sequence[Row], end: float) -> None:
+    """The GPUs of one Slurm job, each on a node of its own; one alone has the owner it says."""
+    for rank, row in enumerate(ranks):
+        owned = row.gpu.owner or row.gpu.owners or len(ranks) == 1
+        gpu = row.gpu if owned else changed(row.gpu, owner=job(name))
+        add_row(fleet, f"{name} {rank}", replace(row, gpu=gpu), end)
+
+
+@cache
+def alerts() -> Mapping[str, Rule]:
+    """The alerts of the pack: "Name/severity"."""
+    found = [rule for rule in causes_table.pack() if rule.is_alert]
+    return {f"{rule.name}/{rule.labels['severity']}": rule for rule in found}
+
+
+def firing(name: str, node: str, **labels: str) -> str:
+    """The alert "Name/severity" of `node` while it fires, complete: nothing but these labels."""
+    rule = alerts()[name]
+    every = {"alertname": rule.name, "alertstate": "firing", **rule.labels, "job": JOB}
+    pairs = (f'{key}="{text}"' for key, text in {**every, "instance": node, **labels}.items())
+    return f"ALERTS{{{','.join(pairs)}}}"
+
+
+def of_gpu(node: str, index: int = 0) -> dict[str, str]:
+    """The labels that a GPU has itself."""
+    return {"gpu": f"{index}", "uuid": f"GPU-{node}-{index}"}

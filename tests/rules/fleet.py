@@ -298,14 +298,24 @@ class Gpu:
     """Minute at which the exporter is restarted."""
     gap: tuple[int, int] | None = None
     """No scrapes from the one minute to the other, while the counters go on."""
-    missing: frozenset[str] = frozenset()
-    """Families left out."""
+    missing: str = ""
+    """Families left out: a pattern."""
     target: Labels = field(default_factory=dict)
     """Further labels of the scrape target: the same for all GPUs of a node."""
     uuid: str | None = None
     """None: made from node and index. MIG instances of one board differ in this only."""
     parent_uuid: str | None = None
     """The board's, of a MIG instance."""
+
+
+def changed(gpu: Gpu, **fields: object) -> Gpu:
+    """`gpu` but for these."""
+    return replace(gpu, **fields)  # type: ignore[arg-type]
+
+
+def job(name: object) -> dict[str, str]:
+    """The owner of the GPUs of a Slurm job."""
+    return {"slurm_job_id": f"{name}", "user": "ada"}
 
 
 def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
@@ -383,11 +393,11 @@ class _Writer:
             self._c(family, getattr(self._gpu, field_name))
 
     def _g(self, name: str, signal: Signal | None, /, **labels: str) -> None:
-        if signal is not None and name not in self._gpu.missing:
+        if signal is not None and not re.fullmatch(self._gpu.missing, name):
             self._fleet.gauge(name, signal, **self._labels, **labels)
 
     def _c(self, name: str, rate: Signal | None, /, **labels: str) -> None:
-        if rate is not None and name not in self._gpu.missing:
+        if rate is not None and not re.fullmatch(self._gpu.missing, name):
             self._fleet.counter(name, rate, reset_at=self._gpu.reset_at, **self._labels, **labels)
 
     def _device(self) -> None:

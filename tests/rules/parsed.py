@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +16,6 @@ from gpu_bottleneck_exporter import rulepack
 from support.tools import require
 
 Node = TypeVar("Node", bound=promql.Expr)
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +66,6 @@ class Rule:
     def reads(self) -> set[str]:
         """The metrics that it selects."""
         return {name for node in self.nodes(promql.VectorSelector) if (name := node.name)}
-
-
-def each(items: Iterable[Item]) -> Callable[[Callable[[Item], None]], Callable[[], None]]:
-    """A test of all `items` at once, which names all offenders and what is wrong with each."""
-
-    def of_all(test: Callable[[Item], None]) -> Callable[[], None]:
-        def judge() -> None:
-            wrong = [fault for item in items if (fault := _fault(test, item))]
-            assert not wrong, "\n".join(wrong)
-
-        judge.__doc__ = test.__doc__
-        return judge
-
-    return of_all
-
-
-def _fault(test: Callable[[Item], None], item: Item) -> str | None:
-    try:
-        test(item)
-    except AssertionError as error:
-        return f"{item}: {error}"
-    return None
 
 
 def groups(text: str) -> list[dict[str, Any]]:

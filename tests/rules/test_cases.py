@@ -1,4 +1,4 @@
-"""The line in which a table says what is told of a GPU."""
+"""The notation of the tables: what changes over time, and what is told of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rules.cases import At, Row, firing, fleets_of, merged, timeline
+from rules.cases import At, Row, firing, fleets_of, of_gpu, row_of, signal, timeline
 from rules.fleet import Gpu
+from rules.series import level
 
 FAULT, UNDERUSED = "GpuFault/critical", "GpuUnderused/info"
 
@@ -23,23 +24,37 @@ FAULT, UNDERUSED = "GpuFault/critical", "GpuUnderused/info"
         ("4 - gpu_fault/critical", [At(4, "-", (FAULT,))]),
         ("4 ?; gpu_fault", [At(4, "?", ()), At(50, "gpu_fault", ())]),
         ("- GpuUnderused/info gpu_fault/critical", [At(50, "-", (UNDERUSED, FAULT))]),
+        ("after 15 gpu_fault/critical", [At(13, "gpu_fault", ()), At(50, "gpu_fault", (FAULT,))]),
     ],
 )
 def test_what_is_told_when(told: str, found: list[At]) -> None:
     assert [*timeline(told, end=50)] == found
 
 
-def test_rows_of_one_name_are_an_error() -> None:
-    row = Row(Gpu())
-    assert [*merged({"one": row}, {"other": row})] == ["one", "other"]
-    with pytest.raises(AssertionError):
-        merged({"one": row}, {"one": row})
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("7", (7, 7, 7, 7, 7)),
+        ("0 @2 1e3 @3 none", (0, 0, 1000, None, None)),
+        ("1 ~2 2 @3 0", (1, 1.5, 2, 0, 0)),
+        ("0 @1 1 @2 again", (0, 1, 0, 1, 0)),
+    ],
+)
+def test_what_changes_over_time(text: str, values: tuple[float | None, ...]) -> None:
+    assert level(4, signal(text)) == values
+
+
+def test_a_row_is_a_gpu_and_what_is_told() -> None:
+    row = row_of({"busy": "0.5", "stalls": {"memory": "1e-1"}, "gap": [1, 2], "told": "- x/info"})
+    assert row == Row(Gpu(busy=0.5, stalls={"memory": 0.1}, gap=(1, 2)), "- x/info")
+    with pytest.raises(TypeError, match="bussy"):
+        row_of({"bussy": 1})
 
 
 def test_an_alert_has_all_of_its_labels() -> None:
-    assert firing("n", "small_batch/info", user="ada") == (
-        'ALERTS{alertname="GpuSmallBatch",alertstate="firing",cause="small_batch",gpu="0",'
-        'instance="n",job="gpu",owner="job",severity="info",uuid="GPU-n-0",user="ada"}'
+    assert firing("GpuSmallBatch/info", "n", **of_gpu("n"), user="ada") == (
+        'ALERTS{alertname="GpuSmallBatch",alertstate="firing",severity="info",owner="job",'
+        'cause="small_batch",job="gpu",instance="n",gpu="0",uuid="GPU-n-0",user="ada"}'
     )
 
 

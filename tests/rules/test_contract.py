@@ -15,7 +15,8 @@ from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.commands import dashboards
 from rules.fleet import GROUPS
-from rules.parsed import Rule, each, groups, rules, seconds
+from rules.parsed import Rule, groups, rules, seconds
+from support.offenders import each
 from tables import metrics
 
 LABELS = {family.name: set(family.labels) for family in metrics.families()}

@@ -13,7 +13,8 @@ from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from rules import causes_table
 from rules.fleet import Fleet, Gpu, add_gpu
-from rules.parsed import Rule, each
+from rules.parsed import Rule
+from support.offenders import each
 from support.states import PRESCRIBED, SCORED
 from tables import metrics
 

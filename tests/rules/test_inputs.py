@@ -12,10 +12,18 @@ HALF = Gpu(power_watts=560.0, energy_watts=350.0)
 """Draws 350 W; the moments at which its power was read say 560 W."""
 OWNER = {"workload_namespace": "nlp", "workload_pod": "serve-0", "pod_uid": "77aa"}
 BOARD = "GPU-mig-0"
+CLUSTER = {"cluster": "mig"}
 
 
-def test_power_is_taken_from_the_energy_where_no_time_is_missing(tmp_path: Path) -> None:
+def test_inputs(tmp_path: Path) -> None:
     fleet = Fleet(END)
+    power(fleet)
+    divided_board(fleet)
+    fleet.check(tmp_path)
+
+
+def power(fleet: Fleet) -> None:
+    """Taken from the energy where no time is missing."""
     for node, minutes, gpu, watts in (
         ("energy", END, HALF, 350),
         ("no-energy", END, replace(HALF, energy_watts=None), 560),
@@ -27,12 +35,13 @@ def test_power_is_taken_from_the_energy_where_no_time_is_missing(tmp_path: Path)
         add_gpu(fleet, node, gpu)
         query = f'round(sum(gpu:power:ratio_avg5m{{instance="{node}"}}) * 700)'
         fleet.expect(minutes, query, {"{}": watts})
-    fleet.check(tmp_path)
 
 
-def test_a_board_that_is_divided_is_not_held_but_its_instances_are(tmp_path: Path) -> None:
-    """The board has their processes and is busy for a part of the time."""
-    fleet = Fleet(END)
+def divided_board(fleet: Fleet) -> None:
+    """It is not held, but its instances are.
+
+    The board has their processes and is busy for a part of the time.
+    """
     board = Gpu(busy=0.14, stalls={"peer": 0.73, "asleep": 0.13}, owner=OWNER, uuid=BOARD)
     board.throttle = {"hw_thermal": 0.5}
     slices = [
@@ -40,16 +49,17 @@ def test_a_board_that_is_divided_is_not_held_but_its_instances_are(tmp_path: Pat
         Gpu(processes=0, memory=0.0, busy=0.0, uuid="MIG-2", parent_uuid=BOARD, feeders=False),
     ]
     for gpu in (board, *slices):
-        add_gpu(fleet, "mig", gpu)
+        add_gpu(fleet, "mig", replace(gpu, target=CLUSTER))
     other = {**OWNER, "pod_uid": "88bb"}
-    add_gpu(fleet, "whole", Gpu(owner=other, processes=0, memory=0.0, busy=0.0, feeders=False))
+    whole = Gpu(owner=other, processes=0, memory=0.0, busy=0.0, feeders=False, target=CLUSTER)
+    add_gpu(fleet, "whole", whole)
     names = ("gpu:held:bool", "gpu:tenants:count", "gpu:gate:warm", "gpu:group:size")
     for name, here in zip(names, ({"MIG-1": 1, "MIG-2": 0}, *[{"MIG-1": 1}] * 3), strict=True):
         query = f'sum by (uuid) ({name}{{instance="mig"}})'
         fleet.expect(END, query, {f'{{uuid="{uuid}"}}': value for uuid, value in here.items()})
-    fleet.expect(END, "cluster:gpus_held:count", {"cluster:gpus_held:count": 2})
-    fleet.expect(END, "cluster:gpus_free:count", {"cluster:gpus_free:count": 1})
+    for name, count in (("held", 2), ("free", 1)):
+        series = f'cluster:gpus_{name}:count{{cluster="mig"}}'
+        fleet.expect(END, series, {series: count})
     # Faults and heat are the board's, and its only cause.
     told = {f'{{cause="hw_slowdown",uuid="{BOARD}"}}': 1}
     fleet.expect(END, 'sum by (cause, uuid) (gpu:bottleneck:primary{instance="mig"})', told)
-    fleet.check(tmp_path)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from gpu_bottleneck_exporter.prescription.model import CPU_LIMIT, STARTUP, Outlook, Refusal
+from gpu_bottleneck_exporter.prescription.model import (
+    CPU_LIMIT,
+    NOTHING_KNOWN,
+    STARTUP,
+    Outlook,
+    Refusal,
+)
 from rules.fleet import Fleet, Gpu, add_gpu
 from rules.series import STALE
 from rules.test_rollouts import OPERATORS, ROLLOUT
@@ -32,135 +35,134 @@ def told(
     return query, {} if value is None else {labels: value}
 
 
-def test_what_is_prescribed_is_recorded(tmp_path: Path) -> None:
-    fleet = Fleet(END)
-    add_gpu(fleet, "idle", IDLE)
-    for name, value in zip(INPUTS, (0.93, 0.88, 0.95, 6, 2), strict=True):
-        fleet.expect(END, *told(name, "idle", value))
-    fleet.expect(END, *told("speedup", "idle", SPEEDUP))
-    fleet.expect(END, *told("gain_hours", "idle", HOURS))
-    fleet.expect(END, *told("scored_ratio", "idle", 0.46))
-    fleet.expect(END, *told("error", "idle", -0.02))
-    fleet.expect(END, "gpu:prescription:refused", {})
+def test_prescriptions(tmp_path: Path) -> None:
+    fleet = Fleet(ROLLOUT)
+    for add in (recorded, nothing_made_up, never_busy, startups, gains, two_pods):
+        add(fleet)
     fleet.check(tmp_path)
 
 
-def test_nothing_is_made_up_where_nothing_is_prescribed(tmp_path: Path) -> None:
-    """No zero, and not the last value either."""
-    fleet = Fleet(END)
+def expect_inputs(fleet: Fleet, node: str, *values: float) -> None:
+    for name, value in zip(INPUTS, values, strict=True):
+        fleet.expect(END, *told(name, node, value))
+
+
+def refused(node: str) -> str:
+    return f'sum by (reason) (gpu:prescription:refused{{instance="{node}"}})'
+
+
+def recorded(fleet: Fleet) -> None:
+    add_gpu(fleet, "idle", IDLE)
+    expect_inputs(fleet, "idle", 0.93, 0.88, 0.95, 6, 2)
+    results = {"speedup": SPEEDUP, "gain_hours": HOURS, "scored_ratio": 0.46, "error": -0.02}
+    for name, value in results.items():
+        fleet.expect(END, *told(name, "idle", value))
+    fleet.expect(END, refused("idle"), {})
+
+
+def nothing_made_up(fleet: Fleet) -> None:
+    """Where nothing is prescribed there is no zero, and not the last value either."""
     add_gpu(fleet, "refused", replace(IDLE, outlook=Outlook(Refusal("mixed"))))
     add_gpu(fleet, "busy", Gpu())
     add_gpu(fleet, "reached", replace(IDLE, busy=0.95, stalls={"worker_cpu": 0.05}))
-    add_gpu(fleet, "ended", IDLE)
     first = len(fleet._series)
-    add_gpu(fleet, "no-rate", replace(IDLE, missing=frozenset({"gpu_busy_seconds_total"})))
-    for at, one in enumerate(fleet._series[:first]):
-        if one.labels["instance"] == "ended" and one.name.startswith("gpu_prescription_"):
-            values = [
-                value if minute < END - 2 else STALE for minute, value in enumerate(one.values)
-            ]
-            fleet._series[at] = replace(one, values=tuple(values))
+    add_gpu(fleet, "ended", IDLE)
+    for at, one in enumerate(fleet._series[first:], first):
+        if one.name.startswith("gpu_prescription_"):
+            values = (*one.values[: END - 2], *[STALE] * (len(one.values) - END + 2))
+            fleet._series[at] = replace(one, values=values)
+    add_gpu(fleet, "no-rate", replace(IDLE, missing="gpu_busy_seconds_total"))
     for node in ("refused", "busy", "reached", "ended", "no-rate"):
         for name in ("speedup", "gain_hours"):
             fleet.expect(END, *told(name, node, None))
+        for name in INPUTS:
+            there = {"{}": 1.0} if node in {"reached", "no-rate"} else {}
+            fleet.expect(END, f'count(gpu:prescription:{name}{{instance="{node}"}})', there)
+        reason = {'{reason="mixed"}': 1.0} if node == "refused" else {}
+        fleet.expect(END, refused(node), reason)
     fleet.expect(END - 3, *told("speedup", "ended", SPEEDUP))
-    for name in INPUTS:
-        fleet.expect(
-            END,
-            f"count by (instance) (gpu:prescription:{name})",
-            {
-                '{instance="reached"}': 1.0,
-                '{instance="no-rate"}': 1.0,
-            },
-        )
-    refused = '{instance="refused",reason="mixed"}'
-    fleet.expect(END, "sum by (instance, reason) (gpu:prescription:refused)", {refused: 1.0})
-    fleet.check(tmp_path)
 
 
-def test_a_gpu_that_was_never_busy_gains_all_but_no_factor(tmp_path: Path) -> None:
-    fleet = Fleet(END)
+def never_busy(fleet: Fleet) -> None:
+    """It gains all, but no factor."""
     add_gpu(fleet, "stuck", replace(IDLE, busy=0.0, stalls={"worker_cpu": 1.0}))
     fleet.expect(END, *told("speedup", "stuck", None))
     fleet.expect(END, *told("gain_hours", "stuck", 168.0))
-    fleet.check(tmp_path)
 
 
-def test_startups_are_compared_with_the_hour_and_not_with_the_last_minutes(tmp_path: Path) -> None:
-    """A third of the hour: of 168 hours a week 56 come back, whether it just starts or works."""
+def startups(fleet: Fleet) -> None:
+    """They are compared with the hour and not with the last minutes.
+
+    A third of the hour: of 168 hours a week 56 come back, whether it just starts or works.
+    """
     startup = replace(PRESCRIBED, knob=STARTUP, current=1 / 3, value=0, busy=0.6, predicted=0.9)
-    fleet = Fleet(END)
     for node, busy in (("starts", 0.0), ("works", 0.9)):
         stalls = {"storage": 1 - busy}
         add_gpu(fleet, node, replace(IDLE, busy=busy, stalls=stalls, outlook=Outlook(startup)))
         for name, value in (("speedup", 1.5), ("gain_hours", 56.0)):
             query, _ = told(name, node, value)
             fleet.expect(END, query, {f'{{knob="{STARTUP}"}}': value})
-    fleet.check(tmp_path)
 
 
-def test_gains_add_up_by_job_and_by_owner(tmp_path: Path) -> None:
-    fleet = Fleet(END)
-    for index in range(3):
-        add_gpu(fleet, "one", replace(IDLE, owner=SLURM), index)
-    add_gpu(fleet, "two", replace(IDLE, owner=SLURM))
-    add_gpu(fleet, "two", Gpu(owner=SLURM), 1)
-    add_gpu(fleet, "pod", replace(IDLE, owner=NLP))
-    add_gpu(fleet, "nobody-known", IDLE)
-    add_gpu(
-        fleet, "refused", replace(IDLE, owner={"user": "eve"}, outlook=Outlook(Refusal("mixed")))
-    )
-    slurm, pod = '{workload_group="slurm-4711"}', '{workload_group="pod-7d1f"}'
-    by_job = {slurm: 4 * HOURS, pod: HOURS}
-    fleet.expect(END, "round(workload:prescription:gain_hours, 0.001)", by_job)
+def gains(fleet: Fleet) -> None:
+    """They add up by job and by owner."""
+    idle = replace(IDLE, target={"cluster": "gains"})
+    slurm = replace(idle, owner=SLURM)
+    for node, *gpus in (
+        ("one", slurm, slurm, slurm),
+        ("two", slurm, replace(slurm, busy=0.98, stalls={}, outlook=NOTHING_KNOWN)),
+        ("pod", replace(idle, owner=NLP)),
+        ("nobody-known", idle),
+        ("nothing-to-gain", replace(idle, owner={"user": "eve"}, outlook=MIXED)),
+    ):
+        for index, gpu in enumerate(gpus):
+            add_gpu(fleet, node, gpu, index)
     owner = 'workload_namespace="nlp",workload_pod="train-0"'
-    by_owner = {
-        '{slurm_job_id="4711",user="ada",workload="Slurm job 4711"}': 4 * HOURS,
-        f'{{{owner},workload="pod nlp/train-0"}}': HOURS,
-        '{workload="owner unknown"}': HOURS,
-    }
-    fleet.expect(END, "round(owner:prescription:gain_hours, 0.001)", by_owner)
-    fleet.check(tmp_path)
-
-
-PODS: Mapping[str, Gpu] = {
-    "old": replace(IDLE, owner=SLURM),
-    "new": replace(
-        IDLE,
-        owner=SLURM,
-        outlook=Outlook(
-            replace(PRESCRIBED, knob=CPU_LIMIT, predicted=0.6, low=0.5, high=0.7),
-            replace(SCORED, predicted=0.48, outcome=0.44),
+    for of, answer in (
+        (
+            "workload",
+            {'workload_group="slurm-4711"': 4 * HOURS, 'workload_group="pod-7d1f"': HOURS},
         ),
-    ),
-}
-"""Two pods of the exporter that disagree on one GPU."""
+        (
+            "owner",
+            {
+                'slurm_job_id="4711",user="ada",workload="Slurm job 4711"': 4 * HOURS,
+                f'{owner},workload="pod nlp/train-0"': HOURS,
+                'workload="owner unknown"': HOURS,
+            },
+        ),
+    ):
+        query = f'round({of}:prescription:gain_hours{{cluster="gains"}}, 0.001)'
+        fleet.expect(END, query, {f'{{cluster="gains",{k}}}': v for k, v in answer.items()})
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_while_two_pods_answer_a_gpu_counts_once(tmp_path: Path, silent: bool) -> None:  # noqa: FBT001
-    """Also while the new one still refuses."""
-    fleet = Fleet(ROLLOUT)
-    for pod, gpu in PODS.items():
-        target = {**OPERATORS, "pod": f"exporter-{pod}"}
-        outlook = Outlook(Refusal("changing"), SCORED) if silent and pod == "new" else gpu.outlook
-        add_gpu(fleet, "node", replace(gpu, target=target, outlook=outlook))
-    for name, value in zip(INPUTS, (0.93, 0.88, 0.95, 6, 2), strict=True):
-        fleet.expect(ROLLOUT, *told(name, "node", value))
-    fleet.expect(ROLLOUT, *told("speedup", "node", SPEEDUP))
-    fleet.expect(ROLLOUT, "round(sum(workload:prescription:gain_hours), 0.001)", {"{}": HOURS})
-    fleet.expect(ROLLOUT, "gpu:prescription:refused", {})
-    outcome = "round(gpu:prescription:scored_ratio + gpu:prescription:error, 0.001)"
-    fleet.expect(ROLLOUT, f"sum({outcome})", {"{}": 0.44})
-    fleet.check(tmp_path)
+MIXED = Outlook(Refusal("mixed"))
+OTHER = Outlook(
+    replace(PRESCRIBED, knob=CPU_LIMIT, predicted=0.6, low=0.5, high=0.7),
+    replace(SCORED, predicted=0.48, outcome=0.44),
+)
 
 
-def test_while_two_pods_answer_the_interval_is_that_of_both(tmp_path: Path) -> None:
-    fleet = Fleet(END)
+def two_pods(fleet: Fleet) -> None:
+    """While both answer a GPU counts once: if they disagree, and while the new one refuses."""
     wider = replace(PRESCRIBED, predicted=0.9, low=0.8, high=0.97, value=5)
-    for pod, advice in (("old", PRESCRIBED), ("new", wider)):
-        target = {**OPERATORS, "pod": f"exporter-{pod}"}
-        add_gpu(fleet, "node", replace(IDLE, target=target, outlook=Outlook(advice)))
-    for name, value in zip(INPUTS, (0.93, 0.8, 0.97, 6, 2), strict=True):
-        fleet.expect(END, *told(name, "node", value))
-    fleet.check(tmp_path)
+    for node, new in (
+        ("disagree", OTHER),
+        ("refuses", Outlook(Refusal("changing"), SCORED)),
+        ("wider", Outlook(wider)),
+    ):
+        owner = {"slurm_job_id": node, "user": "ada"}
+        for pod, outlook in (("old", Outlook(PRESCRIBED, SCORED)), ("new", new)):
+            target = {**OPERATORS, "pod": f"exporter-{pod}"}
+            add_gpu(fleet, node, replace(IDLE, owner=owner, target=target, outlook=outlook))
+        # The interval is that of both.
+        low, high = (0.8, 0.97) if node == "wider" else (0.88, 0.95)
+        expect_inputs(fleet, node, 0.93, low, high, 6, 2)
+        fleet.expect(ROLLOUT, *told("speedup", node, SPEEDUP))
+        hours = f'sum(workload:prescription:gain_hours{{workload_group="slurm-{node}"}})'
+        fleet.expect(ROLLOUT, f"round({hours}, 0.001)", {"{}": HOURS})
+        fleet.expect(ROLLOUT, refused(node), {})
+    for node, outcome in (("disagree", 0.44), ("refuses", 0.44)):
+        of_node = f'{{instance="{node}"}}'
+        sums = f"gpu:prescription:scored_ratio{of_node} + gpu:prescription:error{of_node}"
+        fleet.expect(ROLLOUT, f"round(sum({sums}), 0.001)", {"{}": outcome})

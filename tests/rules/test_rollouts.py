@@ -6,12 +6,11 @@ last said, and with what the new one says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rules.fleet import Fleet, Gpu, add_gpu
-from rules.series import STALE
+from rules.series import STALE, Labels
 
 ROLLOUT = 35
 """By then every alert here has fired for long."""
@@ -21,10 +20,6 @@ OPERATORS = {"container": "exporter", "endpoint": "metrics", "service": "gpu", "
 """What the Prometheus operator tells of the pod that is scraped."""
 OVERLAPS = (0, 3, 10)
 """Minutes for which both pods answer: each a case, with nodes and jobs of its own."""
-
-
-def job(overlap: int) -> Mapping[str, str]:
-    return {"slurm_job_id": f"7{overlap}", "user": "ann"}
 
 
 def replaced(fleet: Fleet, node: str, gpu: Gpu, index: int = 0, *, overlap: int = 0) -> None:
@@ -46,59 +41,56 @@ def replaced(fleet: Fleet, node: str, gpu: Gpu, index: int = 0, *, overlap: int 
             fleet._series[at] = replace(one, values=values)
 
 
-def firing(fleet: Fleet, node: str, *alerts: str, minutes: tuple[int, ...] = EACH_MINUTE) -> None:
-    for minute in minutes:
+def test_while_pods_are_replaced_everything_goes_on(tmp_path: Path) -> None:
+    fleet = Fleet(MINUTES)
+    for overlap in OVERLAPS:
+        for number, add in enumerate((stall, incident, healthy, compared)):
+            add(fleet, overlap, {"slurm_job_id": f"{number}{overlap}", "user": "ann"})
+    fleet.check(tmp_path)
+
+
+def firing(fleet: Fleet, node: str, *alerts: str) -> None:
+    for minute in EACH_MINUTE:
         fleet.expect_firing(node, minute, *alerts)
 
 
-def test_a_stall_goes_on(tmp_path: Path) -> None:
-    fleet = Fleet(MINUTES)
-    for overlap in OVERLAPS:
-        starved = Gpu(busy=0.2, stalls={"host_code": 0.8}, main_cpu=1.0, owner=job(overlap))
-        node = f"stall-{overlap}"
-        replaced(fleet, node, starved, overlap=overlap)
-        firing(fleet, node, "GpuHostLoopBound/warning")
-        owner = f'instance="{node}",slurm_job_id="7{overlap}",user="ann",workload_pod=""'
-        query = f'count(gpu:bottleneck:lost_ratio{{cause="host_loop_bound",{owner}}})'
-        for minute in EACH_MINUTE:
-            fleet.expect(minute, query, {"{}": 1.0})
-    fleet.check(tmp_path)
+def stall(fleet: Fleet, overlap: int, owner: Labels) -> None:
+    node = f"stall-{overlap}"
+    starved = Gpu(busy=0.2, stalls={"host_code": 0.8}, main_cpu=1.0, owner=owner)
+    replaced(fleet, node, starved, overlap=overlap)
+    firing(fleet, node, "GpuHostLoopBound/warning")
+    job = f'slurm_job_id="{owner["slurm_job_id"]}",user="ann",workload_pod=""'
+    lost = f'gpu:bottleneck:lost_ratio{{cause="host_loop_bound",instance="{node}",{job}}}'
+    for minute in EACH_MINUTE:
+        fleet.expect(minute, f"count({lost})", {"{}": 1.0})
 
 
-def test_an_incident_goes_on(tmp_path: Path) -> None:
-    fleet = Fleet(MINUTES)
+def incident(fleet: Fleet, overlap: int, owner: Labels) -> None:
     hot = Gpu(throttle={"sw_thermal": 0.6}, clock=0.7)
-    down = Gpu(up=0, busy=[(1, STALE), (MINUTES, None)])
-    for overlap in OVERLAPS:
-        replaced(fleet, f"hot-{overlap}", hot, overlap=overlap)
-        firing(fleet, f"hot-{overlap}", "GpuThermalThrottle/warning")
-        replaced(fleet, f"down-{overlap}", down, overlap=overlap)
-        firing(fleet, f"down-{overlap}", "GpuTelemetryLost/warning")
-    fleet.check(tmp_path)
+    replaced(fleet, f"hot-{overlap}", hot, overlap=overlap)
+    firing(fleet, f"hot-{overlap}", "GpuThermalThrottle/warning")
+    down = Gpu(up=0, busy=[(1, STALE), (MINUTES, None)], owner=owner)
+    replaced(fleet, f"down-{overlap}", down, overlap=overlap)
+    firing(fleet, f"down-{overlap}", "GpuTelemetryLost/warning")
 
 
-def test_the_gpus_of_a_job_are_compared_all_the_time(tmp_path: Path) -> None:
-    fleet = Fleet(MINUTES)
-    for overlap in OVERLAPS:
-        one, two, owner = f"one-{overlap}", f"two-{overlap}", job(overlap)
-        replaced(fleet, one, Gpu(owner=owner), overlap=overlap)
-        add_gpu(fleet, two, Gpu(busy=0.3, owner=owner, target={**OPERATORS, "pod": "other"}))
-        replaced(fleet, one, Gpu(owner=owner), 1, overlap=overlap)
-        firing(fleet, one)
-        group = f'workload_group="slurm-7{overlap}"'
-        for minute in EACH_MINUTE:
-            fleet.expect(minute, f'max(gpu:group:size{{instance="{two}"}})', {"{}": 3.0})
-            fleet.expect(minute, f"count(gpu:group_busy:max{{{group}}})", {"{}": 3.0})
-            fleet.expect_cause(two, minute, "gpu_imbalance")
-    fleet.check(tmp_path)
+def healthy(fleet: Fleet, overlap: int, owner: Labels) -> None:
+    node = f"fine-{overlap}"
+    for index in range(2):
+        replaced(fleet, node, Gpu(owner=owner), index, overlap=overlap)
+    firing(fleet, node)
+    fleet.expect(ROLLOUT + 5, f'sum(gpu:tenants:count{{instance="{node}"}})', {"{}": 2.0})
 
 
-def test_healthy_gpus_stay_quiet(tmp_path: Path) -> None:
-    fleet = Fleet(MINUTES)
-    for overlap in OVERLAPS:
-        node = f"fine-{overlap}"
-        replaced(fleet, node, Gpu(owner=job(overlap)), overlap=overlap)
-        replaced(fleet, node, Gpu(owner=job(overlap)), 1, overlap=overlap)
-        firing(fleet, node)
-        fleet.expect(ROLLOUT + 5, f'sum(gpu:tenants:count{{instance="{node}"}})', {"{}": 2.0})
-    fleet.check(tmp_path)
+def compared(fleet: Fleet, overlap: int, owner: Labels) -> None:
+    """The GPUs of a job, all the time."""
+    one, two = f"one-{overlap}", f"two-{overlap}"
+    for index in range(2):
+        replaced(fleet, one, Gpu(owner=owner), index, overlap=overlap)
+    add_gpu(fleet, two, Gpu(busy=0.3, owner=owner, target={**OPERATORS, "pod": "other"}))
+    firing(fleet, one)
+    group = f'workload_group="slurm-{owner["slurm_job_id"]}"'
+    for minute in EACH_MINUTE:
+        fleet.expect(minute, f'max(gpu:group:size{{instance="{two}"}})', {"{}": 3.0})
+        fleet.expect(minute, f"count(gpu:group_busy:max{{{group}}})", {"{}": 3.0})
+        fleet.expect_cause(two, minute, "gpu_imbalance")

@@ -40,7 +40,7 @@ STATES: dict[str, State] = {
 
 
 def test_a_gpu_adds_few_series(tmp_path: Path) -> None:
-    fleet = Fleet(END)
+    fleet = Fleet(END, evaluation_interval="2m")
     for node, state in STATES.items():
         is_starved = state.get("busy") != 0.95
         outlook = Outlook(PRESCRIBED, SCORED) if is_starved else NOTHING_KNOWN
