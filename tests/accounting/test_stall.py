@@ -32,9 +32,9 @@ from gpu_bottleneck_exporter.accounting.stall import (
     engaged,
     split,
 )
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.places import Place
-from gpu_bottleneck_exporter.host.process import State
 
 SECOND = 1_000_000_000
 HELD = 1

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.host import aside, borrow, syscalls
 from gpu_bottleneck_exporter.host.places import Place
-from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.sampling.host import HostSampler
 from support.hangs import READ, unanswering
 from support.programs import program

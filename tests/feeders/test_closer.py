@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders import patience
 from gpu_bottleneck_exporter.feeders.closer import Closer, Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.patience import Patience
-from gpu_bottleneck_exporter.host.process import ProcessReader, State
+from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
 from support.waiting import PATIENCE_SECONDS, until

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.stall import Feeders
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS
 from gpu_bottleneck_exporter.host.threads import MOST_ASKED, MOST_THREADS
 from gpu_bottleneck_exporter.sampling.host import HostSampler

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.closer import Closer, Surroundings
 from gpu_bottleneck_exporter.feeders.wire import Owed
-from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import program

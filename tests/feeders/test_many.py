@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders import crowd
 from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.host.room import room
 from gpu_bottleneck_exporter.sampling.host import HostSampler
 from support.children import Parent

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders.compilers import compiles
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.history import Moment, since
@@ -18,7 +19,6 @@ from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, Activity, StrangerFinder
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import State
 from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
 from support.tools import require

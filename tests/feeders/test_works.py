@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders.behind import Works
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import State
 from support.programs import Program, descriptors, program
 from support.waiting import until
 

@@ -13,8 +13,8 @@ import pytest
 
 from gpu_bottleneck_exporter.commands.check import _gaps
 from gpu_bottleneck_exporter.host.signals import host_signals
-from gpu_bottleneck_exporter.host.watch import HostSnapshot, HostWatch
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
+from gpu_bottleneck_exporter.sampling.watch import HostSnapshot, HostWatch
 from support.programs import descriptors, program
 from support.rights import as_nobody
 from support.states import NO_DRIVER

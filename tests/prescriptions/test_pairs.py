@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import Feeders, Usage
-from gpu_bottleneck_exporter.host.process import State
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.prescription.model import (
     CHECKPOINTS,
     CPU_CORES,

@@ -38,7 +38,6 @@ from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
 from gpu_bottleneck_exporter.feeders.member import ProcessCounters
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.machine import Machine, SharedMemory
-from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.prescription.model import (
     NUM_WORKERS,
     Outlook,
@@ -48,6 +47,7 @@ from gpu_bottleneck_exporter.prescription.model import (
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 from gpu_bottleneck_exporter.sampling.worker import Outcome
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import Usage
+from gpu_bottleneck_exporter.accounting.state import STATE_OF, State
 from gpu_bottleneck_exporter.feeders.closer import ACTIVE, LAUNCHES, Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.runnable import RunnableCounter
 from gpu_bottleneck_exporter.feeders.strangers import Activity
 from gpu_bottleneck_exporter.host.places import Place, Places
-from gpu_bottleneck_exporter.host.process import STATE_OF, State
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
 

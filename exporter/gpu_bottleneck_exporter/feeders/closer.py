@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_bottleneck_exporter.accounting.state import STATE_OF, State
 from gpu_bottleneck_exporter.feeders.compilers import is_compiler
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.wire import Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
-from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
+from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used

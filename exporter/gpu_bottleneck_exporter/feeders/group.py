@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.stall import Feeders, Usage
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.behind import Behind
@@ -35,14 +36,13 @@ from gpu_bottleneck_exporter.feeders.stretch import Stretch
 from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import (
-    State,
-    classify,
     command_line,
     network_namespace,
     parse_stat,
     user_id,
 )
 from gpu_bottleneck_exporter.host.sockets import Ends
+from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 SLACK_NS = 1_500_000_000
@@ -494,7 +494,7 @@ class FeederGroup:
                 return self.workers[pid].reader.ended
             return self.workers[pid].state() is State.GONE
         stat = parse_stat(read(self._proc / str(pid) / "stat"))
-        return stat is not None and classify(stat.state, None) is State.GONE
+        return stat is not None and wait_of(stat.state, None) is Wait.GONE
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.accounting.stall import Usage
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders.behind import Looked
 from gpu_bottleneck_exporter.feeders.member import ProcessCounters
 from gpu_bottleneck_exporter.feeders.runnable import Runnable
 from gpu_bottleneck_exporter.host.places import Place
-from gpu_bottleneck_exporter.host.process import State
 
 HISTORY_NS = 20_000_000_000
 ROLES = ("main", "worker")

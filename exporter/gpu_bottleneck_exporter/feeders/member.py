@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_bottleneck_exporter.accounting.state import STATE_OF, State
 from gpu_bottleneck_exporter.feeders.closer import Closer
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
-from gpu_bottleneck_exporter.host.process import ProcessReader, State
+from gpu_bottleneck_exporter.host.process import ProcessReader
 
 
 @dataclass(slots=True)
@@ -79,8 +80,6 @@ class Member:
     def __init__(self, proc: Path, pid: int) -> None:
         self.pid = pid
         self.reader = ProcessReader(proc, pid)
-        self.state: Callable[[], State] = self.reader.state
-        """The state of its first thread now."""
         self.closer: Closer | None = None
         """Looks behind the first thread; None until that is needed."""
         self._proc = proc
@@ -104,6 +103,10 @@ class Member:
     def denied(self) -> bool:
         """Whether we lack the permission to read its I/O counters."""
         return self._last is not None and self._last.read_bytes is None
+
+    def state(self) -> State:
+        """The state of its first thread now, without closer looks."""
+        return STATE_OF[self.reader.wait()]
 
     def close(self) -> None:
         """Close the descriptors."""

@@ -13,9 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.otherends import End, find, other_ends
-from gpu_bottleneck_exporter.host.process import State, parse_stat
+from gpu_bottleneck_exporter.host.process import parse_stat
 from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 
 _FIRST_NS, _OFTEN_NS = 300_000_000, 10_000_000_000

@@ -1,10 +1,9 @@
-"""One process as seen in /proc: counters, state, what it sleeps on."""
+"""One process as seen in /proc: counters, identity, what its first thread sleeps in."""
 
 from __future__ import annotations
 
 import os
 import re
-from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,49 +17,8 @@ TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STATE, _PPID, _SID, _MAJFLT = 0, 1, 3, 9
 _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = 11, 12, 13, 14, 17, 19
 """Fields of /proc/PID/stat after the command, which may contain spaces and parentheses."""
-
-
-class State(Enum):
-    """What a thread is doing at one moment."""
-
-    RUN = "run"
-    """Running or runnable; only the scheduler's counters (schedstat) tell them apart."""
-    DISK = "disk"
-    """Uninterruptible: block devices, NFS, FUSE, page faults."""
-    NETWORK = "network"
-    """Asleep in a socket."""
-    QUEUE = "queue"
-    """Asleep in a pipe, a futex or a semaphore: it waits for another thread or process."""
-    REQUESTS = "requests"
-    """A server without a request in flight; only closer looks can find this."""
-    SLEEP = "sleep"
-    """Asleep in anything else: a timer, a poll, waiting for a child to end."""
-    TIMER = "timer"
-    """Asleep on a timer or in a socket, so not for a task, and nothing explains it; only of
-    workers, and only closer looks tell it from SLEEP."""
-    UNKNOWN = "unknown"
-    """Asleep, but we may not read in what."""
-    GONE = "gone"
-
-    __hash__ = object.__hash__
-    """Enum's own __hash__ runs in Python, which is slow at each count of a state."""
-
-
 _LAST_FIELD = _START + 1
 """The last field in use: the second half of the line need not be split."""
-STATE_OF = {
-    Wait.RUN: State.RUN,
-    Wait.DISK: State.DISK,
-    Wait.SOCKET: State.NETWORK,
-    Wait.LOCK: State.QUEUE,
-    Wait.PIPE: State.QUEUE,
-    Wait.UNKNOWN: State.UNKNOWN,
-    Wait.GONE: State.GONE,
-    **dict.fromkeys(
-        (Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER), State.SLEEP
-    ),
-}
-"""The state that a wait stands for, without a closer look."""
 
 
 class Stat(NamedTuple):
@@ -108,11 +66,6 @@ def parse_stat(text: str | bytes | None) -> Stat:
         (int(fields[_CUTIME]) + int(fields[_CSTIME])) * TICK_NS,
         int(fields[_SID]),
     )
-
-
-def classify(state: str, channel: str | None) -> State:
-    """The `State` for a thread's state letter and wait channel."""
-    return STATE_OF[wait_of(state, channel)]
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
@@ -229,10 +182,6 @@ class ProcessReader:
         # An open descriptor fails once its process has ended, but one that had to be reopened
         # may show another process with the same pid.
         return None if text and file.anew and self.stat() is None else text
-
-    def state(self) -> State:
-        """What the first thread does now, without closer looks."""
-        return STATE_OF[self.wait()]
 
     def wait(self) -> Wait:
         """What the first thread does now, or sleeps in.

@@ -29,11 +29,11 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.room import allow_many_files
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.tree import trees
-from gpu_bottleneck_exporter.host.watch import HostWatch
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.prescription.advise import Advice
 from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
+from gpu_bottleneck_exporter.sampling.watch import HostWatch
 from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
 from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
@@ -106,7 +106,7 @@ class HostSampler:
     """Samples mains at each pass, workers at every other one, and counters once a second.
 
     Passes are `PASS_SECONDS` apart; feeders of steady GPUs are sampled less often, mains and
-    workers together. The same thread drives the host's readings (`host.watch`) and the owners
+    workers together. The same thread drives the host's readings (`sampling.watch`) and the owners
     (`workload.owners`), which belong to the same processes.
     """
 

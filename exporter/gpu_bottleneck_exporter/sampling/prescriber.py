@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
 from gpu_bottleneck_exporter.feeders.pace import Pace
@@ -15,13 +16,12 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.feeders.stretch import Stretch, free_bytes, private_bytes
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.host.process import State
-from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY, Advice
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import Outlook, Refusal
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.prescription.pauses import Pauses, Time
+from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 
 STRETCH_NS = 3_900_000_000
 """Two snapshots of the feeders, which come every 2 s."""

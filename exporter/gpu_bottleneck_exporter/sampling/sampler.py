@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, System
-from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
@@ -20,6 +19,7 @@ from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
+from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 from gpu_bottleneck_exporter.sampling.worker import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
