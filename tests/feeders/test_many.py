@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.state import State
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import MAIN, WORKER
 from gpu_bottleneck_exporter.feeders import crowd
 from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.room import room
-from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.children import Parent
 from support.limits import all_in_use
 from support.programs import descriptors, program
@@ -59,7 +60,7 @@ def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[HostSampler]:
 
 
 def feeding(watch: HostSampler) -> Feeding | None:
-    watch.tell_busy(UUID, 0.0)  # starved, and looked at closely
+    watch.note_busy(UUID, 0.0)  # starved, and looked at closely
     return watch.feeding(UUID)
 
 
@@ -105,9 +106,9 @@ def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(
             def looked_at() -> bool:
                 nonlocal most
                 most = max(most, len(descriptors()))
-                found = watch.feeders(UUID, since, time.monotonic_ns())
-                watch.tell_busy(UUID, 0.0)
-                return found is not None and sum(found.workers.values()) > 10
+                found = watch.explaining(UUID, since, time.monotonic_ns())
+                watch.note_busy(UUID, 0.0)
+                return found is not None and found.of(WORKER).samples > 10
 
             until(looked_at, "looks at many")
         assert most < before + little_room + 20
@@ -150,16 +151,16 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         feed = watch.feed(UUID)
         assert feed is not None
         member = feed.workers[worker]
-        until(lambda: len(feed._moments) > 0, "a first pass")
+        until(lambda: len(feed.history._passes) > 0, "a first pass")
         with all_in_use():
             until(lambda: len(caplog.records) > 0, "that it is told")
-            last_ns = feed._moments[-1].at_ns
+            last_ns = feed.history._passes[-1].at_ns
             time.sleep(1.0)
-        until(lambda: feed._moments[-1].at_ns > last_ns, "more passes")
+        until(lambda: feed.history._passes[-1].at_ns > last_ns, "more passes")
         watch.hold("another", frozenset())  # a reason to discover
         until(lambda: watch.feed("another"), "a discovery")
         assert feed.workers == {worker: member}
-        assert feed.totals.worker_starts == 0
+        assert feed.worker_starts == 0
     faults = [line for line in caplog.records if line.levelno >= logging.WARNING]
     assert 1 <= len(faults) <= 4, "by what could not be done, not by pass"
 
@@ -176,17 +177,17 @@ def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
         (tmp_path / "2/stat").write_text(GARBAGE)
         since = time.monotonic_ns()
 
-        def mains(uuid: str) -> Mapping[State, int]:
-            found = watch.feeders(uuid, since, time.monotonic_ns())
-            return found.main if found else {}
+        def mains(uuid: str) -> Mapping[Activity, int]:
+            found = watch.explaining(uuid, since, time.monotonic_ns())
+            return found.of(MAIN).seen if found else {}
 
-        until(lambda: mains("b").get(State.GONE), "that nothing is known of one")
+        until(lambda: mains("b").get(Activity.GONE), "that nothing is known of one")
         until(lambda: sum(mains("a").values()) > 20, "looks at the other")
-        assert State.GONE not in mains("a")
+        assert Activity.GONE not in mains("a")
         assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
         (tmp_path / "2/stat").write_text(STAT)
         since = time.monotonic_ns()
-        until(lambda: mains("b").keys() - {State.GONE}, "that it works again")
+        until(lambda: mains("b").keys() - {Activity.GONE}, "that it works again")
 
 
 def test_shares_are_of_what_is_spent_in_all() -> None:

@@ -59,8 +59,8 @@ def feed(one: Program) -> FeederGroup:
     """Of a GPU that it holds; its connections are known."""
     found = FeederGroup(PROC, Cgroups(SYSFS), Patience(30_000))
     found.adopt({one.pid}, set(), frozenset())
-    found.learn(time.monotonic_ns())
-    found.note_ends()
+    found.inspect_connections(time.monotonic_ns())
+    found.publish_ends()
     assert found.ends
     return found
 

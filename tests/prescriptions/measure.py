@@ -21,7 +21,7 @@ from typing import NamedTuple
 import psutil
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.accounting.stall import Feeders
+from gpu_bottleneck_exporter.accounting.bucket import Bucket
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
@@ -79,7 +79,7 @@ class Slice:
     busy: float
     stalls: Mapping[str, float]
     """Shares of the time."""
-    feeders: Feeders | None
+    feeders: Bucket | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class Watch:
         shares = _shares(before, self._last)
         watch = self._sampler._watch
         since, until_ns = before.gpu.at_ns, self._last.gpu.at_ns
-        found = watch.feeders(self.job.uuid, since, until_ns) if watch else None
+        found = watch.explaining(self.job.uuid, since, until_ns) if watch else None
         if shares is not None:
             self._slices.append(Slice(shares.seconds, shares.busy, shares.stalls, found))
 

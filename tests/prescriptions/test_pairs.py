@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpu_bottleneck_exporter.accounting.stall import Feeders, Usage
-from gpu_bottleneck_exporter.accounting.state import State
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import MAIN, Bucket, Counters, Part
 from gpu_bottleneck_exporter.prescription.model import (
     CHECKPOINTS,
     CPU_CORES,
@@ -191,11 +191,12 @@ def test_no_cpu_is_burnt_next_to_another_chain_that_does() -> None:
 
 
 def test_what_the_exporter_saw_is_kept_as_plain_values() -> None:
-    feeders = Feeders(5, main={State.NETWORK: 3}, main_usage=Usage(user_ns=7))
+    main = Part({Activity.NETWORK: 3}, used=Counters(cpu_ns=7))
+    feeders = Bucket(elapsed_ns=5, parts={MAIN: main})
     told = plain(Slice(4.0, 0.2, {"network": 0.8}, feeders))
     assert json.loads(json.dumps(told)) == told
-    assert told["feeders"]["main"] == {"network": 3}
-    assert told["feeders"]["main_usage"]["user_ns"] == 7
+    assert told["feeders"]["parts"]["main"]["seen"] == {"network": 3}
+    assert told["feeders"]["parts"]["main"]["used"]["cpu_ns"] == 7
     assert plain({("main", "network"): Path}) == {"main:network": Path}
 
 

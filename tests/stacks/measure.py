@@ -252,7 +252,7 @@ def _difference(
     if observed <= 0:
         raise Failed("the sampler observed nothing")
     watch = sampler._watch
-    feeders = watch and watch.feeders(after.identity.uuid, before.at_ns, after.at_ns)
+    feeders = watch and watch.explaining(after.identity.uuid, before.at_ns, after.at_ns)
     return Found(
         expected=expected,
         busy=(now.busy_ns - then.busy_ns) / observed,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from gpu_bottleneck_exporter.accounting.bucket import Counters
 from gpu_bottleneck_exporter.feeders.job import Job
-from gpu_bottleneck_exporter.feeders.member import ProcessCounters
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.collector import (
     Collector,
@@ -152,7 +152,7 @@ def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
     yield from _of_limits(feeding)
 
 
-def _of_processes(role: str, counters: ProcessCounters, *, queue_known: bool) -> Iterator[Sample]:
+def _of_processes(role: str, counters: Counters, *, queue_known: bool) -> Iterator[Sample]:
     yield Sample("gpu_feeder_cpu_seconds_total", counters.cpu_ns / 1e9, (role,))
     if queue_known:
         yield Sample("gpu_feeder_run_queue_seconds_total", counters.queue_ns / 1e9, (role,))

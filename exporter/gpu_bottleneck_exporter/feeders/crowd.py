@@ -2,23 +2,23 @@
 
 A process's counters say what it used since they were last read, however long ago. Read in turn,
 the sums of a crowd are as exact as those of a few, only later. Processes beyond `MOST_FOLLOWED`
-are in no sum. Closer looks go to a few workers at a time.
+are in no sum. Deep probes go to a few workers at a time.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.process import Process
 
 MOST_FOLLOWED = 8_192
 """Workers whose counters are read at all, over all GPUs."""
 READS_PER_TICK = 512
 """Workers whose counters are read per tick, over all GPUs."""
 CLOSELY = 64
-"""Workers of one GPU that get closer looks at a time: threads, connections."""
+"""Workers of one GPU that get deep probes at a time: threads, connections."""
 CLOSELY_NS = 10_000_000_000
 """After which others take their turn."""
 _FEW = 4
@@ -61,25 +61,24 @@ def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:
 
 
 class Turns:
-    """Members of a crowd whose turn it is for closer looks."""
+    """Processes of a crowd whose turn it is for deep probes."""
 
     def __init__(self) -> None:
-        self.members: list[Member] = []
+        self.members: list[Process] = []
         self._next = 0
         self._until_ns = 0
 
-    def take(self, crowd: list[Member], now_ns: int) -> None:
-        """Choose among `crowd` at monotonic `now_ns`; the others close what they had open."""
+    def choose(self, crowd: Mapping[int, Process], now_ns: int) -> None:
+        """Choose among `crowd`, by pid, at monotonic `now_ns`; others close what they had open."""
         if len(crowd) <= CLOSELY:
-            self.members = crowd
-        elif now_ns >= self._until_ns or len(self.members) < CLOSELY // 2:
+            self.members = list(crowd.values())
+            return
+        self.members = [one for one in self.members if crowd.get(one.pid) is one]
+        if now_ns >= self._until_ns or len(self.members) < CLOSELY // 2:
             self._until_ns = now_ns + CLOSELY_NS
-            first = self._next % len(crowd)
+            processes = list(crowd.values())
+            first = self._next % len(processes)
             self._next = first + CLOSELY
-            before, self.members = self.members, (crowd + crowd)[first : first + CLOSELY]
-            for member in {*before}.difference(self.members):
-                member.look_no_closer()
-
-    def keep(self, crowd: Collection[Member]) -> None:
-        """Forget those that are no longer in `crowd`."""
-        self.members = [member for member in self.members if member in crowd]
+            before, self.members = self.members, (processes * 2)[first : first + CLOSELY]
+            for process in {*before}.difference(self.members):
+                process.close_deep()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.feeders.interactive import is_interactive
-from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.sums import Sums
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
@@ -94,7 +94,7 @@ class JobReader:
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
 
-    def read(self, mains: Mapping[int, Member], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
+    def read(self, mains: Mapping[int, Process], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
         """Read for `mains` and their `cgroups`, at monotonic time `now_ns`."""
         groups = set(cgroups)
         new = mains.keys() != self._pids or groups != self._groups
@@ -147,7 +147,7 @@ class JobReader:
         )
 
 
-def _started_ns(proc: Path, mains: Iterable[Member], now_ns: int) -> int | None:
+def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None:
     """When the oldest of `mains` started, in the monotonic clock of `now_ns`."""
     uptime = (read(proc / "uptime") or "").split()
     started = [main.started_ticks for main in mains if main.started_ticks is not None]

@@ -16,10 +16,10 @@ from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
 from gpu_bottleneck_exporter.sampling.collector import Collector
-from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.accounting.charge import charge
-from gpu_bottleneck_exporter.accounting.stall import Owed
+from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter, is_void
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -35,9 +34,9 @@ from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
-from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, OwnDelay, run_delay_ns
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
 
@@ -88,7 +87,7 @@ class Opened:
     """By the collectors' names."""
     forbidden: dict[str, str] = field(default_factory=dict)
     """By collector that wants a permission: what the driver said."""
-    owed: Owed = field(default_factory=dict)
+    carry: Carry = field(default_factory=dict)
     """What the split of idle time keeps from tick to tick."""
 
 
@@ -418,21 +417,36 @@ class GpuWorker:
         if isinstance(reading, Utilization):
             self._note_work(reading, windows)
         if self._watch is not None and (windows or isinstance(reading, Processes)):
-            ledger = opened.ledger
-            holders = ledger.holders(time.monotonic_ns())
-            charge(
-                self._watch,
-                ledger.identity,
-                holders,
-                windows,
-                owed=opened.owed,
-                book=ledger.add_stall,
-            )
+            self._charge(self._watch, opened, windows)
+
+    def _charge(self, watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
+        """Book the idle time of `windows` by cause.
+
+        Whatever goes wrong, all of it is booked, then as unknown, and the error is raised.
+        """
+        ledger, uuid = opened.ledger, opened.ledger.identity.uuid
+        holders = ledger.holders(time.monotonic_ns())
+        watch.hold(uuid, holders, ledger.identity.parent_uuid)
+        if not windows:
+            return
+        observed, active = _sums(windows)
+        watch.note_busy(uuid, active / observed)
+        known = None if holders is None else len(holders)
+        did = None
+        try:
+            if holders and active < observed:  # else nothing is to be explained, or nobody there
+                start = windows[0].end_ns - windows[0].duration_ns
+                did = watch.explaining(uuid, start, windows[-1].end_ns)
+            stalls = split(windows, known, did, opened.carry)
+        except Exception:
+            ledger.add_stall(split(windows, known, None), {})
+            raise
+        ledger.add_stall(stalls, by_file_system(stalls, did))
+        watch.note_split(uuid, active, stalls)
 
     def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
         """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
-        observed = sum(window.duration_ns for window in windows)
-        active = sum(window.active_ns for window in windows)
+        observed, active = _sums(windows)
         rings = reading.gpu.state is RingState.SAMPLES and len(self._opened) == 1
         if not rings or active < _FULL * observed:
             self._full_since_ns = None
@@ -468,6 +482,11 @@ class GpuWorker:
         self._tell_state()
         self._close()
         self._finish_tick(time.monotonic_ns())
+
+
+def _sums(windows: list[Window]) -> tuple[int, int]:
+    """Observed and active nanoseconds."""
+    return sum(one.duration_ns for one in windows), sum(one.active_ns for one in windows)
 
 
 def _next_tick(now: float, interval: float, offset: float) -> float:
