@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -28,15 +29,15 @@ _NOT_THERE = frozenset({errno.EBADF, errno.ESRCH})
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 T = TypeVar("T")
+Question = Callable[[int, socket.socket], T]
+"""To a duplicate of the descriptor of this number."""
 
 
 class RefusedError(OSError):
     """We may not duplicate descriptors of this process, or it holds up who does."""
 
 
-def ask(
-    folder: str, pid: int, numbers: Sequence[int], what: Callable[[int, int], T]
-) -> dict[int, T | None]:
+def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
     """By number, what `what` says of each socket, given its number and our duplicate of it.
 
     `folder` is /proc/PID/fd, of our own PID namespace. What is open but no socket is None; what
@@ -49,9 +50,7 @@ def ask(
     return found
 
 
-def _ask(
-    folder: str, pid: int, numbers: Sequence[int], what: Callable[[int, int], T]
-) -> dict[int, T | None]:
+def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
     found: dict[int, T | None] = {}
     pidfd = _open(pid)
     if pidfd is None:
@@ -60,15 +59,24 @@ def _ask(
         for number in numbers:
             link = link_of(folder, number)
             if link is not None:
-                borrowed = _borrow(pidfd, number) if is_socket(link) else None
-                try:
-                    found[number] = None if borrowed is None else what(number, borrowed)
-                finally:
-                    if borrowed is not None:
-                        os.close(borrowed)
+                found[number] = _ask_one(pidfd, number, what) if is_socket(link) else None
     finally:
         os.close(pidfd)
     return found
+
+
+def _ask_one(pidfd: int, number: int, what: Question[T]) -> T | None:
+    borrowed = _borrow(pidfd, number)
+    if borrowed is None:
+        return None
+    try:
+        # It stays as blocking as it is: we set no default timeout.
+        one = socket.socket(fileno=borrowed)
+    except OSError:  # of a family without names, or no socket any more
+        os.close(borrowed)
+        return None
+    with one:
+        return what(number, one)
 
 
 def link_of(folder: str, number: int) -> str | None:
