@@ -25,8 +25,7 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.room import allow_many_files
+from gpu_bottleneck_exporter.host.files import allow_many_files, read
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.news import News
