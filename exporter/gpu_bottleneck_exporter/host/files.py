@@ -125,7 +125,7 @@ def _part(descriptor: int, most: int) -> Part | None:
 def _content(descriptor: int, most: int) -> tuple[bytes, bool]:
     """The first `most` bytes of an open file, and whether these are all. Raises OSError."""
     text = os.pread(descriptor, _AT_ONCE, 0)
-    if len(text) < _AT_ONCE:
+    if len(text) < _AT_ONCE and len(text) <= most:
         return text, True
     parts, size = [text], len(text)
     while size <= most and (part := os.pread(descriptor, most + 1 - size, size)):

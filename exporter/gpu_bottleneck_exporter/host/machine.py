@@ -6,7 +6,6 @@ psutil reads CPU and memory: it is fast enough for once a tick.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,8 @@ from typing import TypeVar
 import psutil
 
 from gpu_bottleneck_exporter.host.files import KeptFile
-from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.pressure import RESOURCES, stalled_by_resource
+from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
 
@@ -41,16 +40,7 @@ _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 _STACKED = ("dm-", "md", "drbd")
 """Block devices on top of others, whose I/O time is that of the disks below once more."""
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at only
 _SIZES_EVERY_NS = 5_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class SharedMemory:
-    """A tmpfs: its size and the bytes in use."""
-
-    size_bytes: int
-    used_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +74,6 @@ class MachineReader:
         self._network = KeptFile(proc / "1/net/dev")
         self._disks = KeptFile(proc / "diskstats")
         self._pressure = {name: KeptFile(proc / "pressure" / name) for name in RESOURCES}
-        self._sees_hosts_memory: bool | None = None
-        """Whether our own /dev/shm is the host's; None: not checked yet."""
         self._sizes = Machine()
         """What is no counter and need not be read every second."""
         self._sizes_due_ns: int | None = None
@@ -124,25 +112,10 @@ class MachineReader:
             cpus=_part(psutil.cpu_count, None),
             memory_total_bytes=memory.total if memory else None,
             memory_available_bytes=memory.available if memory else None,
-            shared_memory=_part(self._read_shared_memory, None) if self._sees_host else None,
+            shared_memory=_part(lambda: hosts_shared_memory(self._proc), None)
+            if self._sees_host
+            else None,
         )
-
-    def _read_shared_memory(self) -> SharedMemory | None:
-        """That of process 1, which takes the permission to ptrace it; else ours if the same."""
-        found = shared_memory(Path(f"{self._proc}/1/root{_SHARED_MEMORY}"))
-        if found is None and self._sees_hosts_memory is None:
-            self._sees_hosts_memory = _is_hosts(self._proc, _SHARED_MEMORY)
-        return found or (shared_memory(Path(_SHARED_MEMORY)) if self._sees_hosts_memory else None)
-
-
-def shared_memory(path: Path | int) -> SharedMemory | None:
-    """The tmpfs mounted at `path`, or open as a descriptor; None if unreadable (statvfs)."""
-    try:
-        stat = os.statvfs(path)
-    except OSError:
-        return None
-    size = stat.f_blocks * stat.f_frsize
-    return SharedMemory(size, size - stat.f_bfree * stat.f_frsize)
 
 
 def network_bytes(
@@ -192,19 +165,6 @@ def _disk_io_seconds(text: str) -> dict[str, float]:
     lines = [line.split() for line in text.splitlines()]
     disks = {fields[_DISK]: int(fields[_MILLISECONDS]) for fields in lines}
     return {name: disks[name] / 1000 for name in whole_disks(disks)}
-
-
-def _is_hosts(proc: Path, point: str) -> bool:
-    """Whether the file system that we see at `point` is the one that process 1 has there.
-
-    A container in the host's PID namespace sees the host's /proc, but its own /dev/shm. Comparing
-    mount namespaces does not help: reading that of process 1 takes the permission to ptrace it,
-    and a service with PrivateTmp= has its own too, with the host's /dev/shm. So the file systems
-    are compared, at this mount point only: elsewhere the host has those it created for pods.
-    """
-    mount = mount_points(proc / "1").get(point)
-    device = Path(point).stat().st_dev
-    return mount is not None and mount.device == f"{os.major(device)}:{os.minor(device)}"
 
 
 def _part(reading: Callable[[], T], missing: M) -> T | M:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ _LAYERS = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_
 _MOST = 256
 _DEVICE, _ROOT, _POINT, _FIRST_OPTIONAL = 2, 3, 4, 6
 """Fields of a mountinfo line (proc_pid_mountinfo(5)); optional ones end with a `-`."""
+_MOUNT_ID = re.compile(r"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
@@ -86,6 +88,12 @@ def mount_points(process: Path) -> dict[str, Mount]:
     """
     table = read_part(process / "mountinfo", MANY_BYTES)
     return {mount.point: mount for mount in mounts(table.text)} if table and table.whole else {}
+
+
+def mount_id(fdinfo: str) -> int | None:
+    """The number of the mount on which a descriptor's file is, by its /proc/PID/fdinfo file."""
+    found = _MOUNT_ID.search(fdinfo)
+    return int(found[1]) if found else None
 
 
 def _plain(point: str) -> str:

@@ -7,7 +7,6 @@ asked, as that may be one that never answers.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from enum import Enum
 from functools import partial
@@ -17,14 +16,19 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.borrow import RefusedError, link_of
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part, understood
-from gpu_bottleneck_exporter.host.mounts import is_fuse, is_remote, mounts, mounts_of_open_files
+from gpu_bottleneck_exporter.host.mounts import (
+    is_fuse,
+    is_remote,
+    mount_id,
+    mounts,
+    mounts_of_open_files,
+)
 from gpu_bottleneck_exporter.host.waits import FUSE_CHANNELS, REMOTE_CHANNELS
 
 _STAYS_NS = 10_000_000_000
 """Mounts and open files change seldom."""
 _MOST_KEPT = 256
 _IO_URING = "anon_inode:[io_uring]"
-_MOUNT = re.compile(r"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 
 
 class Place(Enum):
@@ -131,5 +135,4 @@ def _wait_of(process: str, tid: int) -> _Wait | None:
         return _Wait(None, channel)
     if not link.startswith("/") or link.startswith("/dev/"):
         return None
-    found = _MOUNT.search(read(f"{process}/fdinfo/{number}") or "")
-    return _Wait(int(found[1]) if found else None, channel)
+    return _Wait(mount_id(read(f"{process}/fdinfo/{number}") or ""), channel)
