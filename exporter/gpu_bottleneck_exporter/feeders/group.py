@@ -614,13 +614,6 @@ def _counted(members: Iterable[Member]) -> dict[State, int]:
 
 def _held_back(group: Cgroup, before: CgroupCounters = _NOTHING) -> CgroupCounters:
     """The counters of `group` now; those that cannot be read stay as they were `before`."""
-    refaults, throttling = group.counted.refault_bytes, group.counted.throttling
-    known = before if refaults is None else before._replace(refault_bytes=refaults)
-    if throttling is None:
-        return known
-    throttled = throttling.throttled_ns
-    return known._replace(
-        throttled_ns=before.throttled_ns if throttled is None else throttled,
-        periods=throttling.periods,
-        throttled_periods=throttling.throttled_periods,
-    )
+    counted = group.counted
+    now = {name: getattr(counted, name) for name in CgroupCounters._fields}
+    return before._replace(**{name: value for name, value in now.items() if value is not None})

@@ -95,16 +95,15 @@ class MachineReader:
             disk_io_seconds=_part(lambda: _disk_io_seconds(_text(self._disks)), {}),
             network_receive_bytes=received,
             network_transmit_bytes=sent,
-            pressure_ns=_part(lambda: stalled_by_resource(self._read_pressure), {}),
+            pressure_ns=_part(
+                lambda: stalled_by_resource(lambda name: _text(self._pressure[name])), {}
+            ),
         )
 
     def close(self) -> None:
         """Close the descriptors."""
         for file in (self._network, self._disks, *self._pressure.values()):
             file.close()
-
-    def _read_pressure(self, resource: str) -> bytes | None:
-        return self._pressure[resource].read()
 
     def _read_sizes(self) -> Machine:
         memory = _part(psutil.virtual_memory, None)
