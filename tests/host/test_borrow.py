@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host import aside, borrow
-from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.sockets import Sockets
 from support.hangs import never_flushed

@@ -34,37 +34,27 @@ def device(name: str, received: int, sent: int) -> str:
     return f"{name:>6}:{received:>8} 5 0 0 0 0 0 0 {sent:>8} 7 0 0 0 0 0 0\n"
 
 
-def network(*devices: str) -> tuple[dict[str, int], dict[str, int]]:
-    return network_bytes(HEAD + "".join(devices))
-
-
 def test_bytes_by_interface() -> None:
-    found = network(device("lo", 9, 9), device("eth0", 10**12, 20), device("ib0", 0, 0))
-    assert found == ({"eth0": 10**12, "ib0": 0}, {"eth0": 20, "ib0": 0})
+    devices = device("lo", 9, 9), device("eth0", 10**12, 20), device("ib0", 0, 0)
+    assert network_bytes(HEAD + "".join(devices)) == {"eth0": (10**12, 20), "ib0": (0, 0)}
 
 
 def test_a_wide_counter_that_touches_the_name() -> None:
     line = "eth0:1234567890123 5 0 0 0 0 0 0 20 7 0 0 0 0 0 0\n"
-    assert network(line) == ({"eth0": 1234567890123}, {"eth0": 20})
+    assert network_bytes(HEAD + line) == {"eth0": (1234567890123, 20)}
 
 
 @pytest.mark.parametrize(
     "name", ["veth1a2b", "cali77", "lxc00aa", "cni0", "flannel.1", "docker0", "br-5f", "ifb0", "lo"]
 )
 def test_interfaces_of_containers_are_left_out(name: str) -> None:
-    found = network(device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6))
-    assert found == ({"bond0": 3, "brand": 5}, {"bond0": 4, "brand": 6})
-
-
-def test_the_number_of_interfaces_is_bounded() -> None:
-    devices = [device(f"eth{number}", 1, 2) for number in range(100)]
-    received, sent = network(*devices)
-    assert len(received) == len(sent) == MOST_DEVICES
+    devices = device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6)
+    assert network_bytes(HEAD + "".join(devices)) == {"bond0": (3, 4), "brand": (5, 6)}
 
 
 @pytest.mark.parametrize("text", ["", HEAD, HEAD + "eth0: 1 2 3\n", "x"])
 def test_a_strange_network_file_says_nothing(text: str) -> None:
-    assert network_bytes(text) == ({}, {})
+    assert network_bytes(text) == {}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +136,13 @@ def test_recorded_files(recorded: Path) -> None:
         {"eth0": 12},
     )
     assert found.pressure_ns == {("cpu", "some"): 1_000_000}
+
+
+def test_the_number_of_interfaces_is_bounded(recorded: Path) -> None:
+    devices = [device(f"eth{number}", 1, 2) for number in range(100)]
+    (recorded / "1/net/dev").write_text(HEAD + "".join(devices))
+    found = MachineReader(recorded).read(0)
+    assert len(found.network_receive_bytes) == len(found.network_transmit_bytes) == MOST_DEVICES
 
 
 def test_a_part_that_is_missing_costs_itself_only(recorded: Path) -> None:

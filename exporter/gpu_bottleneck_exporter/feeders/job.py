@@ -69,9 +69,9 @@ class Networks:
         if inode not in self._found:
             table = read_part(self._proc / str(pid) / "net/dev", MANY_BYTES)
             whole = table.text if table and table.whole else ""  # a sum of only some would be wrong
-            received, sent = network_bytes(whole, most=None)
-            total = sum(received.values()), sum(sent.values())
-            self._found[inode] = total if received else None
+            found = network_bytes(whole).values()
+            total = sum(received for received, _ in found), sum(sent for _, sent in found)
+            self._found[inode] = total if found else None
         return self._found[inode]
 
 

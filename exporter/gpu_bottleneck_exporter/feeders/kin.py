@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import Links, links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from gpu_bottleneck_exporter.accounting.state import State
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.otherends import End, find, other_ends
+from gpu_bottleneck_exporter.host.links import End, find, other_ends
 from gpu_bottleneck_exporter.host.process import parse_stat
 from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 

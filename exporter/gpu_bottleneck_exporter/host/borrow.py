@@ -19,6 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.aside import lending
+from gpu_bottleneck_exporter.host.descriptors import RefusedError, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import check_room
 
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
@@ -31,10 +32,6 @@ _libc.syscall.restype = ctypes.c_long
 T = TypeVar("T")
 Question = Callable[[int, socket.socket], T]
 """To a duplicate of the descriptor of this number."""
-
-
-class RefusedError(OSError):
-    """We may not duplicate descriptors of this process, or it holds up who does."""
 
 
 def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
@@ -77,24 +74,6 @@ def _ask_one(pidfd: int, number: int, what: Question[T]) -> T | None:
         return None
     with one:
         return what(number, one)
-
-
-def link_of(folder: str, number: int) -> str | None:
-    """What descriptor `number` is, as /proc/PID/fd names it; None if it is not open.
-
-    The kernel writes this text without asking any file system. Raises RefusedError.
-    """
-    try:
-        return os.readlink(f"{folder}/{number}")  # noqa: PTH115 - half the time
-    except PermissionError as error:  # with CAP_DAC_READ_SEARCH alone they can only be listed
-        raise RefusedError(str(error)) from error
-    except OSError:
-        return None
-
-
-def is_socket(link: str) -> bool:
-    """Whether a link in /proc/PID/fd names a socket."""
-    return link.startswith("socket:[")
 
 
 def may_borrow(pid: int) -> bool | None:

@@ -52,7 +52,7 @@ def understood(parse: Callable[P, T]) -> Callable[P, T | None]:
     def parsed(*arguments: P.args, **named: P.kwargs) -> T | None:
         try:
             return parse(*arguments, **named)
-        except (ValueError, IndexError):
+        except (ValueError, LookupError):
             return None
 
     return parsed

@@ -30,12 +30,10 @@ MOST_DEVICES = 16
 """Disks, and network interfaces, that get series: a bound on their number."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
 """Name prefixes of interfaces that come and go with containers, or only forward traffic."""
-_LOOPBACK = "lo"
 _RECEIVED, _SENT = 0, 8
 """Columns of /proc/net/dev."""
 _DISK, _MILLISECONDS = 2, 12
 """Columns of /proc/diskstats: name, and time with I/O in progress."""
-_NO_TRAFFIC: tuple[dict[str, int], dict[str, int]] = ({}, {})
 _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 _STACKED = ("dm-", "md", "drbd")
 """Block devices on top of others, whose I/O time is that of the disks below once more."""
@@ -85,16 +83,14 @@ class MachineReader:
             self._sizes_due_ns = now_ns + _SIZES_EVERY_NS
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)
-        received, sent = _NO_TRAFFIC
-        if self._sees_host:
-            received, sent = _part(lambda: network_bytes(_text(self._network)), _NO_TRAFFIC)
+        traffic = _part(self._read_traffic, {})
         return replace(
             self._sizes,
             cpu_busy_seconds=sum(getattr(times, name, 0.0) for name in _BUSY) if times else None,
             iowait_seconds=getattr(times, "iowait", None),
             disk_io_seconds=_part(lambda: _disk_io_seconds(_text(self._disks)), {}),
-            network_receive_bytes=received,
-            network_transmit_bytes=sent,
+            network_receive_bytes={name: received for name, (received, _) in traffic.items()},
+            network_transmit_bytes={name: sent for name, (_, sent) in traffic.items()},
             pressure_ns=_part(
                 lambda: stalled_by_resource(lambda name: _text(self._pressure[name])), {}
             ),
@@ -104,6 +100,10 @@ class MachineReader:
         """Close the descriptors."""
         for file in (self._network, self._disks, *self._pressure.values()):
             file.close()
+
+    def _read_traffic(self) -> dict[str, tuple[int, int]]:
+        found = network_bytes(_text(self._network)) if self._sees_host else {}
+        return {name: found[name] for name in _bounded(found)}
 
     def _read_sizes(self) -> Machine:
         memory = _part(psutil.virtual_memory, None)
@@ -117,21 +117,18 @@ class MachineReader:
         )
 
 
-def network_bytes(
-    text: str, most: int | None = MOST_DEVICES
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes received and bytes sent by interface, from the text of a /proc/PID/net/dev file.
+def network_bytes(text: str) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent by interface, from the text of a /proc/PID/net/dev file.
 
-    Without the loopback and `VIRTUAL_INTERFACES`; at most `most` interfaces, None: all.
+    Without the loopback and `VIRTUAL_INTERFACES`.
     """
-    counters: dict[str, tuple[int, int]] = {}
-    for line in text.splitlines()[2:]:
-        name, _, columns = line.partition(":")
-        fields = columns.split()
-        if len(fields) > _SENT and _is_told(name.strip()):
-            counters[name.strip()] = int(fields[_RECEIVED]), int(fields[_SENT])
-    names = _bounded(counters, most)
-    return {n: counters[n][0] for n in names}, {n: counters[n][1] for n in names}
+    lines = (line.partition(":") for line in text.splitlines()[2:])
+    found = {name.strip(): columns.split() for name, _, columns in lines}
+    return {
+        name: (int(columns[_RECEIVED]), int(columns[_SENT]))
+        for name, columns in found.items()
+        if len(columns) > _SENT and not (name == "lo" or name.startswith(VIRTUAL_INTERFACES))
+    }
 
 
 def whole_disks(names: Iterable[str]) -> list[str]:
@@ -140,19 +137,15 @@ def whole_disks(names: Iterable[str]) -> list[str]:
     return _bounded(name for name in found if _disk_of(name) not in found)
 
 
-def _is_told(interface: str) -> bool:
-    return interface != _LOOPBACK and not interface.startswith(VIRTUAL_INTERFACES)
-
-
 def _disk_of(name: str) -> str | None:
     """The disk of which `name` would be a partition: nvme0n1 for nvme0n1p2, sda for sda1."""
     match = re.fullmatch(r"(.*\d)p\d+|(.*\D)\d+", name)
     return match[1] or match[2] if match else None
 
 
-def _bounded(names: Iterable[str], most: int | None = MOST_DEVICES) -> list[str]:
-    """The first `most` by name, real devices before stacked ones."""
-    return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:most]
+def _bounded(names: Iterable[str]) -> list[str]:
+    """The first `MOST_DEVICES` by name, real devices before stacked ones."""
+    return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:MOST_DEVICES]
 
 
 def _text(file: KeptFile) -> str:

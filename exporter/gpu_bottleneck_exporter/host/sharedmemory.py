@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.descriptors import fields
 from gpu_bottleneck_exporter.host.files import check_room, read
-from gpu_bottleneck_exporter.host.mounts import is_remote, mount_id, mount_points
+from gpu_bottleneck_exporter.host.mounts import is_remote, mount_points
 
 _POINT = "/dev/shm"  # noqa: S108 - looked at only
 _FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,7 +58,7 @@ def _look(proc: Path, pid: int, mount: int) -> tuple[int, SharedMemory] | None:
             _opened("shm", above) as place,
         ):
             # From fdinfo, as that asks no file system.
-            if mount_id(read(proc / f"self/fdinfo/{place}") or "") != mount:
+            if fields(read(proc / f"self/fdinfo/{place}") or "").get("mnt_id") != f"{mount}":
                 return None
             return os.fstat(place).st_dev, _sizes(place)
     except OSError as error:

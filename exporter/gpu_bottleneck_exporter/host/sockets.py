@@ -5,6 +5,7 @@ Each is borrowed and asked for its TCP_INFO: see `borrow`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -16,7 +17,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.borrow import RefusedError, ask, is_socket, link_of
+from gpu_bottleneck_exporter.host.borrow import ask
+from gpu_bottleneck_exporter.host.descriptors import RefusedError, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import listed
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
@@ -221,7 +223,18 @@ def _datagrams(number: int, one: socket.socket) -> Connection | None:
     return Connection(number, 0, *ends_of(number, one), TcpState.DATAGRAMS, 0, 0, 0, 0, 0, 0)
 
 
-def unix_peer(_number: int, one: socket.socket) -> int:
+def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
+    """Who created the other end of those `numbers` that are connected UNIX sockets.
+
+    None without the permission. Raises NoRoomError.
+    """
+    with contextlib.suppress(OSError):
+        peers = ask(f"{proc}/{pid}/fd", pid, numbers, _unix_peer)
+        return {number: peer for number, peer in peers.items() if peer}
+    return {}
+
+
+def _unix_peer(_number: int, one: socket.socket) -> int:
     """The pid that created the other end of a UNIX socket (SO_PEERCRED); 0 if there is none."""
     pid: int
     pid, _, _ = _CREDENTIALS.unpack(

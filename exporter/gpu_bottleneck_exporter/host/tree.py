@@ -44,17 +44,14 @@ def trees(
     """
     roots = list(roots)
     # The file needs CONFIG_PROC_CHILDREN.
-    if any((proc / str(root) / "task" / str(root) / "children").exists() for root in roots):
+    names = any((proc / f"{root}/task/{root}/children").exists() for root in roots)
+    table = _scan(proc) if roots and not names else {}
 
-        def children(pid: int) -> Children:
-            found = known(pid)
-            return _children(proc, pid) if found is None else (found, True)
-
-    else:
-        table = _scan(proc) if roots else {}
-
-        def children(pid: int) -> Children:
+    def children(pid: int) -> Children:
+        if not names:
             return table.get(pid, []), True
+        found = known(pid)
+        return _children(proc, pid) if found is None else (found, True)
 
     found = Trees()
     for root in roots:
