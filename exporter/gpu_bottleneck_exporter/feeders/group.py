@@ -42,7 +42,6 @@ from gpu_bottleneck_exporter.host.process import (
     user_id,
 )
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 SLACK_NS = 1_500_000_000
@@ -491,10 +490,11 @@ class FeederGroup:
     def _is_zombie(self, pid: int) -> bool:
         if pid in self.workers and not self.workers[pid].gone:
             if not self.follows_all:
-                return self.workers[pid].reader.ended
+                last = self.workers[pid].reader.last
+                return last is not None and last.ended
             return self.workers[pid].state() is State.GONE
         stat = parse_stat(read(self._proc / str(pid) / "stat"))
-        return stat is not None and wait_of(stat.state, None) is Wait.GONE
+        return stat is not None and stat.ended
 
     def _cgroup(self, pid: int) -> Cgroup | None:
         text = read(self._proc / str(pid) / "cgroup")

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.borrow import ask
 from gpu_bottleneck_exporter.host.descriptors import (
     RefusedError,
+    ask,
     descriptors,
     fields,
     is_file,
@@ -26,8 +26,9 @@ from gpu_bottleneck_exporter.host.descriptors import (
 )
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.mounts import mounts
+from gpu_bottleneck_exporter.host.process import processes
 from gpu_bottleneck_exporter.host.sockets import ends_of, unix_peers
-from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks, processes
+from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
 _MOST_DESCRIPTORS = 32_768

@@ -96,11 +96,6 @@ class MachineReader:
             ),
         )
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        for file in (self._network, self._disks, *self._pressure.values()):
-            file.close()
-
     def _read_traffic(self) -> dict[str, tuple[int, int]]:
         found = network_bytes(_text(self._network)) if self._sees_host else {}
         return {name: found[name] for name in _bounded(found)}

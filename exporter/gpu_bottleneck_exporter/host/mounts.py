@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ _LAYERS = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_
 """Of containers without root: they show files of other mounts, wherever these are."""
 _DEVICE, _ROOT, _POINT, _FIRST_OPTIONAL = 2, 3, 4, 6
 """Fields of a mountinfo line (proc_pid_mountinfo(5)); optional ones end with a `-`."""
-_OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
@@ -77,19 +78,13 @@ def _parsed(text: str) -> Iterator[Mount]:
         fields = line.split(" ")
         if "-" in fields[_FIRST_OPTIONAL:-1] and fields[0].isdigit():
             kind = fields[fields.index("-", _FIRST_OPTIONAL) + 1]
-            point = _plain(fields[_POINT])
+            point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), fields[_POINT])
             yield Mount(int(fields[0]), point, kind, fields[_DEVICE], fields[_ROOT])
 
 
 def mount_points(process: Path) -> dict[str, Mount]:
     """The mounts of `process` by their points; the last one on a point hides earlier ones."""
     return {mount.point: mount for mount in mounts(process)}
-
-
-def _plain(point: str) -> str:
-    for code, character in _OCTAL.items():
-        point = point.replace(code, character)
-    return point
 
 
 def _longest(points: dict[str, Mount], path: str) -> Mount | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.files import KeptFile, Part, read, read_part, understood
+from gpu_bottleneck_exporter.host.files import KeptFile, Part, listed, read, read_part, understood
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 _CPUS = re.compile(r"^Cpus_allowed_list:\t(\S+)$", re.MULTILINE)
+_MOST_PROCESSES = 16_384
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 _STATE, _PPID, _SID, _MAJFLT = 0, 1, 3, 9
@@ -36,6 +38,11 @@ class Stat(NamedTuple):
     children_ns: int = 0
     """CPU time of children that ended and were waited for, including their own children."""
     session: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie."""
+        return wait_of(self.state, None) is Wait.GONE
 
 
 class Io(NamedTuple):
@@ -84,6 +91,14 @@ def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
     """Nanoseconds on a CPU and of run queue delay, and how often it ran."""
     cpu, queue, times = (text or b"").split()
     return int(cpu), int(queue), int(times)
+
+
+def processes(proc: Path) -> list[int]:
+    """Many of the processes of the machine, by pid."""
+    with suppress(OSError):
+        names, _ = listed(proc, _MOST_PROCESSES)
+        return sorted(int(name) for name in names if name.isdigit())
+    return []
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
@@ -150,7 +165,8 @@ class ProcessReader:
         self._io = KeptFile(f"{folder}/io")
         self._gone = False
         self._text: bytes | None = None
-        self._parsed: Stat | None = None
+        self.last: Stat | None = None
+        """As of the last `stat` that was read."""
         self.started_ticks: int | None = None
         first = self.stat()
         self.started_ticks = first.started_ticks if first else None
@@ -160,26 +176,16 @@ class ProcessReader:
         for file in (self._stat, self._schedstat, self._channel, self._io):
             file.close()
 
-    @property
-    def threads(self) -> int | None:
-        """How many it had when `stat` was last read."""
-        return self._parsed.threads if self._parsed else None
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was a zombie when `stat` was last read."""
-        return self._parsed is not None and wait_of(self._parsed.state, None) is Wait.GONE
-
     def stat(self) -> Stat | None:
         """/proc/PID/stat, None if the process has ended; the same object until it changes."""
         text = None if self._gone else self._stat.read()
         if text and text == self._text:
-            return self._parsed
+            return self.last
         stat = parse_stat(text)
         if stat is None or self.started_ticks not in (None, stat.started_ticks):
             self._gone = True
             return None
-        self._text, self._parsed = text, stat
+        self._text, self.last = text, stat
         return stat
 
     def _read(self, file: KeptFile) -> bytes | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.borrow import may_borrow
 from gpu_bottleneck_exporter.host.cgroup import hidden, hierarchy
+from gpu_bottleneck_exporter.host.descriptors import may_borrow
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.pressure import stalled_ns
 from gpu_bottleneck_exporter.host.sockets import same_pids
@@ -34,14 +34,12 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
         "schedstat": (proc / "self/schedstat").exists(),
         "cgroup_cpu": "cpu" not in lost and _has_controller(sysfs, "cpu,cpuacct", "cpu"),
         "cgroup_memory": "memory" not in lost and _has_controller(sysfs, "memory", "memory"),
-    }
-    doubtful = {
         "process_io": _all(_is_readable(proc / str(pid) / "io") for pid in tried),
         "wait_channel": _all(_tells_wait_channel(proc / str(pid)) for pid in tried),
         "connections": _all(_lends(proc, pid) for pid in tried),
         "host_pids": _sees_all_processes(proc),
     }
-    return found | {name: given for name, given in doubtful.items() if given is not None}
+    return {name: given for name, given in found.items() if given is not None}
 
 
 def _is_first_process(proc: Path) -> bool:

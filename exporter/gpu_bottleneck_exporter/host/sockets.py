@@ -17,8 +17,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.borrow import ask
-from gpu_bottleneck_exporter.host.descriptors import RefusedError, is_socket, link_of
+from gpu_bottleneck_exporter.host.descriptors import RefusedError, ask, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import listed
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57

@@ -7,7 +7,6 @@ connects anew for each request is gone by then.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
@@ -15,11 +14,10 @@ import struct
 from ipaddress import ip_address
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, check_room, listed, read, understood
-from gpu_bottleneck_exporter.host.process import network_namespace
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, check_room, read, understood
+from gpu_bottleneck_exporter.host.process import network_namespace, processes
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 
-_MOST_PROCESSES = 16_384
 _KEPT_NS = 60_000_000_000
 """A pod is new: its addresses are known by then."""
 _LOCAL, _REMOTE, _INODE = 1, 2, 9
@@ -101,14 +99,6 @@ def inode_of(local: Endpoint, remote: Endpoint) -> int:
         return 0
     *found, inode = _ANSWER.unpack_from(answer)
     return inode if found == ports else 0  # else it is one that listens
-
-
-def processes(proc: Path) -> list[int]:
-    """Many of the processes of the machine, by pid."""
-    with contextlib.suppress(OSError):
-        names, _ = listed(proc, _MOST_PROCESSES)
-        return sorted(int(name) for name in names if name.isdigit())
-    return []
 
 
 def _addresses(proc: Path) -> dict[bytes, int]:
