@@ -21,7 +21,7 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import MAIN, WORKER
-from gpu_bottleneck_exporter.host import aside, borrow, syscalls
+from gpu_bottleneck_exporter.host import aside, descriptors, syscalls
 from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.hangs import READ, unanswering
@@ -163,7 +163,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     for name in ("readlink", "scandir", "stat"):
         monkeypatch.setattr(os, name, partial(found.path, getattr(os, name)))
     monkeypatch.setattr(syscalls, "_read_now", partial(found.aside, "memory", syscalls._read_now))
-    monkeypatch.setattr(borrow, "_ask", partial(found.aside, "borrow", borrow._ask))
+    monkeypatch.setattr(descriptors, "_ask", partial(found.aside, "borrow", descriptors._ask))
     for one in (aside.aside, aside.lending):
         monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
     yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from gpu_bottleneck_exporter.accounting.bucket import MAIN, WORKER
 from gpu_bottleneck_exporter.feeders import crowd
 from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.host.room import room
+from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.children import Parent
 from support.limits import all_in_use
@@ -83,14 +84,11 @@ def told(watch: HostSampler) -> tuple[bool | None, dict[str, int]]:
 
 
 @pytest.fixture
-def little_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Room for few open files; what a test leaves open would stay."""
-    most, kept = 100, room.kept
-    monkeypatch.setattr("gpu_bottleneck_exporter.host.room._MOST_KEPT", most)
-    yield most
-    until(lambda: room.kept <= kept, "that the files are closed")
-    monkeypatch.undo()
-    room.measure()
+def little_room(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Room for few open files."""
+    most = 100
+    monkeypatch.setattr(files, "_keepable", threading.Semaphore(most))
+    return most
 
 
 def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(

@@ -21,13 +21,13 @@ from support.waiting import until
 
 PROC = Path("/proc")
 SUCCESSOR = """
-import subprocess, sys, time
+import subprocess, sys, threading, time
 from pathlib import Path
+from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader
-from gpu_bottleneck_exporter.host.room import room
 
 proc = Path("/proc")
-room.most = room._allowed = int(sys.argv[1])
+files._keepable = threading.Semaphore(int(sys.argv[1]))
 with subprocess.Popen(["sleep", "60"]) as child:
     readers = [ProcessReader(proc, child.pid) for _ in range(4)]
     child.kill()

@@ -134,6 +134,7 @@ def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
     """The missing half may have the mount on which a file is."""
     lines = "".join(f"{n} 35 98:0 / /{n} rw - ext4 x rw\n" for n in range(36, 5000))
     lay(tmp_path, {"7/mountinfo": f"35 1 98:0 / / rw - ext4 x rw\n{lines}", "7/fd/none": ""})
+    (tmp_path / "7/fd/none").unlink()
     (tmp_path / "7/fd/3").symlink_to("/data/x")
     assert mounts_of_open_files(tmp_path, 7) == {"/": "ext4"}
     monkeypatch.setattr(mounts, "MANY_BYTES", 4096)

@@ -36,7 +36,7 @@ with socket.socket() as s:
 LOOK = """
 import sys
 from pathlib import Path
-from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.sockets import Sockets
 try:
     print(len(Sockets(Path("/proc"), int(sys.argv[1])).all()))

@@ -37,7 +37,8 @@ from gpu_bottleneck_exporter.driver.readings import (
 )
 from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.host.machine import Machine, SharedMemory
+from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory
 from gpu_bottleneck_exporter.prescription.model import (
     NUM_WORKERS,
     Outlook,

@@ -143,13 +143,5 @@ def _total(used: Iterable[Counters]) -> Counters:
 
 def _held_back(group: Cgroup, before: CgroupCounters) -> CgroupCounters:
     """The counters of `group` now; those that cannot be read stay as they were `before`."""
-    refaults, throttling = group.counted.refault_bytes, group.counted.throttling
-    known = before if refaults is None else before._replace(refault_bytes=refaults)
-    if throttling is None:
-        return known
-    throttled = throttling.throttled_ns
-    return known._replace(
-        throttled_ns=before.throttled_ns if throttled is None else throttled,
-        periods=throttling.periods,
-        throttled_periods=throttling.throttled_periods,
-    )
+    now = {name: getattr(group.counted, name) for name in CgroupCounters._fields}
+    return before._replace(**{name: value for name, value in now.items() if value is not None})

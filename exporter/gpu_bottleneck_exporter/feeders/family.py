@@ -11,7 +11,6 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.roles import helpers
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import parse_stat
-from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 
 
 class Family:
@@ -124,7 +123,8 @@ class Family:
     def _is_zombie(self, pid: int) -> bool:
         if pid in self.workers and not self.workers[pid].gone:
             if not self.follows_all:
-                return self.workers[pid].reader.ended
+                last = self.workers[pid].reader.last
+                return last is not None and last.ended
             return self.workers[pid].probe(0).first is Activity.GONE
         stat = parse_stat(read(self._proc / str(pid) / "stat"))
-        return stat is not None and wait_of(stat.state, None) is Wait.GONE
+        return stat is not None and stat.ended

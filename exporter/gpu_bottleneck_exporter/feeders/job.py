@@ -12,9 +12,9 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.sums import Sums
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
-from gpu_bottleneck_exporter.host.jobshm import job_shared_memory
-from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes
+from gpu_bottleneck_exporter.host.machine import network_bytes
 from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus, network_namespace
+from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
 
 _RECEIVED, _SENT = "received", "sent"
 
@@ -69,9 +69,9 @@ class Networks:
         if inode not in self._found:
             table = read_part(self._proc / str(pid) / "net/dev", MANY_BYTES)
             whole = table.text if table and table.whole else ""  # a sum of only some would be wrong
-            received, sent = network_bytes(whole, most=None)
-            total = sum(received.values()), sum(sent.values())
-            self._found[inode] = total if received else None
+            found = network_bytes(whole).values()
+            total = sum(received for received, _ in found), sum(sent for _, sent in found)
+            self._found[inode] = total if found else None
         return self._found[inode]
 
 
@@ -194,7 +194,7 @@ def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
     """
     found: dict[int, SharedMemory] = {}
     for pid in pids:
-        place = job_shared_memory(proc, pid)
+        place = shared_memory_of(proc, pid)
         if place is None:
             return None
         device, memory = place

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import Links, links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
-from gpu_bottleneck_exporter.host.tree import descendants
+from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 MOST_KIN = 32
@@ -91,8 +91,8 @@ class KinFinder:
             pipes = {self._links_of(one).read_from for one in found}
 
     def _children(self, parent: int, known: set[int]) -> list[int]:
-        trees = descendants(self._proc, [parent], self._holders | known)
-        return sorted(trees.get(parent, ()))
+        found = trees(self._proc, [parent], self._holders | known)
+        return sorted(found.of[parent])
 
     def _in_unit(self, pid: int, unit: str, known: set[int]) -> set[int]:
         """Processes of the same container or Slurm step that share any connection."""

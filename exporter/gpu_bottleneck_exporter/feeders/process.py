@@ -103,7 +103,7 @@ class Process:
 
     def children(self) -> list[int] | None:
         """Its children; None if one thread's list does not tell, or the process has ended."""
-        if self.gone or self.reader.threads != 1:
+        if self.gone or self.reader.last is None or self.reader.last.threads != 1:
             return None
         text = self._children.read()
         if text is None or not self._children.whole:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.otherends import End, find, other_ends
+from gpu_bottleneck_exporter.host.links import End, find, other_ends
 from gpu_bottleneck_exporter.host.process import parse_stat
 from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 

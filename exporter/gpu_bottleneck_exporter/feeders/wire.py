@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.patience import Patience
-from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,

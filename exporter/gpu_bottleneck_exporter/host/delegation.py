@@ -10,7 +10,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.cgroup import find_group
+from gpu_bottleneck_exporter.host.cgroup import find_group, hierarchy
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -20,8 +20,8 @@ def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
 
     `controllers` and `path` come from a line of /proc/PID/cgroup; `sysfs` is the host's.
     """
-    mount = _mount(sysfs / "fs/cgroup", controllers)
-    folder = find_group(mount, path) if mount else None
+    mount = hierarchy(sysfs, controllers)
+    folder = find_group(mount, path)
     if mount is None or folder is None:
         return path
     try:
@@ -41,15 +41,3 @@ def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> int:
             return count
         folder /= part
     return len(parts)
-
-
-def _mount(cgroups: Path, controllers: str) -> Path | None:
-    if not controllers:
-        pure = (cgroups / "cgroup.controllers").exists()
-        return cgroups if pure else _folder(cgroups / "unified")
-    names = (controllers.removeprefix("name="), *controllers.split(","))
-    return next((found for name in names if (found := _folder(cgroups / name))), None)
-
-
-def _folder(path: Path) -> Path | None:
-    return path if path.is_dir() else None

@@ -15,29 +15,26 @@ from collections.abc import Iterable
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.files import understood
 
-_ON_ONE = {
-    # read, readv, recvfrom, recvmsg, recvmmsg, accept, accept4, connect, write, sendto, sendmsg
-    "x86_64": frozenset({0, 19, 45, 47, 299, 43, 288, 42, 1, 44, 46}),
-    "aarch64": frozenset({63, 65, 207, 212, 243, 202, 242, 203, 64, 206, 211}),
+_CALLS = {
+    "x86_64": ({0, 19, 45, 47, 299, 43, 288, 42, 1, 44, 46}, {7, 271}, {23, 270}),
+    "aarch64": ({63, 65, 207, 212, 243, 202, 242, 203, 64, 206, 211}, {73}, {72}),
 }
-"""Numbers of calls whose first argument is the descriptor they wait on, by architecture."""
-_POLL = {"x86_64": frozenset({7, 271}), "aarch64": frozenset({73})}
-"""poll and ppoll: an array of struct pollfd, and its length."""
-_SELECT = {"x86_64": frozenset({23, 270}), "aarch64": frozenset({72})}
-"""select and pselect6: number of bits, bit set of those to read, bit set of those to write."""
+"""Numbers of system calls by architecture.
+
+First those whose first argument is the descriptor they wait on: read, readv, recvfrom, recvmsg,
+recvmmsg, accept, accept4, connect, write, sendto, sendmsg. Then poll and ppoll, with an array of
+struct pollfd and its length. Then select and pselect6, with a number of bits and the bit sets of
+those to read and to write.
+"""
+_ON_ONE, _POLL, _SELECT = _CALLS.get(platform.machine(), (set(), set(), set()))
 _MOST_POLLED = 64
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
 _POLLFD = struct.Struct("=ihh")
-_MACHINE = platform.machine()
-
-
-class _Span(ctypes.Structure):
-    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
 _libc = ctypes.CDLL(None, use_errno=True)
 _MOST_BYTES = _MOST_POLLED * _POLLFD.size
+_iovec = ctypes.c_size_t * 2
+"""struct iovec: an address and a size."""
 
 
 @understood
@@ -48,16 +45,14 @@ def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     from the process's memory.
     """
     words = (call or b"").split()
-    if len(words) < 3 or not words[0].isdigit():  # noqa: PLR2004 - "running", "-1 SP PC"
+    if len(words) < 4 or not words[0].isdigit():  # noqa: PLR2004 - "running", "-1 SP PC"
         return None
-    number = int(words[0])
-    if number in _ON_ONE.get(_MACHINE, ()):
-        return (int(words[1], 16),)
-    if number in _POLL.get(_MACHINE, ()):
-        return _polled(pid, int(words[1], 16), int(words[2], 16))
-    if number in _SELECT.get(_MACHINE, ()) and len(words) > 3:  # noqa: PLR2004 - its arguments
-        return _selected(pid, int(words[1], 16), [int(word, 16) for word in words[2:4]])
-    return None
+    number, (first, second, third) = int(words[0]), (int(word, 16) for word in words[1:4])
+    if number in _ON_ONE:
+        return (first,)
+    if number in _POLL:
+        return _polled(pid, first, second)
+    return _selected(pid, first, (second, third)) if number in _SELECT else None
 
 
 def _polled(pid: int, address: int, count: int) -> tuple[int, ...] | None:
@@ -89,6 +84,6 @@ def _read(pid: int, address: int, size: int) -> bytes | None:
 def _read_now(pid: int, address: int, size: int) -> bytes | None:
     # A new buffer for each call: one that hangs may still write to its buffer much later.
     room = ctypes.create_string_buffer(size)
-    ours, theirs = _Span(ctypes.addressof(room), size), _Span(address, size)
-    got = _libc.process_vm_readv(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
+    ours, theirs = _iovec(ctypes.addressof(room), size), _iovec(address, size)
+    got = _libc.process_vm_readv(pid, ours, 1, theirs, 1, 0)
     return room.raw if got == size else None

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.room import allow_many_files
+from gpu_bottleneck_exporter.host.files import allow_many_files
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.prescription.advise import Advice
 from gpu_bottleneck_exporter.prescription.model import Refusal

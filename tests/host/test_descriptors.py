@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host import aside, borrow
-from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.host import aside, descriptors
+from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.sockets import Sockets
 from support.hangs import never_flushed
@@ -66,7 +66,7 @@ def test_a_job_that_wins_the_race_loses_its_connections_until_it_answers(
         sockets, number = Sockets(PROC, one.pid), int(one.words[0])
         one.tell()
         one.hear()
-        monkeypatch.setattr(borrow, "is_socket", lambda _: True)
+        monkeypatch.setattr(descriptors, "is_socket", lambda _: True)
         monkeypatch.setattr(aside.lending, "_patience", aside.PATIENCE_SECONDS)
         for _ in range(3):
             with pytest.raises(RefusedError):
