@@ -128,13 +128,6 @@ OTHER_WAITS = (
         STARTUP,
         (0.0,),
     ),
-    Chain(
-        _STARTS_GONE,
-        "3 s, then 15 s of work with too few workers",
-        Setting(Loop(Batch(server=0.06), 1, 0.03, startup=3, run=15)),
-        STARTUP,
-        (0.0,),
-    ),
 )
 GROUPS: tuple[tuple[Chain, ...], ...] = (
     WAITING,

@@ -1,6 +1,6 @@
 """Change knobs of real loops, and hold what was predicted against what came of it.
 
-    PYTHONPATH=tests python -m prescriptions.matrix [--keep FILE] [--into FILE] [NAME ...]
+    PYTHONPATH=tests python -m prescriptions.matrix [--into FILE] [NAME ...]
 
 NAME are regular expressions: the chains that have one of them in `family: case`; all, without any.
 The tables are written between the markers `<!-- prescriptions: begin -->` and
@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prescriptions.cases import CHAINS, GROUPS
-from prescriptions.keep import keep
 from prescriptions.measure import Glance, Pace, Pair, measure
-from prescriptions.rows import Check, Row, checks, row
+from prescriptions.rows import Check, Row, checks
 from prescriptions.settings import Chain
 from prescriptions.table import tables, wrong
 from scenarios.cgroups import Unavailable
@@ -53,8 +52,6 @@ def main() -> None:
         await_quiet()
         try:
             for one in measure(chains, pace):
-                if options.keep:
-                    keep(options.keep, one)
                 _note(one, rows, found)
         except (Unavailable, AssertionError) as reason:
             titles = ", ".join(chain.title for chain in chains)
@@ -72,7 +69,6 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="regular expression")
     parser.add_argument("--list", action="store_true", help="name the chains, and do nothing")
-    parser.add_argument("--keep", type=Path, help="add all that is measured to this file, as JSON")
     parser.add_argument("--into", type=Path, metavar="FILE", help="write the tables into it")
     for name, why in _SECONDS.items():
         default = getattr(_PACE, name)
@@ -86,7 +82,7 @@ def _is_wanted(chain: Chain, names: Sequence[str]) -> bool:
 
 def _note(one: Pair | Glance, rows: list[Row], found: list[Check]) -> None:
     if isinstance(one, Pair):
-        rows.append(row(one))
+        rows.append(Row(one))
         _tell(f"{rows[-1]}")
     seen = checks(one)
     found += seen

@@ -1,4 +1,4 @@
-"""Stages chains of settings side by side, and takes the exporter's word for each change before it.
+"""Stages chains of settings side by side, and takes what the exporter tells users of each change.
 
 One sampler runs through, as the exporter does: the loop is killed and started with the new value on
 the same GPU. What the GPU really did is read from the virtual board, not from the exporter.
@@ -12,35 +12,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.accounting.bucket import Bucket
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.virtual import view
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.nodeview.build import moment_of
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, Shares, between
-from gpu_bottleneck_exporter.nodeview.model import Key
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.model import (
+    CPU_CORES,
     NOTHING_KNOWN,
     NUM_WORKERS,
+    REMOVED,
     Outlook,
     Prescription,
     Refusal,
     Score,
 )
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from prescriptions.settings import Chain, Setting
@@ -56,6 +51,8 @@ _DATA_BYTES = 64 * MEBIBYTE
 _SLICE_SECONDS = 4.0
 _POLL_SECONDS = 1.0
 _TOO_EARLY = frozenset({"changing", "starting"})
+_PRESCRIBED_ONLY = REMOVED | {CPU_CORES}
+"""Knobs whose change the exporter does not notice: nothing is scored."""
 _MOST_WORKERS = 16
 """More are not staged, whatever is prescribed."""
 _TESTS = Path(__file__).parents[1]
@@ -72,32 +69,15 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """What the exporter saw of one GPU in a few seconds."""
-
-    seconds: float
-    busy: float
-    stalls: Mapping[str, float]
-    """Shares of the time."""
-    feeders: Bucket | None
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """One setting, watched for a while. Shares of the time, 0-1."""
 
     setting: Setting
     busy: float
     """As the board has it: the truth."""
-    counted: float | None
-    """As the exporter has it."""
-    stalls: Mapping[str, float]
     strangers: float
     """Cores in use by processes that are not staged: what may have spoilt it."""
     outlook: Outlook
-    slices: tuple[Slice, ...] = ()
-    feeding: Feeding | None = None
-    """The exporter's view of the job in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +86,21 @@ class Pair:
 
     chain: Chain
     before: Seen
-    said: Prescription | Refusal | None
-    """None: it was to choose the value, and said nothing."""
     value: float | None
     """Of the knob, after; None: it was not changed."""
     followed: bool = False
     """Whether the exporter chose the value."""
     after: Seen | None = None
+
+    @property
+    def said(self) -> Prescription | Score | Refusal | None:
+        """What users were told of it: the prescription if it was followed, else the score."""
+        advice = self.before.outlook.advice
+        if isinstance(advice, Refusal):
+            return self.score or advice
+        if self.followed or self.chain.knob in _PRESCRIBED_ONLY:
+            return advice if advice and advice.knob == self.chain.knob else None
+        return self.score
 
     @property
     def score(self) -> Score | None:
@@ -257,21 +245,19 @@ def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Pair | Glance]:
         yield from (Glance(job.chain, seen[job.uuid]) for job in jobs if job.chain.never)
         for turn in range(max(chain.pairs for chain in chains)):
             jobs = [job for job in jobs if not job.ended_before(turn)]
-            pairs = {job: _planned(sampler, job, turn, seen[job.uuid]) for job in jobs}
+            pairs = {job: _planned(job, turn, seen[job.uuid]) for job in jobs}
             jobs = [job for job in jobs if job.changed_to(pairs[job].value)]
             yield from (pair for pair in pairs.values() if pair.value is None)
             seen = _watch(sampler, jobs, pace) if jobs else {}
             yield from (replace(pairs[job], after=seen[job.uuid]) for job in jobs)
 
 
-def _planned(sampler: Sampler, job: Job, turn: int, before: Seen) -> Pair:
-    """The next change of `job`, and what the exporter says of it."""
-    chain, advice = job.chain, before.outlook.advice
+def _planned(job: Job, turn: int, before: Seen) -> Pair:
+    """The next change of `job`."""
+    chain = job.chain
     if turn < len(chain.changes):
-        value = chain.changes[turn]
-        said = sampler.forecast(job.uuid, chain.knob, value)
-        return Pair(chain, before, said, value)
-    return Pair(chain, before, advice, _followed(chain, advice), followed=True)
+        return Pair(chain, before, chain.changes[turn])
+    return Pair(chain, before, _followed(chain, before.outlook.advice), followed=True)
 
 
 def _followed(chain: Chain, advice: Prescription | Refusal | None) -> float | None:
@@ -293,23 +279,10 @@ def _watch(sampler: Sampler, jobs: Sequence[Job], pace: Pace) -> dict[str, Seen]
         left > -pace.patience and not all(watch.is_judged for watch in watches)
     ):
         time.sleep(min(_SLICE_SECONDS, left) if left > 0 else _POLL_SECONDS)
-        for watch in watches:
-            watch.add()
+        for job in jobs:
+            job.check()
     cores = strangers.cores()
     return {watch.job.uuid: watch.seen(cores) for watch in watches}
-
-
-class Known(NamedTuple):
-    """One GPU as of now."""
-
-    gpu: GpuSnapshot
-    counters: GpuTime | None
-
-
-def _shares(before: Known, now: Known) -> Shares | None:
-    if before.counters is None or now.counters is None:
-        return None
-    return between(before.counters, now.counters)
 
 
 class Watch:
@@ -320,54 +293,30 @@ class Watch:
         self._sampler = sampler
         self._began = time.monotonic_ns()
         self._done_ns = job.busy_ns()
-        self._first = self._last = self._now()
-        self._slices: list[Slice] = []
-
-    def add(self) -> None:
-        """Note what was seen since the last call."""
-        self.job.check()
-        before, self._last = self._last, self._now()
-        shares = _shares(before, self._last)
-        watch = self._sampler._watch
-        since, until_ns = before.gpu.at_ns, self._last.gpu.at_ns
-        found = watch.explaining(self.job.uuid, since, until_ns) if watch else None
-        if shares is not None:
-            self._slices.append(Slice(shares.seconds, shares.busy, shares.stalls, found))
 
     @property
     def is_judged(self) -> bool:
         """Whether the exporter has seen enough to say anything, or need not."""
-        outlook = self._last.gpu.feeding and self._last.gpu.feeding.outlook
-        said = self._sampler.forecast(self.job.uuid, self.job.chain.knob, 1.0)
-        early = isinstance(said, Refusal) and said.reason in _TOO_EARLY
-        return self._busy() >= HEALTHY or not (early or outlook in (None, NOTHING_KNOWN))
+        advice, knob = self._outlook().advice, self.job.chain.knob
+        if isinstance(advice, Prescription):
+            judged = advice.knob == knob or knob not in _PRESCRIBED_ONLY
+        else:
+            judged = advice is not None and advice.reason not in _TOO_EARLY
+        return judged or self._busy() >= HEALTHY
 
     def seen(self, strangers: float) -> Seen:
         """All of it."""
-        shares = _shares(self._first, self._last)
-        feeding = self._last.gpu.feeding
-        return Seen(
-            setting=self.job.setting,
-            busy=self._busy(),
-            counted=shares.busy if shares else None,
-            stalls=shares.stalls if shares else {},
-            strangers=strangers,
-            outlook=feeding.outlook if feeding else NOTHING_KNOWN,
-            slices=tuple(self._slices),
-            feeding=feeding,
-        )
+        return Seen(self.job.setting, self._busy(), strangers, self._outlook())
 
     def _busy(self) -> float:
         """Share of the time, by the board."""
         elapsed = time.monotonic_ns() - self._began
         return min((self.job.busy_ns() - self._done_ns) / max(elapsed, 1), 1.0)
 
-    def _now(self) -> Known:
-        """What the sampler knows of its GPU."""
-        state, at = self._sampler.state(), self.job.gpu.index
-        gpu = state.gpus[at]
-        key = Key(str(gpu.identity.index), gpu.identity.uuid)
-        return Known(gpu, moment_of(state).gpus.get(key))
+    def _outlook(self) -> Outlook:
+        """What the exporter tells of its GPU."""
+        feeding = self._sampler.state().gpus[self.job.gpu.index].feeding
+        return feeding.outlook if feeding else NOTHING_KNOWN
 
 
 class Strangers:

@@ -24,52 +24,42 @@ _CORES_ERROR = 0.05
 """Nobody sees smaller shares of a core."""
 
 
-@dataclass(frozen=True, slots=True)
 class Row:
-    """A change of a knob and what came of it, as kept. Shares of the time, 0-1."""
+    """A change of a knob and what came of it, as it is shown. Shares of the time, 0-1."""
 
-    family: str
-    name: str
-    change: str
-    before: float
-    predicted: float | None = None
-    low: float | None = None
-    high: float | None = None
-    at_most: bool = False
-    refused: str | None = None
-    """The reason, if nothing was predicted."""
-    after: float | None = None
-    """None: nothing was changed."""
-    followed: bool = False
-    strangers: float = 0.0
-    """Cores that other programs used meanwhile: before or after, whichever is more."""
-    own_score: float | None = None
-    """The error that the exporter itself found afterwards."""
+    def __init__(self, pair: Pair) -> None:
+        said, score, advice = pair.said, pair.score, pair.before.outlook.advice
+        self.family, self.name, self.change = pair.chain.family, pair.chain.name, _change(pair)
+        self.before = pair.before.busy
+        self.after = pair.after.busy if pair.after else None
+        """None: nothing was changed."""
+        self.said = None if isinstance(said, Refusal) else said
+        self.refused = said.reason if isinstance(said, Refusal) else None
+        self.at_most = (
+            isinstance(advice, Prescription) and advice.knob == pair.chain.knob and advice.at_most
+        )
+        self.strangers = max(one.strangers for one in (pair.before, pair.after) if one)
+        """Cores that other programs used meanwhile: before or after, whichever is more."""
+        self.own_score = score.error if score else None
+        """The error that the exporter itself found afterwards."""
 
     @property
     def error(self) -> float | None:
         """Outcome less prediction, of an upper bound as well: each change that is staged is one
         that can bring all that is hoped for."""
-        if self.predicted is None or self.after is None:
-            return None
-        return self.after - self.predicted
+        return self.after - self.said.predicted if self.said and self.after is not None else None
 
     @property
     def width(self) -> float | None:
         """Of the interval."""
-        return None if self.low is None or self.high is None else self.high - self.low
+        return self.said.high - self.said.low if self.said else None
 
     @property
     def inside(self) -> bool | None:
         """Whether the outcome lies in the interval."""
-        if self.after is None or self.low is None or self.high is None:
+        if self.after is None or self.said is None:
             return None
-        return self.low <= self.after <= self.high
-
-    @property
-    def title(self) -> str:
-        """By which it is chosen."""
-        return f"{self.family}: {self.name}"
+        return self.said.low <= self.after <= self.said.high
 
     def __str__(self) -> str:
         mark = WRONG if self.inside is False else ""
@@ -81,11 +71,11 @@ class Row:
         return f"| {' | '.join((*cells, self._foretold(), after, error, own))} |"
 
     def _foretold(self) -> str:
-        if self.predicted is None or self.low is None or self.high is None:
+        if self.said is None:
             return f"refused: {self.refused}" if self.refused else NOTHING
         up_to = "up to " if self.at_most else ""
-        ends = f"{_percent(self.low)} to {_percent(self.high)}"
-        return f"{up_to}{_percent(self.predicted)} ({ends})"
+        ends = f"{_percent(self.said.low)} to {_percent(self.said.high)}"
+        return f"{up_to}{_percent(self.said.predicted)} ({ends})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +96,6 @@ class Check:
     def __str__(self) -> str:
         mark = WRONG if self.wrong else ""
         return f"| {self.family} | {self.name}{mark} | {_percent(self.busy)} | {self.said} |"
-
-
-def row(pair: Pair) -> Row:
-    """The line of `pair`."""
-    said, score = pair.said, pair.score
-    known = said if isinstance(said, Prescription) else None
-    predicted, low, high = (known.predicted, known.low, known.high) if known else (None,) * 3
-    return Row(
-        family=pair.chain.family,
-        name=pair.chain.name,
-        change=_change(pair),
-        before=pair.before.busy,
-        predicted=predicted,
-        low=low,
-        high=high,
-        at_most=bool(known and known.at_most),
-        refused=said.reason if isinstance(said, Refusal) else None,
-        after=pair.after.busy if pair.after else None,
-        followed=pair.followed,
-        strangers=max(one.strangers for one in (pair.before, pair.after) if one),
-        own_score=score.error if score else None,
-    )
 
 
 def checks(found: Pair | Glance) -> list[Check]:

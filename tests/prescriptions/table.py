@@ -26,7 +26,7 @@ def summary(rows: Sequence[Row]) -> str:
     families = dict.fromkeys(one.family for one in rows)
     lines += [_sums(name, [one for one in rows if one.family == name]) for name in families]
     lines.append(_sums("**all**", rows))
-    predicted = [one for one in rows if one.predicted is not None]
+    predicted = [one for one in rows if one.said]
     lines.append(_sums("exact ones", [one for one in predicted if not one.at_most]))
     lines.append(_sums("upper bounds", [one for one in predicted if one.at_most]))
     return "\n".join(lines)
@@ -34,7 +34,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def refusals(rows: Sequence[Row]) -> str:
     """How many, by reason."""
-    reasons = Counter(one.refused or NOTHING for one in rows if one.predicted is None)
+    reasons = Counter(one.refused or NOTHING for one in rows if one.said is None)
     lines = [f"| {reason} | {count} |" for reason, count in reasons.most_common()]
     return "\n".join(["| refused | pairs |\n| --- | ---: |", *lines]) if lines else ""
 
@@ -91,7 +91,7 @@ def inside(rows: Iterable[Row]) -> float | None:
 
 
 def _sums(name: str, rows: Sequence[Row]) -> str:
-    refused = sum(one.predicted is None for one in rows)
+    refused = sum(one.said is None for one in rows)
     share = inside(rows)
     cells = (
         name,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 
 import psutil
 import pytest
 
-from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, Bucket, Counters, Part
 from gpu_bottleneck_exporter.prescription.model import (
     CHECKPOINTS,
     CPU_CORES,
@@ -29,9 +25,8 @@ from gpu_bottleneck_exporter.prescription.model import (
     Score,
 )
 from prescriptions.cases import CHAINS, GROUPS
-from prescriptions.keep import keep, plain
-from prescriptions.measure import Glance, Pace, Pair, Seen, Slice, measure
-from prescriptions.rows import Row, checks, row
+from prescriptions.measure import Glance, Pace, Pair, Seen, measure
+from prescriptions.rows import Row, checks
 from prescriptions.settings import Batch, Chain, Loop, Setting
 from prescriptions.table import inside, mean_error, mean_width, summary, tables, wrong
 from support.waiting import settled
@@ -43,17 +38,18 @@ HEALTHY = Chain("healthy", "fed", Setting(LOOP), never=frozenset(KNOBS))
 
 
 def seen(busy: float, outlook: Outlook = NOTHING_KNOWN) -> Seen:
-    return Seen(Setting(LOOP), busy, busy, {"network": 1 - busy}, 0.0, outlook)
+    return Seen(Setting(LOOP), busy, 0.0, outlook)
 
 
 def pair(
     said: Prescription | Refusal | None, after: float, outlook: Outlook = NOTHING_KNOWN
 ) -> Pair:
-    return Pair(CHAIN, seen(0.2), said, 2.0, after=seen(after, outlook))
+    before = seen(0.2, Outlook(said))
+    return Pair(CHAIN, before, 2.0, followed=True, after=seen(after, outlook))
 
 
 def predicted(after: float, *, at_most: bool = False) -> Row:
-    return row(pair(replace(ADVICE, at_most=at_most), after))
+    return Row(pair(replace(ADVICE, at_most=at_most), after))
 
 
 def test_the_error_is_the_outcome_less_the_prediction() -> None:
@@ -71,7 +67,7 @@ def test_an_outcome_outside_of_the_interval_is_marked(after: float, within: bool
 
 
 def test_a_refusal_has_no_error_and_counts_by_its_reason() -> None:
-    rows = [row(pair(Refusal("no_cores"), 0.4)), row(pair(Refusal("no_cores"), 0.9))]
+    rows = [Row(pair(Refusal("no_cores"), 0.4)), Row(pair(Refusal("no_cores"), 0.9))]
     assert [one.error for one in rows] == [None, None]
     assert (mean_error(rows), inside(rows), mean_width(rows)) == (None, None, None)
     assert "| no_cores | 2 |" in tables(rows, [])
@@ -79,7 +75,7 @@ def test_a_refusal_has_no_error_and_counts_by_its_reason() -> None:
 
 
 def test_the_sums_are_those_of_the_rows() -> None:
-    rows = [predicted(0.42), predicted(0.46, at_most=True), row(pair(Refusal("mixed"), 0.5))]
+    rows = [predicted(0.42), predicted(0.46, at_most=True), Row(pair(Refusal("mixed"), 0.5))]
     lines = summary(rows).splitlines()
     assert lines[-3:] == [
         "| **all** | 3 | 2 | 1 | 4.0 | 10.0 | 50% |",
@@ -90,29 +86,44 @@ def test_the_sums_are_those_of_the_rows() -> None:
 
 def test_what_the_exporter_made_of_it_stands_beside_it() -> None:
     score = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
-    assert f"{row(pair(ADVICE, 0.42, Outlook(None, score)))}".endswith("| +2.0 | +1.0 |")
+    assert f"{Row(pair(ADVICE, 0.42, Outlook(None, score)))}".endswith("| +2.0 | +1.0 |")
+
+
+def test_of_a_change_that_was_not_prescribed_users_are_told_by_its_score() -> None:
+    score = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
+    before = seen(0.2, Outlook(replace(ADVICE, value=7, predicted=0.9)))
+    staged = Pair(CHAIN, before, 2.0, after=seen(0.42, Outlook(None, score)))
+    assert "| 40% (35% to 45%) | 42% |" in f"{Row(staged)}"
+    assert Row(replace(staged, after=seen(0.42))).said is None
+
+
+def test_of_what_is_only_removed_users_are_told_by_its_prescription() -> None:
+    chain = Chain("f", "n", Setting(LOOP), HOST_CODE, (0.0,))
+    told, other = (Outlook(replace(ADVICE, knob=knob)) for knob in (HOST_CODE, NUM_WORKERS))
+    assert Row(Pair(chain, seen(0.2, told), 0.0, after=seen(0.4))).error == 0
+    assert Row(Pair(chain, seen(0.2, other), 0.0, after=seen(0.4))).said is None
 
 
 def test_a_score_of_another_change_does_not_count_and_is_a_fault() -> None:
     other = Score(NUM_WORKERS, 4, 8, 0.4, 0.35, 0.45, 0.41)
     stray = pair(ADVICE, 0.42, Outlook(None, other))
-    assert row(stray).own_score is None
+    assert Row(stray).own_score is None
     assert [one.wrong for one in checks(stray)] == [True]
     kept_since = replace(stray, before=seen(0.2, Outlook(None, other)))
     assert checks(kept_since) == []
 
 
 def test_what_other_programs_may_have_spoilt_is_marked() -> None:
-    noisy = Pair(CHAIN, seen(0.2), ADVICE, 2.0, after=replace(seen(0.4), strangers=0.7))
-    assert "†" in f"{row(noisy)}"
+    noisy = replace(pair(ADVICE, 0.4), after=replace(seen(0.4), strangers=0.7))
+    assert "†" in f"{Row(noisy)}"
     assert "†" not in f"{predicted(0.4)}"
-    assert "1 of 2 pairs; at most 0.7 cores" in tables([row(noisy), predicted(0.4)], [])
+    assert "1 of 2 pairs; at most 0.7 cores" in tables([Row(noisy), predicted(0.4)], [])
 
 
 def test_a_line_says_what_was_changed() -> None:
-    assert row(pair(ADVICE, 0.4)).change == "1 → 2 workers"
+    assert Row(replace(pair(ADVICE, 0.4), followed=False)).change == "1 → 2 workers"
     beset = Chain("f", "n", Setting(LOOP, neighbours=2), CPU_CORES, (2.0,))
-    assert row(Pair(beset, replace(seen(0.2), setting=beset.first), ADVICE, 2.0)).change == (
+    assert Row(Pair(beset, replace(seen(0.2), setting=beset.first), 2.0)).change == (
         "2 → 0 neighbours"
     )
 
@@ -144,8 +155,8 @@ def test_nothing_may_be_prescribed_for_a_healthy_gpu() -> None:
 )
 def test_nothing_may_be_prescribed_that_the_machine_cannot_carry(much: Prescription) -> None:
     before = seen(0.2, Outlook(much))
-    assert [one.wrong for one in checks(Pair(CHAIN, before, ADVICE, 2.0))] == [True]
-    assert checks(Pair(CHAIN, seen(0.2, Outlook(ADVICE)), ADVICE, 2.0)) == []
+    assert [one.wrong for one in checks(Pair(CHAIN, before, 2.0))] == [True]
+    assert checks(Pair(CHAIN, seen(0.2, Outlook(ADVICE)), 2.0)) == []
 
 
 def test_batches_have_the_mean_and_the_spread_that_is_asked_for() -> None:
@@ -190,21 +201,10 @@ def test_no_cpu_is_burnt_next_to_another_chain_that_does() -> None:
         assert len(burning) <= 1 or all(chain.first.cpu_limit for chain in burning)
 
 
-def test_what_the_exporter_saw_is_kept_as_plain_values() -> None:
-    main = Part({Activity.NETWORK: 3}, used=Counters(cpu_ns=7))
-    feeders = Bucket(elapsed_ns=5, parts={MAIN: main})
-    told = plain(Slice(4.0, 0.2, {"network": 0.8}, feeders))
-    assert json.loads(json.dumps(told)) == told
-    assert told["feeders"]["parts"]["main"]["seen"] == {"network": 3}
-    assert told["feeders"]["parts"]["main"]["used"]["cpu_ns"] == 7
-    assert plain({("main", "network"): Path}) == {"main:network": Path}
-
-
-def test_a_staged_pair_is_what_the_gpu_did(tmp_path: Path) -> None:
+def test_a_staged_pair_is_what_the_gpu_did() -> None:
     """Sleeping takes no CPU, so that twice the workers are twice as fast on a busy machine, too."""
     loop = Loop(Batch(sleep=0.1), 1, 0.02, loader="imap")
     chain = Chain("sleep", "imap", Setting(loop), changes=(3.0,), never=frozenset(KNOBS))
-    kept = tmp_path / "kept.jsonl"
 
     def stage() -> tuple[Glance, Pair]:
         glance, staged = measure([chain], Pace(settle=0.5, watch=3.0, patience=0.0))
@@ -219,14 +219,9 @@ def test_a_staged_pair_is_what_the_gpu_did(tmp_path: Path) -> None:
         return None if after.busy > 1.5 * before.busy > 0 else f"{before.busy} → {after.busy}"
 
     glance, staged = settled(stage, hardly_faster)
-    for one in (glance, staged):
-        keep(kept, one)
     assert staged.before == glance.seen
     assert staged.after is not None
     assert hardly_faster((glance, staged)) is None
-    told = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert told[1]["row"]["after"] == staged.after.busy
-    assert told[1]["found"]["before"]["setting"]["loop"]["workers"] == 1
     left = [one for one in psutil.Process().children(recursive=True) if _is_a_loop(one)]
     assert not left
 

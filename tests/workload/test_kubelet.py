@@ -15,10 +15,11 @@ import pytest
 from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload import containers
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
-from gpu_bottleneck_exporter.workload.kubelet import KubeletPaths, KubeletWatch, Occupancy, Pace
+from gpu_bottleneck_exporter.workload.kubelet import KubeletWatch, Pace
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
@@ -36,7 +37,6 @@ SERVE = Holder("research", "serve-0", "main")
 QUICK = Pace(
     look=0.02,
     search=0.02,
-    idle=0.02,
     ask=0.1,
     deadline=PATIENCE_SECONDS,
     first_retry=0.02,
@@ -56,23 +56,18 @@ class Node:
         self.cdi = root / "cdi"
         self.kubelet = Kubelet(self.socket)
         self.gpus: tuple[Identity, ...] = (WHOLE, PART)
-        self.seen = Occupancy()
-        self.looks = 0
+        self.owners: frozenset[Owner] = frozenset()
         self.watch: KubeletWatch | None = None
 
     def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
-        places = KubeletPaths(self.socket, self.logs, self.cdi, expected)
-        self.watch = KubeletWatch(places, self._look_at_gpus, pace)
+        places = Settings(kubelet_socket=self.socket, container_logs=self.logs, cdi=self.cdi)
+        self.watch = KubeletWatch(places, lambda: self.owners, pace, expected=expected)
         self.watch.start()
         return self.watch
 
-    def _look_at_gpus(self) -> Occupancy:
-        self.looks += 1
-        return self.seen
-
     def on_the_gpu(self, *owners: Owner) -> None:
-        self.seen = replace(self.seen, owners=frozenset(owners))
+        self.owners = frozenset(owners)
 
     def assigned(self, uuid: str = GPU) -> Assigned:
         assert self.watch is not None
@@ -82,7 +77,7 @@ class Node:
         return self.assigned(uuid).holders
 
     def told(self) -> set[Owner]:
-        return set(joined(self.seen.owners, self.assigned()))
+        return set(joined(self.owners, self.assigned()))
 
     def shows(self, *holders: Holder, uuid: str = GPU) -> None:
         until(lambda: self.holders(uuid) == holders, f"{holders}, not {self.holders(uuid)}")
@@ -133,24 +128,6 @@ def test_who_was_given_a_gpu_and_has_not_opened_it(running: Node) -> None:
     assert running.holders(MIG) == ()
 
 
-@pytest.mark.parametrize(
-    "container",
-    [
-        Container(devices={"nvidia.com/mig-1g.10gb": [MIG]}),
-        Container(devices={"nvidia.com/mig-1g.10gb.shared": [f"{MIG}::1"]}),
-        Container(devices={"nvidia.com/gpu": ["nvidia1/gi9"]}),
-        Container(devices={"nvidia.com/gpu": ["nvidia1/gi9/vgpu0"]}),
-        Container(claims=[Claim("gpu-1-mig-1g10gb-19-2")]),
-    ],
-    ids=["MIG", "MIG, shared", "GKE", "GKE, shared", "DRA"],
-)
-def test_mig_instances(running: Node, container: Container) -> None:
-    running.kubelet.pods = [Pod("train-0", containers=[container])]
-    running.look()
-    running.shows(TRAIN, uuid=MIG)
-    assert running.holders(GPU) == ()
-
-
 def test_a_claim_that_one_of_two_instances_may_be_is_known_by_its_file(
     running: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,25 +145,6 @@ def test_a_claim_that_one_of_two_instances_may_be_is_known_by_its_file(
     text = f'{{"devices": [{{"name": "{claim}-{device}", "containerEdits": {node}}}]}}'
     lay(running.cdi, {f"k8s.gpu.nvidia.com-claim_{claim}.json": text})
     running.shows(TRAIN, uuid=PART.uuid)
-
-
-@pytest.mark.parametrize(
-    "containers",
-    [
-        [Container(devices={"nvidia.com/gpu.shared": [f"{GPU}::{at}"]}) for at in range(2)],
-        [Container(devices={"nvidia.com/gpu": [f"nvidia0/vgpu{at}"]}) for at in range(2)],
-        [Container(claims=[Claim("gpu-0")])] * 2,
-    ],
-    ids=["time slices", "GKE", "DRA"],
-)
-def test_two_pods_share_a_gpu(running: Node, containers: list[Container]) -> None:
-    pods = [
-        Pod(name, containers=[each])
-        for name, each in zip(("train-0", "serve-0"), containers, strict=True)
-    ]
-    running.kubelet.pods = pods
-    running.look()
-    running.shows(SERVE, TRAIN)
 
 
 def test_a_pod_and_its_process_are_one_by_a_link(running: Node) -> None:
@@ -232,31 +190,6 @@ def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node)
     running.tells(Owner(*SERVE, OTHER, OTHER_ID))
 
 
-def test_a_pod_made_anew_with_its_old_name(running: Node) -> None:
-    link_log(running.logs, "train-0", ID)
-    link_log(running.logs, "train-0", OTHER_ID)
-    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
-    running.look(SLOW)
-    running.tells(Owner(*TRAIN, UID, ID))
-    running.on_the_gpu(Owner(pod_uid=OTHER, container_id=OTHER_ID))
-    running.tells(Owner(*TRAIN, OTHER, OTHER_ID))
-
-
-def test_links_tell_the_tenants_of_a_shared_gpu_apart(running: Node) -> None:
-    running.kubelet.pods = [with_gpus(each, f"{GPU}::{at}") for at, each in enumerate("xy")]
-    link_log(running.logs, "x", ID)
-    x, y = (Holder("research", name, "main") for name in "xy")
-    of_x = Owner(pod_uid=UID, container_id=ID)
-    of_y = Owner(pod_uid=OTHER, container_id=OTHER_ID)
-    running.on_the_gpu(of_x)
-    running.look()
-    running.tells(Owner(*x, UID, ID), Owner(*y))
-    running.on_the_gpu(of_x, of_y)
-    running.tells(Owner(*x, UID, ID), of_y)
-    link_log(running.logs, "y", OTHER_ID)
-    running.tells(Owner(*x, UID, ID), Owner(*y, OTHER, OTHER_ID))
-
-
 def test_a_folder_of_links_that_is_not_mounted(
     running: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,13 +203,6 @@ def test_a_folder_of_links_that_is_not_mounted(
     running.logs.mkdir()
     until(lambda: watch.condition.trouble is None, "the folder")
     assert watch.condition.given is True
-
-
-def test_a_pod_that_is_gone_is_gone(running: Node) -> None:
-    running.look()
-    running.shows(TRAIN)
-    running.kubelet.pods = []
-    running.shows()
 
 
 def test_without_a_kubelet_nothing_is_said(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -442,13 +368,6 @@ def test_a_kubelet_that_takes_its_time(running: Node) -> None:
     running.works()
 
 
-def test_a_kubelet_that_is_too_slow(running: Node) -> None:
-    running.kubelet.answers.clear()
-    running.look(replace(QUICK, deadline=0.1))
-    running.fails("has not answered within 0.1 s")
-    assert running.holders() == ()
-
-
 def test_a_kubelet_that_fails_is_asked_ever_less_often(running: Node) -> None:
     running.kubelet.refusal = grpc.StatusCode.INTERNAL
     watch = running.look(replace(QUICK, first_retry=0.01, ask=0.08))
@@ -465,14 +384,6 @@ def test_a_kubelet_that_has_just_failed_is_not_asked_about_new_pods(running: Nod
     assert running.kubelet.asked == 1
 
 
-def test_without_a_socket_it_is_seldom_asked_who_is_on_the_gpus(running: Node) -> None:
-    running.kubelet.stop()
-    running.look(replace(QUICK, idle=3600.0))
-    until(lambda: running.looks, "the first look")
-    time.sleep(10 * QUICK.search)
-    assert running.looks == 1
-
-
 def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
     running.look(replace(QUICK, keep=0.5))
     running.shows(TRAIN)
@@ -484,15 +395,6 @@ def test_what_is_no_socket(node: Node) -> None:
     node.socket.touch()
     node.look()
     node.fails(f"{node.socket} is not a socket")
-
-
-def test_gpus_may_come_later(running: Node) -> None:
-    running.kubelet.pods = [with_gpus("train-0", "nvidia0")]
-    running.gpus = ()
-    running.look(SLOW)
-    running.works()
-    running.gpus = (WHOLE, PART)
-    running.shows(TRAIN)
 
 
 def test_the_watch_ends_while_the_kubelet_keeps_it_waiting(running: Node) -> None:

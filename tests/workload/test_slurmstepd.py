@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.workload.groups import Groups
-from gpu_bottleneck_exporter.workload.slurmstepd import job_number
+from gpu_bottleneck_exporter.workload.groups import Groups, job_number
 from support.trees import cgroup_v2, lay
 
 SLUID, OTHER = "sEKNKTV3WPV500", "sFNDM35NQ39R00"
@@ -71,7 +70,7 @@ def test_the_number_is_the_one_in_slurmstepds_title(title: str, job: str, tmp_pa
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
-@pytest.mark.parametrize(("user", "job"), [(0, "4242"), (54321, None)])
+@pytest.mark.parametrize(("user", "job"), [(0, "4242"), (54321, SLUID)])
 def test_a_real_process_is_believed_if_it_is_roots(
     user: int, job: str | None, tmp_path: Path
 ) -> None:

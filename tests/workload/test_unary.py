@@ -18,10 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.workload import trouble
+from gpu_bottleneck_exporter.workload import unary
 from gpu_bottleneck_exporter.workload.podresources import METHOD
-from gpu_bottleneck_exporter.workload.trouble import KubeletTrouble
-from gpu_bottleneck_exporter.workload.unary import call
+from gpu_bottleneck_exporter.workload.unary import KubeletTrouble, call
 from support.kubelet import Kubelet, reply, with_gpus
 from support.waiting import PATIENCE_SECONDS
 
@@ -100,9 +99,9 @@ def test_a_slow_answer(kubelet: Kubelet) -> None:
 @pytest.mark.parametrize(
     ("code", "number", "remedy"),
     [
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, trouble.UNWELL),
-        (grpc.StatusCode.PERMISSION_DENIED, 7, trouble.ROOT_ONLY),
-        (grpc.StatusCode.INTERNAL, 13, trouble.UNWELL),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, unary.UNWELL),
+        (grpc.StatusCode.PERMISSION_DENIED, 7, unary.ROOT_ONLY),
+        (grpc.StatusCode.INTERNAL, 13, unary.UNWELL),
     ],
 )
 def test_a_refusal(kubelet: Kubelet, code: grpc.StatusCode, number: int, remedy: str) -> None:
@@ -116,7 +115,7 @@ def test_another_service(path: Path) -> None:
     with Kubelet(path, service="v1alpha1.PodResourcesLister"):
         found = refused(path)
     assert "gRPC status 12" in found.sentence
-    assert found.remedy == trouble.UPGRADE
+    assert found.remedy == unary.UPGRADE
 
 
 def test_a_socket_that_nobody_serves(path: Path) -> None:

@@ -1,28 +1,23 @@
 """Collectors: one module per subject.
 
-Each declares what it reads from a device, how often, its metric families, and how readings become
-samples. To add a metric, add it to one of them; to add a collector, write its module and add it to
+Each declares its metric families with what they show, what it reads from a device, and how often.
+To add a metric, add it to one of them; to add a collector, write its module and add it to
 `ALL`.
 """
 
 from gpu_bottleneck_exporter.collectors import (
     activity,
-    clocks,
     feeders,
     health,
     host,
     info,
-    link,
     memory,
     power,
     prescription,
     processes,
     stall,
-    thermal,
-    throttle,
     utilization,
     workload,
-    xid,
 )
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.settings import Settings
@@ -36,14 +31,9 @@ ALL: tuple[Collector, ...] = (
     prescription.COLLECTOR,
     feeders.COLLECTOR,
     activity.COLLECTOR,
-    power.COLLECTOR,
-    thermal.COLLECTOR,
-    clocks.COLLECTOR,
-    throttle.COLLECTOR,
+    *power.COLLECTORS,
     memory.COLLECTOR,
-    xid.COLLECTOR,
-    health.COLLECTOR,
-    link.COLLECTOR,
+    *health.COLLECTORS,
     host.COLLECTOR,
 )
 """In the order in which they read and are shown. `processes` comes before `utilization`, as stalls

@@ -1,11 +1,9 @@
 """The identity of each GPU."""
 
-from collections.abc import Iterator
-
-from gpu_bottleneck_exporter.sampling.collector import Collector, Sample, gauge
+from gpu_bottleneck_exporter.sampling.collector import Table, collector, gauge
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
-FAMILIES = (
+FAMILIES: Table[GpuSnapshot] = {
     gauge(
         "gpu_info",
         "Constant 1; identifies the GPU or MIG instance (NVML name, architecture, PCI bus id, MIG "
@@ -20,25 +18,18 @@ FAMILIES = (
             "mig_profile",
             "parent_uuid",
         ),
-    ),
-)
+    ): lambda gpu: {_identity(gpu): 1.0},
+}
 
 
-def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    who = gpu.identity
-    yield Sample(
-        "gpu_info",
-        1.0,
-        (
-            who.name or "",
-            who.architecture or "",
-            who.pci_bus_id or "",
-            gpu.system.driver_version or "",
-            gpu.system.cuda_version or "",
-            who.mig_profile or "",
-            who.parent_uuid or "",
-        ),
+def _identity(gpu: GpuSnapshot) -> tuple[str, ...]:
+    who, system = gpu.identity, gpu.system
+    known = (
+        *(who.name, who.architecture, who.pci_bus_id),
+        *(system.driver_version, system.cuda_version),
+        *(who.mig_profile, who.parent_uuid),
     )
+    return tuple(text or "" for text in known)
 
 
-COLLECTOR = Collector("info", FAMILIES, _samples)
+COLLECTOR = collector("info", FAMILIES, lambda gpu: gpu)

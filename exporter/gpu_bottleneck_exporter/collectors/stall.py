@@ -1,12 +1,17 @@
 """What each GPU waited for while it was idle."""
 
-from collections.abc import Iterator
-
 from gpu_bottleneck_exporter.accounting.stall import REQUESTS
-from gpu_bottleneck_exporter.sampling.collector import Collector, Sample, counter
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, seconds_by
+from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
 
-FAMILIES = (
+
+def _stalls(totals: GpuTotals) -> dict[str, float]:
+    # Without requests that were never missing, which saves a series: only servers wait for them.
+    stalls = totals.stall_ns or {}
+    return seconds_by({cause: ns for cause, ns in stalls.items() if ns or cause != REQUESTS})
+
+
+FAMILIES: Table[GpuTotals] = {
     counter(
         "gpu_stall_seconds_total",
         "Idle seconds of the GPU, by what its holders and feeders were doing: unallocated (no "
@@ -18,24 +23,14 @@ FAMILIES = (
         "minus busy seconds, exactly; split per tick, from states sampled five to ten times a "
         "second (twice if nothing changes).",
         ("waiting_on",),
-    ),
+    ): _stalls,
     counter(
         "gpu_storage_stall_seconds_total",
         "Seconds of gpu_stall_seconds_total in which the GPU waited for storage, by where the "
         "files are: local or remote (NFS, SMB, Lustre, FUSE and others, by the type of the mount). "
         "Where that is unknown they are in neither. Absent until it is first known.",
         ("filesystem",),
-    ),
-)
+    ): lambda totals: seconds_by(totals.storage_ns),
+}
 
-
-def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    for cause, nanoseconds in (gpu.totals.stall_ns or {}).items():
-        if cause == REQUESTS and not nanoseconds:
-            continue  # saves a series: only servers wait for requests
-        yield Sample("gpu_stall_seconds_total", nanoseconds / 1e9, (cause,))
-    for place, nanoseconds in gpu.totals.storage_ns.items():
-        yield Sample("gpu_storage_stall_seconds_total", nanoseconds / 1e9, (place,))
-
-
-COLLECTOR = Collector("stall", FAMILIES, _samples)
+COLLECTOR = collector("stall", FAMILIES, lambda gpu: gpu.totals)

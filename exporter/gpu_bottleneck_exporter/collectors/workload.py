@@ -1,12 +1,25 @@
 """The owners of each GPU: pod, container, job and user."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import astuple, replace
 
-from gpu_bottleneck_exporter.sampling.collector import Collector, Sample, gauge
+from gpu_bottleneck_exporter.sampling.collector import Table, collector, gauge
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import joined
+
+
+def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
+    """The owners of a GPU, each once: texts in the order of `LABELS`, empty if unknown.
+
+    All get the rendezvous of the ranks on the GPU, as a rank's helper in the same pod may not have
+    it in its environment; none if there are several.
+    """
+    found = joined(gpu.feeding.owners if gpu.feeding else (), gpu.assigned)
+    places = {owner.rendezvous for owner in found if owner.rendezvous}
+    place = places.pop() if len(places) == 1 else None
+    known = (astuple(replace(owner, rendezvous=place)) for owner in found)
+    return dict.fromkeys(tuple(text or "" for text in texts) for texts in known)
+
 
 LABELS = (
     "workload_namespace",
@@ -20,7 +33,7 @@ LABELS = (
 )
 """In the order of the fields of an owner."""
 
-FAMILIES = (
+FAMILIES: Table[GpuSnapshot] = {
     gauge(
         "gpu_workload_info",
         "Constant 1; the owners of the GPU: one series for each owner of the main processes, 8 at "
@@ -35,30 +48,7 @@ FAMILIES = (
         "not apply or are unknown are omitted. While a pod on the GPU has no names, containers "
         "without a process are omitted too: any of them may be this pod's.",
         LABELS,
-    ),
-)
+    ): lambda gpu: dict.fromkeys(owners(gpu), 1.0),
+}
 
-
-def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
-    """The owners of a GPU, each once: texts in the order of `LABELS`, empty if unknown."""
-    of_processes = gpu.feeding.owners if gpu.feeding is not None else ()
-    found = joined(of_processes, gpu.assigned)
-    job = _job(found)
-    known = (astuple(replace(owner, rendezvous=job)) for owner in found)
-    return dict.fromkeys(tuple(text or "" for text in texts) for texts in known)
-
-
-def _samples(gpu: GpuSnapshot) -> Iterator[Sample]:
-    return (Sample("gpu_workload_info", 1.0, labels) for labels in owners(gpu))
-
-
-def _job(owners: Iterable[Owner]) -> str:
-    """The rendezvous of the ranks on the GPU; empty if there is none, or more than one.
-
-    All owners get it, as a rank's helper in the same pod may not have it in its environment.
-    """
-    places = {owner.rendezvous for owner in owners if owner.rendezvous}
-    return places.pop() if len(places) == 1 else ""
-
-
-COLLECTOR = Collector("workload", FAMILIES, _samples)
+COLLECTOR = collector("workload", FAMILIES, lambda gpu: gpu)

@@ -9,8 +9,9 @@ for certain, the model is played with both extremes, and these are the ends of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.prescription import model
@@ -36,9 +37,10 @@ _THROTTLED = 0.5
 _HEADROOM = 1.2
 """CPU limit per core used: a limit counts per tenth of a second, in which use comes in bursts."""
 _HALF_A_CORE = 0.5
-_UNKNOWN_SPREAD = (0.0, 0.3, 1.0)
 _SPREADS = (0.6, 1.0, 1.5)
 """Least, likeliest and largest spread, as multiples of the measured one."""
+_UNKNOWN = (0.0, 0.3, 1.0)
+"""The same where none was measured."""
 _WORK_ERROR = 0.06
 PAD = 0.025
 """On each side of an interval, for what was measured inexactly."""
@@ -62,16 +64,15 @@ _TIGHT, _WIDE = 0.8, 1.3
 """Share of the free cores that a pessimist and an optimist count on."""
 _UNSURE = 1.2
 """Times as much of the idle time may belong to what is removed: it is told from samples."""
-_WAITS_FOR_WORKERS = (stall.WORKER_CPU, stall.STORAGE, stall.MEMORY, stall.NETWORK)
-_OUTSIDE = frozenset({stall.STORAGE, stall.MEMORY, stall.NETWORK})
+_OUTSIDE = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
 """What workers wait for outside of the machine's CPUs: more of them may only wait longer."""
+_WAITS_FOR_WORKERS = (stall.WORKER_CPU, *_OUTSIDE)
 
 Advice = Prescription | Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A prediction and the interval around it."""
+class Range(NamedTuple):
+    """Rates, in steps per unit of time: pessimistic, likely, optimistic."""
 
     low: float
     likely: float
@@ -87,14 +88,10 @@ class Loop:
     high: Loader
     cause: str
 
-    def rates(self, workers: int) -> Range:
-        """Steps per unit of time with so many workers."""
-        return Range(*(version.rate(workers) for version in (self.low, self.likely, self.high)))
-
 
 def advise(seen: Observed) -> Advice | None:
     """The best prescription for a GPU, why there is none, or None where there is no need."""
-    if seen.busy >= HEALTHY or seen.stalls.get(stall.UNALLOCATED, 0.0) > seen.idle / 2:
+    if seen.busy >= HEALTHY or seen.waits(stall.UNALLOCATED) > seen.idle / 2:
         return None
     refusal = _hopeless(seen)
     if refusal:
@@ -109,33 +106,31 @@ def advise(seen: Observed) -> Advice | None:
     return found
 
 
-def forecast(seen: Observed, knob: str, value: float) -> Advice:
-    """What `knob` at `value` would bring, as far as that can be predicted."""
+def predict(seen: Observed, knob: str, value: float) -> Advice:
+    """What `num_workers` or `cpu_limit` at `value` would bring, as far as that can be predicted."""
     refusal = _hopeless(seen)
     if refusal:
         return refusal
-    if knob == model.NUM_WORKERS:
-        loop = _loop(seen)
-        return loop if isinstance(loop, Refusal) else _with_workers(seen, loop, round(value))
-    if knob in (model.CPU_LIMIT, model.CPU_CORES):
+    if knob != model.NUM_WORKERS:
         return _with_cores(seen, knob, value)
-    return _without(seen, knob)
+    loop = _loop(seen)
+    return loop if isinstance(loop, Refusal) else _with_workers(seen, loop, round(value))
 
 
 def parts_of(seen: Observed) -> Mapping[str, float]:
     """Shares of the time that the GPU idles, by what would change it."""
-    told = seen.stalls
-    own_files = _own_files(seen)
-    own_answers = min(told.get(stall.NETWORK, 0.0), seen.main_network)
-    loading = sum(told.get(cause, 0.0) for cause in _WAITS_FOR_WORKERS) - own_files - own_answers
+    files = seen.waits(stall.STORAGE, stall.MEMORY)
+    own_files = files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
+    own_answers = min(seen.waits(stall.NETWORK), seen.main_network)
+    loading = seen.waits(*_WAITS_FOR_WORKERS) - own_files - own_answers
     parts = dict.fromkeys(_ADVISERS, 0.0)
-    parts[model.CPU_LIMIT] = told.get(stall.CPU_QUOTA, 0.0)
-    parts[model.CPU_CORES] = told.get(stall.CPU_QUEUE, 0.0)
-    parts[model.HOST_CODE] = told.get(stall.HOST_CODE, 0.0)
+    parts[model.CPU_LIMIT] = seen.waits(stall.CPU_QUOTA)
+    parts[model.CPU_CORES] = seen.waits(stall.CPU_QUEUE)
+    parts[model.HOST_CODE] = seen.waits(stall.HOST_CODE)
     if seen.workers >= _HALF_A_CORE:
         parts[model.NUM_WORKERS] = loading
         if seen.active >= seen.workers / 2:  # it sleeps until they have a batch
-            parts[model.NUM_WORKERS] += told.get(stall.ASLEEP, 0.0)
+            parts[model.NUM_WORKERS] += seen.waits(stall.ASLEEP)
         parts[model.CHECKPOINTS if seen.main_writes else _OTHER] += own_files
         parts[_OTHER] += own_answers
     elif seen.main_writes:
@@ -150,12 +145,6 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
         parts[_OTHER] += loading
     parts[_OTHER] += max(seen.idle - sum(parts.values()), 0.0)
     return parts
-
-
-def _own_files(seen: Observed) -> float:
-    """Share of the time in which the GPU waited for files of the main itself."""
-    files = seen.stalls.get(stall.STORAGE, 0.0) + seen.stalls.get(stall.MEMORY, 0.0)
-    return files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
 
 
 def _hopeless(seen: Observed) -> Refusal | None:
@@ -174,27 +163,22 @@ def _hopeless(seen: Observed) -> Refusal | None:
 
 
 def _more_workers(seen: Observed) -> Advice:
+    """More workers, or the first ones if the main loads."""
     loop = _loop(seen)
     if isinstance(loop, Refusal):
         return loop
     if seen.saturated and loop.cause in _OUTSIDE:
         return Refusal("saturated")
-    now = round(seen.workers)
-    room = _room(seen)
     if _free(seen) is None and seen.worker_cores > _HARDLY_BURNS * seen.active:
         return Refusal("unseen")
-    if room < _ROOM:
-        return _no_room(seen)
+    now, room = round(seen.workers), _room(seen)
+    if room < _ROOM and (now or seen.main_cores > _HALF_A_CORE):
+        limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
+        return _more_cores(seen, model.CPU_LIMIT) if limited else Refusal("no_cores")
     wanted = _fewest(loop.likely, now, min(_ENOUGH / loop.likely.cycle, room))
-    most = _most_by_memory(seen, now)
-    if most <= now:
-        return Refusal("no_memory")
-    return _with_workers(seen, loop, min(wanted, most))
-
-
-def _no_room(seen: Observed) -> Advice:
-    limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
-    return _more_limit(seen) if limited else Refusal("no_cores")
+    if seen.worker_bytes and seen.free_bytes is not None:
+        wanted = min(wanted, now + int(_MOST_MEMORY * seen.free_bytes / seen.worker_bytes))
+    return _with_workers(seen, loop, wanted) if wanted > now else Refusal("no_memory")
 
 
 def _loop(seen: Observed) -> Loop | Refusal:
@@ -206,8 +190,12 @@ def _loop(seen: Observed) -> Loop | Refusal:
     now, waits = round(seen.workers), _waits_for_workers(seen)
     serial = max(1 - waits, seen.busy)
     # Host code may run while the GPU works: then, without waits, a step takes that much less.
-    none, some, most = (part * _overlap(seen) for part in _overlapping(seen))
-    least, likeliest, largest = _spreads(seen)
+    overlap = min(seen.busy, seen.waits(stall.HOST_CODE))
+    none, some, most = (part * overlap for part in _overlapping(seen))
+    spread = seen.spread
+    least, likeliest, largest = (
+        _UNKNOWN if spread is None else tuple(part * spread for part in _SPREADS)
+    )
     likely = Loader(seen.active, serial - some, likeliest)
     loose = replace(likely, in_order=False)
     if now > 1 and abs(loose.rate(now) - 1) < abs(likely.rate(now) - 1):
@@ -221,12 +209,8 @@ def _loop(seen: Observed) -> Loop | Refusal:
         replace(low, work=max(low.work, fitted.work) * (1 + _WORK_ERROR)),
         fitted,
         replace(high, work=min(high.work, fitted.work) * (1 - _WORK_ERROR)),
-        _cause(seen),
+        max((*_WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits),
     )
-
-
-def _overlap(seen: Observed) -> float:
-    return min(seen.busy, seen.stalls.get(stall.HOST_CODE, 0.0))
 
 
 def _overlapping(seen: Observed) -> tuple[float, float, float]:
@@ -241,55 +225,60 @@ def _overlapping(seen: Observed) -> tuple[float, float, float]:
     return (0.0, 0.0, 0.5) if beyond < _BESIDE else (0.0, 0.75, 1.0)
 
 
-def _spreads(seen: Observed) -> tuple[float, ...]:
-    spread = seen.spread
-    return _UNKNOWN_SPREAD if spread is None else tuple(spread * part for part in _SPREADS)
-
-
-def _cause(seen: Observed) -> str:
-    told = seen.stalls
-    causes = (*_WAITS_FOR_WORKERS, stall.ASLEEP)
-    return max(causes, key=lambda cause: told.get(cause, 0.0))
-
-
 def _waits_for_workers(seen: Observed) -> float:
     """Share of the time in which the main had no batch."""
-    told = seen.stalls
     causes = (*_WAITS_FOR_WORKERS, stall.ASLEEP, stall.CPU_QUEUE, stall.CPU_QUOTA)
-    own = seen.main_disk + seen.main_network + seen.main_queue
-    return max(sum(told.get(cause, 0.0) for cause in causes) - own, 0.0)
+    return max(seen.waits(*causes) - seen.main_disk - seen.main_network - seen.main_queue, 0.0)
 
 
 def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
     now, room = round(seen.workers), _room(seen)
-    rates = loop.rates(workers)
-    rate = min(rates.likely, room)
+    low, likely, high = (one.rate(workers) for one in (loop.low, loop.likely, loop.high))
     least, most = (1 + part * (room - 1) for part in (_TIGHT, _WIDE))
-    predicted = _range(seen, min(rates.low, least), rate, min(rates.high, most))
-    outside = loop.cause in _OUTSIDE and workers > now
+    rate = min(likely, room)
+    then: str | None
+    if likely > room:
+        then = stall.CPU_QUEUE if seen.limit_cores is None else stall.CPU_QUOTA
+    else:
+        told = _afterwards(seen, rate, _WAITS_FOR_WORKERS)
+        then = model.leading({**told, loop.cause: 1 - loop.likely.cycle * rate})
     more = max(workers - now, 0)
-    return Prescription(
+    return _prescription(
+        seen,
+        Range(min(low, least), rate, min(high, most)),
         cause=loop.cause,
         knob=model.NUM_WORKERS,
         current=now,
         value=workers,
-        busy=seen.busy,
-        predicted=predicted.likely,
-        low=min(seen.busy, predicted.low) if outside else predicted.low,
-        high=predicted.high,
-        at_most=outside,
+        at_most=loop.cause in _OUTSIDE and workers > now,
         cores=max(rate - 1, 0.0) * seen.cores,
         free_cores=_free(seen),
         memory_bytes=None if seen.worker_bytes is None else more * seen.worker_bytes,
         free_bytes=seen.free_bytes,
-        bytes_per_second=_more_data(seen, rate),
-        then=_then(seen, loop, rate, capped=rates.likely > room),
+        then=then,
     )
 
 
-def _more_data(seen: Observed, rate: float) -> float | None:
-    """Bytes per second beyond today's; a step takes as many as before."""
-    return None if seen.data_bytes is None else max(rate - 1, 0.0) * seen.data_bytes
+def _prescription(seen: Observed, rates: Range, **change: Any) -> Prescription:  # noqa: ANN401
+    """The prescription of `change`; the interval allows for what was measured inexactly."""
+    pad = PAD + _NINE_OF_TEN * seen.noise * rates.likely
+    best = min(seen.busy * rates.likely, 1.0)
+    low = max(min(seen.busy * rates.low, best) - pad, 0.0)
+    bytes_now = seen.data_bytes
+    return Prescription(
+        busy=seen.busy,
+        predicted=best,
+        low=min(low, seen.busy) if change.get("at_most") else low,
+        high=min(max(seen.busy * rates.high, best) + pad, 1.0),
+        # A step takes as many as before.
+        bytes_per_second=None if bytes_now is None else max(rates.likely - 1, 0.0) * bytes_now,
+        **change,
+    )
+
+
+def _afterwards(seen: Observed, rate: float, gone: Collection[str]) -> dict[str, float]:
+    """Shares of the time in which the GPU waits at `rate`, by cause, without those `gone`."""
+    return {cause: part * rate for cause, part in seen.stalls.items() if cause not in gone}
 
 
 def _fewest(loader: Loader, now: int, target: float) -> int:
@@ -323,35 +312,7 @@ def _room(seen: Observed) -> float:
     return 1 + free / seen.cores
 
 
-def _most_by_memory(seen: Observed, now: int) -> int:
-    if not seen.worker_bytes or seen.free_bytes is None:
-        return _MOST_WORKERS
-    return now + int(_MOST_MEMORY * seen.free_bytes / seen.worker_bytes)
-
-
-def _then(seen: Observed, loop: Loop, rate: float, *, capped: bool) -> str | None:
-    """What the GPU waits on most at `rate`."""
-    if capped:
-        return stall.CPU_QUEUE if seen.limit_cores is None else stall.CPU_QUOTA
-    told = {c: part * rate for c, part in seen.stalls.items() if c not in _WAITS_FOR_WORKERS}
-    told[loop.cause] = 1 - loop.likely.cycle * rate
-    return model.leading(told)
-
-
 # --- Loading in the main process ---------------------------------------------------------------
-
-
-def _first_worker(seen: Observed) -> Advice:
-    loop = _inline(seen)
-    if isinstance(loop, Refusal):
-        return loop
-    if seen.saturated and loop.cause in _OUTSIDE:
-        return Refusal("saturated")
-    room = _room(seen)
-    if room < _ROOM and seen.main_cores > _HALF_A_CORE:
-        return _no_room(seen)
-    target = min(_ENOUGH / loop.likely.cycle, room)
-    return _with_workers(seen, loop, _fewest(loop.likely, 0, target))
 
 
 def _inline(seen: Observed) -> Loop | Refusal:
@@ -360,38 +321,28 @@ def _inline(seen: Observed) -> Loop | Refusal:
     Its waits for files and answers are loading. Of its host code nobody knows how much is: all
     of it, if this is about workers at all; a pessimist counts on none.
     """
-    told = seen.stalls
     # As states, not as idle time: what the main waits for while the GPU works moves along.
     waits = min(seen.main_disk + seen.main_network, 1.0)
-    code = min(told.get(stall.HOST_CODE, 0.0) + told.get(stall.CPU_QUEUE, 0.0), 1 - waits)
+    code = min(seen.waits(stall.HOST_CODE, stall.CPU_QUEUE), 1 - waits)
     if seen.threads >= _HALF_A_CORE or not (waits or code):
         return Refusal("no_knob")
     most = waits + code
     whole = max(most, seen.idle)  # if nothing overlaps, that is exact, and states are samples
-    _, likeliest, largest = _spreads(replace(seen, spread=None))
-    cause = max(_OUTSIDE | {stall.HOST_CODE}, key=lambda name: told.get(name, 0.0))
+    _, likeliest, largest = _UNKNOWN
     return Loop(
         Loader(waits, max(1 - waits, seen.busy), largest),
         Loader(whole, max(1 - whole, seen.busy), likeliest),
         Loader(waits + _LOADS * code, max(1 - most, seen.busy), in_order=False),
-        cause,
+        max((*_OUTSIDE, stall.HOST_CODE), key=seen.waits),
     )
 
 
 # --- CPU ---------------------------------------------------------------------------------------
 
 
-def _more_limit(seen: Observed) -> Advice:
-    if seen.limit_cores is None:
-        return Refusal("unseen")
-    return _more_cores(seen, model.CPU_LIMIT)
-
-
-def _free_cores(seen: Observed) -> Advice:
-    return _more_cores(seen, model.CPU_CORES)
-
-
 def _more_cores(seen: Observed, knob: str) -> Advice:
+    if knob == model.CPU_LIMIT and seen.limit_cores is None:
+        return Refusal("unseen")
     rate = _unhindered(seen)
     if isinstance(rate, Refusal):
         return rate
@@ -411,29 +362,18 @@ def _with_cores(seen: Observed, knob: str, value: float) -> Advice:
     if isinstance(rate, Refusal):
         return rate
     held = value / seen.cores if seen.cores else 1.0
-    predicted = _range(
-        seen, min(rate.low, 0.85 * held), min(rate.likely, held), min(rate.high, 1.1 * held)
-    )
-    limit = knob == model.CPU_LIMIT
     reached = min(rate.likely, held)
-    told = {
-        cause: part * reached
-        for cause, part in seen.stalls.items()
-        if cause not in (stall.CPU_QUOTA, stall.CPU_QUEUE)
-    }
-    return Prescription(
+    limit = knob == model.CPU_LIMIT
+    return _prescription(
+        seen,
+        Range(min(rate.low, 0.85 * held), reached, min(rate.high, 1.1 * held)),
         cause=stall.CPU_QUOTA if limit else stall.CPU_QUEUE,
         knob=knob,
         current=(seen.limit_cores if limit else None) or seen.cores,
         value=value,
-        busy=seen.busy,
-        predicted=predicted.likely,
-        low=predicted.low,
-        high=predicted.high,
         cores=max(reached - 1, 0.0) * seen.cores,
         free_cores=seen.free_cores if limit else None,
-        bytes_per_second=_more_data(seen, reached),
-        then=model.leading(told),
+        then=model.leading(_afterwards(seen, reached, (stall.CPU_QUOTA, stall.CPU_QUEUE))),
     )
 
 
@@ -462,67 +402,40 @@ def _unhindered(seen: Observed) -> Range | Refusal:
 # --- What can only be removed ------------------------------------------------------------------
 
 
-def _without_host_code(seen: Observed) -> Advice:
-    return _without(seen, model.HOST_CODE)
-
-
-def _without_checkpoints(seen: Observed) -> Advice:
-    return _without(seen, model.CHECKPOINTS)
-
-
 def _without(seen: Observed, knob: str) -> Advice:
     """What is left of a step without it: an upper bound, as nobody removes all of it."""
-    share = parts_of(seen).get(knob, 0.0)
-    if not share:
-        return Refusal("no_knob")
-    removed = max(share, _own_time(seen)) if knob == model.HOST_CODE else share
-    cause = stall.HOST_CODE if knob == model.HOST_CODE else stall.STORAGE
+    share = parts_of(seen)[knob]
+    code = knob == model.HOST_CODE
+    cause = stall.HOST_CODE if code else stall.STORAGE
     # What it waits for a CPU is part of it; less of it is less of that.
-    queued = min(seen.stalls.get(stall.CPU_QUEUE, 0.0), seen.main_queue)
-    rate = 1 / max(1 - removed - queued, seen.busy)
-    told = {name: part * rate for name, part in seen.stalls.items() if name != cause}
-    best = 1 / max(1 - _UNSURE * (removed + queued), seen.busy)
-    predicted = _range(seen, rate, rate, best)
-    return Prescription(
+    queued = min(seen.waits(stall.CPU_QUEUE), seen.main_queue)
+    removed = (max(share, _own_time(seen)) if code else share) + queued
+    rate, best = (1 / max(1 - part * removed, seen.busy) for part in (1, _UNSURE))
+    return _prescription(
+        seen,
+        Range(rate, rate, best),
         cause=cause,
         knob=knob,
         current=share,
         value=0.0,
-        busy=seen.busy,
-        predicted=predicted.likely,
-        low=seen.busy,
-        high=predicted.high,
         at_most=True,
-        bytes_per_second=_more_data(seen, rate),
-        then=model.leading(told),
+        then=model.leading(_afterwards(seen, rate, (cause,))),
     )
 
 
 def _own_time(seen: Observed) -> float:
     """Share in which the main runs, unless it spins while the GPU works: an upper bound."""
-    spins = seen.main_run > seen.stalls.get(stall.HOST_CODE, 0.0) + seen.busy / 2
+    spins = seen.main_run > seen.waits(stall.HOST_CODE) + seen.busy / 2
     return 0.0 if spins else min(seen.main_run, seen.idle)
-
-
-def _no_knob(_: Observed) -> Advice:
-    return Refusal("no_knob")
-
-
-def _range(seen: Observed, low: float, likely: float, high: float) -> Range:
-    """Busy shares at these rates; the interval allows for what was measured inexactly."""
-    pad = PAD + _NINE_OF_TEN * seen.noise * likely
-    best = min(seen.busy * likely, 1.0)
-    worst, most = min(seen.busy * low, best) - pad, max(seen.busy * high, best) + pad
-    return Range(max(worst, 0.0), best, min(most, 1.0))
 
 
 _INLINE, _OTHER = "inline", "other"
 _ADVISERS: Mapping[str, Callable[[Observed], Advice]] = {
     model.NUM_WORKERS: _more_workers,
-    _INLINE: _first_worker,
-    model.CPU_LIMIT: _more_limit,
-    model.CPU_CORES: _free_cores,
-    model.HOST_CODE: _without_host_code,
-    model.CHECKPOINTS: _without_checkpoints,
-    _OTHER: _no_knob,
+    _INLINE: _more_workers,
+    model.CPU_LIMIT: lambda seen: _more_cores(seen, model.CPU_LIMIT),
+    model.CPU_CORES: lambda seen: _more_cores(seen, model.CPU_CORES),
+    model.HOST_CODE: lambda seen: _without(seen, model.HOST_CODE),
+    model.CHECKPOINTS: lambda seen: _without(seen, model.CHECKPOINTS),
+    _OTHER: lambda _: Refusal("no_knob"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.prescription import model
@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.prescription.advise import (
     LEAST_GAIN,
     Advice,
     advise,
-    forecast,
+    predict,
 )
 from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
 from gpu_bottleneck_exporter.prescription.observed import Observed, merged
@@ -41,23 +41,12 @@ class Setting(NamedTuple):
     limit_cores: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """What was known of a setting when it ended."""
 
     at: float
     setting: Setting
     seen: Observed
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A change that was noticed, and what it was predicted to bring."""
-
-    knob: str
-    before: float
-    after: float
-    prediction: Prescription
 
 
 class Keeper:
@@ -70,7 +59,8 @@ class Keeper:
         self._setting: Setting | None = None
         self._pending: Setting | None = None
         self._known: _Known | None = None
-        self._trial: _Trial | None = None
+        self._trial: Score | None = None
+        """The last change that was noticed, until it has been judged."""
         self._due = 0.0
         self._startups = Startups(pauses or Pauses())
         self._starts_for = 0.0
@@ -106,15 +96,6 @@ class Keeper:
         """Nothing was seen for a while."""
         self._pending = None
 
-    def forecast(self, knob: str, value: float) -> Advice:
-        """What `knob` at `value` would bring; see `model.KNOBS`."""
-        if knob == model.STARTUP:
-            return self._startups.advice()
-        parts = self._known_parts()
-        if not _enough(parts):
-            return Refusal("changing")
-        return forecast(merged(parts), knob, value)
-
     def _adopt(self, at: float, setting: Setting) -> None:
         self._setting = setting
         self._parts.clear()
@@ -140,7 +121,7 @@ class Keeper:
         seen = merged(parts)
         score = self.outlook.score
         if self._trial is not None:
-            score = _scored(self._trial, seen)
+            score = replace(self._trial, outcome=seen.busy)
         if seen.seconds >= WINDOW_SECONDS:
             self._trial = None  # what comes later is no answer to that change
         if self._setting.job:
@@ -169,7 +150,7 @@ class Keeper:
             return new
         if (new.knob, new.current) != (old.knob, old.current) or new.value == old.value:
             return new
-        same = forecast(seen, old.knob, old.value)
+        same = predict(seen, old.knob, old.value)
         stays = isinstance(same, Prescription) and same.predicted >= new.predicted - _STAYS
         return same if stays and old.value < new.value else new
 
@@ -178,14 +159,13 @@ def _enough(parts: list[Observed]) -> bool:
     return sum(part.seconds for part in parts) >= LEAST_SECONDS
 
 
-def _tried(known: _Known, now: Setting) -> _Trial | None:
+def _tried(known: _Known, now: Setting) -> Score | None:
     """The change from `known` to `now`, if one knob was turned and its effect was predictable."""
-    before = known.setting
-    workers, limit = before.workers != now.workers, before.limit_cores != now.limit_cores
-    if workers == limit:
+    before, seen = known.setting, known.seen
+    if (before.workers != now.workers) == (before.limit_cores != now.limit_cores):
         return None
-    if workers:
-        others = round(known.seen.idlers)
+    if before.workers != now.workers:
+        others = round(seen.idlers)
         knob, old = model.NUM_WORKERS, float(before.workers - others)
         new = float(max(now.workers - others, 0))
     elif before.limit_cores is None:
@@ -193,20 +173,8 @@ def _tried(known: _Known, now: Setting) -> _Trial | None:
     else:
         # Without a limit the job may use whatever the machine has.
         knob, old = model.CPU_LIMIT, before.limit_cores
-        free = known.seen.free_cores or 0.0
-        new = now.limit_cores or known.seen.cores + free
-    prediction = forecast(known.seen, knob, new)
-    return _Trial(knob, old, new, prediction) if isinstance(prediction, Prescription) else None
-
-
-def _scored(trial: _Trial, seen: Observed) -> Score:
-    told = trial.prediction
-    return Score(
-        knob=trial.knob,
-        before=trial.before,
-        after=trial.after,
-        predicted=told.predicted,
-        low=told.low,
-        high=told.high,
-        outcome=seen.busy,
-    )
+        new = now.limit_cores or seen.cores + (seen.free_cores or 0.0)
+    told = predict(seen, knob, new)
+    if isinstance(told, Refusal):
+        return None
+    return Score(knob, old, new, told.predicted, told.low, told.high, outcome=seen.busy)

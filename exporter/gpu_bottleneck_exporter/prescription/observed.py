@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import stdev
+from typing import Any
 
 from gpu_bottleneck_exporter.accounting import stall
 
@@ -67,10 +69,14 @@ class Observed:
     noise: float = 0.0
     """Standard error of `busy`."""
 
+    def waits(self, *causes: str) -> float:
+        """Share in which it waited for any of `causes`."""
+        return sum(self.stalls.get(cause, 0.0) for cause in causes)
+
     @property
     def is_unseen(self) -> bool:
         """Whether it is not known why the GPU idled."""
-        return self.idle > _IDLES and self.stalls.get(stall.UNKNOWN, 0.0) > self.idle / 2
+        return self.idle > _IDLES and self.waits(stall.UNKNOWN) > self.idle / 2
 
     @property
     def idle(self) -> float:
@@ -87,40 +93,34 @@ _IDLES = 0.1
 _LATEST = frozenset({"spread", "limit_cores", "worker_bytes", "free_bytes"})
 """What is no mean over the stretch: the last one counts."""
 _WORST = frozenset({"saturated", "main_writes", "main_reads"})
-_APART = _LATEST | _WORST | {"seconds", "stalls", "noise", "free_cores", "data_bytes"}
+_WHERE_KNOWN = frozenset({"free_cores", "data_bytes"})
+_APART = _LATEST | _WORST | _WHERE_KNOWN | {"seconds", "stalls", "noise"}
+_MEANS = [item.name for item in fields(Observed) if item.name not in _APART]
 
 
 def merged(parts: Sequence[Observed]) -> Observed:
     """One observation from several that follow each other; at least one."""
     seconds = sum(part.seconds for part in parts)
-    names = [item.name for item in fields(Observed) if item.name not in _APART]
-    means = {
-        name: sum(getattr(part, name) * part.seconds for part in parts) / seconds for name in names
+
+    def over_time(values: Iterable[float]) -> float:
+        pairs = zip(values, parts, strict=True)
+        return sum(value * part.seconds for value, part in pairs) / seconds
+
+    figures: dict[str, Any] = {
+        name: over_time(getattr(part, name) for part in parts) for name in _MEANS
     }
-    causes = {cause for part in parts for cause in part.stalls}
+    for name in _WORST:
+        figures[name] = sum(getattr(part, name) for part in parts) > len(parts) / 2
+    for name in _WHERE_KNOWN:
+        known = [found for part in parts if (found := getattr(part, name)) is not None]
+        figures[name] = sum(known) / len(known) if known else None
+    causes = dict.fromkeys(cause for part in parts for cause in part.stalls)
     return replace(
         parts[-1],
-        **means,
-        **{name: sum(getattr(p, name) for p in parts) > len(parts) / 2 for name in _WORST},
+        **figures,
         seconds=seconds,
         stalls={
-            cause: sum(part.stalls.get(cause, 0.0) * part.seconds for part in parts) / seconds
-            for cause in causes
+            cause: over_time(part.stalls.get(cause, 0.0) for part in parts) for cause in causes
         },
-        free_cores=_mean([part.free_cores for part in parts]),
-        data_bytes=_mean([part.data_bytes for part in parts]),
-        noise=_standard_error([part.busy for part in parts]),
+        noise=stdev(part.busy for part in parts) / math.sqrt(len(parts)) if parts[1:] else 0.0,
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    count = len(values)
-    if count < 2:  # noqa: PLR2004 - one value has no spread
-        return 0.0
-    mean = sum(values) / count
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
@@ -51,6 +51,14 @@ class Sample(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+K = TypeVar("K")
+S = TypeVar("S")
+Values = float | Histogram | Mapping[Any, float | None] | None
+"""The value of a family without labels, or values by label or tuple of labels. None: unknown."""
+Table = Mapping[Family, Callable[[S], Values]]
+"""Families, and what each of them shows of a GPU, a reading or a machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Collector:
     """One subject: what is read from each GPU, and the samples made from it."""
@@ -63,6 +71,51 @@ class Collector:
     every_seconds: float = EVERY_TICK
     of_machine: Callable[[Machine], Iterable[Sample]] | None = None
     """Samples of the host, without GPU labels; a collector has either these or GPU samples."""
+
+
+def collector(
+    name: str,
+    table: Table[S],
+    source: Callable[[GpuSnapshot], S | None],
+    read: Callable[[Device], Reading | None] | None = None,
+    every_seconds: float = EVERY_TICK,
+) -> Collector:
+    """A collector of GPUs that shows `table` of what `source` takes from each; None: nothing."""
+    return Collector(
+        name, tuple(table), lambda gpu: samples(table, source(gpu)), read, every_seconds
+    )
+
+
+def latest(kind: type[S]) -> Callable[[GpuSnapshot], S | None]:
+    """Source of a GPU's last reading of type `kind`."""
+    return lambda gpu: gpu.reading(kind)
+
+
+def samples(table: Table[S], source: S | None) -> Iterator[Sample]:
+    """The samples of all families of `table`, without those of unknown values."""
+    if source is None:
+        return
+    for family, values_of in table.items():
+        values = values_of(source)
+        if isinstance(values, Histogram):
+            yield Sample(family.name, values)
+        elif isinstance(values, (float, int)):
+            yield Sample(family.name, float(values))
+        elif values is not None:
+            for label, value in values.items():
+                if value is not None:
+                    labels = (label,) if isinstance(label, str) else label
+                    yield Sample(family.name, float(value), labels)
+
+
+def seconds(nanoseconds: int | None) -> float | None:
+    """`nanoseconds` in seconds; None if unknown."""
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def seconds_by(nanoseconds: Mapping[K, int]) -> dict[K, float]:
+    """Each of `nanoseconds` in seconds."""
+    return {key: value / 1e9 for key, value in nanoseconds.items()}
 
 
 def each(family: str, values: Mapping[str, float]) -> Iterable[Sample]:

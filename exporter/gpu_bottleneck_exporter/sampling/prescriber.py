@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
@@ -17,9 +18,9 @@ from gpu_bottleneck_exporter.feeders.pace import Pace
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.prescription.advise import HEALTHY, Advice
+from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
-from gpu_bottleneck_exporter.prescription.model import Outlook, Refusal
+from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.prescription.pauses import Pauses, Time
 from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
@@ -82,10 +83,6 @@ class Prescriber:
         """What is known now."""
         return self._keeper.outlook
 
-    def forecast(self, knob: str, value: float) -> Advice:
-        """What `knob` at `value` would bring."""
-        return self._keeper.forecast(knob, value)
-
     def look(
         self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, rivals: int
     ) -> None:
@@ -134,6 +131,7 @@ class Prescriber:
         main, workers = did.of(MAIN).used, crew.used
         samples = max(did.of(MAIN).samples, 1)
         cores = (main.cpu_ns + workers.cpu_ns) / elapsed
+        machines = _machines(mark, now)
         return replace(
             plain,
             workers=max(plain.workers - self._idlers, 0),
@@ -155,14 +153,15 @@ class Prescriber:
             worker_starts=(now.starts - mark.starts) * 1e9 / elapsed,
             throttled=held.throttled_periods / held.periods if held.periods else 0.0,
             spread=self._spread,
-            free_cores=_shared(_free_cores(mark, now, feeding, cores), self._rivals),
+            free_cores=self._shared(_free_cores(machines, feeding, cores)),
             worker_bytes=self._size(feed, now.at_ns),
-            free_bytes=_shared(
-                free_bytes(feed.counters.cgroups, _available(now.host)), self._rivals
-            ),
+            free_bytes=self._shared(free_bytes(feed.counters.cgroups, _available(now.host))),
             data_bytes=_data(did, mark, now, plain),
-            saturated=_saturated(mark, now, self._sysfs),
+            saturated=machines is not None and _saturated(machines, self._sysfs),
         )
+
+    def _shared(self, free: float | None) -> float | None:
+        return None if free is None else free / self._rivals
 
     def _limit(
         self, feed: FeederGroup, feeding: Feeding | None, now_ns: int, *, wanted: bool
@@ -215,11 +214,6 @@ class Prescribers:
         """Drop GPU `uuid`."""
         self._of.pop(uuid, None)
 
-    def forecast(self, uuid: str, knob: str, value: float) -> Advice:
-        """What `knob` at `value` would bring GPU `uuid`. For any thread."""
-        found = self._of.get(uuid)
-        return found.forecast(knob, value) if found else Refusal("unseen")
-
 
 def _plain(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | None:
     """What is known without a look at the feeders."""
@@ -260,53 +254,52 @@ def _setting(feed: FeederGroup, seen: Observed) -> Setting:
     return Setting(job, frozenset(feed.mains), workers, seen.limit_cores)
 
 
-def _shared(free: float | None, rivals: int) -> float | None:
-    return None if free is None else free / rivals
-
-
-def _machine(mark: Mark) -> Machine | None:
-    return mark.host.machine if mark.host else None
-
-
 def _available(host: HostSnapshot | None) -> float | None:
-    machine = host.machine if host else None
-    return None if machine is None else machine.memory_available_bytes
+    return host.machine.memory_available_bytes if host and host.machine else None
 
 
-def _seconds(before: Mark, now: Mark) -> float:
-    if before.host is None or now.host is None:
-        return 0.0
-    return (now.host.at_ns - before.host.at_ns) / 1e9
+class Machines(NamedTuple):
+    """The machine as it was before and is now, and the seconds between."""
+
+    before: Machine
+    now: Machine
+    seconds: float
+
+    def rates(self, name: str) -> dict[str, float]:
+        """By device, how fast the counters in field `name` rise per second."""
+        before, now = getattr(self.before, name), getattr(self.now, name)
+        return {
+            device: (now[device] - before[device]) / self.seconds
+            for device in now
+            if device in before
+        }
 
 
-def _free_cores(before: Mark, now: Mark, feeding: Feeding | None, used: float) -> float | None:
+def _machines(before: Mark, now: Mark) -> Machines | None:
+    then, host = before.host, now.host
+    if not (then and then.machine and host and host.machine and host.at_ns > then.at_ns):
+        return None
+    return Machines(then.machine, host.machine, (host.at_ns - then.at_ns) / 1e9)
+
+
+def _free_cores(found: Machines | None, feeding: Feeding | None, used: float) -> float | None:
     """Idle cores of the machine, at most those on which the job may run."""
-    then, machine, seconds = _machine(before), _machine(now), _seconds(before, now)
-    if then is None or machine is None or seconds <= 0:
+    if found is None:
         return None
-    if None in (machine.cpus, then.cpu_busy_seconds, machine.cpu_busy_seconds):
+    cpus, then, now = found.now.cpus, found.before.cpu_busy_seconds, found.now.cpu_busy_seconds
+    if cpus is None or then is None or now is None:
         return None
-    busy = (machine.cpu_busy_seconds or 0.0) - (then.cpu_busy_seconds or 0.0)
-    free = max((machine.cpus or 0) - busy / seconds, 0.0)
+    free = max(cpus - (now - then) / found.seconds, 0.0)
     allowed = feeding.job.limits.cpus_allowed if feeding else None
     return free if allowed is None else min(free, max(allowed - used, 0.0))
 
 
-def _saturated(before: Mark, now: Mark, sysfs: Path) -> bool:
-    then, machine, seconds = _machine(before), _machine(now), _seconds(before, now)
-    if then is None or machine is None or seconds <= 0:
-        return False
-    disks = _rates(then.disk_io_seconds, machine.disk_io_seconds, seconds)
-    if any(share > _SATURATED for share in disks.values()):
-        return True
-    links = _rates(then.network_receive_bytes, machine.network_receive_bytes, seconds)
-    return any(rate > _SATURATED * _speed(sysfs, name) for name, rate in links.items() if rate)
-
-
-def _rates(
-    before: Mapping[str, float], now: Mapping[str, float], seconds: float
-) -> dict[str, float]:
-    return {name: (now[name] - before[name]) / seconds for name in now if name in before}
+def _saturated(found: Machines, sysfs: Path) -> bool:
+    """Whether a disk or a network interface was busy nearly all the time."""
+    received = found.rates("network_receive_bytes")
+    return any(share > _SATURATED for share in found.rates("disk_io_seconds").values()) or any(
+        rate > _SATURATED * _speed(sysfs, name) for name, rate in received.items() if rate
+    )
 
 
 def _speed(sysfs: Path, interface: str) -> float:

@@ -14,7 +14,6 @@ from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverEr
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, System
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.pod import in_a_pod
-from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
@@ -27,16 +26,10 @@ from gpu_bottleneck_exporter.sampling.worker import (
     Outcome,
 )
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
 from gpu_bottleneck_exporter.workload.join import NOTHING
-from gpu_bottleneck_exporter.workload.kubelet import (
-    UNASKED,
-    Condition,
-    KubeletPaths,
-    KubeletWatch,
-    Occupancy,
-    Pace,
-)
+from gpu_bottleneck_exporter.workload.kubelet import UNASKED, Condition, KubeletWatch, Pace
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 log = logging.getLogger(__name__)
@@ -188,10 +181,6 @@ class Sampler:
         """The remedy for `status` if there is no GPU."""
         return self._remedy or NO_GPU
 
-    def forecast(self, uuid: str, knob: str, value: float) -> Prescription | Refusal:
-        """What `knob` at `value` would bring GPU `uuid`; see `prescription.model.KNOBS`."""
-        return self._watch.forecast(uuid, knob, value) if self._watch else Refusal("unseen")
-
     def down_remedies(self) -> dict[int, str]:
         """Remedies for GPUs that are down, by index."""
         now = time.monotonic_ns()
@@ -247,20 +236,16 @@ class Sampler:
     def _new_kubelet(self) -> KubeletWatch:
         settings = self._settings
         expected = in_a_pod() or settings.kubelet_socket != KUBELET_SOCKET
-        places = KubeletPaths(
-            settings.kubelet_socket, settings.container_logs, settings.cdi, expected
-        )
-        return KubeletWatch(places, self._seen, Pace())
+        return KubeletWatch(settings, self._owners, Pace(), expected=expected)
 
     def _new_jobs(self) -> JobFiles:
         folder = self._settings.job_mapping_dir
         users = UserNames(self._settings.procfs)
         return JobFiles(folder, users.of, expected=folder != JOB_MAPPING_DIR)
 
-    def _seen(self) -> Occupancy:
+    def _owners(self) -> set[Owner]:
         gpus = self._gpus(self._workers, time.monotonic_ns())
-        owners = (owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners)
-        return Occupancy(frozenset(owners))
+        return {owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners}
 
     def _gpus(self, workers: Sequence[GpuWorker], now_ns: int) -> list[GpuSnapshot]:
         return [self._fed(gpu, now_ns) for worker in workers for gpu in worker.snapshots(now_ns)]

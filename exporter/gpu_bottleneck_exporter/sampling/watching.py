@@ -19,8 +19,6 @@ from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files
 from gpu_bottleneck_exporter.news import News
-from gpu_bottleneck_exporter.prescription.advise import Advice
-from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.sampling.discovery import Discovery
 from gpu_bottleneck_exporter.sampling.peers import Peers, inspect_connections
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
@@ -175,12 +173,6 @@ class HostSampler:
     def feeding(self, uuid: str) -> Feeding | None:
         """The feeders of GPU `uuid` as of the last tick; None if they are out of sight."""
         return self._feedings.get(uuid)
-
-    def forecast(self, uuid: str, knob: str, value: float) -> Advice:
-        """What `knob` at `value` would bring GPU `uuid` (`prescription.model`)."""
-        if self._prescribers is None:
-            return Refusal("unseen")
-        return self._prescribers.forecast(uuid, knob, value)
 
     def _publish(self) -> None:
         """Update the snapshots that scrapes show."""

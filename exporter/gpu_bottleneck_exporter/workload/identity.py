@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
+_LINE = re.compile(r"^[^:\n]*:([^:\n]*):(.+)$", re.MULTILINE)
+"""Controllers and path of one hierarchy."""
 _POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:$|:)"
 )
@@ -59,14 +61,18 @@ def owner_in_cgroup(
     of the pod or job: the most specific line counts. Folders are recognised by name, so a path
     from another cgroup namespace may begin with `/../..`.
     """
-    around = {controllers: _around(path) for controllers, path in _lines(ours)}
+    around = {controllers: _around(path) for controllers, path in _LINE.findall(ours)}
     found = [
-        _place(made_by_root(controllers, path), around.get(controllers, ()))
-        for controllers, path in _lines(text)
+        # The kernel appends ` (deleted)` to the path of a group that was removed.
+        _owner(
+            made_by_root(controllers, path.removesuffix(" (deleted)")),
+            around.get(controllers, ()),
+        )
+        for controllers, path in _LINE.findall(text)
     ]
-    pod_uid, container_id, _ = max(found, key=_told, default=_NOWHERE)
-    jobs = (place.slurm_job_id for place in found if place.slurm_job_id)
-    return Owner(pod_uid=pod_uid, container_id=container_id, slurm_job_id=next(jobs, None))
+    most = max(found, key=lambda one: (bool(one.pod_uid), bool(one.container_id)), default=NOBODY)
+    jobs = (one.slurm_job_id for one in found if one.slurm_job_id)
+    return replace(most, slurm_job_id=next(jobs, None))
 
 
 def slurm_job_in_environment(text: str) -> str | None:
@@ -75,71 +81,36 @@ def slurm_job_in_environment(text: str) -> str | None:
     return found[1] if found else None
 
 
-class _Place(NamedTuple):
-    pod_uid: str | None = None
-    container_id: str | None = None
-    slurm_job_id: str | None = None
-
-
-_NOWHERE = _Place()
-
-
-def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Controllers and path of each hierarchy."""
-    for line in text.split("\n"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if path:
-            # The kernel appends this to the path of a group that was removed.
-            yield controllers, path.removesuffix(" (deleted)")
-
-
-def _place(path: str, around: Sequence[str]) -> _Place:
+def _owner(path: str, around: Sequence[str]) -> Owner:
     """What the folders of `path` name, from the outermost inwards, without those `around` us.
 
     The outermost container counts, within a pod the pod's: groups below it were created inside,
     and everything in it is one tenant, however many containers it creates for itself. Groups
     below a user's own count for nothing.
     """
-    pod: str | None = None
     folders = path.split("/")
-    inside = _shared(folders, around)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, around, strict=False))
+    begin, end = sum(1 for _ in same), len(folders)
+    pod = container = None
     for depth, folder in enumerate(folders):
         if _USERS_OWN.fullmatch(folder):
-            return _Place(pod, None, _slurm_job(folders[inside:depth]))
-        if depth < inside:
-            continue
-        if pod is None and (found := _POD.search(folder)):
-            pod = found[1].replace("_", "-")
-        if found := _CONTAINER.search(folder):
-            return _Place(pod, found[1], _slurm_job(folders[inside:depth]))
-    return _Place(pod, None, _slurm_job(folders[inside:]))
-
-
-def _slurm_job(folders: Sequence[str]) -> str | None:
-    found = _SLURM.search("/".join(folders))
-    return found[1] or found[2] if found else None
+            end = depth
+        elif depth >= begin:
+            if pod is None and (found := _POD.search(folder)):
+                pod = found[1].replace("_", "-")
+            if found := _CONTAINER.search(folder):
+                container, end = found[1], depth
+        if depth == end:
+            break
+    job = _SLURM.search("/".join(folders[begin:end]))
+    return Owner(
+        pod_uid=pod, container_id=container, slurm_job_id=(job[1] or job[2]) if job else None
+    )
 
 
 def _around(path: str) -> Sequence[str]:
     """Folders of our own `path` above our own pod or container: those of the node."""
-    folders = path.split("/")
-    own = [
-        depth
-        for depth, folder in enumerate(folders)
-        if _POD.search(folder) or _CONTAINER.search(folder)
-    ]
-    if not own:
-        return ()
-    pods = [depth for depth in own if _POD.search(folders[depth])]
-    return folders[: pods[-1] if pods else own[-1]]
-
-
-def _shared(folders: Sequence[str], around: Sequence[str]) -> int:
-    """Length of the common beginning."""
-    pairs = enumerate(zip(folders, around, strict=False))
-    return next((i for i, (one, other) in pairs if one != other), min(len(folders), len(around)))
-
-
-def _told(place: _Place) -> tuple[bool, bool]:
-    return place.pod_uid is not None, place.container_id is not None
+    folders = path.removesuffix(" (deleted)").split("/")
+    pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
+    own = pods or [depth for depth, folder in enumerate(folders) if _CONTAINER.search(folder)]
+    return folders[: own[-1]] if own else ()

@@ -40,11 +40,10 @@ class JobFiles(Watch):
         pause_seconds: float = LOOK_SECONDS,
     ) -> None:
         """`user` returns a user's name; `expected`: a missing `folder` is logged."""
-        super().__init__("jobfiles", f"reading {folder}")
+        super().__init__("jobfiles", f"reading {folder}", pause_seconds)
         self._folder = folder
         self._user = user
         self._expected = expected
-        self._seconds = pause_seconds
         self._jobs: Mapping[str, Sequence[Owner]] = {}
 
     def jobs(self, gpus: Sequence[Identity]) -> Mapping[str, tuple[Owner, ...]]:
@@ -77,9 +76,6 @@ class JobFiles(Watch):
             Owner(slurm_job_id=job, user=self._user(int(uid)) if uid else None)
             for job, uid in (found.groups() for found in islice(_JOB.finditer(text), _MOST_JOBS))
         )
-
-    def _pause_seconds(self) -> float:
-        return self._seconds
 
 
 def _names(gpu: Identity) -> set[str]:

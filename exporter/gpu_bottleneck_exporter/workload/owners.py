@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from gpu_bottleneck_exporter.ageing import OFTEN_NS, Ageing
 from gpu_bottleneck_exporter.host.files import read
@@ -22,13 +21,6 @@ Started = tuple[int, int | None]
 """A process: its pid, and its start in clock ticks since boot, as pids are reused."""
 
 
-class Known(NamedTuple):
-    """The owner of a process, and when to read it again."""
-
-    ageing: Ageing
-    owner: Owner
-
-
 class OwnerReader:
     """Reads each process when `Ageing` has it due, once for all GPUs that it holds."""
 
@@ -40,7 +32,7 @@ class OwnerReader:
         self._users = users or UserNames(proc)
         self._groups = groups or Groups(proc)
         self._looked_ns: int | None = None
-        self._known: dict[Started, Known] = {}
+        self._known: dict[Started, tuple[Ageing, Owner]] = {}
 
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
         """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
@@ -49,34 +41,27 @@ class OwnerReader:
         """
         places: dict[Owner, set[str]] = {}
         for owner in {self._owner(process, now_ns) for process in processes} - {NOBODY}:
-            place = owner.rendezvous
-            places.setdefault(replace(owner, rendezvous=None), set()).update(
-                {place} if place else ()
-            )
+            met = places.setdefault(replace(owner, rendezvous=None), set())
+            met |= {owner.rendezvous} if owner.rendezvous else set()
         return tuple(
             replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
             for owner in sorted(places, key=_order)[:MOST_OWNERS]
         )
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
-        known = self._known.get(process) or Known(Ageing(now_ns), NOBODY)
-        if not known.ageing.is_due(now_ns):
-            return known.owner
-        self._forget_those_gone(now_ns)
+        ageing, owner = self._known.get(process) or (Ageing(now_ns), NOBODY)
+        if not ageing.is_due(now_ns):
+            return owner
+        # Entries that are long due were not asked for: their process no longer holds a GPU.
+        self._known = {
+            key: known for key, known in self._known.items() if now_ns - known[0].due_ns <= OFTEN_NS
+        }
         if now_ns != self._looked_ns:  # once a tick is enough
             self._looked_ns = now_ns
             self._groups.forget()
         owner = read_owner(self._proc, process[0], self._users, self._groups)
-        self._known[process] = Known(known.ageing, owner)
+        self._known[process] = ageing, owner
         return owner
-
-    def _forget_those_gone(self, now_ns: int) -> None:
-        # Entries that are long due were not asked for: their process no longer holds a GPU.
-        overdue = [
-            key for key, known in self._known.items() if now_ns - known.ageing.due_ns > OFTEN_NS
-        ]
-        for key in overdue:
-            del self._known[key]
 
 
 def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups | None = None) -> Owner:

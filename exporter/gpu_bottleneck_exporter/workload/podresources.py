@@ -8,17 +8,21 @@ kubelet's podresources/v1/api.proto: pod {name 1, namespace 2, containers 3 {nam
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 METHOD = "/v1.PodResourcesLister/List"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
 """Wire types of protobuf, in the low three bits of a field's key."""
-_FIXED = {_FIXED64: 8, _FIXED32: 4}
-_MOST_SHIFT = 63
-"""A varint has ten bytes at most, of seven bits each."""
+_FIXED = {1: 8, 5: 4}
+"""Bytes of a value by the other wire types."""
+_MOST_BYTES = 10
+"""Of a varint, of seven bits each."""
 _MORE = 0x80
 """Set in all bytes of a varint except the last."""
+Fields = defaultdict[int, list[bytes]]
+"""The values of a message by their field's number."""
 
 
 class Holder(NamedTuple):
@@ -44,27 +48,27 @@ class Given(NamedTuple):
 
 def given(reply: bytes) -> Iterator[Given]:
     """The devices in `reply`, GPUs or not, with their holders. Raises ValueError if malformed."""
-    for pod in _messages(reply, 1):
+    for pod in map(_fields, _fields(reply)[1]):
         name, namespace = _text(pod, 1), _text(pod, 2)
-        for container in _messages(pod, 3):
+        for container in map(_fields, pod[3]):
             holder = Holder(namespace, name, _text(container, 1))
             if all(holder):
                 yield from (Given(holder, *found) for found in _devices(container))
                 yield from (Given(holder, *found) for found in _claimed(container))
 
 
-def _devices(container: bytes) -> Iterator[tuple[str, str]]:
-    for device in _messages(container, 2):
+def _devices(container: Fields) -> Iterator[tuple[str, str]]:
+    for device in map(_fields, container[2]):
         if resource := _text(device, 1):
-            yield from ((resource, identity.decode()) for identity in _messages(device, 2))
+            yield from ((resource, name.decode()) for name in device[2])
 
 
-def _claimed(container: bytes) -> Iterator[tuple[str, str, str]]:
+def _claimed(container: Fields) -> Iterator[tuple[str, str, str]]:
     """Drivers, names and CDI names of claimed devices; an older kubelet sends only the last."""
-    for dynamic in _messages(container, 5):
-        for resource in _messages(dynamic, 4):
+    for claim in map(_fields, container[5]):
+        for resource in map(_fields, claim[4]):
             driver, device = _text(resource, 2), _text(resource, 4)
-            names = [_text(cdi, 1) for cdi in _messages(resource, 1)]
+            names = [_text(_fields(cdi), 1) for cdi in resource[1]]
             if driver and device:
                 own = (name for name in names if name.endswith(f"-{device}"))
                 yield driver, device, next(own, "")
@@ -72,43 +76,40 @@ def _claimed(container: bytes) -> Iterator[tuple[str, str, str]]:
                 yield from (("", name, "") for name in names)
 
 
-def _text(message: bytes, number: int) -> str:
+def _text(message: Fields, number: int) -> str:
     """The last value of field `number`, which counts in protobuf; empty if there is none."""
-    *_, last = (b"", *_messages(message, number))
-    return last.decode()
+    return message[number][-1].decode() if message[number] else ""
 
 
-def _messages(message: bytes, number: int) -> Iterator[bytes]:
-    """Values of field `number`: strings or messages. Raises ValueError."""
+def _fields(message: bytes) -> Fields:
+    """Strings and messages in `message` by their field's number. Raises ValueError."""
+    found: Fields = defaultdict(list)
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
         kind = key & 7
         if kind == _VARINT:
-            _, at = _varint(message, at)
-            continue
-        if kind == _BYTES:
+            _, end = _varint(message, at)
+        elif kind == _BYTES:
             length, at = _varint(message, at)
+            end = at + length
         elif kind in _FIXED:
-            length = _FIXED[kind]
+            end = at + _FIXED[kind]
         else:
             raise ValueError(f"unknown wire type: {kind}")
-        value, at = message[at : at + length], at + length
-        if at > len(message):
+        if end > len(message):
             raise ValueError("the message is truncated")
-        if kind == _BYTES and key >> 3 == number:
-            yield value
+        if kind == _BYTES:
+            found[key >> 3].append(message[at:end])
+        at = end
+    return found
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     """The varint at `at`, and where it ends. Raises ValueError."""
     number = 0
-    for shift in range(0, _MOST_SHIFT + 1, 7):
-        if at >= len(message):
-            break
-        byte = message[at]
-        at += 1
-        number |= (byte & ~_MORE) << shift
+    for place, byte in enumerate(message[at : at + _MOST_BYTES]):
+        number |= (byte & ~_MORE) << 7 * place
         if byte < _MORE:
-            return number, at
+            return number, at + place + 1
     raise ValueError("a number is missing")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
-from ipaddress import IPv4Address, ip_address
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
@@ -28,7 +29,10 @@ def rendezvous(proc: Path, pid: int, environment: str, unit: str = "") -> Place 
     address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if not address or not port or variables.get("WORLD_SIZE", "1") == "1":
         return None
-    where = f"{_network(proc, pid)}/{unit}" if _is_here(address) else ""
+    where = ""
+    if _is_here(address):  # in one network namespace of one machine, which its boot tells
+        boot = (read(proc / "sys/kernel/random/boot_id") or "").strip()
+        where = f"{boot}/{network_namespace(proc, pid)}/{unit}"
     return address, port, user_id(proc, pid), where
 
 
@@ -37,24 +41,11 @@ def named(place: Place) -> str:
     return hashlib.sha256("\0".join(place).encode(errors="replace")).hexdigest()[:_DIGITS]
 
 
-def _network(proc: Path, pid: int) -> str:
-    """Identifies a network namespace among those of all machines."""
-    boot = read(proc / "sys/kernel/random/boot_id") or ""
-    return f"{boot.strip()}/{network_namespace(proc, pid)}"
-
-
 def _is_here(address: str) -> bool:
     if _NAMES_HERE.fullmatch(address):
         return True
-    try:
-        return is_here(ip_address(address))
-    except ValueError:
-        return _is_here_in_short(address)
-
-
-def _is_here_in_short(address: str) -> bool:
-    """Whether it is a short form such as `127.1`, which the C library accepts."""
-    try:
+    with suppress(OSError, ValueError):  # also knows short forms such as `127.1`
         return is_here(IPv4Address(socket.inet_aton(address)))
-    except (OSError, ValueError):
-        return False
+    with suppress(ValueError):
+        return is_here(IPv6Address(address))
+    return False

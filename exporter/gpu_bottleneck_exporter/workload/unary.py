@@ -7,18 +7,11 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.errors import printable
-from gpu_bottleneck_exporter.workload.trouble import (
-    INSTALL,
-    ROOT_ONLY,
-    UNWELL,
-    UPGRADE,
-    KubeletTrouble,
-)
 
 if TYPE_CHECKING:
     from h2.connection import H2Connection
@@ -30,17 +23,29 @@ _PREFIX_BYTES = 5
 """Before each gRPC message: a flag for compression, and the length in four bytes."""
 _ROOM = 65536
 _MOST_TEXT = 200
-_OK, _TOO_LATE = b"0", b"4"
-"""gRPC status codes OK and DEADLINE_EXCEEDED."""
+
+UNWELL = "it is retried with growing pauses; if this lasts, see the kubelet's log"
+ROOT_ONLY = "root owns the socket: run the exporter as user 0; no capability is needed"
+INSTALL = "pip install 'gpu-bottleneck-exporter[kubernetes]'"
+UPGRADE = "check that it is the kubelet's socket; the API exists since Kubernetes 1.20"
 _REMEDIES = {b"7": ROOT_ONLY, b"12": UPGRADE, b"16": ROOT_ONLY}
-"""By gRPC status: permission denied, unimplemented, unauthenticated."""
+"""By gRPC status: permission denied, unimplemented, unauthenticated. 0 is success."""
+
+
+class KubeletTrouble(Exception):  # noqa: N818 - mostly not an error: a kubelet restarts
+    """Why allocations or names from the kubelet are missing, in one plain sentence; its remedy."""
+
+    def __init__(self, sentence: str, remedy: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.remedy = remedy
 
 
 @dataclass(slots=True)
 class _Reply:
-    body: bytearray
-    status: bytes | None = None
-    message: bytes = b""
+    body: bytearray = field(default_factory=bytearray)
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    """And trailers."""
     ended: bool = False
 
 
@@ -72,8 +77,8 @@ def call(path: Path, method: str, deadline_seconds: float, most_bytes: int = MOS
 
 
 def _converse(channel: socket.socket, method: str, deadline: float, most_bytes: int) -> _Reply:
-    connection = _request(method, deadline)
-    reply = _Reply(bytearray())
+    connection = _request(method)
+    reply = _Reply()
     while not reply.ended:
         # The deadline is that of the whole call, however slowly its bytes arrive.
         channel.settimeout(_left(deadline))
@@ -86,12 +91,10 @@ def _converse(channel: socket.socket, method: str, deadline: float, most_bytes: 
             _take(connection, reply, event)
         if len(reply.body) > most_bytes:
             raise ConnectionError(f"its answer exceeds {most_bytes} bytes")
-    if reply.status == _TOO_LATE:  # the server noticed our deadline before we did
-        raise TimeoutError
     return reply
 
 
-def _request(method: str, deadline: float) -> H2Connection:
+def _request(method: str) -> H2Connection:
     from h2.config import H2Configuration  # noqa: PLC0415
     from h2.connection import H2Connection  # noqa: PLC0415
 
@@ -105,7 +108,6 @@ def _request(method: str, deadline: float) -> H2Connection:
         ":authority": "localhost",
         "content-type": "application/grpc",
         "te": "trailers",
-        "grpc-timeout": f"{_left(deadline) * 1000:.0f}m",
     }
     connection.send_headers(stream, list(headers.items()))
     connection.send_data(stream, _EMPTY_MESSAGE, end_stream=True)
@@ -121,9 +123,7 @@ def _take(connection: H2Connection, reply: _Reply, event: Event) -> None:
         if event.flow_controlled_length:
             connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
     elif isinstance(event, events.ResponseReceived | events.TrailersReceived):
-        headers = {bytes(name): bytes(value) for name, value in event.headers or ()}
-        reply.status = headers.get(b"grpc-status", reply.status)
-        reply.message = headers.get(b"grpc-message", reply.message)
+        reply.headers.update(event.headers or ())
     elif isinstance(event, events.StreamEnded):
         reply.ended = True
     elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
@@ -131,13 +131,14 @@ def _take(connection: H2Connection, reply: _Reply, event: Event) -> None:
 
 
 def _message(path: Path, reply: _Reply) -> bytes:
-    if reply.status is None:
+    status = reply.headers.get(b"grpc-status")
+    if status is None:
         raise KubeletTrouble(f"{path} does not speak gRPC", UPGRADE)
-    if reply.status != _OK:
-        told = b"gRPC status %b: %b" % (reply.status[:_MOST_TEXT], reply.message[:_MOST_TEXT])
-        remedy = _REMEDIES.get(reply.status, UNWELL)
+    if status != b"0":
+        said = reply.headers.get(b"grpc-message", b"")
+        told = b"gRPC status %b: %b" % (status[:_MOST_TEXT], said[:_MOST_TEXT])
         sentence = f"{path} refuses ({printable(told.decode('ascii', 'replace'))})"
-        raise KubeletTrouble(sentence, remedy)
+        raise KubeletTrouble(sentence, _REMEDIES.get(status, UNWELL))
     prefix, message = reply.body[:_PREFIX_BYTES], bytes(reply.body[_PREFIX_BYTES:])
     if prefix != b"\0" + len(message).to_bytes(4, "big"):
         raise KubeletTrouble(f"{path} answered with no gRPC message", UPGRADE)

@@ -14,9 +14,11 @@ log = logging.getLogger(__name__)
 class Watch(ABC):
     """Looks in the background between `start` and `stop`, whatever a look raises."""
 
-    def __init__(self, name: str, doing: str) -> None:
+    def __init__(self, name: str, doing: str, pause_seconds: float) -> None:
         """`name`: the thread's; `doing`: what the log says of it if it fails."""
         self._doing = doing
+        self._pause_seconds = pause_seconds
+        """Between two looks; a look may change it."""
         self._news = News()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -35,12 +37,8 @@ class Watch(ABC):
     def _look(self) -> None:
         """Look once."""
 
-    @abstractmethod
-    def _pause_seconds(self) -> float:
-        """How long to wait until the next look."""
-
     def _run(self) -> None:
         while not self._stop.is_set():
             with self._news.guarded(log, self._doing):
                 self._look()
-            self._stop.wait(self._pause_seconds())
+            self._stop.wait(self._pause_seconds)
