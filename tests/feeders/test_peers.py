@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
+from gpu_bottleneck_exporter.feeders.mains import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.workload.groups import Groups

@@ -13,9 +13,9 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import MAIN, RELATED, THREAD, WORKER, Bucket
-from gpu_bottleneck_exporter.feeders.compilers import compiles
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.programs import compiles
 from gpu_bottleneck_exporter.feeders.related import StrangerRecord
 from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, StrangerFinder
 from gpu_bottleneck_exporter.host.cgroup import Cgroups

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
-from gpu_bottleneck_exporter.feeders.jobkeys import job_keys
+from gpu_bottleneck_exporter.feeders.mains import job_keys
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts

@@ -8,7 +8,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders.crowd import WHOLE, Allowance, chosen
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.roles import helpers
+from gpu_bottleneck_exporter.feeders.programs import helpers
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import parse_stat
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import MAIN, RELATED, WORKER
-from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
 from gpu_bottleneck_exporter.feeders.crowd import WHOLE, Allowance
@@ -24,6 +23,7 @@ from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import Ends
+from gpu_bottleneck_exporter.schedule import RefreshSchedule
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 _IDLES = 0.05
@@ -72,7 +72,7 @@ class FeederGroup:
         self._groups = groups
         self._units = units or Groups(proc)
         self._patience = patience
-        self._facts_age = Ageing()
+        self._facts_age = RefreshSchedule()
         self._busy = 0.0
         self._idled_ns: int | None = None
 

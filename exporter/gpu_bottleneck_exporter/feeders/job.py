@@ -5,18 +5,47 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from gpu_bottleneck_exporter.ageing import Ageing
-from gpu_bottleneck_exporter.feeders.interactive import is_interactive
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.sums import Sums
+from gpu_bottleneck_exporter.feeders.programs import is_interactive
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
 from gpu_bottleneck_exporter.host.machine import network_bytes
 from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus, network_namespace
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
+from gpu_bottleneck_exporter.schedule import RefreshSchedule
 
 _RECEIVED, _SENT = "received", "sent"
+K = TypeVar("K", bound=Hashable)
+
+
+class Sums(Generic[K]):
+    """By key, what its sources have counted while they were watched; never falls.
+
+    A source is a cgroup, a network namespace: whatever has counters of its own.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[K, int] = {}
+        self._last: Mapping[tuple[Hashable, K], int] = {}
+
+    def advance(self, readings: Mapping[tuple[Hashable, K], int]) -> None:
+        """Take the counters by source and key; a source that is new counts from now on."""
+        for (source, key), value in readings.items():
+            before = self._last.get((source, key), value)
+            self._totals[key] = self._totals.get(key, 0) + max(value - before, 0)
+        self._last = dict(readings)
+
+    def known(self, *, sources: bool) -> dict[K, int]:
+        """The sums that may be told; `sources`: whether there are any to be read.
+
+        One that the present sources do not give is unknown; without sources all stand.
+        """
+        if not sources:
+            return dict(self._totals)
+        given = {key for _, key in self._last}
+        return {key: total for key, total in self._totals.items() if key in given}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +107,7 @@ class Networks:
 class JobReader:
     """Reads the surroundings of one GPU's mains: limits seldom, the rest at each call.
 
-    Limits and their use are up to half a minute old, as `Ageing` has it.
+    Limits and their use are up to half a minute old, as `RefreshSchedule` has it.
     """
 
     def __init__(self, proc: Path, networks: Networks) -> None:
@@ -88,7 +117,7 @@ class JobReader:
         self._limits = JobLimits()
         self._started_ns: int | None = None
         self._namespaces: dict[int, int] = {}
-        self._ageing = Ageing()
+        self._ageing = RefreshSchedule()
         self._pids: frozenset[int] = frozenset()
         self._groups: set[Cgroup] = set()
         self._traffic: Sums[str] = Sums()

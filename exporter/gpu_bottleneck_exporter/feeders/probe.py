@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
-from gpu_bottleneck_exporter.feeders.compilers import is_compiler
 from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.programs import is_compiler
 from gpu_bottleneck_exporter.feeders.wire import Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.kin import KinFinder
@@ -20,6 +19,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.tree import trees
+from gpu_bottleneck_exporter.schedule import RefreshSchedule
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 _LOST_KIN_NS = 5_000_000_000
@@ -30,7 +30,7 @@ class Sought(NamedTuple):
     """When kin were last sought, and are due again, while `mains` are the holders of all GPUs."""
 
     mains: frozenset[int]
-    ageing: Ageing
+    ageing: RefreshSchedule
     at_ns: int
 
 
@@ -92,7 +92,7 @@ class Discovery:
                 continue
             sought = self._sought_kin.get(uuid)
             if sought is None or sought.mains != mains:
-                sought = Sought(mains, Ageing(now), now)
+                sought = Sought(mains, RefreshSchedule(now), now)
             lost = feed.related.lost_kin and now - sought.at_ns >= _LOST_KIN_NS
             if sought.ageing.is_due(now) or lost:
                 kin = [finder.of(pid, feed.workers) for pid in feed.mains]
