@@ -12,17 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import (
-    MAIN,
-    RELATED,
-    ROLES,
-    THREAD,
-    WORKER,
-    Bucket,
-    CgroupCounters,
-    Counters,
-    Part,
-)
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
@@ -48,6 +38,7 @@ from gpu_bottleneck_exporter.host.places import Place
 
 SECOND = 1_000_000_000
 HELD = 1
+ROLES = (Role.MAIN, Role.WORKER, Role.THREAD, Role.RELATED)
 NOTHING, NOT_HELD = Counters(), CgroupCounters()
 WAITS: Mapping[Activity, int] = {Activity.QUEUE: 10}
 RUNS = {Activity.RUN: 20}
@@ -92,7 +83,12 @@ def bucket(  # noqa: PLR0913 - what a test is about
     places: Mapping[Place, int] | None = None,
 ) -> Bucket:
     """A second of a main, which waits if nothing else is said, and its helpers."""
-    parts = {MAIN: part(main, used=used), WORKER: workers, THREAD: threads, RELATED: related}
+    parts = {
+        Role.MAIN: part(main, used=used),
+        Role.WORKER: workers,
+        Role.THREAD: threads,
+        Role.RELATED: related,
+    }
     return Bucket(
         elapsed_ns=SECOND,
         parts={role: one for role, one in parts.items() if one is not None},

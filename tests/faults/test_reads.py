@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, WORKER
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.host import aside, descriptors, syscalls
 from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
@@ -194,7 +194,9 @@ def test_a_read_that_fails_costs_that_process(
             for pid, (name, how) in jobs.items():
                 watch.note_busy(f"{pid}", 0.0)
                 seen = watch.explaining(f"{pid}", now - RECENT_NS, now)
-                main, worker = (seen.of(one).seen if seen else {} for one in (MAIN, WORKER))
+                main, worker = (
+                    seen.of(one).seen if seen else {} for one in (Role.MAIN, Role.WORKER)
+                )
                 victim, other = (main, worker) if role == "main" else (worker, main)
                 loses = name in LOSES_WAIT or (name, how) == ("wchan", "nonsense")
                 right = name in MAY_LOSE_WAIT or mostly_network(victim) != loses

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import THREAD, WORKER, Bucket, Part
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS
 from gpu_bottleneck_exporter.host.threads import MOST_ASKED, MOST_THREADS
@@ -82,10 +82,10 @@ def test_of_a_main_with_thousands_of_threads_those_that_move_are_seen() -> None:
         def measure() -> Part:
             since = time.monotonic_ns()
             until(
-                lambda: seen(watch, since, THREAD).get(Activity.RUN, 0) > MOST_ASKED,
+                lambda: seen(watch, since, Role.THREAD).get(Activity.RUN, 0) > MOST_ASKED,
                 "the one",
             )
-            return feeders(watch, since).of(THREAD)
+            return feeders(watch, since).of(Role.THREAD)
 
         # Where all of a process was held up, all of its threads move.
         found = settled(measure, lambda it: it.seen[Activity.RUN] > it.looks and it)
@@ -103,10 +103,10 @@ def test_of_a_worker_with_hundreds_of_sockets_the_one_it_waits_for_is_seen() -> 
         def share() -> float:
             since = time.monotonic_ns()
             until(
-                lambda: seen(watch, since, WORKER).get(Activity.NETWORK, 0) > 10,
+                lambda: seen(watch, since, Role.WORKER).get(Activity.NETWORK, 0) > 10,
                 "its question",
             )
-            found = seen(watch, since, WORKER)
+            found = seen(watch, since, Role.WORKER)
             # Now and then it is about to ask, for long where there is no CPU for it.
             return found[Activity.NETWORK] / (sum(found.values()) - found.get(Activity.RUN, 0))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, WORKER
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders import crowd
 from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
@@ -106,7 +106,7 @@ def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(
                 most = max(most, len(descriptors()))
                 found = watch.explaining(UUID, since, time.monotonic_ns())
                 watch.note_busy(UUID, 0.0)
-                return found is not None and found.of(WORKER).samples > 10
+                return found is not None and found.of(Role.WORKER).samples > 10
 
             until(looked_at, "looks at many")
         assert most < before + little_room + 20
@@ -177,7 +177,7 @@ def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
 
         def mains(uuid: str) -> Mapping[Activity, int]:
             found = watch.explaining(uuid, since, time.monotonic_ns())
-            return found.of(MAIN).seen if found else {}
+            return found.of(Role.MAIN).seen if found else {}
 
         until(lambda: mains("b").get(Activity.GONE), "that nothing is known of one")
         until(lambda: sum(mains("a").values()) > 20, "looks at the other")

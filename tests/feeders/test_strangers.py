@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, RELATED, THREAD, WORKER, Bucket
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.programs import compiles
@@ -192,7 +192,7 @@ def test_a_connection_that_is_not_waited_on_says_nothing(
         program(f"{CONNECT}ready()\n{how}", tmp_path / "socket") as main,
     ):
         watched = watch(main)
-        until(lambda: THREAD in watched.look().parts, "a closer look")
+        until(lambda: Role.THREAD in watched.look().parts, "a closer look")
         assert one.pid not in watched.strangers()
         assert os.getpid() not in watched.strangers(), "we are nobody's feeder"
 
@@ -231,7 +231,7 @@ def test_who_disconnects_stays_known_for_a_minute(watch: Watch, tmp_path: Path) 
         assert watched.finds(one.pid)
         one.tell()
         one.hear()
-        until(lambda: THREAD in watched.look().parts, "a closer look")
+        until(lambda: Role.THREAD in watched.look().parts, "a closer look")
         assert watched.strangers(MINUTE_NS // 2) == {one.pid}
         assert watched.strangers(2 * MINUTE_NS) == set()
 
@@ -262,12 +262,12 @@ def test_it_counts_while_it_is_active(
     ):
         watched = watch(main)
         assert watched.finds(one.pid)
-        moments = [watched.look() for _ in range(9)]
+        parts = [watched.look().of(Role.RELATED) for _ in range(9)]
         if state is None:
-            assert not any(one.of(RELATED).seen or one.of(RELATED).present for one in moments)
+            assert not any(part.seen or part.present for part in parts)
         else:
-            until(lambda: watched.look().of(RELATED).seen.get(state), "it runs")
-            assert watched.look().of(RELATED).present == 1
+            until(lambda: watched.look().of(Role.RELATED).seen.get(state), "it runs")
+            assert watched.look().of(Role.RELATED).present == 1
 
 
 def test_who_works_now_and_then_is_not_blamed() -> None:
@@ -297,9 +297,9 @@ def test_who_waits_for_a_compiler_runs_code_of_its_own(
     with program(code, compiler) as main:
         until(lambda: read(PROC / main.words[0] / "cmdline"), "its command line")
         watched = watch(main, *map(int, main.words if seen else ()))
-        until(lambda: watched.look().of(MAIN).seen.get(Activity.RUN), "run")
+        until(lambda: watched.look().of(Role.MAIN).seen.get(Activity.RUN), "run")
         assert watched.feed.family.worker_count == 0
-        assert not watched.look().of(WORKER).seen
+        assert not watched.look().of(Role.WORKER).seen
 
 
 def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path)
         assert watched.feed.family.worker_count == 0
         assert len(watched.feed.family.compilers) == len(main.words)
         until(
-            lambda: not watched.look().of(MAIN).seen.get(Activity.RUN),
+            lambda: not watched.look().of(Role.MAIN).seen.get(Activity.RUN),
             "a pool that rests is no reason",
         )
 

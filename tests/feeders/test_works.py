@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import MAIN
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.probe import Works
@@ -56,7 +56,7 @@ class Watched:
         self.feed.advance(self._now_ns)
         found = self.feed.history.explaining(self._now_ns - 1, self._now_ns)
         assert found is not None
-        (state,) = found.of(MAIN).seen
+        (state,) = found.of(Role.MAIN).seen
         return state
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.bucket import MAIN
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders import memory
 from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
@@ -136,7 +136,7 @@ def test_the_watch_goes_on() -> None:
 
             def looks() -> int:
                 found = watch.explaining("b", since, time.monotonic_ns())
-                return found.of(MAIN).samples if found else 0
+                return found.of(Role.MAIN).samples if found else 0
 
             until(lambda: looks() > 10, "looks at the other")
         finally:

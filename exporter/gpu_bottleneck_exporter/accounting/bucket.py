@@ -9,13 +9,18 @@ from typing import NamedTuple, TypeVar
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.host.places import Place
 
-ROLES = (
-    MAIN := "main",
-    WORKER := "worker",
-    RELATED := "related",
-    THREAD := "thread",
-)
-"""Holders of the GPU, their descendants, others that feed it, and loading threads of the mains."""
+
+class Role:
+    """Of a process or thread that feeds a GPU; the first two are labels of metrics."""
+
+    MAIN = "main"
+    """A holder of the GPU."""
+    WORKER = "worker"
+    """A descendant of a main."""
+    RELATED = "related"
+    """Feeds a GPU without descending from a main."""
+    THREAD = "thread"
+    """A loading thread of a main."""
 
 
 class Counters(NamedTuple):
@@ -150,7 +155,7 @@ class Bucket:
 
         None if the kernel did not count it, or if other threads launch kernels, too.
         """
-        if not self.counted_ns or self.of(MAIN).used.launch_cpu_ns:
+        if not self.counted_ns or self.of(Role.MAIN).used.launch_cpu_ns:
             return None
         return min(self.runnable_ns / self.counted_ns, 1.0)
 

@@ -12,15 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import (
-    MAIN,
-    RELATED,
-    THREAD,
-    WORKER,
-    Bucket,
-    Counters,
-    Part,
-)
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.places import Place
 
@@ -50,7 +42,7 @@ _BULK_BYTES_PER_SECOND = 20e6
 _MOSTLY = 0.5
 _HARDLY = 0.05
 """Of one helper: it hardly ever waits for the disk."""
-_HELPERS = (WORKER, THREAD, RELATED)
+_HELPERS = (Role.WORKER, Role.THREAD, Role.RELATED)
 _HIDES_A_WORKING_GPU = (Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN)
 """Sleeps that chance moves from tick to tick."""
 _AT_MOST = 3
@@ -86,7 +78,7 @@ def split(
     if holders == 0:
         # Busy without a holder: its holder is out of sight, so idle time is unknown, not free.
         return {UNALLOCATED if busy == 0 else UNKNOWN: idle}
-    if did is None or not did.of(MAIN).samples:
+    if did is None or not did.of(Role.MAIN).samples:
         return {UNKNOWN: idle}
     left = _while_idle(busy, _main_shares(did), {} if carry is None else carry, duration)
     return apportion(idle, _by_cause(left, did))
@@ -126,7 +118,7 @@ def _main_shares(did: Bucket) -> dict[Activity, float]:
     so a main that sleeps only while its GPU works would be charged for every tick that happens to
     show more sleep than busy time, and the others would not make up for it.
     """
-    main = did.of(MAIN)
+    main = did.of(Role.MAIN)
     shares = {activity: count / main.samples for activity, count in main.seen.items() if count}
     sampled, counted = shares.pop(Activity.RUN, 0.0), did.main_runnable
     if counted is None or not shares or did.held.throttled_periods:
@@ -180,7 +172,7 @@ def _by_cause(left: Mapping[Activity, float], did: Bucket) -> Mapping[str, float
 
 def _running_main(did: Bucket) -> dict[str, float]:
     """What runnable threads of a main that launch kernels were delayed by."""
-    main = did.of(MAIN)
+    main = did.of(Role.MAIN)
     used, seen = main.used, main.seen
     if used.queue_ns + used.launch_queue_ns > used.leader_cpu_ns + used.launch_cpu_ns:
         return {_queue(did): 1.0}
@@ -201,7 +193,7 @@ def _waiting_main(waiting: Mapping[Activity, float], did: Bucket) -> dict[str, f
     left = total - explained
     peer = left * did.peer
     requests = (left - peer) * waiting[Activity.REQUESTS] / total
-    unseen = (left - peer - requests) * _unseen(waiting, did.of(WORKER))
+    unseen = (left - peer - requests) * _unseen(waiting, did.of(Role.WORKER))
     asleep = left - peer - requests - unseen
     shares = {PEER: peer, REQUESTS: requests, UNKNOWN: unseen, ASLEEP: asleep}
     if cause:
@@ -236,15 +228,15 @@ def _active(did: Bucket) -> dict[Activity, float]:
     for role in _HELPERS:
         part = did.of(role)
         # File data is counted by process: threads share that of the main.
-        used = did.of(MAIN).used if role is THREAD else part.used
+        used = did.of(Role.MAIN).used if role is Role.THREAD else part.used
         run, disk = part.mean(Activity.RUN), part.mean(Activity.DISK)
         copying = run * _copying(used, elapsed, waits_too=disk >= max(_MOSTLY * run, _HARDLY))
         active[Activity.RUN] += run - copying
         active[Activity.DISK] += disk + copying
         active[Activity.NETWORK] += part.mean(Activity.NETWORK)
     active[Activity.RUN] += _children_ns(did) / elapsed
-    if not did.of(THREAD).looks and not did.of(WORKER).samples:
-        main = did.of(MAIN).used
+    if not did.of(Role.THREAD).looks and not did.of(Role.WORKER).samples:
+        main = did.of(Role.MAIN).used
         other_threads_ns = main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns
         active[Activity.RUN] += max(other_threads_ns, 0) / elapsed
     return active

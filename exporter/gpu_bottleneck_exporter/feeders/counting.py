@@ -6,14 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 
 from gpu_bottleneck_exporter.accounting.bucket import (
-    MAIN,
-    RELATED,
-    THREAD,
-    WORKER,
     Bucket,
     CgroupCounters,
     Counters,
     Part,
+    Role,
     less,
     plus,
 )
@@ -61,9 +58,12 @@ class CounterReader:
         family, related = self._family, self._related.processes.values()
         mains, complete = _count(family.mains.values())
         workers, whole = _count(self._workers_in_turn())
-        used = {role: _total(of.values()) for role, of in ((MAIN, mains), (WORKER, workers))}
         near, _ = _count(related)
-        used[RELATED] = _total(near[one] for one in near if self._related.counts(one, 1 - busy))
+        used = {
+            Role.MAIN: _total(mains.values()),
+            Role.WORKER: _total(workers.values()),
+            Role.RELATED: _total(near[one] for one in near if self._related.counts(one, 1 - busy)),
+        }
         if busy >= _IDLE:
             for main, did in mains.items():
                 main.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED_NS
@@ -103,12 +103,12 @@ class CounterReader:
                 sums[0] += thread.cpu_ns
                 sums[1] += thread.queue_ns
         cpu_ns, queue_ns = launching
-        used[MAIN] = used[MAIN]._replace(launch_cpu_ns=cpu_ns, launch_queue_ns=queue_ns)
+        used[Role.MAIN] = used[Role.MAIN]._replace(launch_cpu_ns=cpu_ns, launch_queue_ns=queue_ns)
         cpu_ns, queue_ns = loading
-        used[THREAD] = Counters(cpu_ns=cpu_ns, queue_ns=queue_ns)
+        used[Role.THREAD] = Counters(cpu_ns=cpu_ns, queue_ns=queue_ns)
         for role, processes in (
-            (WORKER, self._family.workers.values()),
-            (RELATED, self._related.processes.values()),
+            (Role.WORKER, self._family.workers.values()),
+            (Role.RELATED, self._related.processes.values()),
         ):
             delays = (thread.queue_ns for deep in _deep(processes) for thread in deep.take_used())
             used[role] = used[role]._replace(queue_ns=used[role].queue_ns + sum(delays))
@@ -120,10 +120,10 @@ class CounterReader:
         of ended children. What was counted before must not count twice; halved each second, as a
         parent may reap late, or never.
         """
-        known = min(self._family.ended_ns, used[MAIN].children_ns)
+        known = min(self._family.ended_ns, used[Role.MAIN].children_ns)
         self._family.ended_ns = (self._family.ended_ns - known) // 2
         for role, counters in used.items():
-            children_ns = counters.children_ns - (known if role == MAIN else 0)
+            children_ns = counters.children_ns - (known if role == Role.MAIN else 0)
             used[role] = counters._replace(children_ns=min(children_ns, elapsed_ns))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, RELATED, WORKER
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
 from gpu_bottleneck_exporter.feeders.crowd import WHOLE, Allowance
@@ -67,7 +67,6 @@ class FeederGroup:
         self.worker_starts = 0
         self.last_tick_ns: int | None = None
         """When the counters were last read."""
-        self.sought_kin = False
         self._proc = proc
         self._groups = groups
         self._units = units or Groups(proc)
@@ -120,7 +119,7 @@ class FeederGroup:
         idle = 1 - self._busy if self.idles(now_ns) else None
         bucket = self.states.look(now_ns, idle, mains_only=mains_only)
         self.history.add_pass(bucket)
-        return Activity.GONE not in bucket.of(WORKER).seen
+        return Activity.GONE not in bucket.of(Role.WORKER).seen
 
     def advance(self, now_ns: int) -> bool:
         """Close a second with the counters; False if the tree is out of date."""
@@ -132,8 +131,8 @@ class FeederGroup:
         if not self.workers:
             self._ask_for_whom_it_works(now_ns)
         self.history.add_second(second)
-        states, main, workers = self.states, second.of(MAIN), second.of(WORKER)
-        seen = {*workers.seen, *second.of(RELATED).seen}
+        states, main, workers = self.states, second.of(Role.MAIN), second.of(Role.WORKER)
+        seen = {*workers.seen, *second.of(Role.RELATED).seen}
         running = workers.mean(Activity.RUN) + workers.mean(Activity.DISK)
         others_ns = main.used.cpu_ns - main.used.leader_cpu_ns
         states.resting = deep and all(activity.rests for activity in seen)

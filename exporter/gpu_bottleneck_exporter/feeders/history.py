@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, Bucket, Part
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role
 
 WINDOW_NS = 4_000_000_000
 """Workers are sampled in turn, and counters read once a second: what takes most of the helpers'
@@ -62,8 +62,8 @@ class History:
         counted_ns = seconds[0].at_ns if seconds else end_ns - WINDOW_NS
         found = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
         now = _sum(passes)
-        main = now.of(MAIN)
-        found.parts[MAIN] = Part(main.seen, main.present, main.looks, found.of(MAIN).used)
+        main = now.of(Role.MAIN)
+        found.parts[Role.MAIN] = Part(main.seen, main.present, main.looks, found.of(Role.MAIN).used)
         found.runnable_ns, found.counted_ns = now.runnable_ns, now.counted_ns
         return found
 

@@ -10,10 +10,13 @@ from pathlib import Path
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.schedule import RefreshSchedule
 
 _MOSTLY, _NEARLY_ALWAYS = 0.5, 0.75
 _ENOUGH_LOOKS, _WEIGHT = 3, 0.1
 _PER_PASS = 2
+_LOST_KIN_NS = 5_000_000_000
+"""At least so long between two searches for kin, which may come and go many times a second."""
 
 
 class StrangerRecord:
@@ -56,6 +59,24 @@ class Related:
         self._strangers: dict[int, StrangerRecord] = {}
         """Those of them that are no kin."""
         self._next = 0
+        self._search = RefreshSchedule()
+        self._searched_ns: int | None = None
+        self._holders: frozenset[int] | None = None
+        """Of all GPUs, when kin were last sought."""
+
+    @property
+    def was_searched(self) -> bool:
+        """Whether kin were ever sought."""
+        return self._searched_ns is not None
+
+    def is_search_due(self, now_ns: int, holders: frozenset[int]) -> bool:
+        """Whether to seek kin; `holders` of all GPUs are none. If so, it is due again later."""
+        since_ns = now_ns - (self._searched_ns or 0)
+        lost = any(self.processes[pid].gone for pid in self.kin) and since_ns >= _LOST_KIN_NS
+        if not self._search.is_due(now_ns, new=holders != self._holders) and not lost:
+            return False
+        self._searched_ns, self._holders = now_ns, holders
+        return True
 
     def adopt_kin(self, pids: set[int]) -> None:
         """Take over newly found kin; strangers stay."""
@@ -77,16 +98,12 @@ class Related:
     def close(self) -> None:
         """Forget all of them, and close their descriptors."""
         self._adopt(set(), set())
+        self._holders = None
 
     @property
     def kin(self) -> set[int]:
         """Those that are no strangers."""
         return self.processes.keys() - self._strangers.keys()
-
-    @property
-    def lost_kin(self) -> bool:
-        """Whether one of the kin has ended; another may have replaced it."""
-        return any(self.processes[pid].gone for pid in self.kin)
 
     def counts(self, process: Process, idle: float) -> bool:
         """Whether one of them is kin, or a stranger that does enough.

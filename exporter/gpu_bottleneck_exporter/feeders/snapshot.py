@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, WORKER, Bucket, Counters
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Job, JobReader, Networks
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
+from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
@@ -54,24 +55,26 @@ class FeedingReader:
         """Roles of which bytes were known of at least one process."""
         self._held_back: set[str] = set()
         self._evidence: tuple[str, ...] = ()
-        self._evidence_due_ns = 0
+        self._looking_for_evidence = Every(_EVIDENCE_NS)
 
     def read(self, feed: FeederGroup, now_ns: int, *, queue_known: bool) -> Feeding:
         """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue."""
         family, total = feed.family, feed.history.total
         self._has_workers |= bool(feed.workers)
-        processes = {MAIN: len(feed.mains)}
-        counters = {MAIN: self._counters(total, MAIN, feed.mains)}
+        processes = {Role.MAIN: len(feed.mains)}
+        counters = {Role.MAIN: self._counters(total, Role.MAIN, feed.mains)}
         # What is not known of all workers is not told of some of them.
         if self._has_workers and family.whole:
-            processes[WORKER] = family.worker_count
+            processes[Role.WORKER] = family.worker_count
             if not family.unfollowed:
-                counters[WORKER] = self._counters(total, WORKER, feed.workers)
+                counters[Role.WORKER] = self._counters(total, Role.WORKER, feed.workers)
         job = self._job.read(feed.mains, feed.counters.cgroups, now_ns)
         started = ((main.pid, main.started_ticks) for main in feed.mains.values())
         throttling = self._tells("throttled", bool(feed.mains), job.limits.throttling_known)
         refaults = self._tells("refaults", bool(feed.mains), job.limits.refaults_known)
         waits = feed.states.wait_ns.items()
+        if self._looking_for_evidence.is_due(now_ns):
+            self._evidence = feed.evidence(now_ns)
         return Feeding(
             at_ns=now_ns,
             processes=processes,
@@ -83,14 +86,8 @@ class FeedingReader:
             refault_bytes=total.held.refault_bytes if refaults else None,
             job=job,
             owners=self._owners.of(started, now_ns) if self._owners else (),
-            evidence=self._evidence_of(feed, now_ns),
+            evidence=self._evidence,
         )
-
-    def _evidence_of(self, feed: FeederGroup, now_ns: int) -> tuple[str, ...]:
-        if now_ns >= self._evidence_due_ns:
-            self._evidence_due_ns = now_ns + _EVIDENCE_NS
-            self._evidence = feed.evidence(now_ns)
-        return self._evidence
 
     def _counters(self, total: Bucket, role: str, processes: Mapping[int, Process]) -> Counters:
         denied = any(process.denied for process in processes.values())

@@ -6,15 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import (
-    MAIN,
-    RELATED,
-    THREAD,
-    WORKER,
-    Bucket,
-    Part,
-    add_up,
-)
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
 from gpu_bottleneck_exporter.feeders.crowd import Turns
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
@@ -70,11 +62,11 @@ class StateSampler:
         if not mains_only:
             workers = Part(present=self._family.worker_count, looks=1)
             self._look_at(self._next_workers(), workers, bucket, around)
-            bucket.parts[WORKER] = workers
+            bucket.parts[Role.WORKER] = workers
         if idle is not None:
             self._look_at_related(bucket, idle, around)
             self._count_runnable(bucket)
-        for role in (MAIN, WORKER):
+        for role in (Role.MAIN, Role.WORKER):
             self._count_waits(role, bucket)
         return bucket
 
@@ -85,7 +77,7 @@ class StateSampler:
 
     def _look_at_mains(self, bucket: Bucket, *, deep: bool) -> None:
         main, threads = Part(present=len(self._family.mains), looks=1), Part(looks=1)
-        bucket.parts[MAIN] = main
+        bucket.parts[Role.MAIN] = main
         behind = deep and not self.explained
         for process in self._family.mains.values():
             seen = process.probe(bucket.at_ns, self._around(process) if behind else None)
@@ -96,7 +88,7 @@ class StateSampler:
                 self._locate(seen, bucket)
         if behind:
             threads.present = threads.samples  # each that is active is seen at each look
-            bucket.parts[THREAD] = threads
+            bucket.parts[Role.THREAD] = threads
 
     def _around(self, main: Process) -> Surroundings:
         return Surroundings(
@@ -150,7 +142,7 @@ class StateSampler:
         related = self._related
         if not related.processes:
             return
-        part = bucket.parts[RELATED] = Part(looks=1)
+        part = bucket.parts[Role.RELATED] = Part(looks=1)
         for process in related.next():
             one = Part()
             self._look_at([process], one, bucket, around)

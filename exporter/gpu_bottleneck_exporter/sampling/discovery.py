@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
@@ -19,19 +18,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.tree import trees
-from gpu_bottleneck_exporter.schedule import RefreshSchedule
 from gpu_bottleneck_exporter.workload.groups import Groups
-
-_LOST_KIN_NS = 5_000_000_000
-"""At least so long between two searches for kin, which may come and go many times a second."""
-
-
-class Sought(NamedTuple):
-    """When kin were last sought, and are due again, while `mains` are the holders of all GPUs."""
-
-    mains: frozenset[int]
-    ageing: RefreshSchedule
-    at_ns: int
 
 
 class Discovery:
@@ -48,8 +35,6 @@ class Discovery:
         self._cgroups = cgroups
         self._units = units
         self._longest_answer_ms = int(longest_answer_seconds * 1000)
-        self._sought_kin: dict[str, Sought] = {}
-        """By GPU: the last search for its kin."""
 
     def find_trees(
         self,
@@ -74,37 +59,27 @@ class Discovery:
             whole = living.isdisjoint(found.cut)
             with isolated(f"finding the feeders of {uuid}"):
                 feed.adopt(living, descendants, mains, share_of(len(held)), whole=whole)
-        self._find_kin(feeds, mains)
+        self._find_kin(feeds.values(), mains)
         return feeds
 
     def _new_group(self) -> FeederGroup:
         patience = Patience(self._longest_answer_ms) if self.connected else None
         return FeederGroup(self._proc, self._cgroups, patience, self._units)
 
-    def _find_kin(self, feeds: Mapping[str, FeederGroup], mains: frozenset[int]) -> None:
+    def _find_kin(self, feeds: Collection[FeederGroup], mains: frozenset[int]) -> None:
         """Find the kin of idle GPUs; a busy one needs no explanation."""
         now = time.monotonic_ns()
         finder = KinFinder(self._proc, mains, self._units)
-        for uuid, feed in feeds.items():
+        for feed in feeds:
             if not self.connected or not feed.idles(now):
                 feed.related.close()
-                self._sought_kin.pop(uuid, None)
-                continue
-            sought = self._sought_kin.get(uuid)
-            if sought is None or sought.mains != mains:
-                sought = Sought(mains, RefreshSchedule(now), now)
-            lost = feed.related.lost_kin and now - sought.at_ns >= _LOST_KIN_NS
-            if sought.ageing.is_due(now) or lost:
+            elif feed.related.is_search_due(now, mains):
                 kin = [finder.of(pid, feed.workers) for pid in feed.mains]
                 feed.related.adopt_kin(set().union(*kin))
-                self._sought_kin[uuid] = sought._replace(at_ns=now)
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
-        """Whether kin of a GPU that idles are yet to be sought for the first time."""
-        if not self.connected or feed.sought_kin or not feed.idles(now_ns):
-            return False
-        feed.sought_kin = True
-        return True
+        """Whether kin of a GPU that idles have never been sought."""
+        return self.connected and not feed.related.was_searched and feed.idles(now_ns)
 
     def find_strangers(self, known: Collection[FeederGroup], now_ns: int) -> None:
         """Find who is connected with the feeders of GPUs that idle for a reason not yet known."""
@@ -117,10 +92,6 @@ class Discovery:
             mains = [pid for feed in known for pid in feed.mains]
             for feed, found in self.strangers.search(feeds, mains, now_ns).items():
                 feed.related.adopt_strangers(found)
-
-    def forget(self, uuid: str) -> None:
-        """Drop GPU `uuid`."""
-        self._sought_kin.pop(uuid, None)
 
 
 def _known_children(workers: Mapping[int, Process], pid: int) -> list[int] | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import MAIN, THREAD, WORKER, Bucket
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
 from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
@@ -127,9 +127,9 @@ class Prescriber:
         elapsed = max(did.elapsed_ns, 1)
         self._judge(feed.counters.pace, now.at_ns)
         much = _MUCH_BYTES_PER_SECOND * elapsed / 1e9
-        held, crew, states = did.held, did.of(WORKER), did.of(MAIN).seen
-        main, workers = did.of(MAIN).used, crew.used
-        samples = max(did.of(MAIN).samples, 1)
+        held, crew, states = did.held, did.of(Role.WORKER), did.of(Role.MAIN).seen
+        main, workers = did.of(Role.MAIN).used, crew.used
+        samples = max(did.of(Role.MAIN).samples, 1)
         cores = (main.cpu_ns + workers.cpu_ns) / elapsed
         machines = _machines(mark, now)
         return replace(
@@ -139,7 +139,7 @@ class Prescriber:
             active=sum(crew.mean(activity) for activity in _AT_WORK),
             running=crew.mean(Activity.RUN),
             reading=crew.mean(Activity.DISK),
-            threads=sum(map(did.of(THREAD).mean, did.of(THREAD).seen)),
+            threads=sum(map(did.of(Role.THREAD).mean, did.of(Role.THREAD).seen)),
             worker_cores=workers.cpu_ns / elapsed,
             worker_queue=workers.queue_ns / elapsed,
             main_cores=main.cpu_ns / elapsed,
@@ -240,7 +240,7 @@ def _data(did: Bucket, before: Mark, now: Mark, plain: Observed) -> float | None
         if before.received is None or now.received is None:
             return None
         return max(now.received - before.received, 0) * 1e9 / (now.at_ns - before.at_ns)
-    main, workers = did.of(MAIN).used.read_bytes, did.of(WORKER).used.read_bytes
+    main, workers = did.of(Role.MAIN).used.read_bytes, did.of(Role.WORKER).used.read_bytes
     return ((main or 0) + (workers or 0)) * 1e9 / max(did.elapsed_ns, 1)
 
 

@@ -301,7 +301,7 @@ class HostSampler:
         if feed := feeds.pop(uuid, None):
             feed.close()
         self._feeds = feeds
-        for part in (self._peers, self._discovery, self._news, self._prescribers):
+        for part in (self._peers, self._news, self._prescribers):
             if part:
                 part.forget(uuid)
         self._readers.pop(uuid, None)

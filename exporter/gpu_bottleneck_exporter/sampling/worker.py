@@ -35,8 +35,9 @@ from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
-from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, OwnDelay, run_delay_ns
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
 
@@ -143,7 +144,6 @@ class GpuWorker:
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._finished_tick_ns = time.monotonic_ns()
         self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
-        self._own_delay = OwnDelay()
         self._delay_ns: int | None = 0
         """This thread's run-queue delay as of the end of the last tick."""
         self._down: str | None = None
@@ -201,7 +201,7 @@ class GpuWorker:
         return late_ns + delay_ns - self._delay_ns
 
     def _finish_tick(self, now_ns: int) -> None:
-        self._delay_ns = self._own_delay.read_ns()
+        self._delay_ns = run_delay_ns()
         self._late_ns = self._own_cpu.late_ns(now_ns)
         self._finished_tick_ns = now_ns
 
@@ -254,7 +254,6 @@ class GpuWorker:
                 retry = FIRST_RETRY_SECONDS  # it is not one that comes and goes
             self._stop.wait(retry)
             retry = min(2 * retry, LONGEST_RETRY_SECONDS)
-        self._own_delay.close()
 
     def _open(self) -> None:
         self._close()
@@ -276,12 +275,12 @@ class GpuWorker:
             one.device.close()
 
     def _read_until_stopped(self) -> None:
-        next_layout_check = time.monotonic() + SLOWLY
+        checking_layout = Every(SLOWLY)
+        checking_layout.is_due(time.monotonic())  # it was just opened
         while not self._stop.is_set():
             tick = _next_tick(time.monotonic(), self._interval(), self.index * APART_SECONDS)
             self._stop.wait(tick - time.monotonic())
-            if time.monotonic() >= next_layout_check:
-                next_layout_check += SLOWLY
+            if checking_layout.is_due(time.monotonic()):
                 self._follow_layout()
             self._tick()
 
