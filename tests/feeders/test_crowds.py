@@ -113,5 +113,5 @@ def test_of_a_worker_with_hundreds_of_sockets_the_one_it_waits_for_is_seen() -> 
         assert settled(share, lambda found: found < 0.8 and f"{found:.0%}") >= 0.8
         (worker,) = feed(watch).workers.values()
         assert worker.deep is not None
-        assert worker.deep.wire is not None
-        assert len(worker.deep.wire.sockets.all()) <= MOST_SOCKETS
+        assert worker.deep.tcp is not None
+        assert len(worker.deep.tcp.sockets.all()) <= MOST_SOCKETS

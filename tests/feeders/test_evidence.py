@@ -10,7 +10,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
-from gpu_bottleneck_exporter.feeders.wire import Owed
+from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import program

@@ -13,9 +13,9 @@ import pytest
 from gpu_bottleneck_exporter.accounting.bucket import Counters, less, plus
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from support.children import Parent
@@ -91,7 +91,7 @@ def assert_grown(before: Feeding, now: Feeding) -> None:
 
 
 def test_what_other_threads_ask_for_does_not_change_under_them(start: Start) -> None:
-    feed = FeederGroup(PROC, Cgroups(SYSFS), Patience(30_000))
+    feed = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
     main = start()
     with socket.create_server(("127.0.0.1", 0)) as server:
         feed.adopt({main.pid, os.getpid()}, set(), frozenset())

@@ -14,7 +14,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders import crowd
-from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
+from gpu_bottleneck_exporter.feeders.crowd import SamplingBudget, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
@@ -190,7 +190,7 @@ def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
 
 def test_shares_are_of_what_is_spent_in_all() -> None:
     assert share_of(0) == share_of(1) == crowd.WHOLE
-    assert share_of(8) == Allowance(1024, 64)
+    assert share_of(8) == SamplingBudget(1024, 64)
     assert sum(share_of(16)) <= sum(crowd.WHOLE) / 16
 
 

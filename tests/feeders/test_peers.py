@@ -11,7 +11,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.mains import GROUP, job_keys
-from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.workload.groups import Groups
 from support.programs import Program, program
@@ -57,7 +57,7 @@ def meets(one: Program) -> set[tuple[str, ...]]:
 
 def feed(one: Program) -> FeederGroup:
     """Of a GPU that it holds; its connections are known."""
-    found = FeederGroup(PROC, Cgroups(SYSFS), Patience(30_000))
+    found = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
     found.adopt({one.pid}, set(), frozenset())
     found.inspect_connections(time.monotonic_ns())
     found.publish_ends()

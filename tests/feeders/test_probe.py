@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders import patience
-from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders import timeouts
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
@@ -40,9 +40,9 @@ def serve(connection):
 class Watched:
     """One process as the watching thread sees it, over and over."""
 
-    def __init__(self, one: Program, patience: Patience | None) -> None:
+    def __init__(self, one: Program, known: AnswerTimeouts | None) -> None:
         self._reader = ProcessReader(PROC, one.pid)
-        self.deep = DeepProbe(PROC, one.pid, patience)
+        self.deep = DeepProbe(PROC, one.pid, known)
 
     def look(self, around: Surroundings = NOTHING_BEHIND) -> Seen:
         time.sleep(CLOSE_TOGETHER_SECONDS)
@@ -77,12 +77,12 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(patience, "PATIENCE_MS", LONGEST_MS)
-    before = descriptors()
+    monkeypatch.setattr(timeouts, "PATIENCE_MS", LONGEST_MS)
+    before, default = descriptors(), AnswerTimeouts(LONGEST_MS)
     made: list[Watched] = []
 
-    def begin(one: Program, patience: Patience | None = Patience(LONGEST_MS)) -> Watched:  # noqa: B008
-        made.append(Watched(one, patience))
+    def begin(one: Program, known: AnswerTimeouts | None = default) -> Watched:
+        made.append(Watched(one, known))
         return made[-1]
 
     yield begin
@@ -164,7 +164,7 @@ def test_a_connection_that_is_not_waited_on_is_no_network(
 
 def test_an_answer_that_nobody_waits_long_for_is_news(watch: Watch, silent: str) -> None:
     with program(f"{ASK}ready(); c.recv(1)", silent) as one:
-        watched = watch(one, Patience(200))
+        watched = watch(one, AnswerTimeouts(200))
         watched.comes_to(lambda seen: (seen.whole, seen.reason) == (Activity.SLEEP, "poll"))
 
 
@@ -206,15 +206,15 @@ FOREVER = "\n    while True: c.recv(100)"
 def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
     watch: Watch, server: str, client: str, receives: str, *, works: bool
 ) -> None:
-    patience = Patience(LONGEST_MS)
+    known = AnswerTimeouts(LONGEST_MS)
     with (
         program(server) as far,
         program(f"{client}def take():{FOREVER}\n{receives}", *far.words) as one,
     ):
-        watched = watch(one, patience)
+        watched = watch(one, known)
 
         def waits(seen: Seen) -> bool:
-            patience.worked_ns = time.monotonic_ns() if works else 0
+            known.worked_ns = time.monotonic_ns() if works else 0
             return seen.whole is Activity.NETWORK
 
         if works:
@@ -239,7 +239,7 @@ def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
 def test_who_sends_more_than_is_taken_waits_for_the_other_side(
     watch: Watch, silent: str, monkeypatch: pytest.MonkeyPatch, sends: str, *, answers: bool
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_MS", 0)
+    monkeypatch.setattr(timeouts, "PATIENCE_MS", 0)
     asks = TAKE
     if answers:
         asks = "server = socket.create_server(('127.0.0.1', 0))\n"

@@ -14,10 +14,10 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.programs import compiles
 from gpu_bottleneck_exporter.feeders.related import StrangerRecord
 from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, StrangerFinder
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from support.programs import Program, descriptors, program
@@ -54,7 +54,7 @@ class Watched:
 
     def __init__(self, main: Program, *workers: int, holders: tuple[int, ...] = ()) -> None:
         self._groups = Cgroups(SYSFS)
-        self.feed = FeederGroup(PROC, self._groups, Patience(30_000))
+        self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
         self.feed.adopt({main.pid}, {*workers}, frozenset({main.pid, *holders}))
         self.feed.note_busy(0.0, time.monotonic_ns())
         self._finder = StrangerFinder(PROC)

@@ -12,8 +12,8 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.probe import Works
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from support.programs import Program, descriptors, program
@@ -39,7 +39,7 @@ class Watched:
 
     def __init__(self, one: Program) -> None:
         self._groups = Cgroups(Path("/sys"))
-        self.feed = FeederGroup(PROC, self._groups, Patience(30_000))
+        self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
         self.feed.adopt({one.pid}, set(), frozenset({one.pid}))
         self._now_ns = time.monotonic_ns()
 

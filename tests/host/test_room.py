@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
@@ -88,7 +88,9 @@ def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: in
         text = read(f"/proc/{one.pid}/cgroup") or ""
         looks: list[Callable[[], object]] = [
             lambda: Process(PROC, one.pid),
-            lambda: DeepProbe(PROC, one.pid, Patience(1000)).look(0, Wait.LOCK, Surroundings()),
+            lambda: DeepProbe(PROC, one.pid, AnswerTimeouts(1000)).look(
+                0, Wait.LOCK, Surroundings()
+            ),
             lambda: Cgroups(Path("/sys")).of(text),
             lambda: links(PROC, one.pid),
         ]

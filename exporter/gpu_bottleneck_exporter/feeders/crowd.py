@@ -26,7 +26,7 @@ _FEW = 4
 _ROUND_TICKS = 2
 
 
-class Allowance(NamedTuple):
+class SamplingBudget(NamedTuple):
     """What may be spent on the workers of one GPU."""
 
     followed: int
@@ -43,12 +43,12 @@ class Allowance(NamedTuple):
         return self.rounds(workers) <= _ROUND_TICKS
 
 
-WHOLE = Allowance(MOST_FOLLOWED, READS_PER_TICK)
+WHOLE = SamplingBudget(MOST_FOLLOWED, READS_PER_TICK)
 
 
-def share_of(gpus: int) -> Allowance:
+def share_of(gpus: int) -> SamplingBudget:
     """The allowance of each of so many `gpus`."""
-    return Allowance(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), _FEW))
+    return SamplingBudget(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), _FEW))
 
 
 def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.crowd import WHOLE, Allowance, chosen
-from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.crowd import WHOLE, SamplingBudget, chosen
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.programs import helpers
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import parse_stat
 
@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.host.process import parse_stat
 class Family:
     """As last discovered; processes that stay keep their counters."""
 
-    def __init__(self, proc: Path, patience: Patience | None) -> None:
+    def __init__(self, proc: Path, timeouts: AnswerTimeouts | None) -> None:
         """`proc`: the host's."""
         self.mains: dict[int, Process] = {}
         self.workers: dict[int, Process] = {}
@@ -29,7 +29,7 @@ class Family:
         self.ended_ns = 0
         """CPU time of workers that ended and that no parent's counters have told of yet."""
         self._proc = proc
-        self._patience = patience
+        self._timeouts = timeouts
         self._others: frozenset[int] = frozenset()
         self._helpers: dict[int, Process] = {}
         """They load nothing, but a forkserver starts workers."""
@@ -41,7 +41,7 @@ class Family:
         mains: set[int],
         workers: set[int],
         others: frozenset[int],
-        share: Allowance,
+        share: SamplingBudget,
         *,
         whole: bool,
     ) -> tuple[int, int]:
@@ -117,7 +117,7 @@ class Family:
             process.close()
         new = pids - processes.keys()
         for pid in new:
-            processes[pid] = Process(self._proc, pid, self._patience)
+            processes[pid] = Process(self._proc, pid, self._timeouts)
         return len(new)
 
     def _is_zombie(self, pid: int) -> bool:

@@ -10,16 +10,16 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
-from gpu_bottleneck_exporter.feeders.crowd import WHOLE, Allowance
+from gpu_bottleneck_exporter.feeders.crowd import WHOLE, SamplingBudget
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.history import WINDOW_NS, History
 from gpu_bottleneck_exporter.feeders.mains import MainFacts, facts_of
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.related import Related
 from gpu_bottleneck_exporter.feeders.states import StateSampler, ends_of
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import Ends
@@ -44,17 +44,17 @@ class FeederGroup:
         self,
         proc: Path,
         groups: Cgroups,
-        patience: Patience | None = None,
+        timeouts: AnswerTimeouts | None = None,
         units: Groups | None = None,
     ) -> None:
         """`proc`: the host's; the owner of all feeder groups reads the control groups `groups`.
 
-        `units` map control groups to jobs. `patience` says how long a question to another
+        `units` map control groups to jobs. `timeouts` says how long a question to another
         machine may stay open; None where connections cannot be inspected.
         """
-        self.family = Family(proc, patience)
+        self.family = Family(proc, timeouts)
         self.mains, self.workers = self.family.mains, self.family.workers
-        self.related = Related(proc, patience)
+        self.related = Related(proc, timeouts)
         self.states = StateSampler(proc, self.family, self.related)
         self.counters = CounterReader(self.family, self.related)
         self.history = History()
@@ -70,7 +70,7 @@ class FeederGroup:
         self._proc = proc
         self._groups = groups
         self._units = units or Groups(proc)
-        self._patience = patience
+        self._timeouts = timeouts
         self._facts_age = RefreshSchedule()
         self._busy = 0.0
         self._idled_ns: int | None = None
@@ -80,7 +80,7 @@ class FeederGroup:
         mains: set[int],
         workers: set[int],
         others: frozenset[int],
-        share: Allowance = WHOLE,
+        share: SamplingBudget = WHOLE,
         *,
         whole: bool = True,
     ) -> None:
@@ -102,8 +102,8 @@ class FeederGroup:
     def note_busy(self, ratio: float, now_ns: int) -> None:
         """Note how busy the GPU was in its last tick, 0-1."""
         self._busy = ratio
-        if ratio and self._patience:
-            self._patience.worked_ns = now_ns
+        if ratio and self._timeouts:
+            self._timeouts.worked_ns = now_ns
         if ratio < 1 - _IDLES:
             self._idled_ns = now_ns
 
@@ -146,14 +146,14 @@ class FeederGroup:
 
     def _ask_for_whom_it_works(self, now_ns: int) -> None:
         """Learn whether mains that have no workers make the GPU work for clients."""
-        if self._busy < _WORKS or self._patience is None:
+        if self._busy < _WORKS or self._timeouts is None:
             return
         for main in self.mains.values():
             if main.works.is_due(now_ns):
                 deep = main.deepen()
                 deep.inspect_connections(now_ns, now=True)
-                if deep.wire and deep.wire.ports:
-                    main.works.note(clients=deep.wire.lively_clients)
+                if deep.tcp and deep.tcp.ports:
+                    main.works.note(clients=deep.tcp.lively_clients)
 
     @property
     def sees_all_threads(self) -> bool:
@@ -163,7 +163,7 @@ class FeederGroup:
     @property
     def sees_all_sockets(self) -> bool:
         """Whether no process had more sockets than are looked at."""
-        return all(deep.wire.sockets.complete for deep in self._deep() if deep.wire)
+        return all(deep.tcp.sockets.complete for deep in self._deep() if deep.tcp)
 
     def _processes(self) -> Iterator[Process]:
         yield from (*self.mains.values(), *self.states.turns.members)
@@ -176,7 +176,7 @@ class FeederGroup:
         """Inspect those of its processes; workers only where a main asks this machine."""
         processes = [*self.mains.values(), *self.related.processes.values()]
         _inspect(processes, now_ns)
-        if any(deep.wire.asks_here for deep in self._deep() if deep.wire):
+        if any(deep.tcp.asks_here for deep in self._deep() if deep.tcp):
             _inspect(self.states.turns.members, now_ns)
 
     def publish_ends(self) -> None:
@@ -226,7 +226,7 @@ class FeederGroup:
         did = self.history.seconds(now_ns - WINDOW_NS, now_ns)
         if did is None or not self.idles(now_ns):
             return ()
-        owed = (deep.wire.owed for deep in self._deep() if deep.wire)
+        owed = (deep.tcp.owed for deep in self._deep() if deep.tcp)
         files = any(Activity.DISK in part.seen for part in did.parts.values())
         return (
             *evidence.asleep(did.reasons),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.programs import is_compiler
-from gpu_bottleneck_exporter.feeders.wire import Verdict, Wire
+from gpu_bottleneck_exporter.feeders.tcp import TcpTracker, Verdict
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
@@ -142,13 +142,15 @@ class Works:
 class DeepProbe:
     """Looks behind the first thread of process `pid`."""
 
-    def __init__(self, proc: Path, pid: int, patience: Patience | None, depth: int = 0) -> None:
-        """`patience` of its job; None: its descriptors cannot be duplicated."""
-        self.threads = Threads(proc, pid, same_pids=patience is not None)
-        self.wire = Wire(proc, pid, patience) if patience else None
+    def __init__(
+        self, proc: Path, pid: int, timeouts: AnswerTimeouts | None, depth: int = 0
+    ) -> None:
+        """`timeouts`: of its job; None: its descriptors cannot be duplicated."""
+        self.threads = Threads(proc, pid, same_pids=timeouts is not None)
+        self.tcp = TcpTracker(proc, pid, timeouts) if timeouts else None
         self._proc = proc
         self._pid = pid
-        self._patience = patience
+        self._timeouts = timeouts
         self._depth = depth
         self._call = KeptFile(proc / str(pid) / "syscall")
         self._children: dict[int, tuple[ProcessReader, DeepProbe]] = {}
@@ -222,7 +224,7 @@ class DeepProbe:
             self._judge_thread(seen, thread, verdicts, due)
         if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
-        listens = self.wire is not None and bool(self.wire.ports) and wait in _SERVES_IN
+        listens = self.tcp is not None and bool(self.tcp.ports) and wait in _SERVES_IN
         self.serving = seen.serves = listens and Verdict.REQUEST not in verdicts.values()
         return seen
 
@@ -231,10 +233,10 @@ class DeepProbe:
 
         Every few seconds at most, unless `now`.
         """
-        if self.wire and (now or now_ns >= self._all_due_ns):
+        if self.tcp and (now or now_ns >= self._all_due_ns):
             self._all_due_ns = now_ns + _ALL_EVERY_NS
-            self.wire.sockets.forget()
-            self.wire.look((), whole=True)
+            self.tcp.sockets.forget()
+            self.tcp.look((), whole=True)
 
     def _note_awaited(self, found: Iterable[tuple[int, ...] | None]) -> None:
         if len(self._awaited) > _MOST_AWAITED:  # nobody asks
@@ -244,7 +246,7 @@ class DeepProbe:
 
     def _descriptors(self, wait: Wait) -> tuple[int, ...] | None:
         """Those that the first thread waits on; None: any of the process's."""
-        if self.wire is None or wait not in _ON_DESCRIPTORS:
+        if self.tcp is None or wait not in _ON_DESCRIPTORS:
             return ()
         call = self._call.read()
         found = waits_on(self._pid, call)
@@ -258,22 +260,22 @@ class DeepProbe:
         threads: list[Thread],
         around: Surroundings,
     ) -> Mapping[int, Verdict]:
-        if self.wire is None:
+        if self.tcp is None:
             return {}
         held = first or () if around.holds else ()
         if now_ns >= self._all_due_ns:
             self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
-            self.wire.sockets.forget()
-            return self.wire.look((), around.ours, held, whole=True)
+            self.tcp.sockets.forget()
+            return self.tcp.look((), around.ours, held, whole=True)
         wanted = set(first or ()) if wait is not Wait.PIPE else set()
-        whole = first is None or bool(self.wire.ports)
+        whole = first is None or bool(self.tcp.ports)
         for thread in threads:
             if thread.descriptors is None:
                 whole = True
             elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
-            return self.wire.look(wanted, around.ours, held, whole=whole)
+            return self.tcp.look(wanted, around.ours, held, whole=whole)
         return {}
 
     def _judge_first(
@@ -283,7 +285,7 @@ class DeepProbe:
         descriptors: tuple[int, ...] | None,
         verdicts: Mapping[int, Verdict],
     ) -> None:
-        if self.wire is None or self.wire.refused:
+        if self.tcp is None or self.tcp.refused:
             return  # there is no more to see than its wait channel
         if _is_due(descriptors, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
             seen.first = Activity.NETWORK
@@ -325,7 +327,7 @@ class DeepProbe:
         self._close_children(self._children.keys() - children)
         for pid in children[:_MOST_CHILDREN]:
             if pid not in self._children:
-                probe = DeepProbe(self._proc, pid, self._patience, self._depth + 1)
+                probe = DeepProbe(self._proc, pid, self._timeouts, self._depth + 1)
                 self._children[pid] = ProcessReader(self._proc, pid), probe
             reader, probe = self._children[pid]
             child = probe.look(now_ns, reader.wait(), around)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.bucket import Counters, less
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, Works, shallow
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 
@@ -15,8 +15,8 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 class Process:
     """Since it was discovered."""
 
-    def __init__(self, proc: Path, pid: int, patience: Patience | None = None) -> None:
-        """`patience`: of its job; None: its descriptors cannot be duplicated."""
+    def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts | None = None) -> None:
+        """`timeouts`: of its job; None: its descriptors cannot be duplicated."""
         self.pid = pid
         self.reader = ProcessReader(proc, pid)
         self.deep: DeepProbe | None = None
@@ -26,7 +26,7 @@ class Process:
         self.leader_rests = False
         """Of a main: whether its GPU worked in the last tick without its first thread."""
         self._proc = proc
-        self._patience = patience
+        self._timeouts = timeouts
         self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
         self._known_children: bytes | None = None
         self._used_ns = 0
@@ -69,7 +69,7 @@ class Process:
     def deepen(self) -> DeepProbe:
         """Its deep probe, created on demand."""
         if self.deep is None:
-            self.deep = DeepProbe(self._proc, self.pid, self._patience)
+            self.deep = DeepProbe(self._proc, self.pid, self._timeouts)
         return self.deep
 
     def close_deep(self) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.schedule import RefreshSchedule
 
 _MOSTLY, _NEARLY_ALWAYS = 0.5, 0.75
@@ -52,10 +52,10 @@ class StrangerRecord:
 class Related:
     """Those of one GPU."""
 
-    def __init__(self, proc: Path, patience: Patience | None) -> None:
+    def __init__(self, proc: Path, timeouts: AnswerTimeouts | None) -> None:
         self.processes: dict[int, Process] = {}
         self._proc = proc
-        self._patience = patience
+        self._timeouts = timeouts
         self._strangers: dict[int, StrangerRecord] = {}
         """Those of them that are no kin."""
         self._next = 0
@@ -93,7 +93,7 @@ class Related:
         for pid in self.processes.keys() - pids:
             self.processes.pop(pid).close()
         for pid in pids - self.processes.keys():
-            self.processes[pid] = Process(self._proc, pid, self._patience)
+            self.processes[pid] = Process(self._proc, pid, self._timeouts)
 
     def close(self) -> None:
         """Forget all of them, and close their descriptors."""

@@ -191,4 +191,4 @@ class StateSampler:
 def ends_of(processes: Iterable[Process]) -> frozenset[Ends]:
     """Local and remote ends of their connections that were inspected."""
     probes = (process.deep for process in processes)
-    return frozenset().union(*(one.wire.ends for one in probes if one and one.wire))
+    return frozenset().union(*(one.tcp.ends for one in probes if one and one.tcp))

@@ -11,9 +11,9 @@ from pathlib import Path
 from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.kin import KinFinder
-from gpu_bottleneck_exporter.feeders.patience import Patience
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import same_pids
@@ -63,8 +63,8 @@ class Discovery:
         return feeds
 
     def _new_group(self) -> FeederGroup:
-        patience = Patience(self._longest_answer_ms) if self.connected else None
-        return FeederGroup(self._proc, self._cgroups, patience, self._units)
+        timeouts = AnswerTimeouts(self._longest_answer_ms) if self.connected else None
+        return FeederGroup(self._proc, self._cgroups, timeouts, self._units)
 
     def _find_kin(self, feeds: Collection[FeederGroup], mains: frozenset[int]) -> None:
         """Find the kin of idle GPUs; a busy one needs no explanation."""
