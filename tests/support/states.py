@@ -47,9 +47,9 @@ from gpu_bottleneck_exporter.prescription.model import (
     Score,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
+from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
-from gpu_bottleneck_exporter.sampling.worker import Outcome
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 

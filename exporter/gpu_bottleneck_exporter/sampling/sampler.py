@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
@@ -23,7 +24,6 @@ from gpu_bottleneck_exporter.sampling.worker import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     GpuWorker,
-    Outcome,
 )
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.workload.identity import Owner

@@ -6,17 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
-from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.driver.plausible import PlausibilityFilter, is_void
+from gpu_bottleneck_exporter.driver.plausible import is_void
 from gpu_bottleneck_exporter.driver.protocol import (
-    GPU_WIDE_ERRORS,
     AccessLost,
-    Device,
     Driver,
     DriverError,
     DriverUnusable,
@@ -30,11 +26,11 @@ from gpu_bottleneck_exporter.driver.readings import (
     RingState,
     Utilization,
 )
-from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
+from gpu_bottleneck_exporter.sampling.opened import UNTRIED, Opened, Outcome, charge, sums
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import Every
@@ -57,39 +53,6 @@ _EARLY_SECONDS = 0.001
 """A thread that wakes up to so much early has reached its tick."""
 _FULL = 0.95
 """Busy share of a tick above which there is nothing to explain."""
-
-
-class Outcome(NamedTuple):
-    """How a collector last fared on one GPU or MIG instance."""
-
-    success: bool = False
-    seconds: float = 0.0
-    """Time the last read took."""
-    last_success: float | None = None
-    """Unix time of the last read that succeeded."""
-    error: str | None = None
-    down: bool = False
-    """Whether it failed with the whole GPU, and not by itself."""
-
-
-_UNTRIED = Outcome()
-
-
-@dataclass(slots=True)
-class Opened:
-    """A device under observation: what is due when, and what it does not have."""
-
-    device: Device
-    ledger: GpuLedger
-    plausible: PlausibilityFilter = field(default_factory=PlausibilityFilter)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    due_ns: dict[str, int] = field(default_factory=dict)
-    refusals: Refusals = field(default_factory=Refusals)
-    """By the collectors' names."""
-    forbidden: dict[str, str] = field(default_factory=dict)
-    """By collector that wants a permission: what the driver said."""
-    carry: Carry = field(default_factory=dict)
-    """What the split of idle time keeps from tick to tick."""
 
 
 class GpuWorker:
@@ -338,7 +301,7 @@ class GpuWorker:
         self.attempted = True
         self.access_lost_since = None
         self._down = None
-        self._tell_state()
+        self._log_state()
 
     def _collect(self, collector: Collector, opened: Opened) -> None:
         began = time.monotonic_ns()
@@ -347,7 +310,7 @@ class GpuWorker:
             return
         # Half a tick early, or a tick that comes a little sooner would skip this collector.
         opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
-        before = opened.outcomes.get(name, _UNTRIED)
+        before = opened.outcomes.get(name, UNTRIED)
         try:
             error = self._read(collector, opened)
         except Unsupported as refusal:
@@ -359,7 +322,7 @@ class GpuWorker:
                     opened.ledger.without_utilization()
                 return
             error = str(refusal)
-        self._tell(opened, name, error)
+        self._log_outcome(opened, name, error)
         opened.outcomes[name] = Outcome(
             success=error is None,
             seconds=(time.monotonic_ns() - began) / 1e9,
@@ -389,18 +352,11 @@ class GpuWorker:
         except Unsupported:
             raise
         except DriverError as error:
-            return self._weigh(opened, error)
+            return opened.weigh(error)
         except Exception as error:  # the one place that isolates collectors from each other
             log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
             return f"{type(error).__name__}: {error}"
-        return self._weigh(opened, opened.device.last_error)
-
-    @staticmethod
-    def _weigh(opened: Opened, error: DriverError | None) -> str | None:
-        """What went wrong with one reading; raises what concerns the whole GPU."""
-        if isinstance(error, GPU_WIDE_ERRORS):
-            opened.device.check()
-        return str(error) if error else None
+        return opened.weigh(opened.device.last_error)
 
     def _plausible(self, collector: Collector, opened: Opened, reading: Reading) -> Reading:
         drop = partial(self._drop, collector.name)
@@ -416,43 +372,18 @@ class GpuWorker:
         if isinstance(reading, Utilization):
             self._note_work(reading, windows)
         if self._watch is not None and (windows or isinstance(reading, Processes)):
-            self._charge(self._watch, opened, windows)
-
-    def _charge(self, watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
-        """Book the idle time of `windows` by cause.
-
-        Whatever goes wrong, all of it is booked, then as unknown, and the error is raised.
-        """
-        ledger, uuid = opened.ledger, opened.ledger.identity.uuid
-        holders = ledger.holders(time.monotonic_ns())
-        watch.hold(uuid, holders, ledger.identity.parent_uuid)
-        if not windows:
-            return
-        observed, active = _sums(windows)
-        watch.note_busy(uuid, active / observed)
-        known = None if holders is None else len(holders)
-        did = None
-        try:
-            if holders and active < observed:  # else nothing is to be explained, or nobody there
-                start = windows[0].end_ns - windows[0].duration_ns
-                did = watch.explaining(uuid, start, windows[-1].end_ns)
-            stalls = split(windows, known, did, opened.carry)
-        except Exception:
-            ledger.add_stall(split(windows, known, None), {})
-            raise
-        ledger.add_stall(stalls, by_file_system(stalls, did))
-        watch.note_split(uuid, active, stalls)
+            charge(self._watch, opened, windows)
 
     def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
         """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
-        observed, active = _sums(windows)
+        observed, active = sums(windows)
         rings = reading.gpu.state is RingState.SAMPLES and len(self._opened) == 1
         if not rings or active < _FULL * observed:
             self._full_since_ns = None
         elif self._full_since_ns is None:
             self._full_since_ns = time.monotonic_ns()
 
-    def _tell(self, opened: Opened, name: str, error: str | None) -> None:
+    def _log_outcome(self, opened: Opened, name: str, error: str | None) -> None:
         """Log how a collector fares, if that is new."""
         if not self._news.is_new(f"{opened.ledger.identity.uuid} {name}", error):
             return
@@ -461,7 +392,7 @@ class GpuWorker:
         else:
             log.warning("gpu %d: collector %s failed: %s", self.index, name, error)
 
-    def _tell_state(self) -> None:
+    def _log_state(self) -> None:
         """Log whether the GPU is down, if that is new."""
         if not self._news.is_new("gpu", self._down):
             return
@@ -478,14 +409,9 @@ class GpuWorker:
         else:
             self.access_lost_since = None
         self._down, self._down_remedy = str(error), error.remedy
-        self._tell_state()
+        self._log_state()
         self._close()
         self._finish_tick(time.monotonic_ns())
-
-
-def _sums(windows: list[Window]) -> tuple[int, int]:
-    """Observed and active nanoseconds."""
-    return sum(one.duration_ns for one in windows), sum(one.active_ns for one in windows)
 
 
 def _next_tick(now: float, interval: float, offset: float) -> float:
