@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import add, sub
 from typing import NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
@@ -72,13 +73,20 @@ K = TypeVar("K")
 
 def less(now: C, before: C) -> C:
     """What was added since `before`; never negative, and unknown if either is."""
-    pairs = zip(now, before, strict=True)
-    return type(now)._make(None if a is None or b is None else max(a - b, 0) for a, b in pairs)
+    if None in now or None in before:
+        pairs = zip(now, before, strict=True)
+        return type(now)._make(
+            None if None in pair else max(pair[0] - pair[1], 0) for pair in pairs
+        )
+    added = [*map(sub, now, before)]
+    return type(now)._make(added if min(added) >= 0 else (max(one, 0) for one in added))
 
 
 def plus(one: C, more: C) -> C:
     """Their sums; what is unknown adds nothing."""
-    return type(one)._make((a or 0) + (b or 0) for a, b in zip(one, more, strict=True))
+    if None in one or None in more:
+        return type(one)._make((a or 0) + (b or 0) for a, b in zip(one, more, strict=True))
+    return type(one)._make(map(add, one, more))
 
 
 def add_up(total: dict[K, int], counts: Mapping[K, int]) -> None:
@@ -98,6 +106,10 @@ class Part:
     """How many processes there were, summed over the looks; not all are sampled at each."""
     looks: int = 0
     used: Counters = _UNUSED
+
+    def note(self, activity: Activity) -> None:
+        """Note one sample."""
+        self.seen[activity] = self.seen.get(activity, 0) + 1
 
     @property
     def samples(self) -> int:

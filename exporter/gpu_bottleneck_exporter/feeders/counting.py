@@ -102,16 +102,20 @@ class CounterReader:
                 sums = launching if launches else loading
                 sums[0] += thread.cpu_ns
                 sums[1] += thread.queue_ns
-        cpu_ns, queue_ns = launching
-        used[Role.MAIN] = used[Role.MAIN]._replace(launch_cpu_ns=cpu_ns, launch_queue_ns=queue_ns)
-        cpu_ns, queue_ns = loading
-        used[Role.THREAD] = Counters(cpu_ns=cpu_ns, queue_ns=queue_ns)
+        if any(launching):
+            cpu_ns, queue_ns = launching
+            main = used[Role.MAIN]
+            used[Role.MAIN] = main._replace(launch_cpu_ns=cpu_ns, launch_queue_ns=queue_ns)
+        if any(loading):
+            cpu_ns, queue_ns = loading
+            used[Role.THREAD] = Counters(cpu_ns=cpu_ns, queue_ns=queue_ns)
         for role, processes in (
             (Role.WORKER, self._family.workers.values()),
             (Role.RELATED, self._related.processes.values()),
         ):
             delays = (thread.queue_ns for deep in _deep(processes) for thread in deep.take_used())
-            used[role] = used[role]._replace(queue_ns=used[role].queue_ns + sum(delays))
+            if delay_ns := sum(delays):
+                used[role] = used[role]._replace(queue_ns=used[role].queue_ns + delay_ns)
 
     def _add_children(self, used: dict[str, Counters], elapsed_ns: int) -> None:
         """Of the CPU time of ended children, keep what was not counted while they lived.
@@ -123,8 +127,9 @@ class CounterReader:
         known = min(self._family.ended_ns, used[Role.MAIN].children_ns)
         self._family.ended_ns = (self._family.ended_ns - known) // 2
         for role, counters in used.items():
-            children_ns = counters.children_ns - (known if role == Role.MAIN else 0)
-            used[role] = counters._replace(children_ns=min(children_ns, elapsed_ns))
+            if counters.children_ns:
+                children_ns = counters.children_ns - (known if role == Role.MAIN else 0)
+                used[role] = counters._replace(children_ns=min(children_ns, elapsed_ns))
 
 
 def _deep(processes: Iterable[Process]) -> Iterator[DeepProbe]:
@@ -138,7 +143,8 @@ def _count(processes: Iterable[Process]) -> tuple[dict[Process, Counters], bool]
 
 
 def _total(used: Iterable[Counters]) -> Counters:
-    return reduce(plus, used, Counters())
+    found = list(used)
+    return reduce(plus, found) if found else Counters()
 
 
 def _held_back(group: Cgroup, before: CgroupCounters) -> CgroupCounters:

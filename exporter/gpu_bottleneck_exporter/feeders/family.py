@@ -94,8 +94,13 @@ class Family:
 
     def knows(self, pid: int) -> bool:
         """Whether a process is sampled by itself, or need not be."""
-        known = (self.workers, self._helpers, self._zombies, self._others, self.unfollowed)
-        return any(pid in one for one in known)
+        return (
+            pid in self.workers
+            or pid in self._helpers
+            or pid in self._zombies
+            or pid in self._others
+            or pid in self.unfollowed
+        )
 
     def knows_all_children(self) -> bool:
         """Whether no worker has been started since the tree was discovered."""

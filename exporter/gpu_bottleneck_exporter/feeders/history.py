@@ -14,7 +14,9 @@ _SLACK_NS = 1_500_000_000
 """For ratios, counters that were read so long after a window are near enough."""
 _HOLDS_NS = 1_500_000_000
 """What was seen of a feeder holds until the next look, but not for longer."""
-_KEPT_NS = 20_000_000_000
+_PASSES_KEPT_NS = 12_000_000_000
+"""A GPU is read every few seconds at least, and its driver's ring holds 10 s."""
+_SECONDS_KEPT_NS = 20_000_000_000
 """Predictions look back over several windows."""
 
 
@@ -38,8 +40,11 @@ class History:
         """Add a second, its passes included."""
         self._seconds.append(one)
         self.total.add(one)
-        for known in (self._passes, self._seconds):
-            while known and known[0].at_ns < one.at_ns - _KEPT_NS:
+        for known, kept_ns in (
+            (self._passes, _PASSES_KEPT_NS),
+            (self._seconds, _SECONDS_KEPT_NS),
+        ):
+            while known and known[0].at_ns < one.at_ns - kept_ns:
                 known.popleft()
 
     def seconds(self, start_ns: int, end_ns: int) -> Bucket | None:

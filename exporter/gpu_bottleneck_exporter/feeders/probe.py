@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
 from gpu_bottleneck_exporter.feeders.programs import is_compiler
@@ -51,8 +52,7 @@ _FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
 _WEIGHT, _MOSTLY = 0.2, 0.75
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What a deep probe needs to know of the job."""
 
     ours: Collection[Ends] = frozenset()

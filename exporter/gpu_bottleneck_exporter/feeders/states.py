@@ -76,14 +76,15 @@ class StateSampler:
         return not (self._family.workers or self.is_rank or self.notebook)
 
     def _look_at_mains(self, bucket: Bucket, *, deep: bool) -> None:
-        main, threads = Part(present=len(self._family.mains), looks=1), Part(looks=1)
-        bucket.parts[Role.MAIN] = main
         behind = deep and not self.explained
+        main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), looks=1)
+        threads = Part(looks=1)
         for process in self._family.mains.values():
             seen = process.probe(bucket.at_ns, self._around(process) if behind else None)
             activity = self._activity(process, seen, bucket.reasons) if behind else seen.first
-            add_up(main.seen, {activity: 1})
-            add_up(threads.seen, seen.active)
+            main.note(activity)
+            if seen.active:
+                add_up(threads.seen, seen.active)
             if deep:
                 self._locate(seen, bucket)
         if behind:
@@ -133,7 +134,7 @@ class StateSampler:
             activity = seen.whole
             if activity is Activity.SLEEP and seen.reason in _AWAY:
                 activity = Activity.TIMER
-            add_up(part.seen, {activity: 1})
+            part.note(activity)
             if around:
                 self._locate(seen, bucket)
 

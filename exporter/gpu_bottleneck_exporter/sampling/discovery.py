@@ -59,15 +59,17 @@ class Discovery:
             whole = living.isdisjoint(found.cut)
             with isolated(f"finding the feeders of {uuid}"):
                 feed.adopt(living, descendants, mains, share_of(len(held)), whole=whole)
-        self._find_kin(feeds.values(), mains)
         return feeds
 
     def _new_group(self) -> FeederGroup:
         timeouts = AnswerTimeouts(self._longest_answer_ms) if self.connected else None
         return FeederGroup(self._proc, self._cgroups, timeouts, self._units)
 
-    def _find_kin(self, feeds: Collection[FeederGroup], mains: frozenset[int]) -> None:
-        """Find the kin of idle GPUs; a busy one needs no explanation."""
+    def find_kin(self, feeds: Collection[FeederGroup], mains: frozenset[int]) -> None:
+        """Find the kin of idle GPUs, none of them among the `mains` of all.
+
+        A busy one needs no explanation.
+        """
         now = time.monotonic_ns()
         finder = KinFinder(self._proc, mains, self._units)
         for feed in feeds:

@@ -281,14 +281,14 @@ class HostSampler:
             for uuid in gone:
                 self._drop(uuid)
             feeds = self._discovery.find_trees(held, self._feeds, self._isolated)
+            self._feeds = feeds
             few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW
             self._step = PASS_SECONDS if few else LONGEST_PASS_SECONDS
             for feed in feeds.values():
                 feed.states.fresh_ns = 0 if few else int(_PASSES_BETWEEN * self._step * 1e9)
-            self._feeds = feeds
-            self._cgroups.keep(
-                {group for feed in feeds.values() for group in feed.counters.cgroups}
-            )
+            self._cgroups.keep(set().union(*(one.counters.cgroups for one in feeds.values())))
+            mains = frozenset(pid for pids in held.values() for pid in pids or ())
+            self._discovery.find_kin(feeds.values(), mains)
         finally:
             spent = _cpu_seconds() - began
             self._discover_from = time.monotonic() + _REST_FROM_DISCOVERY * spent
