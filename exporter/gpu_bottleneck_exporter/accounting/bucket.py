@@ -75,9 +75,8 @@ def less(now: C, before: C) -> C:
     """What was added since `before`; never negative, and unknown if either is."""
     if None in now or None in before:
         pairs = zip(now, before, strict=True)
-        return type(now)._make(
-            None if None in pair else max(pair[0] - pair[1], 0) for pair in pairs
-        )
+        grown = (None if a is None or b is None else max(a - b, 0) for a, b in pairs)
+        return type(now)._make(grown)
     added = [*map(sub, now, before)]
     return type(now)._make(added if min(added) >= 0 else (max(one, 0) for one in added))
 
