@@ -115,9 +115,9 @@ class Related:
 
     def in_the_job(self, idle: float) -> list[Process]:
         """The kin, with strangers whose work, not the network, is what is waited for."""
-        known = self._strangers
-        found = self.processes.items()
-        return [one for pid, one in found if pid not in known or known[pid].works(idle)]
+        records = self._strangers
+        processes = self.processes.items()
+        return [one for pid, one in processes if pid not in records or records[pid].works(idle)]
 
     def next(self) -> list[Process]:
         """Two of them, in turn."""

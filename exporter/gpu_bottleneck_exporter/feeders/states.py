@@ -61,8 +61,9 @@ class StateSampler:
         self.turns.choose(self._family.workers, now_ns)
         if not mains_only:
             workers = Part(present=self._family.worker_count, looks=1)
-            self._look_at(self._next_workers(), workers, bucket, around)
             bucket.parts[Role.WORKER] = workers
+            for worker in self._next_workers():
+                workers.note(self._whole(worker, bucket, around))
         if idle is not None:
             self._look_at_related(bucket, idle, around)
             self._count_runnable(bucket)
@@ -121,36 +122,26 @@ class StateSampler:
             ends_of(self._family.mains.values()).union(self.ours), self._family.knows
         )
 
-    def _look_at(
-        self,
-        processes: Iterable[Process],
-        part: Part,
-        bucket: Bucket,
-        around: Surroundings | None,
-    ) -> None:
-        """Add what `processes` do, each as a whole."""
-        for process in processes:
-            seen = process.probe(bucket.at_ns, around)
-            activity = seen.whole
-            if activity is Activity.SLEEP and seen.reason in _AWAY:
-                activity = Activity.TIMER
-            part.note(activity)
-            if around:
-                self._locate(seen, bucket)
+    def _whole(self, process: Process, bucket: Bucket, around: Surroundings | None) -> Activity:
+        """What a process that holds no GPU does, as a whole."""
+        seen = process.probe(bucket.at_ns, around)
+        if around:
+            self._locate(seen, bucket)
+        activity = seen.whole
+        away = activity is Activity.SLEEP and seen.reason in _AWAY
+        return Activity.TIMER if away else activity
 
     def _look_at_related(self, bucket: Bucket, idle: float, around: Surroundings | None) -> None:
-        """Look at two of them in turn, without strangers that do little."""
+        """Look at two of them in turn; strangers that do little do not count."""
         related = self._related
         if not related.processes:
             return
         part = bucket.parts[Role.RELATED] = Part(looks=1)
         for process in related.next():
-            one = Part()
-            self._look_at([process], one, bucket, around)
-            (activity,) = one.seen
+            activity = self._whole(process, bucket, around)
             related.note(process, activity)
             if related.counts(process, idle):
-                part.add(one)
+                part.note(activity)
         part.present = sum(related.counts(one, idle) for one in related.processes.values())
 
     def _count_runnable(self, bucket: Bucket) -> None:

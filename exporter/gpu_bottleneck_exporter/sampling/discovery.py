@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.crowd import share_of
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.kin import KinFinder
-from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -50,7 +48,9 @@ class Discovery:
         mains = frozenset(pid for pids in held.values() for pid in pids or ())
         seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
         workers = {pid: one for feed in known.values() for pid, one in feed.workers.items()}
-        found = trees(self._proc, seen, mains, partial(_known_children, workers))
+        found = trees(
+            self._proc, seen, mains, lambda pid: workers[pid].children() if pid in workers else None
+        )
         feeds = dict(known)
         for uuid, pids in held.items():
             living = seen.intersection(pids or ())
@@ -94,8 +94,3 @@ class Discovery:
             mains = [pid for feed in known for pid in feed.mains]
             for feed, found in self.strangers.search(feeds, mains, now_ns).items():
                 feed.related.adopt_strangers(found)
-
-
-def _known_children(workers: Mapping[int, Process], pid: int) -> list[int] | None:
-    worker = workers.get(pid)
-    return worker.children() if worker else None
