@@ -40,6 +40,7 @@ _BY_CHANCE = 3
 _BULK_BYTES_PER_SECOND = 20e6
 """At this rate of file data, the kernel's CPU time is spent on copying it."""
 _MOSTLY = 0.5
+"""More than half of what it is a share of."""
 _HARDLY = 0.05
 """Of one helper: it hardly ever waits for the disk."""
 _HELPERS = (Role.WORKER, Role.THREAD, Role.RELATED)

@@ -35,6 +35,7 @@ _WORKS = 0.5
 _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
 _HARDLY = 0.1
+"""Of a core: threads that use no more load nothing."""
 
 
 class FeederGroup:

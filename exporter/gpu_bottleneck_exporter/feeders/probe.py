@@ -41,7 +41,9 @@ _ALL_EVERY_NS = 5_000_000_000
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
 _MOST_CHILDREN = 4
+"""Of more, the first: one that is active is enough to explain a wait."""
 _MOST_AWAITED = 1024
+"""Descriptors that are remembered until a search for strangers asks for them."""
 _DEEPEST = 2
 """Children of children are looked at, and no further."""
 _STANDARD_INPUT = 0
@@ -50,6 +52,7 @@ _QUIET = 2
 _FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
 """Between two questions for whom a GPU works: at first, and later."""
 _WEIGHT, _MOSTLY = 0.2, 0.75
+"""Of one such look, and of all: who mostly works without clients is no server."""
 
 
 class Surroundings(NamedTuple):

@@ -13,8 +13,11 @@ from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.schedule import RefreshSchedule
 
 _MOSTLY, _NEARLY_ALWAYS = 0.5, 0.75
+"""Shares of the time that the GPU idles."""
 _ENOUGH_LOOKS, _WEIGHT = 3, 0.1
+"""Until a stranger is judged; of a look, later: what it did ten looks ago hardly counts."""
 _PER_PASS = 2
+"""As many as workers."""
 _LOST_KIN_NS = 5_000_000_000
 """At least so long between two searches for kin, which may come and go many times a second."""
 

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
 
 _WORKERS_PER_PASS = 2
+"""Forty looks in the 4 s over which helpers are judged, at a cost that does not grow with them."""
 _COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
 """Itself, or a program that it started."""
 _AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})

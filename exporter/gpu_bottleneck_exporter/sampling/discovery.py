@@ -23,27 +23,32 @@ class Discovery:
     """Used by the watching thread only."""
 
     def __init__(
-        self, proc: Path, cgroups: Cgroups, units: Groups, longest_answer_seconds: float
+        self,
+        proc: Path,
+        cgroups: Cgroups,
+        units: Groups,
+        longest_answer_seconds: float,
+        isolated: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        """`proc`: the host's. `units` map control groups to jobs."""
+        """`proc`: the host's. `units` map control groups to jobs.
+
+        `isolated`: whatever /proc says of one job, the others are found.
+        """
         self.strangers = StrangerFinder(proc)
         self.connected = same_pids(proc)
         """Whether connections can be inspected."""
         self._proc = proc
         self._cgroups = cgroups
         self._units = units
+        self._isolated = isolated
         self._longest_answer_ms = int(longest_answer_seconds * 1000)
 
     def find_trees(
         self,
         held: Mapping[str, frozenset[int] | None],
         known: Mapping[str, FeederGroup],
-        isolated: Callable[[str], AbstractContextManager[None]],
     ) -> dict[str, FeederGroup]:
-        """The feeders of each GPU, of which these processes have `held` of it.
-
-        `isolated`: whatever /proc says of one job, the others are found.
-        """
+        """The feeders of each GPU, `held` by these processes."""
         self._units.forget()
         mains = frozenset(pid for pids in held.values() for pid in pids or ())
         seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
@@ -57,7 +62,7 @@ class Discovery:
             descendants = {worker for pid in living for worker in found.of.get(pid, ())}
             feed = feeds[uuid] = feeds.get(uuid) or self._new_group()
             whole = living.isdisjoint(found.cut)
-            with isolated(f"finding the feeders of {uuid}"):
+            with self._isolated(f"finding the feeders of {uuid}"):
                 feed.adopt(living, descendants, mains, share_of(len(held)), whole=whole)
         return feeds
 
@@ -92,5 +97,6 @@ class Discovery:
         ]
         if self.connected and self.strangers.is_due(now_ns, feeds):
             mains = [pid for feed in known for pid in feed.mains]
-            for feed, found in self.strangers.search(feeds, mains, now_ns).items():
-                feed.related.adopt_strangers(found)
+            with self._isolated("looking for strangers that feed"):
+                for feed, found in self.strangers.search(feeds, mains, now_ns).items():
+                    feed.related.adopt_strangers(found)

@@ -86,7 +86,9 @@ class HostSampler:
         self._networks = Networks(proc)
         units = Groups(proc, sysfs)
         self._owners = OwnerReader(proc, groups=units) if owners else None
-        self._discovery = Discovery(proc, self._cgroups, units, longest_answer_seconds)
+        self._discovery = Discovery(
+            proc, self._cgroups, units, longest_answer_seconds, self._isolated
+        )
         self._prescribers = Prescribers(proc, sysfs) if prescriptions else None
         self._peers = Peers()
         self._stop = threading.Event()
@@ -255,19 +257,25 @@ class HostSampler:
             with self._isolated("reading the control groups"):
                 self._cgroups.look()
         for uuid, feed in feeds:
-            with self._isolated(f"watching the feeders of {uuid}"):
-                lively = feed not in steady
+            what = f"watching the feeders of {uuid}"
+            lively = feed not in steady
+            closes_second = counting_all or (counting and lively)
+            try:
                 if lively or everybody:
                     mains_only = lively and self._mains_only
                     stale |= not feed.sample(time.monotonic_ns(), mains_only=mains_only)
                 stale |= children and not feed.family.knows_all_children()
                 stale |= self._discovery.lacks_kin(feed, time.monotonic_ns())
-                if counting_all or (counting and lively):
+                if closes_second:
                     stale |= not feed.advance(time.monotonic_ns())
+            except Exception as error:  # noqa: BLE001 - whatever /proc says of one job
+                self._news.fault(log, what, error)
+            else:
+                if closes_second:  # a pass that does less may succeed where another fails
+                    self._news.fault(log, what, None)
         if counting and self._discovery.connected:
             inspect_connections(self._feeds.values(), time.monotonic_ns())
-        with self._isolated("looking for strangers that feed"):
-            self._discovery.find_strangers(self._feeds.values(), time.monotonic_ns())
+        self._discovery.find_strangers(self._feeds.values(), time.monotonic_ns())
         return stale
 
     def _discover(self) -> None:
@@ -280,7 +288,7 @@ class HostSampler:
                 self._changed = False
             for uuid in gone:
                 self._drop(uuid)
-            feeds = self._discovery.find_trees(held, self._feeds, self._isolated)
+            feeds = self._discovery.find_trees(held, self._feeds)
             self._feeds = feeds
             few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW
             self._step = PASS_SECONDS if few else LONGEST_PASS_SECONDS
