@@ -115,15 +115,17 @@ def test_more_workers_for_the_loader_that_waits_is_a_prescription(demo: Demo) ->
             feeding = gpus[uuid].feeding if uuid in gpus else None
             return feeding.outlook.advice if feeding else None
 
-        def found() -> Prescription | Refusal | None:
+        def found() -> Prescription | None:
             told = advice()
-            # On a crowded machine there is no room for them.
-            return told if told == Refusal("no_cores") or isinstance(told, Prescription) else None
+            return told if isinstance(told, Prescription) and told.knob == NUM_WORKERS else None
 
-        prescribed = until(found, lambda: f"a prescription, not {advice()}")
-    if not isinstance(prescribed, Prescription):
-        return
-    assert prescribed.knob == NUM_WORKERS
+        try:
+            prescribed = until(found, lambda: f"a prescription, not {advice()}")
+        except AssertionError:
+            crowded = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
+            if crowded or advice() in (Refusal("no_cores"), Refusal("no_gain")):
+                pytest.skip("other programs leave no core for another worker")
+            raise
     assert not prescribed.at_most
     assert prescribed.current == 1
     assert prescribed.low <= prescribed.predicted <= prescribed.high

@@ -240,33 +240,21 @@ def test_the_lint_finds_nothing_wrong_with_a_proper_family() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("fan_active_seconds_total", "prefix"),
-        ("gpu_fanActive_seconds_total", "snake case"),
-        ("gpu_fan_seconds", "_total"),
-        ("gpu_fan_total", "no base unit"),
-        ("gpu_fan_minutes_total", "no base unit"),
-        ("gpu_fan_percent_seconds_total", "'percent'"),
-        ("gpu_clock_mhz_seconds_total", "'mhz'"),
-        ("gpu_memory_mib_seconds_total", "'mib'"),
-        ("gpu_wait_ms_seconds_total", "'ms'"),
-        ("gpu_energy_millijoules_total", "'millijoules'"),
-        ("gpu_fan_seconds_sum", "reserved"),
-    ],
-)
-def test_the_lint_refuses_a_bad_name(name: str, complaint: str) -> None:
-    assert any(complaint in found for found in lint(replace(FINE, name=name)))
-
-
-@pytest.mark.parametrize(
     ("bad", "complaint"),
     [
+        (replace(FINE, name="fan_active_seconds_total"), "prefix"),
+        (replace(FINE, name="gpu_fanActive_seconds_total"), "snake case"),
+        (replace(FINE, name="gpu_fan_seconds"), "_total"),
+        (replace(FINE, name="gpu_fan_total"), "no base unit"),
+        (replace(FINE, name="gpu_fan_percent_seconds_total"), "'percent'"),
+        (replace(FINE, name="gpu_clock_mhz_seconds_total"), "'mhz'"),
+        (replace(FINE, name="gpu_memory_mib_seconds_total"), "'mib'"),
+        (replace(FINE, name="gpu_wait_ms_seconds_total"), "'ms'"),
+        (replace(FINE, name="gpu_energy_millijoules_total"), "'millijoules'"),
+        (replace(FINE, name="gpu_fan_seconds_sum"), "reserved"),
         (replace(FINE, kind="gauge"), "_total"),
-        (replace(FINE, kind="histogram"), "_total"),
         (replace(FINE, labels=("fanName",)), "snake case"),
         (replace(FINE, labels=("on",)), "keyword"),
-        (replace(FINE, help=""), "sentence"),
         (replace(FINE, help="Seconds in which the fan turned"), "sentence"),
         (replace(FINE, help="Seconds in which\nthe fan turned."), "sentence"),
         (replace(FINE, help="Time in which the fan turned."), "does not say"),

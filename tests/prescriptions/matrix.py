@@ -25,13 +25,6 @@ from scenarios.cgroups import Unavailable
 from scenarios.measure import await_quiet
 from tables.splice import put
 
-_PACE = Pace()
-_SECONDS = {
-    "settle": "to wait after a change",
-    "watch": "to watch then",
-    "patience": "to watch on where the exporter has not seen enough",
-}
-
 
 def main() -> None:
     """Measure, print, write; ends with 1 if something does not hold that must."""
@@ -41,7 +34,6 @@ def main() -> None:
     if options.list:
         sys.stdout.writelines(f"{chain.title} ({chain.pairs})\n" for chain in wanted)
         return
-    pace = Pace(**{name: getattr(options, name) for name in _SECONDS})
     rows: list[Row] = []
     found: list[Check] = []
     lost: list[str] = []
@@ -51,7 +43,7 @@ def main() -> None:
             continue
         await_quiet()
         try:
-            for one in measure(chains, pace):
+            for one in measure(chains, Pace()):
                 _note(one, rows, found)
         except (Unavailable, AssertionError) as reason:
             titles = ", ".join(chain.title for chain in chains)
@@ -70,9 +62,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="regular expression")
     parser.add_argument("--list", action="store_true", help="name the chains, and do nothing")
     parser.add_argument("--into", type=Path, metavar="FILE", help="write the tables into it")
-    for name, why in _SECONDS.items():
-        default = getattr(_PACE, name)
-        parser.add_argument(f"--{name}", type=float, default=default, help=f"seconds {why}")
     return parser.parse_args()
 
 

@@ -20,6 +20,11 @@ WRONG, DISTURBED = " ✗", " †"
 MUCH = 0.2
 """Cores in use by other programs from which a pair counts as disturbed."""
 NOTHING = "nothing prescribed"
+_REMOVED = {
+    HOST_CODE: "host code removed",
+    CHECKPOINTS: "checkpoints removed",
+    STARTUP: "runs in one process",
+}
 _CORES_ERROR = 0.05
 """Nobody sees smaller shares of a core."""
 
@@ -134,12 +139,8 @@ def _change(pair: Pair) -> str:
     by_itself = " (as prescribed)" if pair.followed else ""
     if chain.knob == CPU_CORES:
         return f"{setting.neighbours} → 0 neighbours"
-    if chain.knob == HOST_CODE:
-        return "host code removed"
-    if chain.knob == CHECKPOINTS:
-        return "checkpoints removed"
-    if chain.knob == STARTUP:
-        return "runs in one process"
+    if chain.knob in _REMOVED:
+        return _REMOVED[chain.knob]
     unit = {NUM_WORKERS: "workers", CPU_LIMIT: "cores"}[chain.knob]
     return f"{setting.value(chain.knob):g} → {value:g} {unit}{by_itself}"
 

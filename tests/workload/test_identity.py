@@ -112,33 +112,13 @@ PLACES: dict[str, tuple[str, Place]] = {
     "kind's node itself": (f"/docker/{NODE}/kubelet.slice/kubelet.service", (None, NODE)),
     "kind in a pod": (f"{BURSTABLE}/{SCOPE}/docker/{NODE}{KIND_POD}/{INNER_SCOPE}", (UID, ID)),
     "docker in docker": (f"/docker/{NODE}/docker/{INNER}", (None, NODE)),
-    "docker in docker, systemd": (
-        f"/system.slice/docker-{NODE}.scope/docker/{INNER}",
-        (None, NODE),
-    ),
-    "docker in a pod: the kubelet's container": (f"{BURSTABLE}/{SCOPE}/docker/{INNER}", (UID, ID)),
-    "podman in a pod: the kubelet's container": (
-        f"/kubepods/burstable/pod{UID}/{ID}/libpod_parent/libpod-{INNER}",
-        (UID, ID),
-    ),
     "gone": (f"/system.slice/docker-{ID}.scope (deleted)", (None, ID)),
-    "a pod that a container names": (f"/docker/{ID}/kubepods/pod{OTHER_UID}/{INNER}", (None, ID)),
-    "a pod that a pod names": (f"{BURSTABLE}/{SCOPE}/kubepods/pod{OTHER_UID}/{INNER}", (UID, ID)),
     "a pod below a pod": (f"{BURSTABLE}/pod{OTHER_UID}/{INNER}", (UID, INNER)),
-    "a job that a container names": (f"/docker/{ID}/{JOB}/step_0", (None, ID)),
-    "a pod that a user names": (f"{USERS}{BURSTABLE}/{SCOPE}", (None, None)),
-    "a pod's slice that a user names": (
-        f"{USERS}/kubepods-burstable-pod{UID_}.slice/{SCOPE}",
-        (None, None),
-    ),
-    "a pod that a user names, cgroupfs": (f"{USERS}/kubepods/pod{UID}/{ID}", (None, None)),
-    "a container that a user names": (f"{USERS}/app.slice/docker-{ID}.scope", (None, None)),
     "a container in a session": (f"/user.slice/user-1000.slice/session-3.scope/{ID}", (None, None)),
     "a pod that a user names, elsewhere": (
         f"/../../user.slice/user-7.slice/user@7.service/kubepods/pod{UID}/{ID}",
         (None, None),
     ),
-    "a job that a user names": (f"{USERS}/{JOB}/step_0", (None, None)),
     "another root of the kubelet's": (
         f"/tenants.slice/tenants-kubepods.slice/tenants-kubepods-pod{UID_}.slice/{SCOPE}",
         (UID, ID),

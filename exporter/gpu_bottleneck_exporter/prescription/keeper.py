@@ -148,11 +148,11 @@ class Keeper:
         new, old = advise(seen), self.outlook.advice
         if not isinstance(new, Prescription) or not isinstance(old, Prescription):
             return new
-        if (new.knob, new.current) != (old.knob, old.current) or new.value == old.value:
+        if (new.knob, new.current) != (old.knob, old.current) or new.value <= old.value:
             return new
         same = predict(seen, old.knob, old.value)
         stays = isinstance(same, Prescription) and same.predicted >= new.predicted - _STAYS
-        return same if stays and old.value < new.value else new
+        return same if stays else new
 
 
 def _enough(parts: list[Observed]) -> bool:

@@ -78,23 +78,23 @@ class Prescriber:
         """How a tick was split."""
         self._pauses.add(active_ns, stalls)
 
-    @property
-    def outlook(self) -> Outlook:
-        """What is known now."""
-        return self._keeper.outlook
-
     def look(
         self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, rivals: int
-    ) -> None:
-        """Close the stretch, if it is long enough, and begin the next one.
+    ) -> Outlook:
+        """What is known now; closes the stretch, if it is long enough, and begins the next one.
 
         `rivals`: jobs on this machine, this one included, for which more may be prescribed; they
         share what is free.
         """
-        self._rivals = max(rivals, 1)
+        self._rivals = rivals
         now_ns = feed.last_tick_ns
-        if now_ns is None or (self._mark and now_ns - self._mark.at_ns < STRETCH_NS):
-            return
+        if now_ns and not (self._mark and now_ns - self._mark.at_ns < STRETCH_NS):
+            self._close(feed, feeding, host, now_ns)
+        return self._keeper.outlook
+
+    def _close(
+        self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, now_ns: int
+    ) -> None:
         mark, mains = self._mark, frozenset(feed.mains)
         received = feeding.job.received_bytes if feeding else None
         starts = feed.worker_starts
@@ -207,8 +207,7 @@ class Prescribers:
         """What would help GPU `uuid`."""
         found = self._of.setdefault(uuid, Prescriber(*self._paths))
         idle = {one.idle_mains for one in self._of.values() if one.idle_mains}
-        found.look(feed, feeding, host, len(idle | {frozenset(feed.mains)}))
-        return found.outlook
+        return found.look(feed, feeding, host, len(idle | {frozenset(feed.mains)}))
 
     def forget(self, uuid: str) -> None:
         """Drop GPU `uuid`."""

@@ -95,12 +95,13 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
     for depth, folder in enumerate(folders):
         if _USERS_OWN.fullmatch(folder):
             end = depth
-        elif depth >= begin:
-            if pod is None and (found := _POD.search(folder)):
-                pod = found[1].replace("_", "-")
-            if found := _CONTAINER.search(folder):
-                container, end = found[1], depth
-        if depth == end:
+            break
+        if depth < begin:
+            continue
+        if pod is None and (found := _POD.search(folder)):
+            pod = found[1].replace("_", "-")
+        if found := _CONTAINER.search(folder):
+            container, end = found[1], depth
             break
     job = _SLURM.search("/".join(folders[begin:end]))
     return Owner(

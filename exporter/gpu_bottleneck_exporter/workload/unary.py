@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,14 +41,6 @@ class KubeletTrouble(Exception):  # noqa: N818 - mostly not an error: a kubelet 
         self.remedy = remedy
 
 
-@dataclass(slots=True)
-class _Reply:
-    body: bytearray = field(default_factory=bytearray)
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    """And trailers."""
-    ended: bool = False
-
-
 def call(path: Path, method: str, deadline_seconds: float, most_bytes: int = MOST_BYTES) -> bytes:
     """The message with which the server at `path` answers `method`.
 
@@ -63,35 +55,56 @@ def call(path: Path, method: str, deadline_seconds: float, most_bytes: int = MOS
         with socket.socket(socket.AF_UNIX) as channel:
             channel.settimeout(_left(deadline))
             channel.connect(f"{path}")
-            reply = _converse(channel, method, deadline, most_bytes)
+            headers, body = _converse(channel, method, deadline, most_bytes)
     except TimeoutError as error:
         sentence = f"{path} has not answered within {deadline_seconds:g} s"
         raise KubeletTrouble(sentence, UNWELL) from error
-    except PermissionError as error:
-        raise KubeletTrouble(f"{path}: {error.strerror}", ROOT_ONLY) from error
     except OSError as error:
-        raise KubeletTrouble(f"{path}: {error.strerror or error}", UNWELL) from error
+        remedy = ROOT_ONLY if isinstance(error, PermissionError) else UNWELL
+        raise KubeletTrouble(f"{path}: {error.strerror or error}", remedy) from error
     except H2Error as error:
         raise KubeletTrouble(f"{path} does not speak HTTP/2", UPGRADE) from error
-    return _message(path, reply)
+    return _message(path, headers, body)
 
 
-def _converse(channel: socket.socket, method: str, deadline: float, most_bytes: int) -> _Reply:
+def _converse(
+    channel: socket.socket, method: str, deadline: float, most_bytes: int
+) -> tuple[dict[bytes, bytes], bytearray]:
+    """Headers with trailers, and body of the reply."""
+    from h2 import events  # noqa: PLC0415
+
     connection = _request(method)
-    reply = _Reply()
-    while not reply.ended:
-        # The deadline is that of the whole call, however slowly its bytes arrive.
-        channel.settimeout(_left(deadline))
-        if waiting := connection.data_to_send():
-            channel.sendall(waiting)
-        received = channel.recv(_ROOM)
-        if not received:
-            raise ConnectionError("it closed the connection")
-        for event in connection.receive_data(received):
-            _take(connection, reply, event)
-        if len(reply.body) > most_bytes:
-            raise ConnectionError(f"its answer exceeds {most_bytes} bytes")
-    return reply
+    headers: dict[bytes, bytes] = {}
+    body = bytearray()
+    while True:
+        for event in _events(channel, connection, deadline):
+            if isinstance(event, events.StreamEnded):
+                return headers, body
+            if isinstance(event, events.StreamReset | events.ConnectionTerminated):
+                raise ConnectionError(f"it cancelled the call ({event.error_code!s})")
+            if isinstance(event, events.ResponseReceived | events.TrailersReceived):
+                headers.update(event.headers or ())
+            if isinstance(event, events.DataReceived):
+                body += event.data or b""
+                if len(body) > most_bytes:
+                    raise ConnectionError(f"its answer exceeds {most_bytes} bytes")
+                # Reopens the window of HTTP/2's flow control, or a long reply would stall.
+                if event.flow_controlled_length:
+                    connection.acknowledge_received_data(
+                        event.flow_controlled_length, event.stream_id
+                    )
+
+
+def _events(channel: socket.socket, connection: H2Connection, deadline: float) -> list[Event]:
+    """What comes next, after all that waits has been sent."""
+    # The deadline is that of the whole call, however slowly its bytes arrive.
+    channel.settimeout(_left(deadline))
+    if waiting := connection.data_to_send():
+        channel.sendall(waiting)
+    received = channel.recv(_ROOM)
+    if not received:
+        raise ConnectionError("it closed the connection")
+    return connection.receive_data(received)
 
 
 def _request(method: str) -> H2Connection:
@@ -114,32 +127,16 @@ def _request(method: str) -> H2Connection:
     return connection
 
 
-def _take(connection: H2Connection, reply: _Reply, event: Event) -> None:
-    from h2 import events  # noqa: PLC0415
-
-    if isinstance(event, events.DataReceived):
-        reply.body += event.data or b""
-        # Reopens the window of HTTP/2's flow control, or a long reply would stall.
-        if event.flow_controlled_length:
-            connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-    elif isinstance(event, events.ResponseReceived | events.TrailersReceived):
-        reply.headers.update(event.headers or ())
-    elif isinstance(event, events.StreamEnded):
-        reply.ended = True
-    elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
-        raise ConnectionError(f"it cancelled the call ({event.error_code!s})")
-
-
-def _message(path: Path, reply: _Reply) -> bytes:
-    status = reply.headers.get(b"grpc-status")
+def _message(path: Path, headers: Mapping[bytes, bytes], body: bytearray) -> bytes:
+    status = headers.get(b"grpc-status")
     if status is None:
         raise KubeletTrouble(f"{path} does not speak gRPC", UPGRADE)
     if status != b"0":
-        said = reply.headers.get(b"grpc-message", b"")
+        said = headers.get(b"grpc-message", b"")
         told = b"gRPC status %b: %b" % (status[:_MOST_TEXT], said[:_MOST_TEXT])
         sentence = f"{path} refuses ({printable(told.decode('ascii', 'replace'))})"
         raise KubeletTrouble(sentence, _REMEDIES.get(status, UNWELL))
-    prefix, message = reply.body[:_PREFIX_BYTES], bytes(reply.body[_PREFIX_BYTES:])
+    prefix, message = body[:_PREFIX_BYTES], bytes(body[_PREFIX_BYTES:])
     if prefix != b"\0" + len(message).to_bytes(4, "big"):
         raise KubeletTrouble(f"{path} answered with no gRPC message", UPGRADE)
     return message
