@@ -118,6 +118,8 @@ class Works:
     If so, it is no server: a training loop may open a port for its metrics.
     """
 
+    __slots__ = ("_alone", "_due_ns", "_looks")  # there may be thousands of processes
+
     def __init__(self) -> None:
         self._alone = 0.0
         self._looks = 0
