@@ -34,20 +34,20 @@ class RefreshSchedule:
 
 
 class Every:
-    """Due once per interval, at the first question in it."""
+    """Due at the first question, and then once per interval, at the first question in it."""
 
     def __init__(self, interval: float) -> None:
         """`interval`, in the unit of the clock that `is_due` is asked with."""
         self._interval = interval
-        self._next = 0.0
+        self._next: float | None = None
 
     def is_due(self, now: float) -> bool:
         """Whether it is due at monotonic `now`; if so, it is due again an interval later.
 
         Intervals that were missed are not made up for.
         """
-        if now < self._next:
+        due = now if self._next is None else self._next
+        if now < due:
             return False
-        missed = (now - self._next) // self._interval
-        self._next += (missed + 1) * self._interval
+        self._next = due + ((now - due) // self._interval + 1) * self._interval
         return True
