@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.state import State
-from gpu_bottleneck_exporter.host import aside, descriptors, syscalls
+from gpu_bottleneck_exporter.host import aside, descriptors, waits
 from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.sampling.host import HostSampler
 from support.hangs import READ, unanswering
@@ -161,7 +161,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     monkeypatch.setattr(os, "open", partial(found.open, os.open))
     for name in ("readlink", "scandir", "stat"):
         monkeypatch.setattr(os, name, partial(found.path, getattr(os, name)))
-    monkeypatch.setattr(syscalls, "_read_now", partial(found.aside, "memory", syscalls._read_now))
+    monkeypatch.setattr(waits, "_read_now", partial(found.aside, "memory", waits._read_now))
     monkeypatch.setattr(descriptors, "_ask", partial(found.aside, "borrow", descriptors._ask))
     for one in (aside.aside, aside.lending):
         monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)

@@ -17,9 +17,8 @@ from gpu_bottleneck_exporter.feeders.wire import Verdict, Wire
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
-from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.host.waits import Wait, waits_on
 
 ACTIVE = frozenset({State.RUN, State.DISK, State.NETWORK})
 LAUNCHES = ("pt_autograd_",)

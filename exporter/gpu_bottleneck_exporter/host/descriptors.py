@@ -96,7 +96,7 @@ def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dic
 
 def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
     found: dict[int, T | None] = {}
-    pidfd = _open(pid)
+    pidfd = _call(_PIDFD_OPEN, pid, 0)
     if pidfd is None:
         return found
     try:
@@ -110,7 +110,7 @@ def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> di
 
 
 def _ask_one(pidfd: int, number: int, what: Question[T]) -> T | None:
-    borrowed = _borrow(pidfd, number)
+    borrowed = _call(_PIDFD_GETFD, pidfd, number, 0)
     if borrowed is None:
         return None
     try:
@@ -129,29 +129,23 @@ def may_borrow(pid: int) -> bool | None:
     Tried with a number that is not open: the kernel checks permissions first. Raises NoRoomError.
     """
     try:
-        pidfd = _open(pid)
+        pidfd = _call(_PIDFD_OPEN, pid, 0)
         if pidfd is None:
             return None
         try:
-            return _borrow(pidfd, _NO_DESCRIPTOR) is None
+            return _call(_PIDFD_GETFD, pidfd, _NO_DESCRIPTOR, 0) is None
         finally:
             os.close(pidfd)
     except RefusedError:
         return False
 
 
-def _open(pid: int) -> int | None:
-    """A pidfd; None if the process has ended. Not os.pidfd_open, which some Pythons lack."""
-    return _descriptor(_libc.syscall(_PIDFD_OPEN, pid, 0))
+def _call(*arguments: int) -> int | None:
+    """The descriptor that a system call returns; None if the process or its descriptor is gone.
 
-
-def _borrow(pidfd: int, number: int) -> int | None:
-    """A duplicate of descriptor `number`; None if it is not open."""
-    return _descriptor(_libc.syscall(_PIDFD_GETFD, pidfd, number, 0))
-
-
-def _descriptor(result: int) -> int | None:
-    """What a system call returned, None if there is no such thing. Raises as `ask`."""
+    Not os.pidfd_open, which some Pythons lack. Raises as `ask`.
+    """
+    result: int = _libc.syscall(*arguments)
     if result >= 0:
         return result
     code = ctypes.get_errno()
