@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import Links, links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat
@@ -128,7 +127,7 @@ class KinFinder:
         if pid not in self._ends:
             try:
                 sockets = Sockets(self._proc, pid).all()
-            except RefusedError:
+            except OSError:
                 sockets = []
             self._ends[pid] = {(one.local, one.remote) for one in sockets if not one.listens}
         return self._ends[pid]

@@ -38,19 +38,15 @@ Question = Callable[[int, socket.socket], T]
 """To a duplicate of the descriptor of this number."""
 
 
-class RefusedError(OSError):
-    """We may not look at descriptors of this process, or it holds up who does."""
-
-
 def link_of(folder: str, number: int) -> str | None:
     """What descriptor `number` is, as /proc/PID/fd names it; None if it is not open.
 
-    The kernel writes this text without asking any file system. Raises RefusedError.
+    The kernel writes this text without asking any file system. Raises PermissionError.
     """
     try:
         return os.readlink(f"{folder}/{number}")  # noqa: PTH115 - half the time
-    except PermissionError as error:  # with CAP_DAC_READ_SEARCH alone they can only be listed
-        raise RefusedError(str(error)) from error
+    except PermissionError:  # with CAP_DAC_READ_SEARCH alone they can only be listed
+        raise
     except OSError:
         return None
 
@@ -85,12 +81,12 @@ def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dic
     """By number, what `what` says of each socket, given its number and our duplicate of it.
 
     `folder` is /proc/PID/fd, of our own PID namespace. What is open but no socket is None; what
-    is not open is left out. Raises RefusedError, NoRoomError.
+    is not open is left out. Raises OSError if we may not ask, NoRoomError.
     """
     # All at once, as each call costs tens of microseconds.
     found = lending.call(pid, partial(_ask, folder, pid, numbers, what)) if numbers else {}
     if found is None:
-        raise RefusedError("it does not take back what was borrowed")
+        raise TimeoutError("it does not take back what was borrowed")
     return found
 
 
@@ -136,7 +132,7 @@ def may_borrow(pid: int) -> bool | None:
             return _call(_PIDFD_GETFD, pidfd, _NO_DESCRIPTOR, 0) is None
         finally:
             os.close(pidfd)
-    except RefusedError:
+    except OSError:
         return False
 
 
@@ -151,6 +147,6 @@ def _call(*arguments: int) -> int | None:
     code = ctypes.get_errno()
     if code in _NOT_THERE:
         return None
-    error = RefusedError(code, os.strerror(code))
+    error = OSError(code, os.strerror(code))
     check_room(error)
     raise error

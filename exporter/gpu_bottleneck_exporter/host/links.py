@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import (
-    RefusedError,
     ask,
     descriptors,
     fields,
@@ -101,7 +100,7 @@ def other_ends(
             ends.add(End(_last(target), opened[0]))
     peers = unix_peers(proc, pid, [*inodes])
     ends.update(End(inodes[number], pid=peer) for number, peer in peers.items())
-    with contextlib.suppress(RefusedError):
+    with contextlib.suppress(OSError):
         others = ask(f"{proc}/{pid}/fd", pid, [*inodes.keys() - peers.keys()], ends_of)
         found = (networks.opposite(pid, *one) for one in others.values() if one and one[1].port)
         ends.update(End(f"socket:[{inode}]") for inode in found if inode)

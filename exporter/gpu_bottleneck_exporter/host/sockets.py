@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.descriptors import RefusedError, ask, is_socket, link_of
+from gpu_bottleneck_exporter.host.descriptors import ask, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import listed
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
@@ -152,12 +152,12 @@ class Sockets:
 
         Of more, up to half are those with recent traffic; the others take turns. A number that was
         not a socket's is not checked again until `forget`, unless it is in `surely`.
-        Raises RefusedError, NoRoomError.
+        Raises OSError if we may not ask, NoRoomError.
         """
         try:
             names, listed_all = listed(self._folder, _MOST_LISTED)
-        except PermissionError as error:
-            raise RefusedError(str(error)) from error
+        except PermissionError:
+            raise
         except OSError:
             return []
         numbers = {int(name) for name in names}
@@ -184,7 +184,7 @@ class Sockets:
         return [*lively, *(others + others)[self._turn : self._turn + most]]
 
     def of(self, numbers: Sequence[int]) -> list[Connection]:
-        """The TCP sockets among descriptors `numbers`. Raises RefusedError, NoRoomError."""
+        """The TCP sockets among descriptors `numbers`. Raises as `all`."""
         answers = ask(self._folder, self.pid, numbers[:MOST_SOCKETS], self._describe)
         found = [one for one in answers.values() if one is not None]
         # No sockets, or not of TCP.

@@ -108,7 +108,6 @@ _MOST_SELECTED = 1024
 """FD_SETSIZE."""
 _POLLFD = struct.Struct("=ihh")
 _libc = ctypes.CDLL(None, use_errno=True)
-_MOST_BYTES = _MOST_POLLED * _POLLFD.size
 _iovec = ctypes.c_size_t * 2
 """struct iovec: an address and a size."""
 
@@ -179,8 +178,8 @@ def _selected(pid: int, count: int, addresses: Iterable[int]) -> tuple[int, ...]
 
 
 def _read(pid: int, address: int, size: int) -> bytes | None:
-    """Read `size` bytes of the memory of process `pid`, at most `_MOST_BYTES`; None: no answer."""
-    return aside.call(pid, lambda: _read_now(pid, address, min(size, _MOST_BYTES)))
+    """Read `size` bytes of the memory of process `pid`; None: no answer."""
+    return aside.call(pid, lambda: _read_now(pid, address, size))
 
 
 def _read_now(pid: int, address: int, size: int) -> bytes | None:
