@@ -21,7 +21,7 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
-from gpu_bottleneck_exporter.host import aside, descriptors, syscalls
+from gpu_bottleneck_exporter.host import aside, descriptors, waits
 from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.hangs import READ, unanswering
@@ -162,7 +162,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     monkeypatch.setattr(os, "open", partial(found.open, os.open))
     for name in ("readlink", "scandir", "stat"):
         monkeypatch.setattr(os, name, partial(found.path, getattr(os, name)))
-    monkeypatch.setattr(syscalls, "_read_now", partial(found.aside, "memory", syscalls._read_now))
+    monkeypatch.setattr(waits, "_read_now", partial(found.aside, "memory", waits._read_now))
     monkeypatch.setattr(descriptors, "_ask", partial(found.aside, "borrow", descriptors._ask))
     for one in (aside.aside, aside.lending):
         monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)

@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, environment
-from gpu_bottleneck_exporter.host.syscalls import waits_on
+from gpu_bottleneck_exporter.host.waits import waits_on
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.memory import SAYS
 from support.programs import Program, program

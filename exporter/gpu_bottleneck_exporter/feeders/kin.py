@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat
@@ -125,6 +124,6 @@ def _ends_of(proc: Path, pid: int) -> set[Ends]:
     """Local and remote ends of its connections."""
     try:
         sockets = Sockets(proc, pid).all()
-    except RefusedError:
+    except OSError:
         return set()
     return {(one.local, one.remote) for one in sockets if not one.listens}

@@ -18,9 +18,8 @@ from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
-from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.host.waits import Wait, waits_on
 
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""

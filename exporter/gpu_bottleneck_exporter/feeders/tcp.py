@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
-from gpu_bottleneck_exporter.host.descriptors import RefusedError
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,
@@ -229,7 +228,7 @@ class TcpTracker:
         """
         try:
             found = self.sockets.all(numbers) if whole else self.sockets.of([*numbers])
-        except RefusedError as error:
+        except OSError as error:
             self.refused = str(error)
             return {}
         self.refused = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+import stat
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from glob import escape
@@ -18,6 +19,7 @@ _UNLIMITED_BYTES = 2**60
 """Cgroup v1 writes "no limit" as the largest multiple of a page."""
 _NAMESPACE_DEPTH = 3
 """Kubernetes' levels above a container: kubepods.slice, the slice of its QoS class, the pod."""
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LEVELS = 64
 """A job may nest thousands of groups in one that was delegated to it."""
 _FLAT_KEYED = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
@@ -233,15 +235,10 @@ def _search(root: Path, below: str) -> Path | None:
 
 def _levels(folder: Path | None) -> list[Path]:
     """The cgroup and its ancestors without the machine's root; of very many, both ends."""
-    found = [*_all_levels(folder)]
+    above = (folder, *folder.parents) if folder else ()
+    found = [one for one in above if (one.parent / "cgroup.procs").exists() or _is_v2(one)]
     middle = _MOST_LEVELS // 2
     return found if len(found) <= _MOST_LEVELS else [*found[:middle], *found[-middle:]]
-
-
-def _all_levels(folder: Path | None) -> Iterator[Path]:
-    while folder is not None and ((folder.parent / "cgroup.procs").exists() or _is_v2(folder)):
-        yield folder
-        folder = folder.parent
 
 
 def _is_v2(folder: Path) -> bool:
@@ -269,3 +266,35 @@ def _quota(level: Path) -> float | None:
 def _memory_limit(level: Path) -> int | None:
     text = (read(level / "memory.max") or read(level / "memory.limit_in_bytes") or "max").strip()
     return None if text == "max" or int(text) >= _UNLIMITED_BYTES else int(text)
+
+
+def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
+    """The beginning of `path` that only root can have created; all of it if it cannot be found.
+
+    Users may create groups below one that was delegated to them, and name them as they like, even
+    after somebody else's pod, container or job. In a folder that belongs to root only root can
+    create others. So all folders down to the first that is not root's, including it, are root's.
+
+    `controllers` and `path` come from a line of /proc/PID/cgroup; `sysfs` is the host's.
+    """
+    mount = hierarchy(sysfs, controllers)
+    folder = find_group(mount, path)
+    if mount is None or folder is None:
+        return path
+    try:
+        parts = folder.relative_to(mount).parts
+        count = _made_by_owner_of(mount, parts)
+    except (OSError, ValueError):
+        return path
+    return "/" + "/".join(parts[:count])
+
+
+def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> int:
+    """How many of the folders `parts` below `mount` only the owner of `mount` can have created."""
+    owner, folder = mount.stat().st_uid, mount
+    for count, part in enumerate(parts):
+        found = folder.stat()
+        if found.st_uid != owner or found.st_mode & _OTHERS_WRITE:
+            return count
+        folder /= part
+    return len(parts)

@@ -38,19 +38,15 @@ Question = Callable[[int, socket.socket], T]
 """To a duplicate of the descriptor of this number."""
 
 
-class RefusedError(OSError):
-    """We may not look at descriptors of this process, or it holds up who does."""
-
-
 def link_of(folder: str, number: int) -> str | None:
     """What descriptor `number` is, as /proc/PID/fd names it; None if it is not open.
 
-    The kernel writes this text without asking any file system. Raises RefusedError.
+    The kernel writes this text without asking any file system. Raises PermissionError.
     """
     try:
         return os.readlink(f"{folder}/{number}")  # noqa: PTH115 - half the time
-    except PermissionError as error:  # with CAP_DAC_READ_SEARCH alone they can only be listed
-        raise RefusedError(str(error)) from error
+    except PermissionError:  # with CAP_DAC_READ_SEARCH alone they can only be listed
+        raise
     except OSError:
         return None
 
@@ -85,18 +81,18 @@ def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dic
     """By number, what `what` says of each socket, given its number and our duplicate of it.
 
     `folder` is /proc/PID/fd, of our own PID namespace. What is open but no socket is None; what
-    is not open is left out. Raises RefusedError, NoRoomError.
+    is not open is left out. Raises OSError if we may not ask, NoRoomError.
     """
     # All at once, as each call costs tens of microseconds.
     found = lending.call(pid, partial(_ask, folder, pid, numbers, what)) if numbers else {}
     if found is None:
-        raise RefusedError("it does not take back what was borrowed")
+        raise TimeoutError("it does not take back what was borrowed")
     return found
 
 
 def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
     found: dict[int, T | None] = {}
-    pidfd = _open(pid)
+    pidfd = _call(_PIDFD_OPEN, pid, 0)
     if pidfd is None:
         return found
     try:
@@ -110,7 +106,7 @@ def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> di
 
 
 def _ask_one(pidfd: int, number: int, what: Question[T]) -> T | None:
-    borrowed = _borrow(pidfd, number)
+    borrowed = _call(_PIDFD_GETFD, pidfd, number, 0)
     if borrowed is None:
         return None
     try:
@@ -129,34 +125,28 @@ def may_borrow(pid: int) -> bool | None:
     Tried with a number that is not open: the kernel checks permissions first. Raises NoRoomError.
     """
     try:
-        pidfd = _open(pid)
+        pidfd = _call(_PIDFD_OPEN, pid, 0)
         if pidfd is None:
             return None
         try:
-            return _borrow(pidfd, _NO_DESCRIPTOR) is None
+            return _call(_PIDFD_GETFD, pidfd, _NO_DESCRIPTOR, 0) is None
         finally:
             os.close(pidfd)
-    except RefusedError:
+    except OSError:
         return False
 
 
-def _open(pid: int) -> int | None:
-    """A pidfd; None if the process has ended. Not os.pidfd_open, which some Pythons lack."""
-    return _descriptor(_libc.syscall(_PIDFD_OPEN, pid, 0))
+def _call(*arguments: int) -> int | None:
+    """The descriptor that a system call returns; None if the process or its descriptor is gone.
 
-
-def _borrow(pidfd: int, number: int) -> int | None:
-    """A duplicate of descriptor `number`; None if it is not open."""
-    return _descriptor(_libc.syscall(_PIDFD_GETFD, pidfd, number, 0))
-
-
-def _descriptor(result: int) -> int | None:
-    """What a system call returned, None if there is no such thing. Raises as `ask`."""
+    Not os.pidfd_open, which some Pythons lack. Raises as `ask`.
+    """
+    result: int = _libc.syscall(*arguments)
     if result >= 0:
         return result
     code = ctypes.get_errno()
     if code in _NOT_THERE:
         return None
-    error = RefusedError(code, os.strerror(code))
+    error = OSError(code, os.strerror(code))
     check_room(error)
     raise error

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import (
-    RefusedError,
     ask,
     descriptors,
     fields,
@@ -78,13 +77,6 @@ class End(NamedTuple):
     """Who has it open, where the kernel says so; else 0."""
 
 
-class _Opened(NamedTuple):
-    """An open file: device and inode, the same for all processes, and whether it may be written."""
-
-    file: tuple[str, str]
-    writes: bool
-
-
 def other_ends(
     proc: Path, pid: int, numbers: Collection[int | None], networks: TcpNetworks
 ) -> set[End]:
@@ -105,10 +97,10 @@ def other_ends(
         elif target.startswith("pipe:"):
             ends.add(End(target))
         elif is_file(target) and (opened := _opened(proc, pid, number)):
-            ends.add(End(_last(target), opened.file))
+            ends.add(End(_last(target), opened[0]))
     peers = unix_peers(proc, pid, [*inodes])
     ends.update(End(inodes[number], pid=peer) for number, peer in peers.items())
-    with contextlib.suppress(RefusedError):
+    with contextlib.suppress(OSError):
         others = ask(f"{proc}/{pid}/fd", pid, [*inodes.keys() - peers.keys()], ends_of)
         found = (networks.opposite(pid, *one) for one in others.values() if one and one[1].port)
         ends.update(End(f"socket:[{inode}]") for inode in found if inode)
@@ -150,19 +142,22 @@ def find(
 def _has_open(proc: Path, pid: int, number: int, end: End) -> bool:
     if is_socket(end.name):
         return True
-    opened = _opened(proc, pid, number)
-    return opened is not None and opened.writes and (not end.file or opened.file == end.file)
+    file, writes = _opened(proc, pid, number) or (None, False)
+    return writes and end.file in (None, file)
 
 
-def _opened(proc: Path, pid: int, number: int) -> _Opened | None:
-    """What fdinfo says; None if it is closed by now, or before Linux 5.14, which tells no inode."""
+def _opened(proc: Path, pid: int, number: int) -> tuple[tuple[str, str], bool] | None:
+    """Device and inode of an open file, the same for all processes, and whether it may be written.
+
+    None if it is closed by now, or before Linux 5.14, which tells no inode.
+    """
     found = fields(_fdinfo(proc, pid, number))
     if not found.keys() >= {"flags", "mnt_id", "ino"}:
         return None
     writes = int(found["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
     mount = found["mnt_id"]
     devices = {f"{one.number}": one.device for one in mounts(proc / str(pid))}
-    return _Opened((devices.get(mount, mount), found["ino"]), writes)
+    return (devices.get(mount, mount), found["ino"]), writes
 
 
 def _last(path: str) -> str:

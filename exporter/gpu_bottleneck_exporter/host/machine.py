@@ -74,12 +74,12 @@ class MachineReader:
         self._pressure = {name: KeptFile(proc / "pressure" / name) for name in RESOURCES}
         self._sizes = Machine()
         """What is no counter and need not be read every second."""
-        self._sizes_due_ns: int | None = None
+        self._sizes_due_ns = 0
 
     def read(self, now_ns: int) -> Machine:
         """The machine at monotonic time `now_ns`."""
         psutil.PROCFS_PATH = str(self._proc)  # psutil has one for the whole process
-        if self._sizes_due_ns is None or now_ns >= self._sizes_due_ns:
+        if now_ns >= self._sizes_due_ns:
             self._sizes_due_ns = now_ns + _SIZES_EVERY_NS
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)

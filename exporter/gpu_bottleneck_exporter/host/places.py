@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.descriptors import RefusedError, fields, is_file, link_of
+from gpu_bottleneck_exporter.host.descriptors import fields, is_file, link_of
 from gpu_bottleneck_exporter.host.files import read, understood
 from gpu_bottleneck_exporter.host.mounts import (
     is_fuse,
@@ -119,7 +119,7 @@ def _wait_of(process: str, tid: int) -> tuple[str | None, str] | None:
     number = int(call[1], 16)
     try:
         link = link_of(f"{process}/fd", number)
-    except RefusedError:
+    except PermissionError:
         return None
     if link is None or link == _IO_URING:
         return None, channel

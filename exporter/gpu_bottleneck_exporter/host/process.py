@@ -79,11 +79,9 @@ def parse_stat(text: str | bytes | None) -> Stat:
 @understood
 def comm_and_state(text: bytes | None) -> tuple[str, str]:
     """The name and the state letter in a stat file; the name may contain parentheses itself."""
-    text = text or b""
-    end = text.rindex(b")")
-    return text[text.index(b"(") + 1 : end].decode(errors="replace"), text[
-        end + 2 : end + 3
-    ].decode()
+    before, _, after = (text or b"").rpartition(b") ")
+    comm = before[before.index(b"(") + 1 :]
+    return comm.decode(errors="replace"), after[:1].decode()
 
 
 @understood

@@ -21,7 +21,8 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
     Signals that need permissions are tried on processes `pids`; without any, on process 1 unless
     that is us. Signals that cannot be determined at the moment are left out.
     """
-    tried = pids or (() if _is_first_process(proc) else (1,))
+    # A try on ourselves would prove nothing: in a container we may be process 1.
+    tried = pids or (() if (proc / "self").resolve() == (proc / "1").resolve() else (1,))
     lost = {
         name
         for pid in pids
@@ -40,11 +41,6 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
         "host_pids": _sees_all_processes(proc),
     }
     return {name: given for name, given in found.items() if given is not None}
-
-
-def _is_first_process(proc: Path) -> bool:
-    """Whether we are process 1, as in a container: a try on ourselves would prove nothing."""
-    return (proc / "self").resolve() == (proc / "1").resolve()
 
 
 def _all(answers: Iterable[bool | None]) -> bool | None:

@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.descriptors import RefusedError, ask, is_socket, link_of
+from gpu_bottleneck_exporter.host.descriptors import ask, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import listed
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
@@ -61,9 +61,9 @@ class Endpoint(NamedTuple):
     def __str__(self) -> str:
         if not self.address:
             return "an unknown address"
-        family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6  # noqa: PLR2004
-        text = socket.inet_ntop(family, self.address)
-        return f"{text}:{self.port}" if family is socket.AF_INET else f"[{text}]:{self.port}"
+        address = ip_address(self.address)
+        text = f"[{address}]" if isinstance(address, IPv6Address) else f"{address}"
+        return f"{text}:{self.port}"
 
 
 _UNKNOWN = Endpoint(b"", 0)
@@ -121,6 +121,11 @@ class Connection:
         """Whether it is a listening socket, which accepts clients."""
         return self.state == TcpState.LISTEN
 
+    @property
+    def is_lively(self) -> bool:
+        """Whether something was sent or received in the last `_LIVELY_MS`."""
+        return not self.listens and min(self.sent_ms, self.received_ms) < _LIVELY_MS
+
 
 class Sockets:
     """The TCP sockets of process `pid`."""
@@ -147,12 +152,12 @@ class Sockets:
 
         Of more, up to half are those with recent traffic; the others take turns. A number that was
         not a socket's is not checked again until `forget`, unless it is in `surely`.
-        Raises RefusedError, NoRoomError.
+        Raises OSError if we may not ask, NoRoomError.
         """
         try:
             names, listed_all = listed(self._folder, _MOST_LISTED)
-        except PermissionError as error:
-            raise RefusedError(str(error)) from error
+        except PermissionError:
+            raise
         except OSError:
             return []
         numbers = {int(name) for name in names}
@@ -179,19 +184,15 @@ class Sockets:
         return [*lively, *(others + others)[self._turn : self._turn + most]]
 
     def of(self, numbers: Sequence[int]) -> list[Connection]:
-        """The TCP sockets among descriptors `numbers`. Raises RefusedError, NoRoomError."""
+        """The TCP sockets among descriptors `numbers`. Raises as `all`."""
         answers = ask(self._folder, self.pid, numbers[:MOST_SOCKETS], self._describe)
+        found = [one for one in answers.values() if one is not None]
         # No sockets, or not of TCP.
-        others = {number for number, one in answers.items() if not (one and one.is_tcp)}
-        others &= self._numbers
+        others = self._numbers & answers.keys() - {one.fd for one in found if one.is_tcp}
         self._numbers -= others
         self._others |= others
-        found = [one for one in answers.values() if one is not None]
-        for one in found:
-            if min(one.sent_ms, one.received_ms) < _LIVELY_MS and not one.listens:
-                self._lively.add(one.fd)
-            else:
-                self._lively.discard(one.fd)
+        self._lively -= answers.keys()
+        self._lively |= {one.fd for one in found if one.is_lively}
         return found
 
     def _describe(self, number: int, one: socket.socket) -> Connection | None:

@@ -7,6 +7,7 @@ reads how often each was scheduled (schedstat), and looks closer only at those t
 from __future__ import annotations
 
 import os
+import random
 from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,8 +15,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed
 from gpu_bottleneck_exporter.host.process import comm_and_state, parse_schedstat
-from gpu_bottleneck_exporter.host.syscalls import waits_on
-from gpu_bottleneck_exporter.host.waits import Wait, wait_of
+from gpu_bottleneck_exporter.host.waits import Wait, wait_of, waits_on
 
 MOST_THREADS = 128
 """Threads watched per process; of more, those that move and some of the rest."""
@@ -126,7 +126,6 @@ class Threads:
         self._folder = proc / str(pid) / "task"
         self._threads: dict[int, _Thread] = {}
         self._due_ns = 0
-        self._turn = 0
         self._links = 0
         """Link count of the folder at the last scan."""
         self._last = 0
@@ -187,12 +186,9 @@ class Threads:
         return moving
 
     def _chosen(self, tids: Iterable[int]) -> list[int]:
-        """At most `MOST_ASKED` of `tids`, in turn."""
+        """At most `MOST_ASKED` of `tids`, each time others."""
         chosen = list(tids)
-        if len(chosen) > MOST_ASKED:
-            self._turn = (self._turn + MOST_ASKED) % len(chosen)
-            chosen = (chosen + chosen)[self._turn : self._turn + MOST_ASKED]
-        return chosen
+        return random.sample(chosen, min(len(chosen), MOST_ASKED))
 
     def _follow(self, moving: frozenset[int]) -> list[int]:
         """Drop dead threads, and resting ones if there are too many; return the new ones."""
