@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.run import Demo, running
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.feeders.interactive import is_interactive
+from gpu_bottleneck_exporter.feeders.programs import is_interactive
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription, Refusal
 from gpu_bottleneck_exporter.settings import Settings
 from support.command import ANY_PORT, COMMAND, environment

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
+from pkgutil import resolve_name
 
 import gpu_bottleneck_exporter
 
@@ -45,3 +47,12 @@ def test_there_is_no_circle_of_imports_not_even_between_folders() -> None:
         others.discard(folder)
     assert list(TopologicalSorter(arrows).static_order())
     assert list(TopologicalSorter(folders).static_order())
+
+
+def test_what_the_readme_names_of_the_code_is_there() -> None:
+    text = (Path(__file__).parent.parent / "exporter/README.md").read_text()
+    section = text.partition("### An idle second in the code\n")[2].partition("\n### ")[0]
+    names = re.findall(r"`(\w+\.[\w.]+)`", section)
+    assert len(names) > 9
+    for name in names:
+        resolve_name(f"{PACKAGE}.{name}")

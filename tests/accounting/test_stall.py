@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
@@ -24,9 +27,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     UNKNOWN,
     WAITING_ON,
     WORKER_CPU,
-    Feeders,
-    Owed,
-    Usage,
+    Carry,
     apportion,
     by_file_system,
     engaged,
@@ -34,14 +35,15 @@ from gpu_bottleneck_exporter.accounting.stall import (
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.places import Place
-from gpu_bottleneck_exporter.host.process import State
 
 SECOND = 1_000_000_000
 HELD = 1
-WAITS: Mapping[State, int] = {State.QUEUE: 10}
-RUNS = {State.RUN: 20}
-CPU = Usage(user_ns=SECOND)
-STARVED = Usage(user_ns=SECOND // 4, queue_ns=SECOND)
+ROLES = (Role.MAIN, Role.WORKER, Role.THREAD, Role.RELATED)
+NOTHING, NOT_HELD = Counters(), CgroupCounters()
+WAITS: Mapping[Activity, int] = {Activity.QUEUE: 10}
+RUNS = {Activity.RUN: 20}
+CPU = Counters(cpu_ns=SECOND, leader_cpu_ns=SECOND)
+STARVED = Counters(cpu_ns=SECOND // 4, leader_cpu_ns=SECOND // 4, queue_ns=SECOND)
 
 
 def windows(busy: float) -> list[Window]:
@@ -49,20 +51,70 @@ def windows(busy: float) -> list[Window]:
     return [Window(SECOND, SECOND, active)]
 
 
-def shares(
-    feeders: Feeders | None, busy: float = 0.1, holders: int | None = HELD
-) -> dict[str, float]:
+def shares(did: Bucket | None, busy: float = 0.1, holders: int | None = HELD) -> dict[str, float]:
     idle = SECOND - round(SECOND * busy)
     return {
-        cause: round(part / idle, 2)
-        for cause, part in split(windows(busy), holders, feeders).items()
+        cause: round(part / idle, 2) for cause, part in split(windows(busy), holders, did).items()
     }
 
 
-def loader(**described: object) -> Feeders:
+def part(
+    seen: Mapping[Activity, int] | None = None, number: float = 1.0, used: Counters = NOTHING
+) -> Part:
+    """Of so many processes, on average, at 100 looks."""
+    return Part(dict(seen or {}), round(number * 100), 100, used)
+
+
+def threads(number: int, looks: int, seen: Activity = Activity.RUN) -> Part:
+    """Samples of threads, of which only those that are active are counted."""
+    return Part({seen: number}, number, looks)
+
+
+def bucket(  # noqa: PLR0913 - what a test is about
+    main: Mapping[Activity, int] = WAITS,
+    used: Counters = NOTHING,
+    *,
+    workers: Part | None = None,
+    threads: Part | None = None,
+    related: Part | None = None,
+    held: CgroupCounters = NOT_HELD,
+    runnable: float | None = None,
+    peer: float = 0.0,
+    places: Mapping[Place, int] | None = None,
+) -> Bucket:
+    """A second of a main, which waits if nothing else is said, and its helpers."""
+    parts = {
+        Role.MAIN: part(main, used=used),
+        Role.WORKER: workers,
+        Role.THREAD: threads,
+        Role.RELATED: related,
+    }
+    return Bucket(
+        elapsed_ns=SECOND,
+        parts={role: one for role, one in parts.items() if one is not None},
+        held=held,
+        runnable_ns=round((runnable or 0.0) * SECOND),
+        counted_ns=0 if runnable is None else SECOND,
+        peer=peer,
+        places=dict(places or {}),
+    )
+
+
+def loader(
+    workers: Mapping[Activity, int] | None = None,
+    used: Counters = NOTHING,
+    *,
+    main: Mapping[Activity, int] = WAITS,
+    used_by_main: Counters = NOTHING,
+    **described: Any,  # noqa: ANN401 - see `bucket`
+) -> Bucket:
     """A main that waits for two workers."""
-    base = {"elapsed_ns": SECOND, "main": WAITS, "worker_count": 2.0}
-    return Feeders(**{**base, **described})  # type: ignore[arg-type]
+    return bucket(main, used_by_main, workers=part(workers, 2.0, used), **described)
+
+
+def spent(user_ns: int, system_ns: int, io_bytes: int) -> Counters:
+    """By a process with one thread."""
+    return Counters(user_ns + system_ns, system_ns, user_ns + system_ns, read_bytes=io_bytes)
 
 
 def test_a_busy_gpu_waits_for_nothing() -> None:
@@ -81,9 +133,9 @@ def test_holders_that_cannot_be_read_are_unknown() -> None:
     assert shares(loader(), 0.0, None) == {UNKNOWN: 1.0}
 
 
-@pytest.mark.parametrize("feeders", [None, Feeders(elapsed_ns=SECOND)])
-def test_feeders_that_were_not_looked_at_are_unknown(feeders: Feeders | None) -> None:
-    assert shares(feeders) == {UNKNOWN: 1.0}
+@pytest.mark.parametrize("did", [None, Bucket(elapsed_ns=SECOND)])
+def test_feeders_that_were_not_looked_at_are_unknown(did: Bucket | None) -> None:
+    assert shares(did) == {UNKNOWN: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -91,41 +143,41 @@ def test_feeders_that_were_not_looked_at_are_unknown(feeders: Feeders | None) ->
     [
         (RUNS, CPU, WORKER_CPU),
         (RUNS, STARVED, CPU_QUEUE),
-        ({State.DISK: 20}, CPU, STORAGE),
-        ({State.NETWORK: 20}, CPU, NETWORK),
-        ({State.QUEUE: 20}, CPU, ASLEEP),
-        ({State.SLEEP: 20}, CPU, ASLEEP),
-        ({State.UNKNOWN: 20}, CPU, UNKNOWN),
+        ({Activity.DISK: 20}, CPU, STORAGE),
+        ({Activity.NETWORK: 20}, CPU, NETWORK),
+        ({Activity.QUEUE: 20}, CPU, ASLEEP),
+        ({Activity.SLEEP: 20}, CPU, ASLEEP),
+        ({Activity.UNKNOWN: 20}, CPU, UNKNOWN),
     ],
 )
 def test_a_waiting_main_is_held_up_by_what_its_workers_do(
-    workers: dict[State, int], usage: Usage, cause: str
+    workers: dict[Activity, int], usage: Counters, cause: str
 ) -> None:
-    assert shares(loader(workers=workers, worker_usage=usage)) == {cause: 1.0}
+    assert shares(loader(workers, usage)) == {cause: 1.0}
 
 
 @pytest.mark.parametrize(
     ("workers", "cause"),
     [
-        ({State.DISK: 16, State.RUN: 84}, WORKER_CPU),
-        ({State.DISK: 62, State.RUN: 38}, STORAGE),
-        ({State.NETWORK: 60, State.RUN: 40}, NETWORK),
+        ({Activity.DISK: 16, Activity.RUN: 84}, WORKER_CPU),
+        ({Activity.DISK: 62, Activity.RUN: 38}, STORAGE),
+        ({Activity.NETWORK: 60, Activity.RUN: 40}, NETWORK),
     ],
 )
 def test_the_larger_share_of_a_workers_time_names_the_cause(
-    workers: dict[State, int], cause: str
+    workers: dict[Activity, int], cause: str
 ) -> None:
-    assert shares(loader(workers=workers, worker_usage=CPU)) == {cause: 1.0}
+    assert shares(loader(workers, CPU)) == {cause: 1.0}
 
 
 def test_workers_that_hardly_work_do_not_explain_a_long_wait() -> None:
-    workers = {State.RUN: 1, State.QUEUE: 99}
-    assert shares(loader(workers=workers, worker_usage=CPU))[ASLEEP] >= 0.95
+    workers = {Activity.RUN: 1, Activity.QUEUE: 99}
+    assert shares(loader(workers, CPU))[ASLEEP] >= 0.95
 
 
 def test_a_main_that_waits_only_while_the_gpu_works_waits_for_the_gpu() -> None:
-    states = {State.QUEUE: 5, State.RUN: 5}
-    feeders = loader(main=states, main_usage=CPU, workers=RUNS, worker_usage=CPU)
+    states = {Activity.QUEUE: 5, Activity.RUN: 5}
+    feeders = loader(RUNS, CPU, main=states, used_by_main=CPU)
     assert shares(feeders, 0.5) == {HOST_CODE: 1.0}
 
 
@@ -133,8 +185,8 @@ def test_a_main_that_waits_only_while_the_gpu_works_waits_for_the_gpu() -> None:
 def test_chance_in_the_samples_charges_no_sleep_of_a_main_that_waits_for_its_gpu_only(
     sleeps: list[bool],
 ) -> None:
-    seen = {State.SLEEP: sum(sleeps), State.RUN: 10 - sum(sleeps)}
-    feeders = Feeders(elapsed_ns=SECOND, main=seen, main_runnable=0.85)
+    seen = {Activity.SLEEP: sum(sleeps), Activity.RUN: 10 - sum(sleeps)}
+    feeders = bucket(seen, runnable=0.85)
     likely = sum(sleeps) <= 5
     assert (ASLEEP not in shares(feeders, 0.15)) is likely
 
@@ -142,37 +194,41 @@ def test_chance_in_the_samples_charges_no_sleep_of_a_main_that_waits_for_its_gpu
 @pytest.mark.parametrize(
     ("described", "host_code"),
     [
-        pytest.param({"main_runnable": 0.5}, 0.5, id="as counted"),
+        pytest.param({"runnable": 0.5}, 0.5, id="as counted"),
         pytest.param({}, 0.4, id="not counted"),
-        pytest.param({"main_runnable": 1.0}, 0.4, id="the samples rule it out"),
-        pytest.param({"main_runnable": 0.5, "throttled_periods": 1}, 0.4, id="under a quota"),
+        pytest.param({"runnable": 1.0}, 0.4, id="the samples rule it out"),
+        pytest.param(
+            {"runnable": 0.5, "held": CgroupCounters(throttled_periods=1)}, 0.4, id="under a quota"
+        ),
     ],
 )
 def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
-    described: dict[str, float], host_code: float
+    described: dict[str, Any], host_code: float
 ) -> None:
-    states = {State.RUN: 4, State.DISK: 3, State.SLEEP: 3}
-    feeders = Feeders(elapsed_ns=SECOND, main=states, **described)  # type: ignore[arg-type]
+    states = {Activity.RUN: 4, Activity.DISK: 3, Activity.SLEEP: 3}
+    feeders = bucket(states, **described)
     found = shares(feeders, 0.0)
     assert found[HOST_CODE] == host_code
     assert found[STORAGE] == found[ASLEEP] == (1 - host_code) / 2
 
 
 def test_a_main_that_was_never_seen_asleep_computes() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main={State.RUN: 10}, main_runnable=0.8)
+    feeders = bucket({Activity.RUN: 10}, runnable=0.8)
     assert shares(feeders, 0.0) == {HOST_CODE: 1.0}
 
 
 @pytest.mark.parametrize(
-    ("io", "cause"), [(State.NETWORK, NETWORK), (State.DISK, STORAGE)], ids=["network", "disk"]
+    ("io", "cause"),
+    [(Activity.NETWORK, NETWORK), (Activity.DISK, STORAGE)],
+    ids=["network", "disk"],
 )
-def test_over_many_ticks_chance_takes_nothing_from_io(io: State, cause: str) -> None:
-    def asleep(owed: Owed | None) -> float:
+def test_over_many_ticks_chance_takes_nothing_from_io(io: Activity, cause: str) -> None:
+    def asleep(carry: Carry | None) -> float:
         draw, parts = random.Random(1), Counter[str]()  # noqa: S311 - no secret
         for _ in range(300):
             sleeps = sum(draw.random() < 0.5 for _ in range(10))
-            feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: sleeps, io: 10 - sleeps})
-            parts.update(split(windows(0.5), HELD, feeders, owed))
+            feeders = bucket({Activity.SLEEP: sleeps, io: 10 - sleeps})
+            parts.update(split(windows(0.5), HELD, feeders, carry))
         assert parts.keys() == {cause, ASLEEP}
         return parts[ASLEEP] / parts.total()
 
@@ -180,214 +236,206 @@ def test_over_many_ticks_chance_takes_nothing_from_io(io: State, cause: str) -> 
     assert asleep({}) < 0.04
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", Activity)
 def test_what_a_main_does_while_its_gpu_works_hardly_changes_what_it_is_charged_for_later(
-    state: State,
+    state: Activity,
 ) -> None:
-    owed: Owed = {}
+    carry: Carry = {}
     for _ in range(60):
-        split(windows(0.9), HELD, Feeders(SECOND, {state: 10}), owed)
+        split(windows(0.9), HELD, bucket({state: 10}), carry)
     parts = Counter[str]()
     for _ in range(10):
-        parts.update(split(windows(0.0), HELD, Feeders(SECOND, {State.SLEEP: 10}), owed))
+        parts.update(split(windows(0.0), HELD, bucket({Activity.SLEEP: 10}), carry))
     assert parts[ASLEEP] >= 9 * SECOND
-    assert state in (State.NETWORK, State.DISK) or parts[ASLEEP] == 10 * SECOND
+    assert state in (Activity.NETWORK, Activity.DISK) or parts[ASLEEP] == 10 * SECOND
 
 
 def test_quota_wins_over_queue() -> None:
-    feeders = loader(workers=RUNS, worker_usage=STARVED, periods=10, throttled_periods=9)
+    feeders = loader(RUNS, STARVED, held=CgroupCounters(periods=10, throttled_periods=9))
     assert shares(feeders) == {CPU_QUOTA: 1.0}
 
 
 def test_a_little_throttling_is_not_what_a_crowded_machine_waits_for() -> None:
-    feeders = loader(workers=RUNS, worker_usage=STARVED, periods=10, throttled_periods=2)
+    feeders = loader(RUNS, STARVED, held=CgroupCounters(periods=10, throttled_periods=2))
     assert shares(feeders) == {CPU_QUEUE: 1.0}
 
 
 def test_reading_again_what_was_evicted_is_memory() -> None:
-    moving = Usage(io_bytes=10**7)
-    feeders = loader(workers={State.DISK: 20}, refault_bytes=9 * 10**6, worker_usage=moving)
+    moving = Counters(read_bytes=10**7)
+    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=9 * 10**6))
     assert shares(feeders) == {MEMORY: 1.0}
-    feeders = loader(workers={State.DISK: 20}, refault_bytes=10**6, worker_usage=moving)
+    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=10**6))
     assert shares(feeders) == {STORAGE: 1.0}
 
 
 def test_a_few_refaults_hold_nobody_up() -> None:
-    moving = Usage(io_bytes=10**5)
-    feeders = loader(workers={State.DISK: 20}, refault_bytes=10**5, worker_usage=moving)
+    moving = Counters(read_bytes=10**5)
+    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=10**5))
     assert shares(feeders) == {STORAGE: 1.0}
 
 
 @pytest.mark.parametrize("moved", [0, 10**6])
 def test_more_refaults_than_the_feeders_read_are_a_neighbours(moved: int) -> None:
-    moving = Usage(io_bytes=moved)
-    feeders = loader(workers={State.DISK: 20}, refault_bytes=5 * 10**6, worker_usage=moving)
+    moving = Counters(read_bytes=moved)
+    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=5 * 10**6))
     assert shares(feeders) == {STORAGE: 1.0}
 
 
 def test_a_main_on_cpu_is_host_code_whatever_its_neighbours_do() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main=RUNS, main_usage=CPU, worker_count=2.0)
+    feeders = loader(main=RUNS, used_by_main=CPU)
     assert shares(feeders) == {HOST_CODE: 1.0}
 
 
 def test_a_main_that_writes_a_checkpoint_waits_for_storage() -> None:
-    usage = Usage(user_ns=SECOND // 100, system_ns=SECOND // 2, io_bytes=500_000_000)
-    feeders = Feeders(elapsed_ns=SECOND, main={State.RUN: 5, State.DISK: 5}, main_usage=usage)
+    used = spent(SECOND // 100, SECOND // 2, 500_000_000)
+    feeders = bucket({Activity.RUN: 5, Activity.DISK: 5}, used)
     assert shares(feeders)[STORAGE] >= 0.95
 
 
 def test_a_journal_that_is_forced_to_the_disk_moves_little_and_waits_for_storage() -> None:
-    usage = Usage(user_ns=SECOND // 100, system_ns=SECOND // 4, io_bytes=10**7)
-    main = {State.RUN: 5, State.DISK: 6}
-    feeders = Feeders(elapsed_ns=SECOND, main=main, main_usage=usage)
+    used = spent(SECOND // 100, SECOND // 4, 10**7)
+    main = {Activity.RUN: 5, Activity.DISK: 6}
+    feeders = bucket(main, used)
     assert shares(feeders)[STORAGE] >= 0.95
-    feeders = loader(workers=main, worker_usage=usage)
+    feeders = loader(main, used)
     assert shares(feeders) == {STORAGE: 1.0}
 
 
 def test_the_kernels_time_of_who_seldom_waits_for_the_disk_is_its_own() -> None:
-    usage = Usage(user_ns=SECOND // 100, system_ns=SECOND // 2, io_bytes=10**7)
-    main = {State.RUN: 6, State.DISK: 1}
-    feeders = Feeders(elapsed_ns=SECOND, main=main, main_usage=usage)
+    used = spent(SECOND // 100, SECOND // 2, 10**7)
+    main = {Activity.RUN: 6, Activity.DISK: 1}
+    feeders = bucket(main, used)
     assert shares(feeders)[HOST_CODE] >= 0.8
-    feeders = loader(workers=main, worker_usage=usage)
+    feeders = loader(main, used)
     assert shares(feeders) == {WORKER_CPU: 1.0}
 
 
 def test_sleep_while_the_gpu_works_is_not_counted() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: 3, State.RUN: 7}, main_usage=CPU)
+    feeders = bucket({Activity.SLEEP: 3, Activity.RUN: 7}, CPU)
     assert shares(feeders, 0.3) == {HOST_CODE: 1.0}
 
 
 def test_spinning_while_the_gpu_works_is_not_counted() -> None:
-    feeders = loader(
-        main={State.RUN: 3, State.QUEUE: 7}, main_usage=CPU, workers=RUNS, worker_usage=CPU
-    )
+    feeders = loader(RUNS, CPU, main={Activity.RUN: 3, Activity.QUEUE: 7}, used_by_main=CPU)
     assert WORKER_CPU in shares(feeders, 0.3)
 
 
 def test_a_rank_that_waits_for_another_waits_for_its_peer() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main={State.SLEEP: 10}, peer=0.9)
+    feeders = bucket({Activity.SLEEP: 10}, peer=0.9)
     assert shares(feeders, 0.0) == {PEER: 0.9, ASLEEP: 0.1}
 
 
 def test_threads_that_load_in_the_main_process_are_workers() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main={State.QUEUE: 10}, other_threads_cpu_ns=2 * SECOND)
+    feeders = bucket(used=Counters(cpu_ns=2 * SECOND))
     assert shares(feeders) == {WORKER_CPU: 1.0}
 
 
 @pytest.mark.parametrize(
     ("helpers", "usage", "cause"),
     [
-        ({State.RUN: 20}, CPU, WORKER_CPU),
-        ({State.RUN: 20}, STARVED, CPU_QUEUE),
-        ({State.DISK: 20}, CPU, STORAGE),
-        ({State.NETWORK: 20}, CPU, NETWORK),
+        ({Activity.RUN: 20}, CPU, WORKER_CPU),
+        ({Activity.RUN: 20}, STARVED, CPU_QUEUE),
+        ({Activity.DISK: 20}, CPU, STORAGE),
+        ({Activity.NETWORK: 20}, CPU, NETWORK),
         ({}, CPU, ASLEEP),
     ],
 )
 def test_a_waiting_main_is_held_up_by_what_its_loading_threads_do(
-    helpers: dict[State, int], usage: Usage, cause: str
+    helpers: dict[Activity, int], usage: Counters, cause: str
 ) -> None:
-    feeders = Feeders(
-        elapsed_ns=SECOND, main=WAITS, threads=helpers, thread_looks=10, thread_usage=usage
-    )
+    loading = Part(helpers, sum(helpers.values()), 10, usage)
+    feeders = bucket(threads=loading)
     assert shares(feeders) == {cause: 1.0}
 
 
 @pytest.mark.parametrize(
     ("states", "cause"),
     [
-        ({State.RUN: 20}, WORKER_CPU),
-        ({State.DISK: 20}, STORAGE),
-        ({State.NETWORK: 20}, NETWORK),
-        ({State.QUEUE: 20}, ASLEEP),
-        ({State.REQUESTS: 20}, ASLEEP),
-        ({State.GONE: 20}, ASLEEP),
-        ({State.RUN: 10, State.GONE: 90}, WORKER_CPU),
+        ({Activity.RUN: 20}, WORKER_CPU),
+        ({Activity.DISK: 20}, STORAGE),
+        ({Activity.NETWORK: 20}, NETWORK),
+        ({Activity.QUEUE: 20}, ASLEEP),
+        ({Activity.REQUESTS: 20}, ASLEEP),
+        ({Activity.GONE: 20}, ASLEEP),
+        ({Activity.RUN: 10, Activity.GONE: 90}, WORKER_CPU),
     ],
 )
-def test_a_waiting_main_is_held_up_by_what_its_kin_do(states: dict[State, int], cause: str) -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main=WAITS, kin=states, kin_count=2.0)
+def test_a_waiting_main_is_held_up_by_what_its_kin_do(
+    states: dict[Activity, int], cause: str
+) -> None:
+    feeders = bucket(related=part(states, 2.0))
     assert shares(feeders) == {cause: 1.0}
 
 
 def test_one_of_many_kin_that_works_explains_the_wait() -> None:
-    states = {State.RUN: 10, State.QUEUE: 90}
-    crowd = Feeders(elapsed_ns=SECOND, main=WAITS, kin=states, kin_count=10.0)
+    states = {Activity.RUN: 10, Activity.QUEUE: 90}
+    crowd = bucket(related=part(states, 10.0))
     assert shares(crowd) == {WORKER_CPU: 1.0}
-    one = Feeders(elapsed_ns=SECOND, main=WAITS, kin=states, kin_count=1.0)
+    one = bucket(related=part(states, 1.0))
     assert shares(one)[ASLEEP] >= 0.85
 
 
 def test_a_thread_that_seldom_works_does_not_explain_a_long_wait() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main=WAITS, threads={State.RUN: 1}, thread_looks=100)
+    feeders = bucket(threads=threads(1, 100))
     assert shares(feeders)[ASLEEP] >= 0.95
 
 
 def test_children_that_come_and_go_work_for_the_main() -> None:
-    feeders = Feeders(elapsed_ns=SECOND, main=WAITS, children_cpu_ns=SECOND)
+    feeders = bucket(used=Counters(children_ns=SECOND))
     assert shares(feeders) == {WORKER_CPU: 1.0}
 
 
 def test_the_largest_of_all_helpers_names_the_cause() -> None:
     feeders = loader(
-        workers={State.QUEUE: 20},
-        threads={State.NETWORK: 6},
-        thread_looks=10,
-        kin={State.RUN: 20},
-        kin_count=0.2,
+        {Activity.QUEUE: 20},
+        threads=threads(6, 10, Activity.NETWORK),
+        related=part({Activity.RUN: 20}, 0.2),
     )
     assert shares(feeders)[NETWORK] >= 0.85
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:
-    feeders = Feeders(
-        elapsed_ns=SECOND,
-        main=WAITS,
-        threads={State.NETWORK: 6},
-        thread_looks=10,
-        other_threads_cpu_ns=SECOND,
-    )
+    loading = threads(6, 10, Activity.NETWORK)
+    feeders = bucket(used=Counters(cpu_ns=SECOND), threads=loading)
     assert WORKER_CPU not in shares(feeders)
 
 
 def test_a_server_without_a_request_waits_for_requests() -> None:
-    assert shares(Feeders(elapsed_ns=SECOND, main={State.REQUESTS: 10}), 0.0) == {REQUESTS: 1.0}
+    assert shares(bucket({Activity.REQUESTS: 10}), 0.0) == {REQUESTS: 1.0}
 
 
 def test_a_server_whose_kin_work_waits_for_them() -> None:
-    feeders = Feeders(
-        elapsed_ns=SECOND, main={State.REQUESTS: 10}, kin={State.RUN: 10}, kin_count=1.0
-    )
+    feeders = bucket({Activity.REQUESTS: 10}, related=part({Activity.RUN: 10}))
     assert shares(feeders, 0.0) == {WORKER_CPU: 1.0}
 
 
 def test_of_a_server_too_what_cannot_be_seen_is_unknown() -> None:
-    states = {State.REQUESTS: 5, State.UNKNOWN: 5}
-    feeders = Feeders(elapsed_ns=SECOND, main=states)
+    states = {Activity.REQUESTS: 5, Activity.UNKNOWN: 5}
+    feeders = bucket(states)
     assert shares(feeders, 0.0) == {REQUESTS: 0.5, UNKNOWN: 0.5}
 
 
 def test_a_client_waits_for_the_network_whatever_its_workers_do() -> None:
-    feeders = loader(main={State.NETWORK: 10}, workers=RUNS, worker_usage=CPU)
+    feeders = loader(RUNS, CPU, main={Activity.NETWORK: 10})
     assert shares(feeders) == {NETWORK: 1.0}
 
 
 @pytest.mark.parametrize(
     ("peer", "workers", "cause"),
     [
-        pytest.param(1.0, {State.QUEUE: 20}, PEER, id="its workers have nothing to do"),
-        pytest.param(1.0, {State.RUN: 2, State.QUEUE: 18}, PEER, id="they prepare the next batch"),
+        pytest.param(1.0, {Activity.QUEUE: 20}, PEER, id="its workers have nothing to do"),
+        pytest.param(
+            1.0, {Activity.RUN: 2, Activity.QUEUE: 18}, PEER, id="they prepare the next batch"
+        ),
         pytest.param(1.0, RUNS, WORKER_CPU, id="its own workers are what it waits for"),
         pytest.param(0.4, RUNS, WORKER_CPU, id="the other is hardly engaged"),
-        pytest.param(0.0, {State.QUEUE: 20}, ASLEEP, id="nobody is engaged"),
+        pytest.param(0.0, {Activity.QUEUE: 20}, ASLEEP, id="nobody is engaged"),
     ],
 )
 def test_a_rank_waits_for_a_peer_unless_it_has_a_cause_of_its_own(
-    peer: float, workers: dict[State, int], cause: str
+    peer: float, workers: dict[Activity, int], cause: str
 ) -> None:
-    found = shares(loader(workers=workers, worker_usage=CPU, peer=peer))
+    found = shares(loader(workers, CPU, peer=peer))
     assert found[cause] >= 0.9
 
 
@@ -412,28 +460,22 @@ def test_peers_wait_for_one_that_works_or_is_held_up_itself(
     assert engaged(active, stalls) / SECOND == share
 
 
-STATES = st.dictionaries(st.sampled_from(list(State)), st.integers(0, 50))
+STATES = st.dictionaries(st.sampled_from(list(Activity)), st.integers(0, 50))
 NANOSECONDS = st.integers(0, 10 * SECOND)
-USAGES = st.builds(Usage, NANOSECONDS, NANOSECONDS, NANOSECONDS, st.integers(0, 10**10))
-FEEDERS = st.builds(
-    Feeders,
+COUNTERS = st.builds(Counters, *[NANOSECONDS] * 5, *[st.none() | NANOSECONDS] * 2, NANOSECONDS)
+PARTS = st.builds(Part, STATES, st.integers(0, 6400), st.integers(1, 100), COUNTERS)
+BUCKETS = st.builds(
+    Bucket,
     elapsed_ns=NANOSECONDS,
-    main=STATES,
-    workers=STATES,
-    worker_count=st.floats(0, 64),
-    main_runnable=st.none() | st.floats(0, 1),
-    threads=STATES,
-    thread_looks=st.integers(0, 100),
-    kin=STATES,
-    kin_count=st.floats(0, 32),
-    main_usage=USAGES,
-    worker_usage=USAGES,
-    thread_usage=USAGES,
-    children_cpu_ns=NANOSECONDS,
-    other_threads_cpu_ns=NANOSECONDS,
-    periods=st.integers(0, 100),
-    throttled_periods=st.integers(0, 100),
-    refault_bytes=st.integers(0, 10**10),
+    parts=st.fixed_dictionaries({}, optional=dict.fromkeys(ROLES, PARTS)),
+    held=st.builds(
+        CgroupCounters,
+        refault_bytes=st.integers(0, 10**10),
+        periods=st.integers(0, 100),
+        throttled_periods=st.integers(0, 100),
+    ),
+    runnable_ns=NANOSECONDS,
+    counted_ns=NANOSECONDS,
     peer=st.floats(0, 1),
 )
 WINDOWS = st.lists(
@@ -447,24 +489,24 @@ WINDOWS = st.lists(
 
 @given(
     st.lists(
-        st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | FEEDERS),
+        st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | BUCKETS),
         min_size=1,
         max_size=5,
     )
 )
 def test_idle_time_is_split_exactly(
-    ticks: list[tuple[list[Window], int | None, Feeders | None]],
+    ticks: list[tuple[list[Window], int | None, Bucket | None]],
 ) -> None:
-    owed: Owed = {}
+    carry: Carry = {}
     for of_tick, holders, feeders in ticks:
-        parts = split(of_tick, holders, feeders, owed)
+        parts = split(of_tick, holders, feeders, carry)
         idle = sum(window.duration_ns - window.active_ns for window in of_tick)
         assert sum(parts.values()) == idle
         assert all(part > 0 for part in parts.values())
         assert set(parts) <= set(WAITING_ON)
         active = sum(window.active_ns for window in of_tick)
         assert active <= engaged(active, parts) <= active + idle
-        assert all(0 <= ns <= SECOND for ns in owed.values())
+        assert all(0 <= ns <= SECOND for ns in carry.values())
 
 
 @given(st.integers(1, 10**12), st.dictionaries(st.sampled_from(WAITING_ON), st.floats(0, 1e9)))

@@ -32,7 +32,7 @@ import psutil
 from bench.crowd import BUSY, STARVED, bystanders, feeders
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.create import H100, create
-from gpu_bottleneck_exporter.sampling.host import WORKING_PASS_SECONDS
+from gpu_bottleneck_exporter.sampling.watching import WORKING_PASS_SECONDS
 from support.board_exporter import over_nvml
 from support.daemon import HOST, daemon, free_port, get
 

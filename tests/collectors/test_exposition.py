@@ -361,9 +361,9 @@ def test_a_hopper_gpu_stays_within_the_budget_of_series() -> None:
 
 def test_a_hopper_gpu_stays_within_it_when_its_feeders_do_all_there_is_to_do() -> None:
     fed = feeding()
-    fed.counters["worker"].written_bytes = 0
-    waits = {(role, on): 1 for role in fed.counters for on in ("disk", "network", "queue", "sleep")}
-    gpu = replace(hopper(), feeding=replace(fed, wait_ns=waits))
+    counters = {**fed.counters, "worker": fed.counters["worker"]._replace(written_bytes=0)}
+    waits = {(role, on): 1 for role in counters for on in ("disk", "network", "queue", "sleep")}
+    gpu = replace(hopper(), feeding=replace(fed, wait_ns=waits, counters=counters))
     assert len(of_one_gpu(state(gpu))) <= GPU_SERIES + 1
 
 
@@ -523,7 +523,7 @@ def test_interactive_use_is_zero_or_one(interactive: bool) -> None:  # noqa: FBT
 
 
 def test_bytes_that_may_not_be_known_are_absent_for_that_role_only() -> None:
-    denied = replace(feeding().counters["worker"], read_bytes=None, written_bytes=None)
+    denied = feeding().counters["worker"]._replace(read_bytes=None, written_bytes=None)
     fed = replace(feeding(), counters={**feeding().counters, "worker": denied})
     found = samples(state(replace(hopper(), feeding=fed)))
     read = [s.labels["role"] for s in found if s.name == "gpu_feeder_read_bytes_total"]

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host import aside, borrow, syscalls
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.host import aside, descriptors, waits
 from gpu_bottleneck_exporter.host.places import Place
-from gpu_bottleneck_exporter.host.process import State
-from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.hangs import READ, unanswering
 from support.programs import program
 from support.waiting import until
@@ -161,16 +162,16 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     monkeypatch.setattr(os, "open", partial(found.open, os.open))
     for name in ("readlink", "scandir", "stat"):
         monkeypatch.setattr(os, name, partial(found.path, getattr(os, name)))
-    monkeypatch.setattr(syscalls, "_read_now", partial(found.aside, "memory", syscalls._read_now))
-    monkeypatch.setattr(borrow, "_ask", partial(found.aside, "borrow", borrow._ask))
+    monkeypatch.setattr(waits, "_read_now", partial(found.aside, "memory", waits._read_now))
+    monkeypatch.setattr(descriptors, "_ask", partial(found.aside, "borrow", descriptors._ask))
     for one in (aside.aside, aside.lending):
         monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
     yield found
     found.hang.set()
 
 
-def mostly_network(states: Mapping[State, int]) -> bool:
-    return 2 * states.get(State.NETWORK, 0) > sum(states.values())
+def mostly_network(states: Mapping[Activity, int]) -> bool:
+    return 2 * states.get(Activity.NETWORK, 0) > sum(states.values())
 
 
 @pytest.mark.parametrize("role", ["main", "worker"])
@@ -191,9 +192,11 @@ def test_a_read_that_fails_costs_that_process(
             """The faults that cost more or less than they should."""
             now, found = time.monotonic_ns(), []
             for pid, (name, how) in jobs.items():
-                watch.tell_busy(f"{pid}", 0.0)
-                seen = watch.feeders(f"{pid}", now - RECENT_NS, now)
-                main, worker = (seen.main, seen.workers) if seen else ({}, {})
+                watch.note_busy(f"{pid}", 0.0)
+                seen = watch.explaining(f"{pid}", now - RECENT_NS, now)
+                main, worker = (
+                    seen.of(one).seen if seen else {} for one in (Role.MAIN, Role.WORKER)
+                )
                 victim, other = (main, worker) if role == "main" else (worker, main)
                 loses = name in LOSES_WAIT or (name, how) == ("wchan", "nonsense")
                 right = name in MAY_LOSE_WAIT or mostly_network(victim) != loses
@@ -227,14 +230,14 @@ def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
             """The faults that cost more or less than they should."""
             now, found = time.monotonic_ns(), []
             for pid, fault in zip(mains, FILE_FAULTS, strict=True):
-                watch.tell_busy(f"{pid}", 0.0)
-                seen = watch.feeders(f"{pid}", now - RECENT_NS, now)
+                watch.note_busy(f"{pid}", 0.0)
+                seen = watch.explaining(f"{pid}", now - RECENT_NS, now)
                 places = seen.places if seen else {}
                 assert Place.LOCAL not in places
                 lost = places.keys() == {Place.UNKNOWN}
                 right = fault[0] in MAY_LOSE_PLACE or lost == (fault in LOSES_PLACE)
-                states = (seen.main if role == "main" else seen.workers) if seen else {}
-                if not places or not right or not states.get(State.DISK):
+                states = seen.of(role).seen if seen else {}
+                if not places or not right or not states.get(Activity.DISK):
                     found.append(fault)
             return found
 

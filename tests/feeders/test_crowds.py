@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.accounting.stall import Feeders
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.host.process import State
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS
 from gpu_bottleneck_exporter.host.threads import MOST_ASKED, MOST_THREADS
-from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.programs import Program, program
 from support.waiting import settled, until
 
@@ -24,7 +24,7 @@ threading.stack_size(65536)
 for _ in range({THREADS}):
     named("pool", locked)
 """
-WORKER = f"""
+ASKING = f"""
 import resource
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -58,15 +58,19 @@ def feed(watch: HostSampler) -> FeederGroup:
     return found
 
 
-def feeders(watch: HostSampler, since_ns: int) -> Feeders:
+def feeders(watch: HostSampler, since_ns: int) -> Bucket:
     """What they did while the GPU had no work."""
-    watch.tell_busy(UUID, 0.0)
-    return watch.feeders(UUID, since_ns, time.monotonic_ns()) or Feeders(elapsed_ns=0)
+    watch.note_busy(UUID, 0.0)
+    return watch.explaining(UUID, since_ns, time.monotonic_ns()) or Bucket()
+
+
+def seen(watch: HostSampler, since_ns: int, role: str) -> Mapping[Activity, int]:
+    return feeders(watch, since_ns).of(role).seen
 
 
 def signal(watch: HostSampler, name: str) -> bool | None:
     """One of what the host tells, while the GPU has no work."""
-    watch.tell_busy(UUID, 0.0)
+    watch.note_busy(UUID, 0.0)
     snapshot = watch.host.snapshot
     return snapshot.signals.get(name) if snapshot else None
 
@@ -75,33 +79,39 @@ def test_of_a_main_with_thousands_of_threads_those_that_move_are_seen() -> None:
     with program(CROWD + "named('one', burn); ready(); locked()") as one, starved(one) as watch:
         until(lambda: signal(watch, "all_threads") is False, "that not all are watched")
 
-        def measure() -> Feeders:
+        def measure() -> Part:
             since = time.monotonic_ns()
-            until(lambda: feeders(watch, since).threads.get(State.RUN, 0) > MOST_ASKED, "the one")
-            return feeders(watch, since)
+            until(
+                lambda: seen(watch, since, Role.THREAD).get(Activity.RUN, 0) > MOST_ASKED,
+                "the one",
+            )
+            return feeders(watch, since).of(Role.THREAD)
 
         # Where all of a process was held up, all of its threads move.
-        found = settled(measure, lambda it: it.threads[State.RUN] > it.thread_looks and it)
-        assert found.threads.keys() == {State.RUN}
-        assert found.threads[State.RUN] <= found.thread_looks, "once at each look"
-        closer = feed(watch).mains[one.pid].closer
-        assert closer is not None
-        assert len(closer.threads.look(time.monotonic_ns())) <= MOST_THREADS
+        found = settled(measure, lambda it: it.seen[Activity.RUN] > it.looks and it)
+        assert found.seen.keys() == {Activity.RUN}
+        assert found.seen[Activity.RUN] <= found.looks, "once at each look"
+        deep = feed(watch).mains[one.pid].deep
+        assert deep is not None
+        assert len(deep.threads.look(time.monotonic_ns())) <= MOST_THREADS
 
 
 def test_of_a_worker_with_hundreds_of_sockets_the_one_it_waits_for_is_seen() -> None:
-    with program(WORKER) as one, starved(one) as watch:
+    with program(ASKING) as one, starved(one) as watch:
         until(lambda: signal(watch, "all_sockets") is False, "that not all are looked at")
 
         def share() -> float:
             since = time.monotonic_ns()
-            until(lambda: feeders(watch, since).workers.get(State.NETWORK, 0) > 10, "its question")
-            found = feeders(watch, since).workers
+            until(
+                lambda: seen(watch, since, Role.WORKER).get(Activity.NETWORK, 0) > 10,
+                "its question",
+            )
+            found = seen(watch, since, Role.WORKER)
             # Now and then it is about to ask, for long where there is no CPU for it.
-            return found[State.NETWORK] / (sum(found.values()) - found.get(State.RUN, 0))
+            return found[Activity.NETWORK] / (sum(found.values()) - found.get(Activity.RUN, 0))
 
         assert settled(share, lambda found: found < 0.8 and f"{found:.0%}") >= 0.8
         (worker,) = feed(watch).workers.values()
-        assert worker.closer is not None
-        assert worker.closer.wire is not None
-        assert len(worker.closer.wire.sockets.all()) <= MOST_SOCKETS
+        assert worker.deep is not None
+        assert worker.deep.tcp is not None
+        assert len(worker.deep.tcp.sockets.all()) <= MOST_SOCKETS

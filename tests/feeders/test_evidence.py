@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders import evidence
-from gpu_bottleneck_exporter.feeders.closer import Closer, Surroundings
-from gpu_bottleneck_exporter.feeders.wire import Owed
-from gpu_bottleneck_exporter.host.process import State
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
+from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import program
@@ -42,10 +42,10 @@ def test_each_sleep_has_words(wait: Wait) -> None:
 @pytest.mark.parametrize("wait", SLEEPS)
 def test_each_reason_that_a_look_gives_has_words(wait: Wait) -> None:
     with program("ready(); told()") as one:
-        closer = Closer(PROC, one.pid, None)
-        seen = closer.look(0, wait, Surroundings())
-        closer.close()
-    assert seen.first is not State.RUN
+        deep = DeepProbe(PROC, one.pid, None)
+        seen = deep.look(0, wait, Surroundings())
+        deep.close()
+    assert seen.first is not Activity.RUN
     assert list(evidence.asleep(Counter([seen.reason])))
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.bucket import Counters, less, plus
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
-from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
-from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from support.children import Parent
@@ -46,7 +47,7 @@ class Watched:
         """Whether the tree is up to date, and what a scrape would show."""
         self._groups.look()
         current = self.feed.sample(time.monotonic_ns())
-        current &= self.feed.knows_all_children()
+        current &= self.feed.family.knows_all_children()
         current &= self.feed.advance(time.monotonic_ns())
         return current, self._reader.read(self.feed, time.monotonic_ns(), queue_known=True)
 
@@ -59,7 +60,7 @@ class Watched:
             assert current
             assert_grown(seen[-1], now)
             seen.append(now)
-            return now.counters.get("worker", ProcessCounters()).cpu_ns >= seconds * 1e9
+            return now.counters.get("worker", Counters()).cpu_ns >= seconds * 1e9
 
         until(used, "some workers' CPU time")
         return seen[-1]
@@ -90,18 +91,19 @@ def assert_grown(before: Feeding, now: Feeding) -> None:
 
 
 def test_what_other_threads_ask_for_does_not_change_under_them(start: Start) -> None:
-    feed = FeederGroup(PROC, Cgroups(SYSFS), Patience(30_000))
+    feed = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
     main = start()
     with socket.create_server(("127.0.0.1", 0)) as server:
         feed.adopt({main.pid, os.getpid()}, set(), frozenset())
         with socket.create_connection(server.getsockname()) as ours:
-            feed.learn(time.monotonic_ns())
+            feed.inspect_connections(time.monotonic_ns())
             assert feed.ends == frozenset()
-            feed.note_ends()
+            feed.publish_ends()
             noted = feed.ends
             ports = {(local.port, remote.port) for local, remote in noted}
             assert (ours.getsockname()[1], server.getsockname()[1]) in ports
-        feed.behind.rest(feed.mains.values())
+        for process in feed.mains.values():
+            process.close_deep()
         feed.adopt(set(), set(), frozenset())
     assert feed.ends is noted
     assert feed.reverse_ends == {(remote, local) for local, remote in noted}
@@ -116,7 +118,7 @@ def test_a_look_holds_until_the_next_one_but_not_for_long(
     now_ns = time.monotonic_ns()
     watched.feed.sample(now_ns)
     window = now_ns + after_ns - 200_000_000, now_ns + after_ns
-    assert (watched.feed.feeders(*window) is not None) is known
+    assert (watched.feed.history.explaining(*window) is not None) is known
 
 
 def test_a_main_without_workers_has_no_worker_series(start: Start) -> None:
@@ -273,27 +275,26 @@ def test_nobody_feeds() -> None:
 
 
 def test_sums_of_what_may_not_be_known() -> None:
-    total = ProcessCounters()
-    total.add(ProcessCounters(cpu_ns=5, read_bytes=None, written_bytes=None))
-    total.add(ProcessCounters(cpu_ns=5, read_bytes=7, written_bytes=None))
-    assert total == ProcessCounters(cpu_ns=10, read_bytes=7, written_bytes=0)
+    total = plus(Counters(), Counters(cpu_ns=5, read_bytes=None, written_bytes=None))
+    total = plus(total, Counters(cpu_ns=5, read_bytes=7, written_bytes=None))
+    assert total == Counters(cpu_ns=10, read_bytes=7, written_bytes=0)
 
 
 def test_what_was_added_is_never_negative() -> None:
-    before = ProcessCounters(cpu_ns=10, queue_ns=10, read_bytes=None, written_bytes=10)
-    now = ProcessCounters(cpu_ns=12, queue_ns=3, read_bytes=10, written_bytes=None)
-    assert now.less(before) == ProcessCounters(cpu_ns=2, read_bytes=None, written_bytes=None)
+    before = Counters(cpu_ns=10, queue_ns=10, read_bytes=None, written_bytes=10)
+    now = Counters(cpu_ns=12, queue_ns=3, read_bytes=10, written_bytes=None)
+    assert less(now, before) == Counters(cpu_ns=2, read_bytes=None, written_bytes=None)
 
 
 def test_a_member_that_ended_is_gone_for_good(start: Start) -> None:
     main = start()
     main.burn(0)
-    member = Member(PROC, main.pid)
-    assert member.advance() is not None
+    member = Process(PROC, main.pid)
+    assert member.count() is not None
     assert not member.gone
     main.end()
-    assert member.advance() is None
+    assert member.count() is None
     assert member.gone
-    assert member.advance() is None
-    assert not member.strangers(lambda _: False)
+    assert member.count() is None
+    assert not member.has_unknown_child(lambda _: False)
     member.close()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.feeders.interactive import has_terminal, is_interactive, runs_notebook
+from gpu_bottleneck_exporter.feeders.programs import has_terminal, is_interactive, runs_notebook
 
 PROC = Path("/proc")
 KERNEL = "/root/.local/share/jupyter/runtime/kernel-6f1c.json"

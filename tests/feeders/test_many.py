@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders import crowd
-from gpu_bottleneck_exporter.feeders.crowd import Allowance, chosen, share_of
+from gpu_bottleneck_exporter.feeders.crowd import SamplingBudget, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.host.process import State
-from gpu_bottleneck_exporter.host.room import room
-from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.host import files
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.children import Parent
 from support.limits import all_in_use
 from support.programs import descriptors, program
@@ -59,7 +61,7 @@ def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[HostSampler]:
 
 
 def feeding(watch: HostSampler) -> Feeding | None:
-    watch.tell_busy(UUID, 0.0)  # starved, and looked at closely
+    watch.note_busy(UUID, 0.0)  # starved, and looked at closely
     return watch.feeding(UUID)
 
 
@@ -82,14 +84,11 @@ def told(watch: HostSampler) -> tuple[bool | None, dict[str, int]]:
 
 
 @pytest.fixture
-def little_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Room for few open files; what a test leaves open would stay."""
-    most, kept = 100, room.kept
-    monkeypatch.setattr("gpu_bottleneck_exporter.host.room._MOST_KEPT", most)
-    yield most
-    until(lambda: room.kept <= kept, "that the files are closed")
-    monkeypatch.undo()
-    room.measure()
+def little_room(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Room for few open files."""
+    most = 100
+    monkeypatch.setattr(files, "_keepable", threading.Semaphore(most))
+    return most
 
 
 def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(
@@ -105,9 +104,9 @@ def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(
             def looked_at() -> bool:
                 nonlocal most
                 most = max(most, len(descriptors()))
-                found = watch.feeders(UUID, since, time.monotonic_ns())
-                watch.tell_busy(UUID, 0.0)
-                return found is not None and sum(found.workers.values()) > 10
+                found = watch.explaining(UUID, since, time.monotonic_ns())
+                watch.note_busy(UUID, 0.0)
+                return found is not None and found.of(Role.WORKER).samples > 10
 
             until(looked_at, "looks at many")
         assert most < before + little_room + 20
@@ -150,16 +149,16 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         feed = watch.feed(UUID)
         assert feed is not None
         member = feed.workers[worker]
-        until(lambda: len(feed._moments) > 0, "a first pass")
+        until(lambda: len(feed.history._passes) > 0, "a first pass")
         with all_in_use():
             until(lambda: len(caplog.records) > 0, "that it is told")
-            last_ns = feed._moments[-1].at_ns
+            last_ns = feed.history._passes[-1].at_ns
             time.sleep(1.0)
-        until(lambda: feed._moments[-1].at_ns > last_ns, "more passes")
+        until(lambda: feed.history._passes[-1].at_ns > last_ns, "more passes")
         watch.hold("another", frozenset())  # a reason to discover
         until(lambda: watch.feed("another"), "a discovery")
         assert feed.workers == {worker: member}
-        assert feed.totals.worker_starts == 0
+        assert feed.worker_starts == 0
     faults = [line for line in caplog.records if line.levelno >= logging.WARNING]
     assert 1 <= len(faults) <= 4, "by what could not be done, not by pass"
 
@@ -176,22 +175,22 @@ def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
         (tmp_path / "2/stat").write_text(GARBAGE)
         since = time.monotonic_ns()
 
-        def mains(uuid: str) -> Mapping[State, int]:
-            found = watch.feeders(uuid, since, time.monotonic_ns())
-            return found.main if found else {}
+        def mains(uuid: str) -> Mapping[Activity, int]:
+            found = watch.explaining(uuid, since, time.monotonic_ns())
+            return found.of(Role.MAIN).seen if found else {}
 
-        until(lambda: mains("b").get(State.GONE), "that nothing is known of one")
+        until(lambda: mains("b").get(Activity.GONE), "that nothing is known of one")
         until(lambda: sum(mains("a").values()) > 20, "looks at the other")
-        assert State.GONE not in mains("a")
+        assert Activity.GONE not in mains("a")
         assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
         (tmp_path / "2/stat").write_text(STAT)
         since = time.monotonic_ns()
-        until(lambda: mains("b").keys() - {State.GONE}, "that it works again")
+        until(lambda: mains("b").keys() - {Activity.GONE}, "that it works again")
 
 
 def test_shares_are_of_what_is_spent_in_all() -> None:
     assert share_of(0) == share_of(1) == crowd.WHOLE
-    assert share_of(8) == Allowance(1024, 64)
+    assert share_of(8) == SamplingBudget(1024, 64)
     assert sum(share_of(16)) <= sum(crowd.WHOLE) / 16
 
 

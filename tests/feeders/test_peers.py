@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.jobkeys import GROUP, job_keys
-from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.mains import GROUP, job_keys
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.workload.groups import Groups
 from support.programs import Program, program
@@ -57,10 +57,10 @@ def meets(one: Program) -> set[tuple[str, ...]]:
 
 def feed(one: Program) -> FeederGroup:
     """Of a GPU that it holds; its connections are known."""
-    found = FeederGroup(PROC, Cgroups(SYSFS), Patience(30_000))
+    found = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
     found.adopt({one.pid}, set(), frozenset())
-    found.learn(time.monotonic_ns())
-    found.note_ends()
+    found.inspect_connections(time.monotonic_ns())
+    found.publish_ends()
     assert found.ends
     return found
 

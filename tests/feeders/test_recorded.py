@@ -8,7 +8,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobReader, Networks
-from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
 from support.trees import cgroup_v2, lay
@@ -138,7 +138,7 @@ def test_a_group_that_cannot_be_read_for_a_while_takes_nothing_away(recorded: Re
     stat.write_text("throttled_usec 1500\n")
     assert recorded.tick().throttled_ns == 500_000
     stat.write_text("")
-    assert recorded.feed.totals.throttled_ns == 500_000
+    assert recorded.feed.history.total.held.throttled_ns == 500_000
     recorded.tick()
     stat.write_text("throttled_usec 1600\n")
     assert recorded.tick().throttled_ns == 600_000
@@ -194,7 +194,7 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
     proc = tmp_path / "proc"
     for pid, group in ((1, "/pod/a"), (2, "/pod/b"), (3, "/free")):
         process(proc, pid, read_bytes=0, group=group)
-    members = {pid: Member(proc, pid) for pid in (1, 2, 3)}
+    members = {pid: Process(proc, pid) for pid in (1, 2, 3)}
 
     def limits(*pids: int) -> tuple[float | None, int | None, int | None]:
         texts = [(proc / f"{pid}/cgroup").read_text() for pid in pids]
@@ -231,5 +231,5 @@ def test_waits_of_workers_count_the_passes_that_looked_at_mains_only(recorded: R
     for number in range(11):
         recorded.feed.sample(number * tenth + 1, mains_only=number % 2 == 1)
     recorded.feed.advance(SECOND + 2)
-    waited = recorded.feed.totals.wait_ns
+    waited = recorded.feed.states.wait_ns
     assert waited["main", "queue"] == waited["worker", "queue"] == SECOND

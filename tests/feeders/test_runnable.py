@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.member import Member
-from gpu_bottleneck_exporter.feeders.runnable import Runnable, RunnableCounter, runnable_share
+from gpu_bottleneck_exporter.accounting.bucket import Bucket
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from support.programs import program
 from support.waiting import until
 
@@ -18,21 +20,25 @@ SLEEPS = "ready()\ntold()"
 
 
 @contextmanager
-def main(code: str) -> Iterator[Member]:
+def main(code: str) -> Iterator[Process]:
     with program(code) as started:
-        member = Member(PROC, started.pid)
+        member = Process(PROC, started.pid)
         yield member
         member.close()
 
 
-def share(*mains: Member) -> float:
+def share(*mains: Process) -> float:
     """Of half a second."""
-    counter = RunnableCounter()
-    assert counter.count(mains, time.monotonic_ns()) is None
+    assert [main.runnable(time.monotonic_ns()) for main in mains] == [None] * len(mains)
     time.sleep(0.5)
-    found = runnable_share([counter.count(mains, time.monotonic_ns())])
-    assert found is not None
-    return found
+    found = Bucket()
+    for main in mains:
+        runnable = main.runnable(time.monotonic_ns())
+        assert runnable is not None
+        found.add(Bucket(runnable_ns=runnable[0], counted_ns=runnable[1]))
+        main.close_deep()
+    assert found.main_runnable is not None
+    return found.main_runnable
 
 
 def test_a_main_that_computes_is_runnable_whether_it_has_a_cpu_or_not() -> None:
@@ -47,26 +53,38 @@ def test_a_main_that_sleeps_is_not() -> None:
 
 
 def test_one_that_was_not_counted_before_leaves_it_unknown() -> None:
-    counter = RunnableCounter()
     with main(SLEEPS) as one, main(SLEEPS) as another:
-        counter.count([one], 1)
-        assert counter.count([one], 2) is not None
-        assert counter.count([one, another], 3) is None
-        assert counter.count([one], 4) is not None
-        counter.pause()
-        assert counter.count([one], 5) is None
+        feed = FeederGroup(PROC, Cgroups(Path("/sys")))
+        feed.note_busy(0.0, 1)
+
+        def counted(at_ns: int, *mains: Process) -> bool:
+            feed.adopt({main.pid for main in mains}, set(), frozenset())
+            feed.sample(at_ns)
+            return bool(feed.history._passes[-1].counted_ns)
+
+        assert not counted(1, one)
+        assert counted(2, one)
+        assert not counted(3, one, another)
+        assert counted(4, one)
+        for process in feed.mains.values():
+            process.close_deep()
+        assert not counted(5, one), "after a pause"
+        feed.close()
 
 
 def test_one_that_ended_leaves_it_unknown() -> None:
-    counter = RunnableCounter()
     with main(SLEEPS) as one:
-        counter.count([one], 1)
+        assert one.runnable(1) is None
         with main(SLEEPS) as another:
-            counter.count([one, another], 2)
-        assert counter.count([one, another], 3) is None
+            assert another.runnable(1) is None
+        assert another.runnable(2) is None
+        assert one.runnable(2) is not None
 
 
 def test_what_is_not_known_leaves_the_rest_alone() -> None:
-    assert runnable_share([Runnable(1, 4), None, Runnable(2, 4)]) == 3 / 8
-    assert runnable_share([None]) is None
-    assert runnable_share([Runnable(5, 4)]) == 1.0, "the kernel's clock and ours"
+    found = Bucket()
+    for runnable in ((1, 4), (0, 0), (2, 4)):
+        found.add(Bucket(runnable_ns=runnable[0], counted_ns=runnable[1]))
+    assert found.main_runnable == 3 / 8
+    assert Bucket().main_runnable is None
+    assert Bucket(runnable_ns=5, counted_ns=4).main_runnable == 1.0, "the kernel's clock and ours"

@@ -108,5 +108,5 @@ def test_other_processes_are_news() -> None:
     for _ in range(2 * LONG):
         found.note(0, {ASLEEP: SECOND_NS})
     assert found
-    found.disturb()
+    found.restart()
     assert not found

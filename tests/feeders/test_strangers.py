@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.compilers import compiles
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.history import Moment, since
-from gpu_bottleneck_exporter.feeders.patience import Patience
-from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, Activity, StrangerFinder
+from gpu_bottleneck_exporter.feeders.programs import compiles
+from gpu_bottleneck_exporter.feeders.related import StrangerRecord
+from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, StrangerFinder
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import State
 from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
 from support.tools import require
@@ -53,23 +54,22 @@ class Watched:
 
     def __init__(self, main: Program, *workers: int, holders: tuple[int, ...] = ()) -> None:
         self._groups = Cgroups(SYSFS)
-        self.feed = FeederGroup(PROC, self._groups, Patience(30_000))
+        self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
         self.feed.adopt({main.pid}, {*workers}, frozenset({main.pid, *holders}))
-        self.feed.behind.tell_busy(0.0, time.monotonic_ns())
+        self.feed.note_busy(0.0, time.monotonic_ns())
         self._finder = StrangerFinder(PROC)
         self.holders = {main.pid, *holders}
 
-    def look(self) -> Moment:
+    def look(self) -> Bucket:
         self.feed.sample(time.monotonic_ns())
-        (moment, *_) = since(self.feed._moments, 0, time.monotonic_ns())
-        return moment
+        return self.feed.history._passes[-1]
 
     def strangers(self, later_ns: int = 0) -> set[int]:
         """Those found now, after a look."""
         self.look()
         now = time.monotonic_ns() + later_ns
         found = self._finder.search([self.feed], self.holders, now)[self.feed]
-        self.feed.behind.adopt_strangers(found)
+        self.feed.related.adopt_strangers(found)
         return found
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ def test_a_connection_that_is_not_waited_on_says_nothing(
         program(f"{CONNECT}ready()\n{how}", tmp_path / "socket") as main,
     ):
         watched = watch(main)
-        until(lambda: watched.look().looked, "a closer look")
+        until(lambda: Role.THREAD in watched.look().parts, "a closer look")
         assert one.pid not in watched.strangers()
         assert os.getpid() not in watched.strangers(), "we are nobody's feeder"
 
@@ -231,7 +231,7 @@ def test_who_disconnects_stays_known_for_a_minute(watch: Watch, tmp_path: Path) 
         assert watched.finds(one.pid)
         one.tell()
         one.hear()
-        until(lambda: watched.look().looked, "a closer look")
+        until(lambda: Role.THREAD in watched.look().parts, "a closer look")
         assert watched.strangers(MINUTE_NS // 2) == {one.pid}
         assert watched.strangers(2 * MINUTE_NS) == set()
 
@@ -251,10 +251,10 @@ def test_so_many_are_followed(watch: Watch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("does", "state"), [("burn()", State.RUN), ("time.sleep(60)", None)], ids=["burns", "sleeps"]
+    ("does", "state"), [("burn()", Activity.RUN), ("time.sleep(60)", None)], ids=["burns", "sleeps"]
 )
 def test_it_counts_while_it_is_active(
-    watch: Watch, tmp_path: Path, does: str, state: State | None
+    watch: Watch, tmp_path: Path, does: str, state: Activity | None
 ) -> None:
     with (
         program(f"{LISTEN}{does}", tmp_path / "socket") as one,
@@ -262,27 +262,27 @@ def test_it_counts_while_it_is_active(
     ):
         watched = watch(main)
         assert watched.finds(one.pid)
-        moments = [watched.look() for _ in range(9)]
+        parts = [watched.look().of(Role.RELATED) for _ in range(9)]
         if state is None:
-            assert not any(moment.kin or moment.kin_count for moment in moments)
+            assert not any(part.seen or part.present for part in parts)
         else:
-            until(lambda: watched.look().kin.get(state), "it runs")
-            assert watched.look().kin_count == 1
+            until(lambda: watched.look().of(Role.RELATED).seen.get(state), "it runs")
+            assert watched.look().of(Role.RELATED).present == 1
 
 
 def test_who_works_now_and_then_is_not_blamed() -> None:
-    one = Activity()
+    one = StrangerRecord()
     for index in range(100):
-        one.note(State.RUN if index % 4 == 0 else State.SLEEP)
+        one.note(Activity.RUN if index % 4 == 0 else Activity.SLEEP)
     assert not one.counts(idle=1.0)
     assert one.counts(idle=0.3), "it works for as long as the GPU idles"
     assert one.works(idle=0.2)
 
 
 def test_who_waits_for_the_network_counts_and_does_not_work() -> None:
-    one = Activity()
+    one = StrangerRecord()
     for _ in range(9):
-        one.note(State.NETWORK)
+        one.note(Activity.NETWORK)
     assert one.counts(idle=1.0)
     assert not one.works(idle=1.0)
 
@@ -297,9 +297,9 @@ def test_who_waits_for_a_compiler_runs_code_of_its_own(
     with program(code, compiler) as main:
         until(lambda: read(PROC / main.words[0] / "cmdline"), "its command line")
         watched = watch(main, *map(int, main.words if seen else ()))
-        until(lambda: watched.look().main.get(State.RUN), "run")
-        assert watched.feed.worker_count == 0
-        assert not watched.look().workers
+        until(lambda: watched.look().of(Role.MAIN).seen.get(Activity.RUN), "run")
+        assert watched.feed.family.worker_count == 0
+        assert not watched.look().of(Role.WORKER).seen
 
 
 def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path) -> None:
@@ -312,9 +312,12 @@ def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path)
     code += "ready(p.pid, p.stdout.readline().decode()); locked()"
     with program(code, pool) as main:
         watched = watch(main, *map(int, main.words))
-        assert watched.feed.worker_count == 0
-        assert len(watched.feed.behind.compilers) == len(main.words)
-        until(lambda: not watched.look().main.get(State.RUN), "a pool that rests is no reason")
+        assert watched.feed.family.worker_count == 0
+        assert len(watched.feed.family.compilers) == len(main.words)
+        until(
+            lambda: not watched.look().of(Role.MAIN).seen.get(Activity.RUN),
+            "a pool that rests is no reason",
+        )
 
 
 @pytest.mark.parametrize(

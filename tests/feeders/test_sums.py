@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.feeders.sums import Sums
+from gpu_bottleneck_exporter.feeders.job import Sums
 
 
 def test_what_was_counted_before_is_not_ours() -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.behind import Works
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.probe import Works
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import State
 from support.programs import Program, descriptors, program
 from support.waiting import until
 
@@ -38,7 +39,7 @@ class Watched:
 
     def __init__(self, one: Program) -> None:
         self._groups = Cgroups(Path("/sys"))
-        self.feed = FeederGroup(PROC, self._groups, Patience(30_000))
+        self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
         self.feed.adopt({one.pid}, set(), frozenset({one.pid}))
         self._now_ns = time.monotonic_ns()
 
@@ -47,15 +48,15 @@ class Watched:
         self.feed.close()
         self._groups.keep(set())
 
-    def tick(self, busy: float) -> State:
+    def tick(self, busy: float) -> Activity:
         """One tick, in which the GPU was so busy; what the main did at its end."""
         self._now_ns += SECOND
-        self.feed.behind.tell_busy(busy, self._now_ns)
+        self.feed.note_busy(busy, self._now_ns)
         self.feed.sample(self._now_ns)
         self.feed.advance(self._now_ns)
-        found = self.feed.feeders(self._now_ns - 1, self._now_ns)
+        found = self.feed.history.explaining(self._now_ns - 1, self._now_ns)
         assert found is not None
-        (state,) = found.main
+        (state,) = found.of(Role.MAIN).seen
         return state
 
 
@@ -72,7 +73,7 @@ def watched(code: str) -> Iterator[tuple[Program, Watched]]:
     assert descriptors() <= before
 
 
-def idles(one: Watched) -> State:
+def idles(one: Watched) -> Activity:
     """What the main does once its GPU has nothing to do any more."""
     one.tick(0.0)
     return one.tick(0.0)
@@ -80,14 +81,14 @@ def idles(one: Watched) -> State:
 
 def test_who_listens_and_never_worked_is_a_server() -> None:
     with watched(LISTENS) as (_, one):
-        until(lambda: idles(one) is State.REQUESTS, "a server")
+        until(lambda: idles(one) is Activity.REQUESTS, "a server")
 
 
 def test_who_works_without_clients_is_none() -> None:
     with watched(LISTENS) as (_, one):
         for _ in range(10):
             one.tick(1.0)
-        until(lambda: idles(one) is State.QUEUE, "a lock that nobody opens")
+        until(lambda: idles(one) is Activity.QUEUE, "a lock that nobody opens")
 
 
 def test_who_works_while_clients_ask_is_one() -> None:
@@ -96,7 +97,7 @@ def test_who_works_while_clients_ask_is_one() -> None:
             with program(ASKS, server.words[0]):
                 one.tick(1.0)
                 one.tick(1.0)
-        until(lambda: idles(one) is State.REQUESTS, "a server")
+        until(lambda: idles(one) is Activity.REQUESTS, "a server")
 
 
 @pytest.mark.parametrize(

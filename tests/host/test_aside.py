@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders import stretch
-from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.feeders import memory
 from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, environment
-from gpu_bottleneck_exporter.host.syscalls import waits_on
-from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.host.waits import waits_on
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.memory import SAYS
 from support.programs import Program, program
 from support.waiting import PATIENCE_SECONDS, until
@@ -110,14 +110,13 @@ def test_a_process_whose_memory_does_not_answer_holds_nobody_up() -> None:
 def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a thread of the process holds the lock of its memory for ever."""
     gate = threading.Event()
-    monkeypatch.setattr(stretch, "aside", Aside(patience_seconds=0.05))
+    monkeypatch.setattr(memory, "aside", Aside(patience_seconds=0.05))
     with program("ready(); told()") as one:
-        member = Member(PROC, one.pid)
-        exact = stretch.private_bytes(PROC, member)
+        exact = memory.private_bytes(PROC, one.pid)
         monkeypatch.setattr(
-            stretch, "read", lambda path: gate.wait() if path.name == "smaps_rollup" else read(path)
+            memory, "read", lambda path: gate.wait() if path.name == "smaps_rollup" else read(path)
         )
-        bound = stretch.private_bytes(PROC, member)
+        bound = memory.private_bytes(PROC, one.pid)
         gate.set()
         assert exact
         assert bound, "from what is resident"
@@ -136,8 +135,8 @@ def test_the_watch_goes_on() -> None:
             since = time.monotonic_ns()
 
             def looks() -> int:
-                found = watch.feeders("b", since, time.monotonic_ns())
-                return sum(found.main.values()) if found else 0
+                found = watch.explaining("b", since, time.monotonic_ns())
+                return found.of(Role.MAIN).samples if found else 0
 
             until(lambda: looks() > 10, "looks at the other")
         finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups, cgroup_of, hidden
+from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of, hidden
 from support.trees import cgroup_v1, cgroup_v2, lay
 
 POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f.slice"
@@ -38,23 +38,17 @@ V1_FILES = {
 V1_PROCESS = "9:cpu,cpuacct:/docker/ab\n4:memory:/docker/ab\n1:name=systemd:/docker/ab\n"
 
 
-def throttled_ns(group: Cgroup) -> int | None:
-    """What it says now."""
-    group.look()
-    return group.counted.throttled_ns
-
-
 def test_v2(tmp_path: Path) -> None:
     mount = cgroup_v2(tmp_path, V2_FILES)
     group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
     assert group.unified == group.cpu == group.memory == mount / CONTAINER
-    assert throttled_ns(group) == 1_500_000
+    assert group.look().throttled_ns == 1_500_000
     assert group.cpu_limit() == (mount / CONTAINER, 2.0)
     level = group.memory_level()
     assert level is not None
     assert (level.used_bytes, level.limit_bytes) == (1000, 4096)
-    assert group.refault_bytes() == 3 * PAGE
-    assert group.pressure_ns() == {
+    assert group.look().refault_bytes == 3 * PAGE
+    assert group.look().pressure_ns == {
         (resource, kind): nanoseconds
         for resource in ("cpu", "io", "memory")
         for kind, nanoseconds in (("some", 1_500_000_000), ("full", 7000))
@@ -65,18 +59,18 @@ def test_v1(tmp_path: Path) -> None:
     mount = cgroup_v1(tmp_path, V1_FILES)
     group = cgroup_of(V1_PROCESS, tmp_path)
     assert group.unified is None
-    assert throttled_ns(group) == 1_500_000
+    assert group.look().throttled_ns == 1_500_000
     assert group.cpu_limit() == (mount / "cpu/docker/ab", 1.5)
     level = group.memory_level()
     assert level is not None
     assert (level.used_bytes, level.limit_bytes) == (1000, 4096)
-    assert group.refault_bytes() == 3 * PAGE
-    assert group.pressure_ns() == {}
+    assert group.look().refault_bytes == 3 * PAGE
+    assert group.look().pressure_ns == {}
 
 
 def test_v1_with_cpu_and_cpuacct_mounted_as_one(tmp_path: Path) -> None:
     cgroup_v1(tmp_path, {"cpu,cpuacct/docker/ab/cpu.stat": "throttled_time 12\n"})
-    assert throttled_ns(cgroup_of(V1_PROCESS, tmp_path)) == 12
+    assert cgroup_of(V1_PROCESS, tmp_path).look().throttled_ns == 12
 
 
 def test_v1_without_limits(tmp_path: Path) -> None:
@@ -92,8 +86,8 @@ def test_v1_without_limits(tmp_path: Path) -> None:
     level = group.memory_level()
     assert level is not None
     assert (level.used_bytes, level.limit_bytes) == (1000, None)
-    assert throttled_ns(group) is None
-    assert group.refault_bytes() is None
+    assert group.look().throttled_ns is None
+    assert group.look().refault_bytes is None
 
 
 def test_hybrid(tmp_path: Path) -> None:
@@ -103,7 +97,7 @@ def test_hybrid(tmp_path: Path) -> None:
     group = cgroup_of(f"{V1_PROCESS}0::/docker/ab\n", tmp_path)
     assert group.unified == mount / "unified/docker/ab"
     assert group.cpu_limit() == (mount / "cpu/docker/ab", 1.5)
-    assert group.pressure_ns() == {("io", "some"): 1_500_000_000, ("io", "full"): 7000}
+    assert group.look().pressure_ns == {("io", "some"): 1_500_000_000, ("io", "full"): 7000}
 
 
 @pytest.mark.parametrize(
@@ -135,9 +129,9 @@ def test_the_machines_root_is_nobodys(tmp_path: Path) -> None:
     cgroup_v2(tmp_path, {"cpu.stat": "throttled_usec 9\n"})
     group = cgroup_of("0::/\n", tmp_path)
     assert group.unified is None
-    assert throttled_ns(group) is None
+    assert group.look().throttled_ns is None
     assert group.memory_level() is None
-    assert group.pressure_ns() == {}
+    assert group.look().pressure_ns == {}
 
 
 def test_inside_a_container_the_root_that_is_seen_is_the_containers(tmp_path: Path) -> None:
@@ -145,7 +139,7 @@ def test_inside_a_container_the_root_that_is_seen_is_the_containers(tmp_path: Pa
     mount = cgroup_v2(tmp_path, files)
     group = cgroup_of("0::/\n", tmp_path)
     assert group.cpu_limit() == (mount, 0.5)
-    assert ("cpu", "some") in group.pressure_ns()
+    assert ("cpu", "some") in group.look().pressure_ns
 
 
 def test_limits_of_ancestors_hold_too(tmp_path: Path) -> None:
@@ -164,7 +158,7 @@ def test_limits_of_ancestors_hold_too(tmp_path: Path) -> None:
     mount = cgroup_v2(tmp_path, files)
     group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
     assert group.cpu_limit() == (mount / POD, 3.0)
-    assert throttled_ns(group) == 3000
+    assert group.look().throttled_ns == 3000
     level = group.memory_level()
     assert level is not None
     assert (level.folder, level.used_bytes, level.limit_bytes) == (mount / POD, 3000, 8000)
@@ -201,11 +195,11 @@ def test_a_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
     for path in (mount / CONTAINER).iterdir():
         path.unlink()
     (mount / CONTAINER).rmdir()
-    assert throttled_ns(group) is None
+    assert group.look().throttled_ns is None
     assert group.cpu_limit() is None
     assert group.memory_level() is None
-    assert group.refault_bytes() is None
-    assert group.pressure_ns() == {}
+    assert group.look().refault_bytes is None
+    assert group.look().pressure_ns == {}
     assert cgroup_of(f"0::/{CONTAINER} (deleted)\n", tmp_path).unified is None
 
 
@@ -215,7 +209,7 @@ def test_pressure_that_is_refused_is_absent(tmp_path: Path) -> None:
     refused.unlink()
     refused.mkdir()  # reading it fails, as where the kernel answers EOPNOTSUPP
     group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
-    assert {resource for resource, _ in group.pressure_ns()} == {"cpu", "memory"}
+    assert {resource for resource, _ in group.look().pressure_ns} == {"cpu", "memory"}
 
 
 @pytest.mark.parametrize("text", ["", "0::\n", "0::/gone\n", "3:cpu:/gone\n"])
@@ -230,12 +224,11 @@ def test_a_group_that_many_share_is_one_and_is_read_when_asked(tmp_path: Path) -
     text = f"0::/{CONTAINER}\n"
     group = groups.of(text)
     assert groups.of(text) is group
-    assert group.counted.throttling is not None, "a new one is read at once"
-    assert group.counted.throttling.throttled_ns == 1_500_000
+    assert group.counted.throttled_ns == 1_500_000, "a new one is read at once"
     lay(mount, {f"{CONTAINER}/cpu.stat": "nr_periods 6\nnr_throttled 3\nthrottled_usec 1600\n"})
-    assert group.counted.throttling.throttled_ns == 1_500_000
+    assert group.counted.throttled_ns == 1_500_000
     groups.look()
-    assert group.counted.throttling.throttled_ns == 1_600_000
+    assert group.counted.throttled_ns == 1_600_000
     groups.keep({group})
     assert groups.of(text) is group
     groups.keep(set())
@@ -245,7 +238,7 @@ def test_a_group_that_many_share_is_one_and_is_read_when_asked(tmp_path: Path) -
 def test_a_long_file_is_read_whole(tmp_path: Path) -> None:
     filler = "".join(f"filler_{number} {number}\n" for number in range(1000))
     cgroup_v2(tmp_path, {"a/memory.stat": f"{filler}workingset_refault_file 5\n"})
-    assert cgroup_of("0::/a\n", tmp_path).refault_bytes() == 5 * PAGE
+    assert cgroup_of("0::/a\n", tmp_path).look().refault_bytes == 5 * PAGE
 
 
 def test_a_private_namespace_shows_nothing_of_those_outside(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_nothing_else_reads_what_a_job_can_shape(part: str) -> None:
     found = {
         path.name: [*readers(path)]
         for path in (PACKAGE / part).glob("*.py")
-        # jobshm opens without reading (O_PATH): it asks the kernel of what it has reached.
-        if path.name not in ("files.py", "jobshm.py")
+        # sharedmemory opens without reading (O_PATH): it asks the kernel of what it has reached.
+        if path.name not in ("files.py", "sharedmemory.py")
     }
     assert {name: calls for name, calls in found.items() if calls} == {}

@@ -15,7 +15,6 @@ from gpu_bottleneck_exporter.host.machine import (
     Machine,
     MachineReader,
     network_bytes,
-    shared_memory,
     whole_disks,
 )
 from gpu_bottleneck_exporter.host.mounts import mount_points
@@ -35,37 +34,27 @@ def device(name: str, received: int, sent: int) -> str:
     return f"{name:>6}:{received:>8} 5 0 0 0 0 0 0 {sent:>8} 7 0 0 0 0 0 0\n"
 
 
-def network(*devices: str) -> tuple[dict[str, int], dict[str, int]]:
-    return network_bytes(HEAD + "".join(devices))
-
-
 def test_bytes_by_interface() -> None:
-    found = network(device("lo", 9, 9), device("eth0", 10**12, 20), device("ib0", 0, 0))
-    assert found == ({"eth0": 10**12, "ib0": 0}, {"eth0": 20, "ib0": 0})
+    devices = device("lo", 9, 9), device("eth0", 10**12, 20), device("ib0", 0, 0)
+    assert network_bytes(HEAD + "".join(devices)) == {"eth0": (10**12, 20), "ib0": (0, 0)}
 
 
 def test_a_wide_counter_that_touches_the_name() -> None:
     line = "eth0:1234567890123 5 0 0 0 0 0 0 20 7 0 0 0 0 0 0\n"
-    assert network(line) == ({"eth0": 1234567890123}, {"eth0": 20})
+    assert network_bytes(HEAD + line) == {"eth0": (1234567890123, 20)}
 
 
 @pytest.mark.parametrize(
     "name", ["veth1a2b", "cali77", "lxc00aa", "cni0", "flannel.1", "docker0", "br-5f", "ifb0", "lo"]
 )
 def test_interfaces_of_containers_are_left_out(name: str) -> None:
-    found = network(device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6))
-    assert found == ({"bond0": 3, "brand": 5}, {"bond0": 4, "brand": 6})
-
-
-def test_the_number_of_interfaces_is_bounded() -> None:
-    devices = [device(f"eth{number}", 1, 2) for number in range(100)]
-    received, sent = network(*devices)
-    assert len(received) == len(sent) == MOST_DEVICES
+    devices = device(name, 1, 2), device("bond0", 3, 4), device("brand", 5, 6)
+    assert network_bytes(HEAD + "".join(devices)) == {"bond0": (3, 4), "brand": (5, 6)}
 
 
 @pytest.mark.parametrize("text", ["", HEAD, HEAD + "eth0: 1 2 3\n", "x"])
 def test_a_strange_network_file_says_nothing(text: str) -> None:
-    assert network_bytes(text) == ({}, {})
+    assert network_bytes(text) == {}
 
 
 @pytest.mark.parametrize(
@@ -92,13 +81,6 @@ def test_the_number_of_disks_is_bounded_and_real_ones_come_first() -> None:
     found = whole_disks(names)
     assert len(found) == MOST_DEVICES
     assert {f"nvme{number}n1" for number in range(12)} < set(found)
-
-
-def test_shared_memory(tmp_path: Path) -> None:
-    found = shared_memory(tmp_path)
-    assert found is not None
-    assert 0 <= found.used_bytes <= found.size_bytes
-    assert shared_memory(tmp_path / "gone") is None
 
 
 def test_the_real_machine() -> None:
@@ -156,6 +138,13 @@ def test_recorded_files(recorded: Path) -> None:
     assert found.pressure_ns == {("cpu", "some"): 1_000_000}
 
 
+def test_the_number_of_interfaces_is_bounded(recorded: Path) -> None:
+    devices = [device(f"eth{number}", 1, 2) for number in range(100)]
+    (recorded / "1/net/dev").write_text(HEAD + "".join(devices))
+    found = MachineReader(recorded).read(0)
+    assert len(found.network_receive_bytes) == len(found.network_transmit_bytes) == MOST_DEVICES
+
+
 def test_a_part_that_is_missing_costs_itself_only(recorded: Path) -> None:
     found = MachineReader(recorded).read(0)
     assert (found.memory_total_bytes, found.memory_available_bytes) == (None, None)
@@ -208,9 +197,8 @@ def hosts() -> int:
     if not in_hosts_pid_namespace(PROC) or mine is None or first is None:
         _missing("this is no host: it has another /dev/shm, or other pids, than process 1")
     assert mine.device == first.device
-    found = shared_memory(Path(SHM))
-    assert found is not None
-    return found.size_bytes
+    found = os.statvfs(SHM)
+    return found.f_blocks * found.f_frsize
 
 
 @pytest.fixture
@@ -232,7 +220,7 @@ def test_a_containers_own_shared_memory_is_not_the_hosts(hosts: int, nobody: Way
 
 
 def test_who_may_ptrace_process_1_sees_the_hosts_shared_memory_from_a_container(hosts: int) -> None:
-    may = shared_memory(PROC / "1/root" / SHM.lstrip("/")) is not None
+    may = os.access(PROC / "1/root", os.F_OK)
     assert seen(AS_WE_ARE, OWN) == (hosts if may else None)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.mounts import (
     REMOTE,
     is_remote,
@@ -144,10 +143,3 @@ def test_what_is_mounted_somewhere_is_the_last(tmp_path: Path) -> None:
     assert (found.kind, found.device, found.root) == ("tmpfs", "0:25", "/")
     assert mount_points(process).get("/dev") is None
     assert mount_points(tmp_path / "gone").get("/") is None
-
-
-def test_of_too_many_mounts_none_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = lay(tmp_path, {"mountinfo": mount("/", "ext4") * 10})
-    assert mount_points(process).get("/")
-    monkeypatch.setattr(mounts, "MANY_BYTES", 100)
-    assert mount_points(process).get("/") is None

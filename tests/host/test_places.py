@@ -94,20 +94,12 @@ def test_mounts_are_read_again_after_a_while(tmp_path: Path) -> None:
     assert places.of(7, 8, 11 * SECOND) is REMOTE
 
 
-def test_of_too_many_mounts_no_place_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.host.places.MANY_BYTES", 60)
-    case = Case(MOUNTS, READS, files=("/data/x",), mount=21)
-    assert case.recorded(tmp_path).of(7, 8, 0) is UNKNOWN
-
-
 def test_no_more_is_kept_of_many_processes(tmp_path: Path) -> None:
     places = Case(MOUNTS, FAULTS, files=("/data/x",)).recorded(tmp_path)
     for pid in range(1000, 2000):
         (tmp_path / f"{pid}").symlink_to("7")
         assert places.of(pid, 8, 0) is REMOTE
-    assert len(places._open) < 300
+    assert len(places._known) < 300
 
 
 READER = "f = os.open(sys.argv[1] + '/file', os.O_RDONLY); ready()\n"

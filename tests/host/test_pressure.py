@@ -22,4 +22,3 @@ FULL = "full avg10=0.00 avg60=0.00 avg300=0.00 total=4\n"
 )
 def test_what_a_pressure_file_says(text: str, found: dict[str, int]) -> None:
     assert stalled_ns(text) == found
-    assert stalled_ns(text.encode()) == found

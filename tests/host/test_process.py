@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,27 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.process import (
-    TICK_NS,
-    ProcessReader,
-    State,
-    allowed_cpus,
-    classify,
-    parse_stat,
-)
+from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader, allowed_cpus, parse_stat
+from gpu_bottleneck_exporter.host.waits import Wait
 from support.rights import with_pids_of_its_own
 from support.trees import lay
 from support.waiting import until
 
 PROC = Path("/proc")
 SUCCESSOR = """
-import subprocess, sys, time
+import subprocess, sys, threading, time
 from pathlib import Path
+from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader
-from gpu_bottleneck_exporter.host.room import room
 
 proc = Path("/proc")
-room.most = room._allowed = int(sys.argv[1])
+files._keepable = threading.Semaphore(int(sys.argv[1]))
 with subprocess.Popen(["sleep", "60"]) as child:
     readers = [ProcessReader(proc, child.pid) for _ in range(4)]
     child.kill()
@@ -47,7 +40,7 @@ with subprocess.Popen(["sleep", "60"]) as successor:
     assert successor.pid == child.pid
     other = ProcessReader(proc, successor.pid).started_ticks != readers[0].started_ticks
     first, second, third, fourth = readers
-    print(first.stat(), second.state(), third.leader_ns(), fourth.io(), other)
+    print(first.stat(), second.wait(), third.leader_ns(), fourth.io(), other)
     successor.kill()
 """
 STAT = (
@@ -87,39 +80,6 @@ def test_what_is_no_stat_file_is_none(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "channel", "found"),
-    [
-        ("R", "0", State.RUN),
-        ("R", None, State.RUN),
-        ("D", "io_schedule", State.DISK),
-        ("D", None, State.DISK),
-        ("Z", None, State.GONE),
-        ("X", None, State.GONE),
-        ("S", "0", State.UNKNOWN),
-        ("S", "", State.UNKNOWN),
-        ("S", None, State.UNKNOWN),
-        ("S", "sk_wait_data", State.NETWORK),
-        ("S", "wait_woken", State.NETWORK),
-        ("S", "inet_csk_accept", State.SLEEP),
-        ("S", "unix_stream_read_generic", State.QUEUE),
-        ("S", "__skb_wait_for_more_packets", State.NETWORK),
-        ("S", "futex_wait_queue", State.QUEUE),
-        ("S", "__futex_wait", State.QUEUE),
-        ("S", "pipe_read", State.QUEUE),
-        ("S", "anon_pipe_read", State.QUEUE),
-        ("S", "hrtimer_nanosleep", State.SLEEP),
-        ("S", "do_poll.constprop.0", State.SLEEP),
-        ("S", "ep_poll", State.SLEEP),
-        ("S", "do_wait", State.SLEEP),
-    ],
-)
-def test_a_state_letter_and_a_wait_channel_make_a_state(
-    state: str, channel: str | None, found: State
-) -> None:
-    assert classify(state, channel) is found
-
-
-@pytest.mark.parametrize(
     ("status", "cpus"),
     [
         ("Name:\tx\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n", {0, 1, 2, 3, 8}),
@@ -144,7 +104,7 @@ def test_ourselves() -> None:
     found = reader.stat()
     assert found is not None
     assert found.parent == os.getppid()
-    assert reader.state() is State.RUN
+    assert reader.wait() is Wait.RUN
     before = reader.leader_ns()
     assert before is not None
     end = time.process_time() + 0.05
@@ -159,41 +119,16 @@ def test_ourselves() -> None:
     assert reader.stat() is not None  # closing gives descriptors back, no more
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("while True: pass", State.RUN),
-        ("import time; time.sleep(60)", State.SLEEP),
-        ("import os; r, w = os.pipe(); os.read(r, 1)", State.QUEUE),
-        ("import threading; l = threading.Lock(); l.acquire(); l.acquire()", State.QUEUE),
-        ("import os; os.read(0, 1)", State.QUEUE),
-    ],
-)
-def test_what_real_processes_do(code: str, expected: State) -> None:
-    with process(code) as child:
-        reader = ProcessReader(PROC, child.pid)
-        until(lambda: reader.state() is expected, expected.value)
-
-
-def test_a_real_process_in_a_socket() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        code = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)"
-        with process(code) as child:
-            reader = ProcessReader(PROC, child.pid)
-            until(lambda: reader.state() is State.NETWORK, "network")
-
-
 def test_a_process_that_ended_is_gone_for_ever() -> None:
     with process("import time; time.sleep(60)") as child:
         reader = ProcessReader(PROC, child.pid)
-        until(lambda: reader.state() is State.SLEEP, "sleep")
+        until(lambda: reader.wait() is Wait.TIMER, "sleep")
         child.send_signal(signal.SIGKILL)
-        until(lambda: reader.state() is State.GONE, "a zombie")
+        until(lambda: reader.wait() is Wait.GONE, "a zombie")
         child.wait()
     for _ in range(2):
         assert reader.stat() is None
-        assert reader.state() is State.GONE
+        assert reader.wait() is Wait.GONE
         assert reader.leader_ns() is None
         assert reader.io() is None
 
@@ -204,7 +139,7 @@ def test_a_reader_made_too_late_finds_nobody() -> None:
     reader = ProcessReader(PROC, child.pid)
     assert reader.started_ticks is None
     assert reader.stat() is None
-    assert reader.state() is State.GONE
+    assert reader.wait() is Wait.GONE
 
 
 def record(proc: Path, start: int, *, read: int) -> None:
@@ -230,7 +165,7 @@ def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     assert first.started_ticks == 100
     reader.close()  # what is opened from here on is another process's
     assert reader.stat() is None
-    assert reader.state() is State.GONE
+    assert reader.wait() is Wait.GONE
     assert reader.leader_ns() is None
     assert reader.io() is None
 
@@ -242,12 +177,12 @@ def test_a_real_successor_of_a_pid_is_never_shown(kept: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.stderr.startswith("unable"):
         pytest.skip(f"pids cannot be chosen here: {done.stderr}")
-    assert done.stdout.split() == ["None", "State.GONE", "None", "None", "True"], done.stderr
+    assert done.stdout.split() == ["None", "Wait.GONE", "None", "None", "True"], done.stderr
 
 
 def test_a_wait_channel_that_is_not_told_is_unknown(tmp_path: Path) -> None:
     record(tmp_path, 100, read=5)
-    assert ProcessReader(tmp_path, 77).state() is State.UNKNOWN
+    assert ProcessReader(tmp_path, 77).wait() is Wait.UNKNOWN
 
 
 def test_bytes_without_permission_are_none(tmp_path: Path) -> None:
@@ -268,19 +203,19 @@ def test_a_kernel_without_schedstat(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("letter", "channel", "expected"),
     [
-        ("R", "0", State.RUN),
-        ("D", "folio_wait_bit_common", State.DISK),
-        ("S", "futex_wait", State.QUEUE),
-        ("S", "hrtimer_nanosleep", State.SLEEP),
-        ("S", "some_new_place", State.SLEEP),
-        ("D", "rpc_wait_bit_killable", State.DISK),
-        ("Z", "0", State.GONE),
+        ("R", "0", Wait.RUN),
+        ("D", "folio_wait_bit_common", Wait.DISK),
+        ("S", "futex_wait", Wait.LOCK),
+        ("S", "hrtimer_nanosleep", Wait.TIMER),
+        ("S", "some_new_place", Wait.OTHER),
+        ("D", "rpc_wait_bit_killable", Wait.DISK),
+        ("Z", "0", Wait.GONE),
     ],
 )
 def test_states_from_recorded_files(
-    tmp_path: Path, letter: str, channel: str, expected: State
+    tmp_path: Path, letter: str, channel: str, expected: Wait
 ) -> None:
     record(tmp_path, 100, read=5)
     text = stat(state=letter, start=100)
     lay(tmp_path, {"77/stat": text, "77/wchan": channel})
-    assert ProcessReader(tmp_path, 77).state() is expected
+    assert ProcessReader(tmp_path, 77).wait() is expected

@@ -7,21 +7,20 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.closer import Closer, Surroundings
-from gpu_bottleneck_exporter.feeders.member import Member
-from gpu_bottleneck_exporter.feeders.patience import Patience
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
+from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
 from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.process import ProcessReader
-from gpu_bottleneck_exporter.host.room import Room
-from gpu_bottleneck_exporter.host.room import room as here
 from gpu_bottleneck_exporter.host.sockets import Sockets
 from gpu_bottleneck_exporter.host.threads import Threads
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -34,22 +33,16 @@ import resource, sys
 from pathlib import Path
 soft, hard = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-from gpu_bottleneck_exporter.host.room import allow_many_files, room
-allow_many_files()
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], room.most)
+from gpu_bottleneck_exporter.host import files
+files.allow_many_files()
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], files._keepable._value)
 """
 
 
-@pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Room:
-    """Room of its own, for the files made meanwhile."""
-    found = Room()
-    monkeypatch.setattr(files, "room", found)
-    return found
-
-
-def test_of_many_files_so_many_are_kept_open_and_all_are_read(room: Room, tmp_path: Path) -> None:
-    room.most = room._allowed = 10
+def test_of_many_files_so_many_are_kept_open_and_all_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files, "_keepable", threading.Semaphore(10))
     kept = []
     before = descriptors()
     for number in range(100):
@@ -66,7 +59,7 @@ def test_of_many_files_so_many_are_kept_open_and_all_are_read(room: Room, tmp_pa
     for file in kept:
         file.close()
     assert descriptors() <= before
-    assert room.kept == 0
+    assert files._keepable._value == 10
 
 
 def test_no_room_says_nothing_of_a_file() -> None:
@@ -76,19 +69,6 @@ def test_no_room_says_nothing_of_a_file() -> None:
         for attempt in attempts:
             with pytest.raises(NoRoomError, match="Too many open files"):
                 attempt()
-
-
-def test_who_finds_no_room_makes_some(room: Room) -> None:
-    kept = [KeptFile("/proc/self/stat") for _ in range(20)]
-    assert all(file.read() for file in kept)
-    with all_in_use():
-        with pytest.raises(NoRoomError):
-            read("/proc/self/stat")
-        assert all(file.read() for file in kept), "those that are read give theirs back"
-        assert room.kept == 10
-        assert read("/proc/self/stat")
-    for file in kept:
-        file.close()
 
 
 def test_a_process_is_not_gone_because_we_cannot_look() -> None:
@@ -104,11 +84,13 @@ def test_a_process_is_not_gone_because_we_cannot_look() -> None:
 def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: int) -> None:
     code = "s = socket.socket(); named('a', locked); named('b', burn); ready(); told()"
     with program(code) as one:
-        before, kept = descriptors(), here.kept
+        before, keepable = descriptors(), files._keepable._value
         text = read(f"/proc/{one.pid}/cgroup") or ""
         looks: list[Callable[[], object]] = [
-            lambda: Member(PROC, one.pid),
-            lambda: Closer(PROC, one.pid, Patience(1000)).look(0, Wait.LOCK, Surroundings()),
+            lambda: Process(PROC, one.pid),
+            lambda: DeepProbe(PROC, one.pid, AnswerTimeouts(1000)).look(
+                0, Wait.LOCK, Surroundings()
+            ),
             lambda: Cgroups(Path("/sys")).of(text),
             lambda: links(PROC, one.pid),
         ]
@@ -121,7 +103,7 @@ def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: in
         assert len(sockets.all()) == 1
         threads.close()
         assert descriptors() <= before
-        assert here.kept == kept
+        assert files._keepable._value == keepable
 
 
 @pytest.mark.parametrize(

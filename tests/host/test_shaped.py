@@ -11,8 +11,8 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
-from gpu_bottleneck_exporter.feeders.jobkeys import job_keys
-from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.mains import job_keys
+from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.host.mounts import mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS, Sockets
 from gpu_bottleneck_exporter.host.tree import trees
-from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.workload.groups import Groups
 from support.memory import SAYS
 from support.programs import program
@@ -78,7 +78,7 @@ def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
         try:
             until(lambda: (found := watch.feeding("a")) and found.owners, "its owner")
             since = time.monotonic_ns()
-            until(lambda: watch.feeders("a", since, time.monotonic_ns()), "looks at it")
+            until(lambda: watch.explaining("a", since, time.monotonic_ns()), "looks at it")
         finally:
             watch.stop()
         found = watch.feeding("a")
@@ -134,6 +134,7 @@ def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
     """The missing half may have the mount on which a file is."""
     lines = "".join(f"{n} 35 98:0 / /{n} rw - ext4 x rw\n" for n in range(36, 5000))
     lay(tmp_path, {"7/mountinfo": f"35 1 98:0 / / rw - ext4 x rw\n{lines}", "7/fd/none": ""})
+    (tmp_path / "7/fd/none").unlink()
     (tmp_path / "7/fd/3").symlink_to("/data/x")
     assert mounts_of_open_files(tmp_path, 7) == {"/": "ext4"}
     monkeypatch.setattr(mounts, "MANY_BYTES", 4096)
@@ -153,7 +154,7 @@ def test_a_tree_that_is_cut_says_so(number: int, whole: bool, tmp_path: Path) ->
     found = trees(proc, [7], frozenset())
     assert (found.cut == set()) is whole
     assert (len(found.of[7]) == number) is whole
-    member = Member(proc, 7)
+    member = Process(proc, 7)
     assert (member.children() is not None) is whole
     member.close()
 
@@ -170,7 +171,7 @@ def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
         assert (told.processes.get("worker") == 1) is whole
         assert ("worker" in told.counters) is whole
         assert (told.worker_starts is not None) is whole
-        assert feed.follows_all is whole
+        assert feed.family.follows_all is whole
     feed.close()
 
 

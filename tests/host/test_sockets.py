@@ -36,11 +36,10 @@ with socket.socket() as s:
 LOOK = """
 import sys
 from pathlib import Path
-from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.sockets import Sockets
 try:
     print(len(Sockets(Path("/proc"), int(sys.argv[1])).all()))
-except RefusedError:
+except OSError:
     print("refused")
 """
 Look = Callable[[Program], Sockets]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.syscalls import waits_on
+from gpu_bottleneck_exporter.host.waits import waits_on
 from support.programs import Program, program
 from support.waiting import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.tree import descendants, trees
+from gpu_bottleneck_exporter.host.tree import trees
 from support.trees import lay
 
 PROC = Path("/proc")
@@ -70,11 +70,11 @@ def family() -> Iterator[Family]:
 
 
 def test_children_grandchildren_and_those_of_threads(family: Family) -> None:
-    assert descendants(PROC, [family.root], NOBODY) == {family.root: family.all}
+    assert trees(PROC, [family.root], NOBODY).of == {family.root: family.all}
 
 
 def test_some_are_left_out_with_all_of_theirs(family: Family) -> None:
-    found = descendants(PROC, [family.root, family.server], frozenset({family.server}))
+    found = trees(PROC, [family.root, family.server], frozenset({family.server})).of
     assert found == {
         family.root: {family.plain, family.of_thread},
         family.server: set(family.grandchildren),
@@ -84,7 +84,7 @@ def test_some_are_left_out_with_all_of_theirs(family: Family) -> None:
 def test_a_root_that_is_gone_has_none(family: Family) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    found = descendants(PROC, [gone.pid, family.plain], NOBODY)
+    found = trees(PROC, [gone.pid, family.plain], NOBODY).of
     assert found == {gone.pid: set(), family.plain: set()}
 
 
@@ -95,7 +95,7 @@ def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
 
 
 def test_no_roots() -> None:
-    assert descendants(PROC, [], NOBODY) == {}
+    assert trees(PROC, [], NOBODY).of == {}
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def without_children_files(tmp_path: Path) -> Path:
 def test_the_table_is_scanned_where_the_kernel_names_no_children(
     without_children_files: Path,
 ) -> None:
-    found = descendants(without_children_files, [10, 20, 99], NOBODY)
+    found = trees(without_children_files, [10, 20, 99], NOBODY).of
     assert found == {10: {11, 12, 13}, 20: {21}, 99: set()}
-    found = descendants(without_children_files, [10], frozenset({12}))
+    found = trees(without_children_files, [10], frozenset({12})).of
     assert found == {10: {11}}

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from gpu_bottleneck_exporter.commands import dashboards
+from gpu_bottleneck_exporter.commands.files import dashboards
 from rules.fleet import GROUPS
 from rules.parsed import Rule, groups, rules, seconds
 from support.offenders import each
@@ -176,7 +176,7 @@ def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
     assert re.fullmatch(r"[A-Z][^{}\n]+\.", rule.annotations["summary"])
     assert rule.annotations["description"].endswith((".", "?", f".{PRESCRIBED_ENDS}"))
     assert rule.annotations["runbook_url"] == f"{RUNBOOKS}/{rule.name}.md"
-    uids = {json.loads(board)["uid"] for board in dashboards.files().values()}
+    uids = {json.loads(board)["uid"] for board in dashboards().values()}
     (uid,) = re.findall(r"^/d/([a-z-]+)(?:\?|$)", rule.annotations["dashboard_url"])
     assert uid in uids
 

@@ -21,8 +21,9 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.collector import Collector
-from gpu_bottleneck_exporter.sampling.host import HostSampler, Rhythm
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
 from support.drivers import Libraries
@@ -73,7 +74,7 @@ def text_with(sampler: Sampler, *words: str) -> str:
 
 def peer_busy(watch: HostSampler, uuid: str) -> float | None:
     """How busy peers of GPU `uuid` were, 0-1; None before its feeders were looked at."""
-    feeders = watch.feeders(uuid, 0, time.monotonic_ns())
+    feeders = watch.explaining(uuid, 0, time.monotonic_ns())
     return feeders.peer if feeders else None
 
 
@@ -105,17 +106,17 @@ def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
         watch.hold("a", frozenset({main.pid}))
         watch.hold("b", frozenset({other.pid}))
         feed = until(lambda: watch.feed("a"), "its feeders")
-        watch.tell_busy("a", 0.0)
-        strangers = watch._strangers
+        watch.note_busy("a", 0.0)
+        strangers = watch._discovery.strangers
         until(lambda: any(worker in one.pids for one in strangers._found.values()), "a search")
         before = watch._finished_pass_ns
         until(lambda: watch._finished_pass_ns != before, "the rest of that pass")
-        assert not feed.behind.kin
+        assert not feed.related.processes
 
 
 @pytest.mark.parametrize("step", [0.1, 0.15, 0.2, 0.7])
 def test_what_is_done_every_second_is_done_once_a_second_at_any_pass(step: float) -> None:
-    rhythm = Rhythm(1.0)
+    rhythm = Every(1.0)
     times = [number * step for number in range(round(1000 / step))]
     done = [at for at in times if rhythm.is_due(1e6 + at)]
     assert done[0] == 0
@@ -124,7 +125,7 @@ def test_what_is_done_every_second_is_done_once_a_second_at_any_pass(step: float
 
 
 def test_what_comes_late_is_not_made_up_for() -> None:
-    rhythm = Rhythm(1.0)
+    rhythm = Every(1.0)
     assert [rhythm.is_due(at) for at in (100.0, 107.0, 107.1, 108.0)] == [True, True, False, True]
 
 
@@ -172,7 +173,7 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
     for uuid, parent in PARENTS.items():
         watch.hold(uuid, holders, parent)
     until(lambda: all(peer_busy(watch, uuid) is not None for uuid in PARENTS), "feeders")
-    watch.tell_split(busy, 9, {ASLEEP: 1})
+    watch.note_split(busy, 9, {ASLEEP: 1})
     found = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
     assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
 
@@ -180,12 +181,12 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
 def test_nobody_waits_for_a_gpu_that_has_hung(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.host._PEER_FRESH_NS", 300_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.peers._FRESH_NS", 300_000_000)
     holders = frozenset({start().pid})
     for uuid in ("hung", "waiting"):
         watch.hold(uuid, holders)
     until(lambda: peer_busy(watch, "waiting") is not None, "feeders")
-    watch.tell_split("hung", 9, {ASLEEP: 1})
+    watch.note_split("hung", 9, {ASLEEP: 1})
     until(lambda: peer_busy(watch, "waiting") == 0.0, "its last tick is over")
 
 
@@ -231,14 +232,15 @@ def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
     def between_looks(name: str) -> float:
         feed = watch.feed(name)
         assert feed is not None
-        spans = [moment.elapsed_ns for moment in list(feed._moments)[-8:]]
+        times = [one.at_ns for one in list(feed.history._passes)[-9:]]
+        spans = [later - before for before, later in pairwise(times)]
         return median(spans) if len(spans) == 8 else 0.0
 
     for _ in range(20):
-        watch.tell_split("steady", 0, {ASLEEP: 1_000_000_000})
-        watch.tell_split("lively", 500_000_000, {ASLEEP: 500_000_000})
+        watch.note_split("steady", 0, {ASLEEP: 1_000_000_000})
+        watch.note_split("lively", 500_000_000, {ASLEEP: 500_000_000})
     until(lambda: between_looks("steady") > 2 * between_looks("lively") > 0, "fewer looks")
-    watch.tell_split("steady", 0, {STORAGE: 1_000_000_000})
+    watch.note_split("steady", 0, {STORAGE: 1_000_000_000})
     until(lambda: between_looks("steady") < 1.5 * between_looks("lively"), "more looks")
 
 
@@ -251,12 +253,15 @@ def test_counters_of_steady_feeders_are_read_though_less_often(
     feed = watch.feed("a")
     assert feed is not None
     for _ in range(20):
-        watch.tell_split("a", 1_000_000_000, {})
-    until(lambda: feed._ticks and feed._ticks[-1].elapsed_ns > 1_500_000_000, "a longer tick")
+        watch.note_split("a", 1_000_000_000, {})
+    until(
+        lambda: feed.history._seconds and feed.history._seconds[-1].elapsed_ns > 1_500_000_000,
+        "a longer tick",
+    )
 
     def counted() -> int:
         now = time.monotonic_ns()
-        found = watch.feeders("a", now - 1_000_000_000, now)
+        found = watch.explaining("a", now - 1_000_000_000, now)
         return found.elapsed_ns if found else 0
 
     until(lambda: counted() > 1_500_000_000, "all of it in what was done lately")

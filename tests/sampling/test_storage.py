@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host.places import Place
-from gpu_bottleneck_exporter.sampling.host import HostSampler
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.hangs import READ, unanswering
 from support.programs import program
 from support.waiting import until
@@ -71,9 +71,9 @@ def test_it_is_seen_where_the_files_are(tmp_path: Path, job: str) -> None:
         seen: list[Mapping[Place, int]] = []
 
         def is_seen() -> bool:
-            watch.tell_busy("gpu", 0.0)
+            watch.note_busy("gpu", 0.0)
             now = time.monotonic_ns()
-            feeders = watch.feeders("gpu", now - RECENT_NS, now)
+            feeders = watch.explaining("gpu", now - RECENT_NS, now)
             seen.append(feeders.places if feeders else {})
             return place in seen[-1]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from gpu_bottleneck_exporter.accounting.stall import Feeders
+from gpu_bottleneck_exporter.accounting.bucket import Bucket
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
@@ -56,7 +56,7 @@ class Measured:
     observed_ns: int
     busy_ns: int
     stall_ns: Mapping[str, int]
-    feeders: Feeders | None
+    feeders: Bucket | None
     """What the feeders did, as the accounting saw it."""
     heard: Heard | None = None
     """What Prometheus reported, if there was one."""
@@ -204,7 +204,7 @@ def _difference(
         observed_ns=(now.observed_ns or 0) - (then.observed_ns or 0),
         busy_ns=now.busy_ns - then.busy_ns,
         stall_ns={cause: stalls[cause] - earlier[cause] for cause in stalls},
-        feeders=sampler._watch.feeders(after.identity.uuid, before.at_ns, after.at_ns),
+        feeders=sampler._watch.explaining(after.identity.uuid, before.at_ns, after.at_ns),
     )
 
 

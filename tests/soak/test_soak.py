@@ -52,7 +52,7 @@ def test_what_is_left_over_is_told(left: dict[str, int]) -> None:
 def test_all_waits_are_hurried() -> None:
     names = hurry(1.0)
     for one in (
-        "sampling.host.DISCOVERY_SECONDS",
+        "sampling.watching.DISCOVERY_SECONDS",
         "sampling.worker.SLOWLY",
         "nodeview.local.KEPT_SECONDS",
     ):

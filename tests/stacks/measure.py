@@ -259,7 +259,7 @@ def _difference(
         busy=(now.busy_ns - then.busy_ns) / observed,
         shares={label: ns / idle for label, ns in stalls.items() if ns},
         workers=len(feed.workers) if feed else 0,
-        feeders=f"{watch and watch.feeders(uuid, before.at_ns, after.at_ns)}",
+        feeders=f"{watch and watch.explaining(uuid, before.at_ns, after.at_ns)}",
     )
 
 

@@ -9,8 +9,6 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.room import room
-
 
 @contextlib.contextmanager
 def all_in_use(but: int = 0) -> Iterator[None]:
@@ -31,4 +29,3 @@ def all_in_use(but: int = 0) -> Iterator[None]:
         for descriptor in taken:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        room.measure()  # while none were left, it kept fewer files open

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpu_bottleneck_exporter.accounting.bucket import Counters
 from gpu_bottleneck_exporter.accounting.stall import (
     HOST_CODE,
     REQUESTS,
@@ -34,10 +35,9 @@ from gpu_bottleneck_exporter.driver.readings import (
     Utilization,
 )
 from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
-from gpu_bottleneck_exporter.feeders.member import ProcessCounters
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.host.machine import Machine, SharedMemory
-from gpu_bottleneck_exporter.host.watch import HostSnapshot
+from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory
 from gpu_bottleneck_exporter.prescription.model import (
     NUM_WORKERS,
     Outlook,
@@ -46,8 +46,9 @@ from gpu_bottleneck_exporter.prescription.model import (
     Score,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
+from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
-from gpu_bottleneck_exporter.sampling.worker import Outcome
+from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 
@@ -205,8 +206,8 @@ def feeding() -> Feeding:
         at_ns=AT_NS,
         processes={"main": 1, "worker": 8},
         counters={
-            "main": ProcessCounters(90_000_000_000, 0, 0, 1_250_000_000, 3, 2**20, 3 * 2**30),
-            "worker": ProcessCounters(700_000_000_000, 0, 0, 44_000_000_000, 12, 40 * 2**30, 4096),
+            "main": Counters(90_000_000_000, 0, 0, 1_250_000_000, 3, 2**20, 3 * 2**30),
+            "worker": Counters(700_000_000_000, 0, 0, 44_000_000_000, 12, 40 * 2**30, 4096),
         },
         wait_ns={
             ("main", "queue"): 40_000_000_000,

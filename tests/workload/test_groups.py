@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import cgroup_of, hidden
-from gpu_bottleneck_exporter.host.delegation import made_by_root
+from gpu_bottleneck_exporter.host.cgroup import cgroup_of, hidden, made_by_root
 from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
 from gpu_bottleneck_exporter.workload.owners import read_owner

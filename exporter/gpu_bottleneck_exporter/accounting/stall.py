@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.places import Place
-from gpu_bottleneck_exporter.host.process import State
 
 WAITING_ON = (
     UNALLOCATED := "unallocated",
@@ -33,35 +33,19 @@ WAITING_ON = (
 FILE_SYSTEMS = (Place.LOCAL.value, Place.REMOTE.value)
 """What `STORAGE` is split into, as far as it is known."""
 
-_WAITING = (State.QUEUE, State.SLEEP, State.UNKNOWN, State.REQUESTS)
-_BUSY_IS_EXPLAINED_BY = (
-    State.SLEEP,
-    State.QUEUE,
-    State.UNKNOWN,
-    State.REQUESTS,
-    State.RUN,
-    State.NETWORK,
-    State.DISK,
-)
-"""What a main thread looks like while its GPU works, likeliest first.
-
-The busy share is subtracted in this order: first from sleep (a blocking synchronize waits in
-ioctl or poll), then from waits that look alike (a futex, an unknown channel, a server), then
-from run time (CUDA spins by default), and only then from network and disk, which hardly ever
-hide a working GPU. What survives is charged, so the order decides which cause a mixed sample
-gets: a main that sleeps and computes is charged for computing.
-"""
-_PAID_BACK = (State.NETWORK, State.DISK)
-_PAYS = (State.SLEEP, State.QUEUE, State.UNKNOWN)
-"""Between these, chance moves time from tick to tick: see `_pay_back`."""
-_MOST_OWED_NS = 1e9
+_MOST_CARRIED_NS = 1e9
 """So much is wrong at most when a main that does I/O while its GPU works falls asleep."""
 _BY_CHANCE = 3
 """Standard deviations of a share of few samples: by so much it may miss the true share."""
 _BULK_BYTES_PER_SECOND = 20e6
 """At this rate of file data, the kernel's CPU time is spent on copying it."""
 _MOSTLY = 0.5
+"""More than half of what it is a share of."""
 _HARDLY = 0.05
+"""Of one helper: it hardly ever waits for the disk."""
+_HELPERS = (Role.WORKER, Role.THREAD, Role.RELATED)
+_HIDES_A_WORKING_GPU = (Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN)
+"""Sleeps that chance moves from tick to tick."""
 _AT_MOST = 3
 """Slack, as counters of a control group and of its processes are not read at the same moment."""
 _THRASHING_BYTES_PER_SECOND = 256 * 1024
@@ -70,86 +54,20 @@ _OF_ITS_OWN = frozenset({HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, M
 """Causes within one rank: while it waits for these, the other ranks of its job wait for it."""
 
 
-Owed = dict[State, float]
-"""Nanoseconds of busy time that earlier ticks subtracted from I/O for want of sleep, by state."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """CPU counters of one role over a stretch of time, in ns; bytes of file data moved."""
-
-    user_ns: int = 0
-    system_ns: int = 0
-    queue_ns: int = 0
-    """Runnable, without a CPU."""
-    io_bytes: int = 0
-
-    @property
-    def cpu_ns(self) -> int:
-        """Time on a CPU."""
-        return self.user_ns + self.system_ns
-
-    @property
-    def waits_longer_than_it_runs(self) -> bool:
-        """A task that is runnable longer than it runs is starved of CPU."""
-        return self.queue_ns > self.cpu_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Feeders:
-    """What the feeders of one GPU did over a stretch of time.
-
-    `main` and `workers` count samples by state. `worker_count` is the mean number of workers,
-    of which only some are sampled at a time.
-    """
-
-    elapsed_ns: int
-    main: Mapping[State, int] = field(default_factory=dict)
-    workers: Mapping[State, int] = field(default_factory=dict)
-    worker_count: float = 0.0
-    main_runnable: float | None = None
-    """Share of the time, 0-1, in which first threads were runnable, as the kernel counted it.
-    None if it did not, or if other threads launch kernels, too."""
-    threads: Mapping[State, int] = field(default_factory=dict)
-    """Samples of the mains' loading threads that were active, from closer looks."""
-    thread_looks: int = 0
-    """How many closer looks there were."""
-    kin: Mapping[State, int] = field(default_factory=dict)
-    """Samples of processes of the job that descend from no main."""
-    kin_count: float = 0.0
-    """How many there are on average."""
-    main_usage: Usage = Usage()
-    """Of first threads, and of those that launch kernels."""
-    worker_usage: Usage = Usage()
-    kin_usage: Usage = Usage()
-    thread_usage: Usage = Usage()
-    """Of the mains' loading threads."""
-    children_cpu_ns: int = 0
-    """CPU time of children that came and went."""
-    other_threads_cpu_ns: int = 0
-    """CPU time of the mains' threads but those of `main_usage`."""
-    periods: int = 0
-    """CPU quota periods of their control groups."""
-    throttled_periods: int = 0
-    """Those in which the quota ran out."""
-    refault_bytes: int = 0
-    """Evicted from the page cache and read again."""
-    peer: float = 0.0
-    """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
-    places: Mapping[Place, int] = field(default_factory=dict)
-    """How often somebody was seen to wait for a file, by where it is."""
+Carry = dict[Activity, float]
+"""Nanoseconds of I/O that earlier ticks gave to busy time for want of sleep, by activity."""
 
 
 def split(
     windows: Sequence[Window],
     holders: int | None,
-    feeders: Feeders | None,
-    owed: Owed | None = None,
+    did: Bucket | None,
+    carry: Carry | None = None,
 ) -> dict[str, int]:
     """Idle nanoseconds of `windows` by what the GPU waited on; they add up exactly.
 
-    `holders`: how many processes hold the GPU; None if that could not be read. `owed` is kept
-    from tick to tick of a GPU, and changed.
+    `holders`: how many processes hold the GPU; None if that could not be read. `did`: what its
+    feeders did. `carry` is kept from tick to tick of a GPU, and changed.
     """
     duration = sum(window.duration_ns for window in windows)
     idle = duration - sum(window.active_ns for window in windows)
@@ -161,19 +79,19 @@ def split(
     if holders == 0:
         # Busy without a holder: its holder is out of sight, so idle time is unknown, not free.
         return {UNALLOCATED if busy == 0 else UNKNOWN: idle}
-    if feeders is None or not sum(feeders.main.values()):
+    if did is None or not did.of(Role.MAIN).samples:
         return {UNKNOWN: idle}
-    left = _idle_states(busy, _main_states(feeders), {} if owed is None else owed, duration)
-    return apportion(idle, _shares(left, feeders))
+    left = _while_idle(busy, _main_shares(did), {} if carry is None else carry, duration)
+    return apportion(idle, _by_cause(left, did))
 
 
-def by_file_system(stalls: Mapping[str, int], feeders: Feeders | None) -> dict[str, int]:
+def by_file_system(stalls: Mapping[str, int], did: Bucket | None) -> dict[str, int]:
     """Nanoseconds of `stalls` on storage by file system; those of an unknown one are left out."""
     storage = stalls.get(STORAGE, 0)
-    if feeders is None or not storage:
+    if did is None or not storage:
         return {}
-    looks = sum(feeders.places.values())
-    known = {place.value: n for place, n in feeders.places.items() if place is not Place.UNKNOWN}
+    looks = sum(did.places.values())
+    known = {place.value: n for place, n in did.places.items() if place is not Place.UNKNOWN}
     return {place: storage * number // looks for place, number in known.items()}
 
 
@@ -194,15 +112,58 @@ def engaged(active_ns: int, stalls: Mapping[str, int]) -> int:
     return active_ns + sum(ns for cause, ns in stalls.items() if cause in _OF_ITS_OWN)
 
 
-def _shares(left: Mapping[State, float], feeders: Feeders) -> Mapping[str, float]:
+def _main_shares(did: Bucket) -> dict[Activity, float]:
+    """Shares of the mains' time by activity: samples, put right by the run time that was counted.
+
+    Ten samples of a tick miss the true shares by tens of percent. Each tick is charged by itself,
+    so a main that sleeps only while its GPU works would be charged for every tick that happens to
+    show more sleep than busy time, and the others would not make up for it.
+    """
+    main = did.of(Role.MAIN)
+    shares = {activity: count / main.samples for activity, count in main.seen.items() if count}
+    sampled, counted = shares.pop(Activity.RUN, 0.0), did.main_runnable
+    if counted is None or not shares or did.held.throttled_periods:
+        counted = sampled  # newer kernels count no run queue delay while a quota throttles
+    chance = _BY_CHANCE * math.sqrt(counted * (1 - counted) / main.samples) + 1 / main.samples
+    run = counted if abs(counted - sampled) <= chance else sampled
+    rest = {activity: share * (1 - run) / (1 - sampled) for activity, share in shares.items()}
+    return {Activity.RUN: run, **rest}
+
+
+def _while_idle(
+    busy: float, shares: Mapping[Activity, float], carry: Carry, duration_ns: int
+) -> dict[Activity, float]:
+    """`shares` of the mains' time, less the GPU's `busy` share, in the order of `Activity`.
+
+    Where one tick shows less sleep than busy time, by chance, another shows more, and that is no
+    wait. So what is subtracted from I/O for want of sleep is carried to later ticks, where it
+    replaces sleep. Run time is not carried: a main that spins while its GPU works would be owed
+    all the time.
+    """
+    left = {activity: shares.get(activity, 0.0) for activity in Activity}
+    for activity in Activity:
+        taken = min(left[activity], busy)
+        left[activity] -= taken
+        busy -= taken
+        if taken and activity.reads:
+            carried = carry.get(activity, 0.0) + taken * duration_ns
+            carry[activity] = min(carried, _MOST_CARRIED_NS)
+    for activity in carry:
+        for sleep in _HIDES_A_WORKING_GPU:
+            paid = min(left[sleep], carry[activity] / duration_ns)
+            left[sleep] -= paid
+            left[activity] += paid
+            carry[activity] = max(carry[activity] - paid * duration_ns, 0.0)
+    return left
+
+
+def _by_cause(left: Mapping[Activity, float], did: Bucket) -> Mapping[str, float]:
     """Shares by cause of what is `left` of the main's time once the busy share is subtracted."""
-    running = left.get(State.RUN, 0.0)
-    waiting = {state: left[state] for state in _WAITING if state in left}
     parts = [
-        *((cause, running * share) for cause, share in _running_main(feeders).items()),
-        (_disk(feeders), left.get(State.DISK, 0.0)),
-        (NETWORK, left.get(State.NETWORK, 0.0)),
-        *_waiting_main(waiting, feeders).items(),
+        *((cause, left[Activity.RUN] * share) for cause, share in _running_main(did).items()),
+        (_disk(did), left[Activity.DISK]),
+        (NETWORK, left[Activity.NETWORK]),
+        *_waiting_main({one: share for one, share in left.items() if one.rests}, did).items(),
     ]
     shares: dict[str, float] = defaultdict(float)
     for cause, share in parts:
@@ -210,80 +171,30 @@ def _shares(left: Mapping[State, float], feeders: Feeders) -> Mapping[str, float
     return shares
 
 
-def _main_states(feeders: Feeders) -> dict[State, float]:
-    """Shares of the mains' time by state: samples, put right by the run time that was counted.
-
-    Ten samples of a tick miss the true shares by tens of percent. Each tick is charged by itself,
-    so a main that sleeps only while its GPU works would be charged for every tick that happens to
-    show more sleep than busy time, and the others would not make up for it.
-    """
-    total = sum(feeders.main.values())
-    shares = {state: count / total for state, count in feeders.main.items() if count}
-    sampled, counted = shares.pop(State.RUN, 0.0), feeders.main_runnable
-    if counted is None or not shares or feeders.throttled_periods:
-        counted = sampled  # newer kernels count no run queue delay while a quota throttles
-    chance = _BY_CHANCE * math.sqrt(counted * (1 - counted) / total) + 1 / total
-    run = counted if abs(counted - sampled) <= chance else sampled
-    rest = {state: share * (1 - run) / (1 - sampled) for state, share in shares.items()}
-    return {State.RUN: run, **rest}
+def _running_main(did: Bucket) -> dict[str, float]:
+    """What runnable threads of a main that launch kernels were delayed by."""
+    main = did.of(Role.MAIN)
+    used, seen = main.used, main.seen
+    if used.queue_ns + used.launch_queue_ns > used.leader_cpu_ns + used.launch_cpu_ns:
+        return {_queue(did): 1.0}
+    waits_too = seen.get(Activity.DISK, 0) >= max(_MOSTLY * seen.get(Activity.RUN, 0), 1)
+    copying = _copying(used, did.elapsed_ns, waits_too=waits_too)
+    return {HOST_CODE: 1 - copying, _disk(did): copying}
 
 
-def _idle_states(
-    busy: float, states: Mapping[State, float], owed: Owed, duration_ns: int
-) -> dict[State, float]:
-    """`states` of the main, less the GPU's busy share (see the order above)."""
-    left = dict(states)
-    unexplained = busy
-    for state in _BUSY_IS_EXPLAINED_BY:
-        taken = min(left.get(state, 0.0), unexplained)
-        if taken:
-            left[state] -= taken
-            unexplained -= taken
-            if state in _PAID_BACK:
-                owed[state] = min(owed.get(state, 0.0) + taken * duration_ns, _MOST_OWED_NS)
-    _pay_back(left, owed, duration_ns)
-    return left
-
-
-def _pay_back(left: dict[State, float], owed: Owed, duration_ns: int) -> None:
-    """Give I/O back what chance subtracted from it in earlier ticks.
-
-    Where one tick shows less sleep than busy time, another shows more, and that is no wait. Run
-    time gets nothing back: a main that spins while its GPU works would be owed all the time.
-    """
-    for state in [*owed]:
-        for waits in _PAYS:
-            paid = min(left.get(waits, 0.0), owed[state] / duration_ns)
-            if paid > 0:
-                left[waits] -= paid
-                left[state] = left.get(state, 0.0) + paid
-                owed[state] = max(owed[state] - paid * duration_ns, 0.0)
-
-
-def _running_main(feeders: Feeders) -> dict[str, float]:
-    """What a runnable main thread was delayed by."""
-    usage = feeders.main_usage
-    if usage.waits_longer_than_it_runs:
-        return {_queue(feeders): 1.0}
-    states = feeders.main
-    waits_too = states.get(State.DISK, 0) >= max(_MOSTLY * states.get(State.RUN, 0), 1)
-    copying = _copying(usage, feeders.elapsed_ns, waits_too=waits_too)
-    return {HOST_CODE: 1 - copying, _disk(feeders): copying}
-
-
-def _waiting_main(waiting: Mapping[State, float], feeders: Feeders) -> dict[str, float]:
+def _waiting_main(waiting: Mapping[Activity, float], did: Bucket) -> dict[str, float]:
     """What a main thread slept for, over the share of time that it slept."""
     total = sum(waiting.values())
     if total <= 0:
         return {}
-    cause, active = _held_up_by(feeders)
-    if feeders.peer > _MOSTLY and active < _MOSTLY * total:
+    cause, active = _held_up_by(did)
+    if did.peer > _MOSTLY and active < _MOSTLY * total:
         cause = None  # its helpers only prepare the next batch while it waits for the other rank
     explained = min(active, total) if cause else 0.0
     left = total - explained
-    peer = left * feeders.peer
-    requests = (left - peer) * waiting.get(State.REQUESTS, 0.0) / total
-    unseen = (left - peer - requests) * _unseen(waiting, feeders.workers)
+    peer = left * did.peer
+    requests = (left - peer) * waiting[Activity.REQUESTS] / total
+    unseen = (left - peer - requests) * _unseen(waiting, did.of(Role.WORKER))
     asleep = left - peer - requests - unseen
     shares = {PEER: peer, REQUESTS: requests, UNKNOWN: unseen, ASLEEP: asleep}
     if cause:
@@ -291,88 +202,87 @@ def _waiting_main(waiting: Mapping[State, float], feeders: Feeders) -> dict[str,
     return shares
 
 
-def _held_up_by(feeders: Feeders) -> tuple[str | None, float]:
+def _held_up_by(did: Bucket) -> tuple[str | None, float]:
     """What takes most of the helpers' time, and how many of them are active on average.
 
-    Helpers are workers, loading threads, kin, and short-lived children. A helper that both
-    reads and decodes is limited by whichever takes longer, so the largest share is the cause.
+    Helpers are workers, loading threads, related processes, and short-lived children. A helper
+    that both reads and decodes is limited by whichever takes longer, so the largest share is the
+    cause.
     """
-    active = _active(feeders)
-    most = max(active, key=lambda state: active[state])
+    active = _active(did)
+    most = max(active, key=lambda activity: active[activity])
     if active[most] <= 0:
         return None, 0.0
     mean = sum(active.values())
-    if most is State.RUN:
-        usage = feeders.worker_usage, feeders.thread_usage, feeders.kin_usage
-        cpu_ns = feeders.children_cpu_ns + sum(u.cpu_ns for u in usage)
-        crowded = sum(u.queue_ns for u in usage) > cpu_ns
-        return _queue(feeders) if crowded else WORKER_CPU, mean
-    return (_disk(feeders) if most is State.DISK else NETWORK), mean
+    if most is Activity.RUN:
+        used = [did.of(role).used for role in _HELPERS]
+        cpu_ns = _children_ns(did) + sum(one.cpu_ns for one in used)
+        crowded = sum(one.queue_ns for one in used) > cpu_ns
+        return _queue(did) if crowded else WORKER_CPU, mean
+    return (_disk(did) if most is Activity.DISK else NETWORK), mean
 
 
-def _active(feeders: Feeders) -> dict[State, float]:
-    """How many helpers ran, were in D state, or waited for an answer, on average."""
-    crowds = (
-        (feeders.workers, feeders.worker_count / _seen(feeders.workers), feeders.worker_usage),
-        (feeders.threads, 1 / max(feeders.thread_looks, 1), feeders.thread_usage),
-        (feeders.kin, feeders.kin_count / _seen(feeders.kin), feeders.kin_usage),
-    )
-    elapsed = max(feeders.elapsed_ns, 1)
-    active = dict.fromkeys((State.RUN, State.DISK, State.NETWORK), 0.0)
-    for states, weight, usage in crowds:
-        run, disk = (states.get(state, 0) * weight for state in (State.RUN, State.DISK))
-        waits_too = disk >= max(_MOSTLY * run, _HARDLY)
-        copying = run * _copying(usage, elapsed, waits_too=waits_too)
-        active[State.RUN] += run - copying
-        active[State.DISK] += disk + copying
-        active[State.NETWORK] += states.get(State.NETWORK, 0) * weight
-    active[State.RUN] += feeders.children_cpu_ns / elapsed
-    if not feeders.thread_looks and not sum(feeders.workers.values()):
-        active[State.RUN] += feeders.other_threads_cpu_ns / elapsed
+def _active(did: Bucket) -> dict[Activity, float]:
+    """How many helpers ran, read files, or waited for an answer, on average."""
+    elapsed = max(did.elapsed_ns, 1)
+    active = dict.fromkeys((Activity.RUN, Activity.DISK, Activity.NETWORK), 0.0)
+    for role in _HELPERS:
+        part = did.of(role)
+        # File data is counted by process: threads share that of the main.
+        used = did.of(Role.MAIN).used if role is Role.THREAD else part.used
+        run, disk = part.mean(Activity.RUN), part.mean(Activity.DISK)
+        copying = run * _copying(used, elapsed, waits_too=disk >= max(_MOSTLY * run, _HARDLY))
+        active[Activity.RUN] += run - copying
+        active[Activity.DISK] += disk + copying
+        active[Activity.NETWORK] += part.mean(Activity.NETWORK)
+    active[Activity.RUN] += _children_ns(did) / elapsed
+    if not did.of(Role.THREAD).looks and not did.of(Role.WORKER).samples:
+        main = did.of(Role.MAIN).used
+        other_threads_ns = main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns
+        active[Activity.RUN] += max(other_threads_ns, 0) / elapsed
     return active
 
 
-def _seen(states: Mapping[State, int]) -> int:
-    return max(sum(states.values()) - states.get(State.GONE, 0), 1)
+def _children_ns(did: Bucket) -> int:
+    """CPU time of children that came and went."""
+    return sum(part.used.children_ns for part in did.parts.values())
 
 
-def _queue(feeders: Feeders) -> str:
+def _queue(did: Bucket) -> str:
     """Quota or contention? Tasks that a quota throttles look runnable too, so the quota wins.
 
     Call it only for tasks that wait longer than they run: most periods are throttled long
     before a quota costs anything.
     """
-    return CPU_QUOTA if feeders.throttled_periods > _MOSTLY * feeders.periods else CPU_QUEUE
+    return CPU_QUOTA if did.held.throttled_periods > _MOSTLY * did.held.periods else CPU_QUEUE
 
 
-def _disk(feeders: Feeders) -> str:
+def _disk(did: Bucket) -> str:
     """Memory, if most of the bytes read had been evicted from the page cache; else storage.
 
     Refaults far above what the feeders read belong to other processes of their control group.
     """
-    usages = feeders.main_usage, feeders.worker_usage, feeders.kin_usage
-    moved = sum(usage.io_bytes for usage in usages)
-    own = _MOSTLY * moved < feeders.refault_bytes <= _AT_MOST * moved
-    many = feeders.refault_bytes * 1e9 >= _THRASHING_BYTES_PER_SECOND * feeders.elapsed_ns
+    moved = sum(part.used.io_bytes for part in did.parts.values())
+    refaults = did.held.refault_bytes
+    own = _MOSTLY * moved < refaults <= _AT_MOST * moved
+    many = refaults * 1e9 >= _THRASHING_BYTES_PER_SECOND * did.elapsed_ns
     return MEMORY if own and many else STORAGE
 
 
-def _copying(usage: Usage, elapsed_ns: int, *, waits_too: bool) -> float:
+def _copying(used: Counters, elapsed_ns: int, *, waits_too: bool) -> float:
     """Share of the CPU time that the kernel spent on copying and writing back file data.
 
     Counted where much data moves, or where the task also waits for the disk at least half as
     long as it runs: a journal with fsync moves little data.
     """
-    cpu = usage.cpu_ns
-    rate = usage.io_bytes / max(elapsed_ns / 1e9, 1e-9)
+    rate = used.io_bytes / max(elapsed_ns / 1e9, 1e-9)
     for_files = rate > _BULK_BYTES_PER_SECOND or waits_too
-    return usage.system_ns / cpu if cpu and for_files else 0.0
+    return used.system_ns / used.cpu_ns if used.cpu_ns and for_files else 0.0
 
 
-def _unseen(waiting: Mapping[State, float], workers: Mapping[State, int]) -> float:
+def _unseen(waiting: Mapping[Activity, float], workers: Part) -> float:
     """Share of the sleep whose reason the kernel does not disclose."""
-    samples = sum(workers.values())
-    if samples:
-        return workers.get(State.UNKNOWN, 0) / samples
-    asleep = sum(waiting.values()) - waiting.get(State.REQUESTS, 0.0)
-    return waiting.get(State.UNKNOWN, 0.0) / asleep if asleep > 0 else 0.0
+    if workers.samples:
+        return workers.seen.get(Activity.UNKNOWN, 0) / workers.samples
+    asleep = sum(waiting.values()) - waiting[Activity.REQUESTS]
+    return waiting[Activity.UNKNOWN] / asleep if asleep > 0 else 0.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gpu_bottleneck_exporter.feeders.member import ProcessCounters
+from gpu_bottleneck_exporter.accounting.bucket import Counters
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.collector import (
     Table,
@@ -22,9 +22,7 @@ _NAMESPACE = (
 )
 
 
-def _by_role(
-    fed: Feeding, figure: Callable[[ProcessCounters], float | None]
-) -> dict[str, float | None]:
+def _by_role(fed: Feeding, figure: Callable[[Counters], float | None]) -> dict[str, float | None]:
     return {role: figure(counters) for role, counters in fed.counters.items()}
 
 

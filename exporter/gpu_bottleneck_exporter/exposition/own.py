@@ -15,8 +15,8 @@ from gpu_bottleneck_exporter.driver.readings import (
 )
 from gpu_bottleneck_exporter.sampling.collector import Sample, counter, each, gauge, optional
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
-from gpu_bottleneck_exporter.sampling.worker import Outcome
 
 GPU_FAMILIES = (
     gauge(

@@ -2,23 +2,23 @@
 
 A process's counters say what it used since they were last read, however long ago. Read in turn,
 the sums of a crowd are as exact as those of a few, only later. Processes beyond `MOST_FOLLOWED`
-are in no sum. Closer looks go to a few workers at a time.
+are in no sum. Deep probes go to a few workers at a time.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.member import Member
+from gpu_bottleneck_exporter.feeders.process import Process
 
 MOST_FOLLOWED = 8_192
 """Workers whose counters are read at all, over all GPUs."""
 READS_PER_TICK = 512
 """Workers whose counters are read per tick, over all GPUs."""
 CLOSELY = 64
-"""Workers of one GPU that get closer looks at a time: threads, connections."""
+"""Workers of one GPU that get deep probes at a time: threads, connections."""
 CLOSELY_NS = 10_000_000_000
 """After which others take their turn."""
 _FEW = 4
@@ -26,7 +26,7 @@ _FEW = 4
 _ROUND_TICKS = 2
 
 
-class Allowance(NamedTuple):
+class SamplingBudget(NamedTuple):
     """What may be spent on the workers of one GPU."""
 
     followed: int
@@ -43,12 +43,12 @@ class Allowance(NamedTuple):
         return self.rounds(workers) <= _ROUND_TICKS
 
 
-WHOLE = Allowance(MOST_FOLLOWED, READS_PER_TICK)
+WHOLE = SamplingBudget(MOST_FOLLOWED, READS_PER_TICK)
 
 
-def share_of(gpus: int) -> Allowance:
+def share_of(gpus: int) -> SamplingBudget:
     """The allowance of each of so many `gpus`."""
-    return Allowance(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), _FEW))
+    return SamplingBudget(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), _FEW))
 
 
 def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:
@@ -61,25 +61,24 @@ def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:
 
 
 class Turns:
-    """Members of a crowd whose turn it is for closer looks."""
+    """Processes of a crowd whose turn it is for deep probes."""
 
     def __init__(self) -> None:
-        self.members: list[Member] = []
+        self.members: list[Process] = []
         self._next = 0
         self._until_ns = 0
 
-    def take(self, crowd: list[Member], now_ns: int) -> None:
-        """Choose among `crowd` at monotonic `now_ns`; the others close what they had open."""
+    def choose(self, crowd: Mapping[int, Process], now_ns: int) -> None:
+        """Choose among `crowd`, by pid, at monotonic `now_ns`; others close what they had open."""
         if len(crowd) <= CLOSELY:
-            self.members = crowd
-        elif now_ns >= self._until_ns or len(self.members) < CLOSELY // 2:
+            self.members = list(crowd.values())
+            return
+        self.members = [one for one in self.members if crowd.get(one.pid) is one]
+        if now_ns >= self._until_ns or len(self.members) < CLOSELY // 2:
             self._until_ns = now_ns + CLOSELY_NS
-            first = self._next % len(crowd)
+            processes = list(crowd.values())
+            first = self._next % len(processes)
             self._next = first + CLOSELY
-            before, self.members = self.members, (crowd + crowd)[first : first + CLOSELY]
-            for member in {*before}.difference(self.members):
-                member.look_no_closer()
-
-    def keep(self, crowd: Collection[Member]) -> None:
-        """Forget those that are no longer in `crowd`."""
-        self.members = [member for member in self.members if member in crowd]
+            before, self.members = self.members, (processes * 2)[first : first + CLOSELY]
+            for process in {*before}.difference(self.members):
+                process.close_deep()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import printable
-from gpu_bottleneck_exporter.feeders.wire import Owed
+from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.mounts import is_remote, mounts_of_open_files
 from gpu_bottleneck_exporter.host.waits import Wait
 

@@ -5,18 +5,47 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from gpu_bottleneck_exporter.ageing import Ageing
-from gpu_bottleneck_exporter.feeders.interactive import is_interactive
-from gpu_bottleneck_exporter.feeders.member import Member
-from gpu_bottleneck_exporter.feeders.sums import Sums
+from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.programs import is_interactive
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
-from gpu_bottleneck_exporter.host.jobshm import job_shared_memory
-from gpu_bottleneck_exporter.host.machine import SharedMemory, network_bytes
+from gpu_bottleneck_exporter.host.machine import network_bytes
 from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus, network_namespace
+from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
+from gpu_bottleneck_exporter.schedule import RefreshSchedule
 
 _RECEIVED, _SENT = "received", "sent"
+K = TypeVar("K", bound=Hashable)
+
+
+class Sums(Generic[K]):
+    """By key, what its sources have counted while they were watched; never falls.
+
+    A source is a cgroup, a network namespace: whatever has counters of its own.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[K, int] = {}
+        self._last: Mapping[tuple[Hashable, K], int] = {}
+
+    def advance(self, readings: Mapping[tuple[Hashable, K], int]) -> None:
+        """Take the counters by source and key; a source that is new counts from now on."""
+        for (source, key), value in readings.items():
+            before = self._last.get((source, key), value)
+            self._totals[key] = self._totals.get(key, 0) + max(value - before, 0)
+        self._last = dict(readings)
+
+    def known(self, *, sources: bool) -> dict[K, int]:
+        """The sums that may be told; `sources`: whether there are any to be read.
+
+        One that the present sources do not give is unknown; without sources all stand.
+        """
+        if not sources:
+            return dict(self._totals)
+        given = {key for _, key in self._last}
+        return {key: total for key, total in self._totals.items() if key in given}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +98,16 @@ class Networks:
         if inode not in self._found:
             table = read_part(self._proc / str(pid) / "net/dev", MANY_BYTES)
             whole = table.text if table and table.whole else ""  # a sum of only some would be wrong
-            received, sent = network_bytes(whole, most=None)
-            total = sum(received.values()), sum(sent.values())
-            self._found[inode] = total if received else None
+            found = network_bytes(whole).values()
+            total = sum(received for received, _ in found), sum(sent for _, sent in found)
+            self._found[inode] = total if found else None
         return self._found[inode]
 
 
 class JobReader:
     """Reads the surroundings of one GPU's mains: limits seldom, the rest at each call.
 
-    Limits and their use are up to half a minute old, as `Ageing` has it.
+    Limits and their use are up to half a minute old, as `RefreshSchedule` has it.
     """
 
     def __init__(self, proc: Path, networks: Networks) -> None:
@@ -88,13 +117,13 @@ class JobReader:
         self._limits = JobLimits()
         self._started_ns: int | None = None
         self._namespaces: dict[int, int] = {}
-        self._ageing = Ageing()
+        self._ageing = RefreshSchedule()
         self._pids: frozenset[int] = frozenset()
         self._groups: set[Cgroup] = set()
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
 
-    def read(self, mains: Mapping[int, Member], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
+    def read(self, mains: Mapping[int, Process], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
         """Read for `mains` and their `cgroups`, at monotonic time `now_ns`."""
         groups = set(cgroups)
         new = mains.keys() != self._pids or groups != self._groups
@@ -147,7 +176,7 @@ class JobReader:
         )
 
 
-def _started_ns(proc: Path, mains: Iterable[Member], now_ns: int) -> int | None:
+def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None:
     """When the oldest of `mains` started, in the monotonic clock of `now_ns`."""
     uptime = (read(proc / "uptime") or "").split()
     started = [main.started_ticks for main in mains if main.started_ticks is not None]
@@ -194,7 +223,7 @@ def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
     """
     found: dict[int, SharedMemory] = {}
     for pid in pids:
-        place = job_shared_memory(proc, pid)
+        place = shared_memory_of(proc, pid)
         if place is None:
             return None
         device, memory = place

@@ -8,15 +8,15 @@ that is the parent of both, or, within one container or Slurm step, by any conne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache, cached_property, partial
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.borrow import RefusedError
 from gpu_bottleneck_exporter.host.files import listed, read
-from gpu_bottleneck_exporter.host.links import Links, links
+from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.process import Stat, parse_stat
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
-from gpu_bottleneck_exporter.host.tree import descendants
+from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 MOST_KIN = 32
@@ -35,10 +35,9 @@ class KinFinder:
         self._groups = groups or Groups(proc)
         self._proc = proc
         self._holders = frozenset(holders)
-        self._stats: dict[int, Stat | None] = {}
-        self._links: dict[int, Links] = {}
-        self._ends: dict[int, set[Ends]] = {}
-        self._units: dict[str, list[int]] | None = None
+        self._stat = cache(lambda pid: parse_stat(read(proc / str(pid) / "stat")))
+        self._links_of = cache(partial(links, proc))
+        self._ends_of = cache(partial(_ends_of, proc))
 
     def of(self, pid: int, own: Collection[int]) -> set[int]:
         """The kin of holder `pid`, whose descendants are `own`; at most `MOST_KIN`."""
@@ -91,49 +90,40 @@ class KinFinder:
             pipes = {self._links_of(one).read_from for one in found}
 
     def _children(self, parent: int, known: set[int]) -> list[int]:
-        trees = descendants(self._proc, [parent], self._holders | known)
-        return sorted(trees.get(parent, ()))
+        found = trees(self._proc, [parent], self._holders | known)
+        return sorted(found.of[parent])
 
     def _in_unit(self, pid: int, unit: str, known: set[int]) -> set[int]:
         """Processes of the same container or Slurm step that share any connection."""
         ends = {(remote, local) for local, remote in self._ends_of(pid)}
         found = set()
-        for one in self._members(unit)[:_MOST_CANDIDATES]:
+        for one in self._members.get(unit, [])[:_MOST_CANDIDATES]:
             if one in known or one in self._holders:
                 continue
             if self._joined(pid, one) or ends & self._ends_of(one):
                 found.add(one)
         return found
 
-    def _members(self, unit: str) -> list[int]:
-        if self._units is None:
-            self._units = {}
-            names, _ = listed(self._proc, _MOST_PROCESSES)
-            for pid in (int(name) for name in names if name.isdigit()):
-                if found := self._groups.unit(pid):
-                    self._units.setdefault(found, []).append(pid)
-        return self._units.get(unit, [])
+    @cached_property
+    def _members(self) -> Mapping[str, list[int]]:
+        """Processes by container or Slurm step."""
+        found: dict[str, list[int]] = {}
+        names, _ = listed(self._proc, _MOST_PROCESSES)
+        for pid in (int(name) for name in names if name.isdigit()):
+            if unit := self._groups.unit(pid):
+                found.setdefault(unit, []).append(pid)
+        return found
 
     def _joined(self, one: int, other: int) -> bool:
         """Whether they share a pipe, or a UNIX socket connects them."""
         ours, theirs = self._links_of(one), self._links_of(other)
         return bool(ours.pipes & theirs.pipes) or other in ours.peers or one in theirs.peers
 
-    def _links_of(self, pid: int) -> Links:
-        if pid not in self._links:
-            self._links[pid] = links(self._proc, pid)
-        return self._links[pid]
 
-    def _ends_of(self, pid: int) -> set[Ends]:
-        if pid not in self._ends:
-            try:
-                sockets = Sockets(self._proc, pid).all()
-            except RefusedError:
-                sockets = []
-            self._ends[pid] = {(one.local, one.remote) for one in sockets if not one.listens}
-        return self._ends[pid]
-
-    def _stat(self, pid: int) -> Stat | None:
-        if pid not in self._stats:
-            self._stats[pid] = parse_stat(read(self._proc / str(pid) / "stat"))
-        return self._stats[pid]
+def _ends_of(proc: Path, pid: int) -> set[Ends]:
+    """Local and remote ends of its connections."""
+    try:
+        sockets = Sockets(proc, pid).all()
+    except OSError:
+        return set()
+    return {(one.local, one.remote) for one in sockets if not one.listens}

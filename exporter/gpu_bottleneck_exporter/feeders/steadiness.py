@@ -54,7 +54,7 @@ class Steadiness:
             self._what = max(shares, key=lambda name: shares[name], default=None)
             self._now, self._share, self._lasted_ns = 0.0, 1.0, 0
 
-    def disturb(self) -> None:
+    def restart(self) -> None:
         """Other processes feed it now."""
         self._lasted_ns = 0
 

@@ -1,21 +1,21 @@
 """Programs that feed a GPU and are no kin of its holder: a sidecar, a tokeniser, a gateway.
 
 They are at the other end of what the holder, its workers or its kin wait on. That alone says
-little, as a database or a proxy serves everybody: one counts only while it is active for most of
-the time in which the GPU idles.
+little: which of them count is up to `related`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.otherends import End, find, other_ends
-from gpu_bottleneck_exporter.host.process import State, parse_stat
+from gpu_bottleneck_exporter.host.links import End, find, other_ends
+from gpu_bottleneck_exporter.host.process import parse_stat
 from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 
 _FIRST_NS, _OFTEN_NS = 300_000_000, 10_000_000_000
@@ -23,55 +23,6 @@ _FIRST_NS, _OFTEN_NS = 300_000_000, 10_000_000_000
 _KEPT_NS = 60_000_000_000
 """A client may connect anew for each request, and be connected at few searches."""
 MOST_STRANGERS = 32
-_MOSTLY, _NEARLY_ALWAYS = 0.5, 0.75
-_ENOUGH_LOOKS, _WEIGHT = 3, 0.1
-_WORKS = frozenset({State.RUN, State.DISK})
-_ACTIVE = _WORKS | {State.NETWORK}
-Awaited = Iterable[tuple[int, Collection[int | None]]]
-"""By pid: descriptors that were waited on; None: those in its epolls."""
-
-
-class Activity:
-    """In which part of its looks a stranger was active."""
-
-    def __init__(self) -> None:
-        self._active = self._works = 0.0
-        self._looks = 0
-
-    def note(self, state: State) -> None:
-        """Take in the next look."""
-        self._looks += 1
-        weight = max(_WEIGHT, 1 / self._looks)
-        self._works += ((state in _WORKS) - self._works) * weight
-        self._active += ((state in _ACTIVE) - self._active) * weight
-
-    def counts(self, idle: float) -> bool:
-        """Whether it was active for most of the time that the GPU is idle, a share of `idle`."""
-        return self._looks >= _ENOUGH_LOOKS and self._active > _MOSTLY * idle
-
-    def works(self, idle: float) -> bool:
-        """Whether it ran or read files for nearly all of that time.
-
-        Then its answers are late for that, and not for the network.
-        """
-        return self.counts(idle) and self._works > _NEARLY_ALWAYS * idle
-
-
-class Feed(Protocol):
-    """What a search needs to know of the feeders of a GPU (`feeders.group.FeederGroup`)."""
-
-    @property
-    def lacks_clients(self) -> bool:
-        """Whether it listens, and nobody is connected."""
-
-    def take_awaited(self) -> Awaited:
-        """What its processes waited on since the last call."""
-
-    def is_stranger(self, pid: int) -> bool:
-        """Whether a process neither holds the GPU nor is known to feed it."""
-
-
-F = TypeVar("F", bound=Feed)
 
 
 class _Found(NamedTuple):
@@ -89,11 +40,11 @@ class StrangerFinder:
         """No feeders: init, we ourselves, and who started us."""
         self._networks = TcpNetworks(proc)
         self._due_ns = self._every_ns = 0
-        self._seen: dict[Feed, dict[End, int]] = {}
+        self._seen: dict[FeederGroup, dict[End, int]] = {}
         """When each end was last seen."""
         self._found: dict[End, _Found] = {}
 
-    def is_due(self, now_ns: int, feeds: Collection[Feed]) -> bool:
+    def is_due(self, now_ns: int, feeds: Collection[FeederGroup]) -> bool:
         """Whether to search again for those of `feeds`; if so, it is due again later.
 
         A server's clients are best sought while one is connected.
@@ -108,8 +59,8 @@ class StrangerFinder:
         return True
 
     def search(
-        self, feeds: Collection[F], holders: Collection[int], now_ns: int
-    ) -> dict[F, set[int]]:
+        self, feeds: Collection[FeederGroup], holders: Collection[int], now_ns: int
+    ) -> dict[FeederGroup, set[int]]:
         """The strangers of each of `feeds`. Raises NoRoomError.
 
         `holders` of GPUs and what they started are none.
@@ -131,7 +82,7 @@ class StrangerFinder:
         alive = [pid for pid in one.pids if (self._proc / f"{pid}").exists()]
         return now_ns - one.at_ns < _KEPT_NS and (bool(alive) or not one.pids)
 
-    def _look(self, feed: Feed, now_ns: int) -> dict[End, int]:
+    def _look(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
         """The ends that were seen lately, the newest last."""
         known = self._seen.get(feed, {})
         seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < _KEPT_NS}
@@ -141,7 +92,7 @@ class StrangerFinder:
                 seen[end] = now_ns
         return seen
 
-    def _strangers(self, feed: Feed, holders: Collection[int]) -> set[int]:
+    def _strangers(self, feed: FeederGroup, holders: Collection[int]) -> set[int]:
         ends = reversed(self._seen[feed])
         pids = dict.fromkeys(pid for end in ends for pid in self._found[end].pids)
         others = (pid for pid in pids if pid not in self._never and feed.is_stranger(pid))

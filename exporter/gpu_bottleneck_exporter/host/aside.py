@@ -11,38 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 PATIENCE_SECONDS = 0.25
 MOST_LEFT_BEHIND = 64
 """Processes that may hang a thread each; once so many do, none is asked."""
 T = TypeVar("T")
-
-
-class _Call(Generic[T]):
-    """One call for process `pid`; the lock `done` is released when it has ended."""
-
-    def __init__(self, pid: int, what: Callable[[], T]) -> None:
-        self.pid = pid
-        self.done = threading.Lock()
-        self.done.acquire()
-        self._what = what
-        self._answer: list[T] = []
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self._answer.append(self._what())
-        except Exception as error:  # noqa: BLE001 - raised again in the calling thread
-            self._error = error
-        self.done.release()
-
-    def answer(self) -> T:
-        """The result, once it is done; raises what the call raised."""
-        if self._error is not None:
-            raise self._error
-        return self._answer[0]
+_Answers = SimpleQueue[tuple[T | None, Exception | None]]
+_Calls = SimpleQueue[tuple[int, Callable[[], Any], _Answers[Any]] | None]
+"""By pid; None at the end."""
 
 
 class Aside:
@@ -53,7 +31,7 @@ class Aside:
         """CPU time of all calls so far."""
         self._patience = patience_seconds
         self._turn = threading.Lock()
-        self._calls: SimpleQueue[_Call[Any] | None] | None = None
+        self._calls: _Calls | None = None
         self._held_up: set[int] = set()
 
     def call(self, pid: int, what: Callable[[], T]) -> T | None:
@@ -61,32 +39,39 @@ class Aside:
 
         Raises what `what` raises.
         """
+        answers: _Answers[T] = SimpleQueue()
         with self._turn:
             if pid in self._held_up or len(self._held_up) >= MOST_LEFT_BEHIND:
                 return None
-            call = _Call(pid, what)
             calls = self._thread()
-            calls.put(call)
-            if not call.done.acquire(timeout=self._patience):
+            calls.put((pid, what, answers))
+            try:
+                answer, error = answers.get(timeout=self._patience)
+            except Empty:
                 # The thread ends if the call ever returns; the next call starts a new one.
                 self._held_up.add(pid)
                 calls.put(None)
                 self._calls = None
                 return None
-        return call.answer()
+        if error is not None:
+            raise error
+        return answer
 
-    def _thread(self) -> SimpleQueue[_Call[Any] | None]:
+    def _thread(self) -> _Calls:
         if self._calls is None:
             self._calls = SimpleQueue()
             serve = partial(self._serve, self._calls)
             threading.Thread(target=serve, name="aside", daemon=True).start()
         return self._calls
 
-    def _serve(self, calls: SimpleQueue[_Call[Any] | None]) -> None:
+    def _serve(self, calls: _Calls) -> None:
         pid, before = 0, 0.0
         while call := calls.get():
-            pid = call.pid
-            call.run()
+            pid, what, answers = call
+            try:
+                answers.put((what(), None))
+            except Exception as error:  # noqa: BLE001 - raised again in the calling thread
+                answers.put((None, error))
             used = time.thread_time()
             self.cpu_seconds += used - before
             before = used

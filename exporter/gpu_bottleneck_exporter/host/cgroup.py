@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+import stat
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from glob import escape
 from pathlib import Path
 
@@ -15,12 +17,13 @@ from gpu_bottleneck_exporter.host.pressure import stalled_by_resource
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED_BYTES = 2**60
 """Cgroup v1 writes "no limit" as the largest multiple of a page."""
-_V1_CPU = ("cpu", "cpu,cpuacct")
 _NAMESPACE_DEPTH = 3
 """Kubernetes' levels above a container: kubepods.slice, the slice of its QoS class, the pod."""
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LEVELS = 64
 """A job may nest thousands of groups in one that was delegated to it."""
-_REFAULTS = re.compile(r"^workingset_refault(?:_file|_anon)? (\d+)$", re.MULTILINE)
+_FLAT_KEYED = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
+_REFAULTS = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
 """Lines of memory.stat; a kernel has either the plain one or the other two."""
 
 
@@ -34,32 +37,22 @@ class MemoryLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttling:
-    """Throttling by CPU quotas so far."""
-
-    throttled_ns: int | None
-    """Summed over all levels; None without the CPU controller."""
-    periods: int
-    """Quota periods, at the level where the quota ran out most often."""
-    throttled_periods: int
-    """Periods in which it ran out."""
-
-
-@dataclass(frozen=True, slots=True)
 class Counted:
     """Counters of a cgroup so far; None or empty if they cannot be read."""
 
-    throttling: Throttling | None = None
+    throttled_ns: int | None = None
+    """For which CPU quotas throttled its tasks, its own quota and inherited ones."""
+    periods: int | None = None
+    """Quota periods, at the level where the quota ran out most often."""
+    throttled_periods: int | None = None
+    """Periods in which it ran out."""
     refault_bytes: int | None = None
+    """Evicted, and read in again."""
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Nanoseconds stalled by (resource, kind)."""
-
-    @property
-    def throttled_ns(self) -> int | None:
-        """Nanoseconds for which CPU quotas throttled its tasks (cpu.stat), own and inherited."""
-        return self.throttling.throttled_ns if self.throttling else None
+    """Stalled by (resource, kind); v2 only, and only if PSI is enabled."""
 
 
+@dataclass(unsafe_hash=True)
 class Cgroup:
     """The cgroups of one process: folders on this machine, None where there is none.
 
@@ -67,48 +60,51 @@ class Cgroup:
     under v2 the same one.
     """
 
-    def __init__(self, unified: Path | None, cpu: Path | None, memory: Path | None) -> None:
-        self.unified = unified
-        self.cpu = cpu
-        self.memory = memory
-        self.counted = Counted()
-        """As of the last `look`."""
-        self._kept: dict[Path, KeptFile] = {}
-        self._cpu_levels = _levels(cpu)
+    unified: Path | None
+    cpu: Path | None
+    memory: Path | None
+    counted: Counted = field(default=Counted(), compare=False)
+    """As of the last `look`."""
+    _kept: dict[Path, KeptFile] = field(default_factory=dict, compare=False)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cgroup) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[Path | None, ...]:
-        return self.unified, self.cpu, self.memory
-
-    def look(self) -> None:
+    def look(self) -> Counted:
         """Read the counters."""
-        self.counted = Counted(self.throttling(), self.refault_bytes(), self.pressure_ns())
+        stats = [one for level in self._cpu_levels if (one := self._numbers(level / "cpu.stat"))]
+        # A quota of any level throttles.
+        known = [ns for one in stats if (ns := _throttled_ns(one)) is not None]
+        most = max(stats, key=lambda one: one.get("nr_throttled", 0), default=None)
+        memory = self._numbers(self.memory / "memory.stat") if self.memory else {}
+        pages = [memory[name] for name in _REFAULTS if name in memory]
+        self.counted = Counted(
+            sum(known) if known else None,
+            None if most is None else most.get("nr_periods", 0),
+            None if most is None else most.get("nr_throttled", 0),
+            sum(pages) * PAGE_BYTES if pages else None,
+            stalled_by_resource(self._pressure),
+        )
+        return self.counted
 
     def close(self) -> None:
         """Close the descriptors."""
         for file in self._kept.values():
             file.close()
 
-    def _read(self, path: Path) -> str | None:
-        """Read through a descriptor that stays open: for files that are read every tick."""
+    @cached_property
+    def _cpu_levels(self) -> list[Path]:
+        return _levels(self.cpu)
+
+    def _numbers(self, path: Path) -> dict[str, int]:
+        """A file of a name and a number per line (flat keyed); empty if it cannot be read."""
+        return {name: int(value) for name, value in _FLAT_KEYED.findall(self._read(path))}
+
+    def _pressure(self, resource: str) -> str:
+        return self._read(self.unified / f"{resource}.pressure") if self.unified else ""
+
+    def _read(self, path: Path) -> str:
+        """Through a descriptor that stays open; empty if it cannot be read."""
         if path not in self._kept:
             self._kept[path] = KeptFile(path)
-        text = self._kept[path].read()
-        return None if text is None else text.decode()
-
-    def throttling(self) -> Throttling | None:
-        """From cpu.stat of all levels, as a quota of any level throttles; None if unreadable."""
-        texts = [text for level in self._cpu_levels if (text := self._read(level / "cpu.stat"))]
-        if not texts:
-            return None
-        known = [value for text in texts if (value := _throttled(text)) is not None]
-        most = max((_periods(text) for text in texts), key=lambda found: found[1])
-        return Throttling(sum(known) if known else None, *most)
+        return (self._kept[path].read() or b"").decode()
 
     def cpu_limit(self) -> tuple[Path, float] | None:
         """The tightest CPU quota of all levels: its folder, and cores; None without a quota."""
@@ -120,26 +116,12 @@ class Cgroup:
     def memory_level(self) -> MemoryLevel | None:
         """The level with the tightest memory limit, its own or an ancestor's."""
         levels = [
-            MemoryLevel(level, used, _memory_limit(level))
+            MemoryLevel(level, int(used), _memory_limit(level))
             for level in _levels(self.memory)
-            if (used := _used(level)) is not None
+            if (used := read(level / "memory.current") or read(level / "memory.usage_in_bytes"))
         ]
-        return min(levels, key=lambda level: _tightness(level.limit_bytes), default=None)
-
-    def refault_bytes(self) -> int | None:
-        """Bytes that were evicted and had to be read in again (memory.stat)."""
-        text = self._read(self.memory / "memory.stat") if self.memory else None
-        if text is None:
-            return None
-        pages = [int(value) for value in _REFAULTS.findall(text)]
-        return sum(pages) * PAGE_BYTES if pages else None
-
-    def pressure_ns(self) -> dict[tuple[str, str], int]:
-        """Nanoseconds stalled by (resource, kind); v2 only, and only if PSI is enabled."""
-        if self.unified is None:
-            return {}
-        folder = self.unified
-        return stalled_by_resource(lambda resource: self._read(folder / f"{resource}.pressure"))
+        limited = [level for level in levels if level.limit_bytes is not None]
+        return min(limited or levels, key=lambda level: level.limit_bytes or 0, default=None)
 
 
 class Cgroups:
@@ -174,18 +156,24 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
 
     The machine's root cgroup counts as none: it belongs to no process in particular.
     """
-    root = sysfs / "fs/cgroup"
     paths = _paths(text)
-    pure = (root / "cgroup.controllers").exists()
-    unified = find_group(root if pure else root / "unified", paths.get(""))
-    if pure:
-        return Cgroup(unified, unified, unified)
-    cpu = next(
-        (find_group(root / name, paths.get("cpu")) for name in _V1_CPU if (root / name).is_dir()),
-        None,
-    )
-    memory = find_group(root / "memory", paths.get("memory"))
+    unified = find_group(hierarchy(sysfs, ""), paths.get(""))
+    cpu = find_group(hierarchy(sysfs, "cpu,cpuacct"), paths.get("cpu"))
+    memory = find_group(hierarchy(sysfs, "memory"), paths.get("memory"))
     return Cgroup(unified, cpu or unified, memory or unified)
+
+
+def hierarchy(sysfs: Path, controllers: str) -> Path | None:
+    """Where the hierarchy of `controllers` is mounted, as /proc/PID/cgroup names them.
+
+    None without one. Empty: the v2 hierarchy, which a hybrid machine has beside those of v1.
+    """
+    root = sysfs / "fs/cgroup"
+    if not controllers and (root / "cgroup.controllers").exists():
+        return root
+    names = [controllers.removeprefix("name="), *controllers.split(",")]
+    names = names if controllers else ["unified"]
+    return next((root / name for name in names if (root / name).is_dir()), None)
 
 
 def hidden(text: str, sysfs: Path) -> set[str]:
@@ -194,11 +182,11 @@ def hidden(text: str, sysfs: Path) -> set[str]:
     `text` is its /proc/PID/cgroup file. The machine's root cgroup is never reported.
     """
     paths, found = _paths(text), cgroup_of(text, sysfs)
-    folders = {"cpu": found.cpu, "memory": found.memory, "unified": found.unified}
-    unified = paths.get("", "/")
-    named = {"cpu": paths.get("cpu", unified), "memory": paths.get("memory", unified)}
-    named["unified"] = unified
-    return {name for name, folder in folders.items() if folder is None and named[name] != "/"}
+    return {
+        name
+        for name in ("cpu", "memory", "unified")
+        if getattr(found, name) is None and paths.get(name, paths.get("", "/")) != "/"
+    }
 
 
 def _paths(text: str) -> Mapping[str, str]:
@@ -211,14 +199,14 @@ def _paths(text: str) -> Mapping[str, str]:
     return found
 
 
-def find_group(root: Path, path: str | None) -> Path | None:
+def find_group(root: Path | None, path: str | None) -> Path | None:
     """The folder of cgroup `path` below `root`, the mount of its hierarchy; None if not visible.
 
     In a private cgroup namespace the path is relative to our own cgroup. A job may nest groups
     until their path exceeds PATH_MAX: such a group counts as not visible.
     """
     try:
-        return _find(root, path) if path is not None and root.is_dir() else None
+        return _find(root, path) if root and path is not None else None
     except OSError:
         return None
 
@@ -247,15 +235,10 @@ def _search(root: Path, below: str) -> Path | None:
 
 def _levels(folder: Path | None) -> list[Path]:
     """The cgroup and its ancestors without the machine's root; of very many, both ends."""
-    found = [*_all_levels(folder)]
+    above = (folder, *folder.parents) if folder else ()
+    found = [one for one in above if (one.parent / "cgroup.procs").exists() or _is_v2(one)]
     middle = _MOST_LEVELS // 2
     return found if len(found) <= _MOST_LEVELS else [*found[:middle], *found[-middle:]]
-
-
-def _all_levels(folder: Path | None) -> Iterator[Path]:
-    while folder is not None and ((folder.parent / "cgroup.procs").exists() or _is_v2(folder)):
-        yield folder
-        folder = folder.parent
 
 
 def _is_v2(folder: Path) -> bool:
@@ -263,18 +246,10 @@ def _is_v2(folder: Path) -> bool:
     return (folder / "cgroup.type").exists()
 
 
-def _periods(text: str) -> tuple[int, int]:
-    found = dict(line.split() for line in text.splitlines())
-    return int(found.get("nr_periods", 0)), int(found.get("nr_throttled", 0))
-
-
-def _throttled(text: str) -> int | None:
-    for name, _, value in (line.partition(" ") for line in text.splitlines()):
-        if name == "throttled_usec":  # v2
-            return int(value) * 1000
-        if name == "throttled_time":  # v1, in nanoseconds
-            return int(value)
-    return None
+def _throttled_ns(stat: Mapping[str, int]) -> int | None:
+    """From cpu.stat of v2 or of v1; None without the CPU controller."""
+    microseconds = stat.get("throttled_usec")
+    return stat.get("throttled_time") if microseconds is None else microseconds * 1000
 
 
 def _quota(level: Path) -> float | None:
@@ -288,15 +263,38 @@ def _quota(level: Path) -> float | None:
     return int(quota) / int(period)
 
 
-def _used(level: Path) -> int | None:
-    text = read(level / "memory.current") or read(level / "memory.usage_in_bytes")
-    return int(text) if text else None
-
-
-def _tightness(limit: int | None) -> int:
-    return _UNLIMITED_BYTES if limit is None else limit
-
-
 def _memory_limit(level: Path) -> int | None:
     text = (read(level / "memory.max") or read(level / "memory.limit_in_bytes") or "max").strip()
     return None if text == "max" or int(text) >= _UNLIMITED_BYTES else int(text)
+
+
+def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
+    """The beginning of `path` that only root can have created; all of it if it cannot be found.
+
+    Users may create groups below one that was delegated to them, and name them as they like, even
+    after somebody else's pod, container or job. In a folder that belongs to root only root can
+    create others. So all folders down to the first that is not root's, including it, are root's.
+
+    `controllers` and `path` come from a line of /proc/PID/cgroup; `sysfs` is the host's.
+    """
+    mount = hierarchy(sysfs, controllers)
+    folder = find_group(mount, path)
+    if mount is None or folder is None:
+        return path
+    try:
+        parts = folder.relative_to(mount).parts
+        count = _made_by_owner_of(mount, parts)
+    except (OSError, ValueError):
+        return path
+    return "/" + "/".join(parts[:count])
+
+
+def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> int:
+    """How many of the folders `parts` below `mount` only the owner of `mount` can have created."""
+    owner, folder = mount.stat().st_uid, mount
+    for count, part in enumerate(parts):
+        found = folder.stat()
+        if found.st_uid != owner or found.st_mode & _OTHERS_WRITE:
+            return count
+        folder /= part
+    return len(parts)

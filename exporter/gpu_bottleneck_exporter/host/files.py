@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -17,11 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from gpu_bottleneck_exporter.host.room import room
-
-_FEW_BYTES = 1024
-_MORE = 8
-_MOST_AT_ONCE = 2048
+_AT_ONCE = 2048
 """The kernel returns lists (seq_file) by the page: after half a page or more, there may be more."""
 MOST_BYTES = 65_536
 """Sixteen pages: for a command line, an environment, a status."""
@@ -31,6 +29,12 @@ _KEPT_BYTES = 262_144
 """For a file that stays open: enough to list 32 000 children or 1 500 disks."""
 _ENDS = (b"\n", b"\0", b" ")
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
+_WANTED_FILES = 16_384
+"""Soft limit of open files that we set if the hard limit allows; more would cost kernel memory."""
+_MOST_KEPT = 4_096
+"""Files kept open at most: enough to watch 800 processes at a tenth of the cost."""
+_RESERVE = 640
+"""For 512 clients, the driver, and files that are opened, read and closed."""
 
 
 class NoRoomError(Exception):
@@ -48,7 +52,7 @@ def understood(parse: Callable[P, T]) -> Callable[P, T | None]:
     def parsed(*arguments: P.args, **named: P.kwargs) -> T | None:
         try:
             return parse(*arguments, **named)
-        except (ValueError, IndexError):
+        except (ValueError, LookupError):
             return None
 
     return parsed
@@ -110,15 +114,28 @@ def read_owned(path: Path | str, most: int) -> str | None:
 def _part(descriptor: int, most: int) -> Part | None:
     """What `descriptor`, which is closed, holds."""
     try:
-        # Not Path.read_bytes, which takes twice as long: thousands of files are read this way.
-        text = b""
-        while len(text) <= most and (part := os.read(descriptor, most + 1 - len(text))):
-            text += part
+        text, whole = _content(descriptor, most)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return Part(_whole(text, most).decode(errors="replace"), len(text) <= most)
+    return Part(text.decode(errors="replace"), whole)
+
+
+def _content(descriptor: int, most: int) -> tuple[bytes, bool]:
+    """The first `most` bytes of an open file, and whether these are all. Raises OSError."""
+    text = os.pread(descriptor, _AT_ONCE, 0)
+    if len(text) < _AT_ONCE and len(text) <= most:
+        return text, True
+    parts, size = [text], len(text)
+    while size <= most and (part := os.pread(descriptor, most + 1 - size, size)):
+        parts.append(part)
+        size += len(part)
+    text = b"".join(parts)
+    if size <= most:
+        return text, True
+    # After the last separator: half a number is a wrong number.
+    return text[: max(text.rfind(end, 0, most) for end in _ENDS) + 1], False
 
 
 def listed(folder: Path | str, most: int) -> tuple[list[str], bool]:
@@ -141,33 +158,49 @@ def _open(path: Path | str, flags: int = 0) -> int:
 
 
 def check_room(error: OSError) -> None:
-    """Raise NoRoomError if `error` is EMFILE or ENFILE; then fewer files are kept open."""
+    """Raise NoRoomError if `error` is EMFILE or ENFILE."""
     if error.errno in _NO_ROOM:
-        room.shrink()
         raise NoRoomError(os.strerror(error.errno or 0)) from error
 
 
-def _whole(text: bytes, most: int) -> bytes:
-    """`text` cut to `most` bytes, after the last separator: half a number is a wrong number."""
-    if len(text) <= most:
-        return text
-    return text[: max(text.rfind(end, 0, most) for end in _ENDS) + 1]
+def _most_kept() -> int:
+    """How many files may stay open: a part of what RLIMIT_NOFILE allows."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_KEPT
+    # A limit too small for the reserve still leaves a quarter.
+    return min(max(soft - _RESERVE, soft // 4), _MOST_KEPT)
+
+
+_keepable = threading.Semaphore(_most_kept())
+"""Counts how many more files may stay open: a job has as many processes as it likes."""
+
+
+def allow_many_files() -> None:
+    """Raise the soft limit of open files to `_WANTED_FILES`, as far as the hard limit allows."""
+    before = _most_kept()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if more := _most_kept() - before:
+        _keepable.release(more)
 
 
 class KeptFile:
     """A file read every tick through one open descriptor, at a tenth of the cost of reopening it.
 
-    Without room for one more open file, it is opened and closed at each read. Whoever drops one
-    need not close it, as where another file of the same process could not be opened.
+    Once too many are open, it is opened and closed at each read. Whoever drops one need not close
+    it, as where another file of the same process could not be opened.
     """
 
-    __slots__ = ("_descriptor", "_long", "_path", "_size", "anew", "whole")
+    __slots__ = ("_descriptor", "_kept", "_path", "anew", "whole")
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
         self._descriptor: int | None = None
-        # The size of a read, and the length from which on it may not be everything.
-        self._size = self._long = _FEW_BYTES
+        self._kept = False
         self.whole = True
         """Whether the last `read` returned the entire file."""
         self.anew = True
@@ -178,64 +211,24 @@ class KeptFile:
 
     def read(self) -> bytes | None:
         """Its content now, cut as by `read`; None if it cannot be read. Raises NoRoomError."""
-        descriptor = self._descriptor
-        if descriptor is None or room.crowded:
-            return self._read_anew()
+        self.anew = self._descriptor is None
+        text = None
         try:
-            text = os.pread(descriptor, self._size, 0)
-            if len(text) >= self._long:
-                return self._read(descriptor)
+            if self._descriptor is None:
+                self._descriptor = _open(self._path)
+                self._kept = _keepable.acquire(blocking=False)
+            text, self.whole = _content(self._descriptor, _KEPT_BYTES)
         except OSError:
             self.close()
-            return None
-        self.whole = True
-        self.anew = False
-        return text
-
-    def _read_anew(self) -> bytes | None:
-        self.close()
-        self.anew = True
-        try:
-            descriptor = _open(self._path)
-        except OSError:
-            return None
-        kept = room.take()
-        try:
-            text = self._read(descriptor)
-        except OSError:
-            text = None
-        if kept:
-            self._descriptor = descriptor
-        else:
-            os.close(descriptor)
-        if text is None:
+        if not self._kept:
             self.close()
         return text
-
-    def _read(self, descriptor: int) -> bytes:
-        # Start with a small buffer: allocating one that is too large costs more than a second read.
-        while len(text := os.pread(descriptor, self._size, 0)) == self._size:
-            if self._size > _KEPT_BYTES:
-                break
-            # A full buffer may hide more; it stays larger for the next reads.
-            self._size *= _MORE
-            self._long = min(self._size, _MOST_AT_ONCE)
-        if len(text) >= _MOST_AT_ONCE:
-            text = self._rest(descriptor, text)
-        self.whole = len(text) <= _KEPT_BYTES
-        return _whole(text, _KEPT_BYTES)
-
-    def _rest(self, descriptor: int, text: bytes) -> bytes:
-        parts, size = [text], len(text)
-        while size <= _KEPT_BYTES and (part := os.pread(descriptor, self._size, size)):
-            parts.append(part)
-            size += len(part)
-        return b"".join(parts)
 
     def close(self) -> None:
         """Close the descriptor; the next `read` opens the file again."""
         if self._descriptor is not None:
-            with suppress(OSError):
-                os.close(self._descriptor)
+            os.close(self._descriptor)
             self._descriptor = None
-            room.give()
+            if self._kept:
+                self._kept = False
+                _keepable.release()

@@ -6,7 +6,6 @@ psutil reads CPU and memory: it is fast enough for once a tick.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,8 @@ from typing import TypeVar
 import psutil
 
 from gpu_bottleneck_exporter.host.files import KeptFile
-from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.pressure import RESOURCES, stalled_by_resource
+from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
 
@@ -31,26 +30,15 @@ MOST_DEVICES = 16
 """Disks, and network interfaces, that get series: a bound on their number."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
 """Name prefixes of interfaces that come and go with containers, or only forward traffic."""
-_LOOPBACK = "lo"
 _RECEIVED, _SENT = 0, 8
 """Columns of /proc/net/dev."""
 _DISK, _MILLISECONDS = 2, 12
 """Columns of /proc/diskstats: name, and time with I/O in progress."""
-_NO_TRAFFIC: tuple[dict[str, int], dict[str, int]] = ({}, {})
 _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 _STACKED = ("dm-", "md", "drbd")
 """Block devices on top of others, whose I/O time is that of the disks below once more."""
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at only
 _SIZES_EVERY_NS = 5_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class SharedMemory:
-    """A tmpfs: its size and the bytes in use."""
-
-    size_bytes: int
-    used_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,39 +72,33 @@ class MachineReader:
         self._network = KeptFile(proc / "1/net/dev")
         self._disks = KeptFile(proc / "diskstats")
         self._pressure = {name: KeptFile(proc / "pressure" / name) for name in RESOURCES}
-        self._sees_hosts_memory: bool | None = None
-        """Whether our own /dev/shm is the host's; None: not checked yet."""
         self._sizes = Machine()
         """What is no counter and need not be read every second."""
-        self._sizes_due_ns: int | None = None
+        self._sizes_due_ns = 0
 
     def read(self, now_ns: int) -> Machine:
         """The machine at monotonic time `now_ns`."""
         psutil.PROCFS_PATH = str(self._proc)  # psutil has one for the whole process
-        if self._sizes_due_ns is None or now_ns >= self._sizes_due_ns:
+        if now_ns >= self._sizes_due_ns:
             self._sizes_due_ns = now_ns + _SIZES_EVERY_NS
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)
-        received, sent = _NO_TRAFFIC
-        if self._sees_host:
-            received, sent = _part(lambda: network_bytes(_text(self._network)), _NO_TRAFFIC)
+        traffic = _part(self._read_traffic, {})
         return replace(
             self._sizes,
             cpu_busy_seconds=sum(getattr(times, name, 0.0) for name in _BUSY) if times else None,
             iowait_seconds=getattr(times, "iowait", None),
             disk_io_seconds=_part(lambda: _disk_io_seconds(_text(self._disks)), {}),
-            network_receive_bytes=received,
-            network_transmit_bytes=sent,
-            pressure_ns=_part(lambda: stalled_by_resource(self._read_pressure), {}),
+            network_receive_bytes={name: received for name, (received, _) in traffic.items()},
+            network_transmit_bytes={name: sent for name, (_, sent) in traffic.items()},
+            pressure_ns=_part(
+                lambda: stalled_by_resource(lambda name: _text(self._pressure[name])), {}
+            ),
         )
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        for file in (self._network, self._disks, *self._pressure.values()):
-            file.close()
-
-    def _read_pressure(self, resource: str) -> bytes | None:
-        return self._pressure[resource].read()
+    def _read_traffic(self) -> dict[str, tuple[int, int]]:
+        found = network_bytes(_text(self._network)) if self._sees_host else {}
+        return {name: found[name] for name in _bounded(found)}
 
     def _read_sizes(self) -> Machine:
         memory = _part(psutil.virtual_memory, None)
@@ -124,42 +106,24 @@ class MachineReader:
             cpus=_part(psutil.cpu_count, None),
             memory_total_bytes=memory.total if memory else None,
             memory_available_bytes=memory.available if memory else None,
-            shared_memory=_part(self._read_shared_memory, None) if self._sees_host else None,
+            shared_memory=_part(lambda: hosts_shared_memory(self._proc), None)
+            if self._sees_host
+            else None,
         )
 
-    def _read_shared_memory(self) -> SharedMemory | None:
-        """That of process 1, which takes the permission to ptrace it; else ours if the same."""
-        found = shared_memory(Path(f"{self._proc}/1/root{_SHARED_MEMORY}"))
-        if found is None and self._sees_hosts_memory is None:
-            self._sees_hosts_memory = _is_hosts(self._proc, _SHARED_MEMORY)
-        return found or (shared_memory(Path(_SHARED_MEMORY)) if self._sees_hosts_memory else None)
 
+def network_bytes(text: str) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent by interface, from the text of a /proc/PID/net/dev file.
 
-def shared_memory(path: Path | int) -> SharedMemory | None:
-    """The tmpfs mounted at `path`, or open as a descriptor; None if unreadable (statvfs)."""
-    try:
-        stat = os.statvfs(path)
-    except OSError:
-        return None
-    size = stat.f_blocks * stat.f_frsize
-    return SharedMemory(size, size - stat.f_bfree * stat.f_frsize)
-
-
-def network_bytes(
-    text: str, most: int | None = MOST_DEVICES
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes received and bytes sent by interface, from the text of a /proc/PID/net/dev file.
-
-    Without the loopback and `VIRTUAL_INTERFACES`; at most `most` interfaces, None: all.
+    Without the loopback and `VIRTUAL_INTERFACES`.
     """
-    counters: dict[str, tuple[int, int]] = {}
-    for line in text.splitlines()[2:]:
-        name, _, columns = line.partition(":")
-        fields = columns.split()
-        if len(fields) > _SENT and _is_told(name.strip()):
-            counters[name.strip()] = int(fields[_RECEIVED]), int(fields[_SENT])
-    names = _bounded(counters, most)
-    return {n: counters[n][0] for n in names}, {n: counters[n][1] for n in names}
+    lines = (line.partition(":") for line in text.splitlines()[2:])
+    found = {name.strip(): columns.split() for name, _, columns in lines}
+    return {
+        name: (int(columns[_RECEIVED]), int(columns[_SENT]))
+        for name, columns in found.items()
+        if len(columns) > _SENT and not (name == "lo" or name.startswith(VIRTUAL_INTERFACES))
+    }
 
 
 def whole_disks(names: Iterable[str]) -> list[str]:
@@ -168,19 +132,15 @@ def whole_disks(names: Iterable[str]) -> list[str]:
     return _bounded(name for name in found if _disk_of(name) not in found)
 
 
-def _is_told(interface: str) -> bool:
-    return interface != _LOOPBACK and not interface.startswith(VIRTUAL_INTERFACES)
-
-
 def _disk_of(name: str) -> str | None:
     """The disk of which `name` would be a partition: nvme0n1 for nvme0n1p2, sda for sda1."""
     match = re.fullmatch(r"(.*\d)p\d+|(.*\D)\d+", name)
     return match[1] or match[2] if match else None
 
 
-def _bounded(names: Iterable[str], most: int | None = MOST_DEVICES) -> list[str]:
-    """The first `most` by name, real devices before stacked ones."""
-    return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:most]
+def _bounded(names: Iterable[str]) -> list[str]:
+    """The first `MOST_DEVICES` by name, real devices before stacked ones."""
+    return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:MOST_DEVICES]
 
 
 def _text(file: KeptFile) -> str:
@@ -192,19 +152,6 @@ def _disk_io_seconds(text: str) -> dict[str, float]:
     lines = [line.split() for line in text.splitlines()]
     disks = {fields[_DISK]: int(fields[_MILLISECONDS]) for fields in lines}
     return {name: disks[name] / 1000 for name in whole_disks(disks)}
-
-
-def _is_hosts(proc: Path, point: str) -> bool:
-    """Whether the file system that we see at `point` is the one that process 1 has there.
-
-    A container in the host's PID namespace sees the host's /proc, but its own /dev/shm. Comparing
-    mount namespaces does not help: reading that of process 1 takes the permission to ptrace it,
-    and a service with PrivateTmp= has its own too, with the host's /dev/shm. So the file systems
-    are compared, at this mount point only: elsewhere the host has those it created for pods.
-    """
-    mount = mount_points(proc / "1").get(point)
-    device = Path(point).stat().st_dev
-    return mount is not None and mount.device == f"{os.major(device)}:{os.minor(device)}"
 
 
 def _part(reading: Callable[[], T], missing: M) -> T | M:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, read_part
+from gpu_bottleneck_exporter.host.descriptors import descriptors, is_file
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, read_part
 
 REMOTE = frozenset(
     {
@@ -19,25 +19,20 @@ REMOTE = frozenset(
 """File systems whose data is on another machine, by their type in mountinfo."""
 _LAYERS = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_ll"})
 """Of containers without root: they show files of other mounts, wherever these are."""
-_MOST = 256
 _DEVICE, _ROOT, _POINT, _FIRST_OPTIONAL = 2, 3, 4, 6
 """Fields of a mountinfo line (proc_pid_mountinfo(5)); optional ones end with a `-`."""
-_OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def mounts_of_open_files(proc: Path, pid: int) -> dict[str, str]:
     """The file systems on which process `pid` has files open: type by mount point.
 
-    Looks at 256 descriptors at most. Empty without the permission to ptrace, or if mountinfo is
+    Looks at 512 descriptors at most. Empty without the permission to ptrace, or if mountinfo is
     longer than 1 MiB.
     """
-    points = {point: mount.kind for point, mount in mount_points(proc / str(pid)).items()}
-    found: dict[str, str] = {}
-    for path in _open_files(proc / str(pid) / "fd"):
-        point = _longest(points, path)
-        if point is not None:
-            found[point] = points[point]
-    return found
+    points = mount_points(proc / str(pid))
+    paths = [link for _, link in descriptors(proc, pid) if is_file(link)]
+    return {found.point: found.kind for path in paths if (found := _longest(points, path))}
 
 
 def is_remote(kind: str) -> bool | None:
@@ -68,47 +63,33 @@ class Mount(NamedTuple):
     """The folder of the file system that is mounted."""
 
 
-def mounts(text: str) -> Iterator[Mount]:
-    """Parse a mountinfo file; the last mount on a point hides earlier ones."""
-    for line in text.splitlines():
-        fields = line.split(" ")
-        if "-" in fields[_FIRST_OPTIONAL:-1] and fields[0].isdigit():
-            kind = fields[fields.index("-", _FIRST_OPTIONAL) + 1]
-            point = _plain(fields[_POINT])
-            yield Mount(int(fields[0]), point, kind, fields[_DEVICE], fields[_ROOT])
-
-
-def mount_points(process: Path) -> dict[str, Mount]:
-    """The mounts of `process`, a folder in /proc, by their points; needs no permission.
+def mounts(process: Path) -> list[Mount]:
+    """The mounts of `process`, a folder in /proc; needs no permission.
 
     Empty if mountinfo cannot be read or is longer than 1 MiB: a file on a mount that was cut off
     would pass for one on the mount above.
     """
     table = read_part(process / "mountinfo", MANY_BYTES)
-    return {mount.point: mount for mount in mounts(table.text)} if table and table.whole else {}
+    return [*_parsed(table.text)] if table and table.whole else []
 
 
-def _plain(point: str) -> str:
-    for code, character in _OCTAL.items():
-        point = point.replace(code, character)
-    return point
+def _parsed(text: str) -> Iterator[Mount]:
+    for line in text.splitlines():
+        fields = line.split(" ")
+        if "-" in fields[_FIRST_OPTIONAL:-1] and fields[0].isdigit():
+            kind = fields[fields.index("-", _FIRST_OPTIONAL) + 1]
+            point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), fields[_POINT])
+            yield Mount(int(fields[0]), point, kind, fields[_DEVICE], fields[_ROOT])
 
 
-def _open_files(folder: Path) -> list[str]:
-    paths = []
-    try:
-        names, _ = listed(folder, _MOST)
-    except OSError:
-        return []
-    for name in names:
-        with contextlib.suppress(OSError):
-            paths.append(os.readlink(folder / name))  # noqa: PTH115 - half the time
-    return [path for path in paths if path.startswith("/") and not path.startswith("/dev/")]
+def mount_points(process: Path) -> dict[str, Mount]:
+    """The mounts of `process` by their points; the last one on a point hides earlier ones."""
+    return {mount.point: mount for mount in mounts(process)}
 
 
-def _longest(points: dict[str, str], path: str) -> str | None:
+def _longest(points: dict[str, Mount], path: str) -> Mount | None:
     while path != "/":
         if path in points:
-            return path
+            return points[path]
         path = path.rpartition("/")[0] or "/"
-    return "/" if "/" in points else None
+    return points.get("/")

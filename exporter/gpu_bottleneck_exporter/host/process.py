@@ -1,66 +1,27 @@
-"""One process as seen in /proc: counters, state, what it sleeps on."""
+"""One process as seen in /proc: counters, identity, what its first thread sleeps in."""
 
 from __future__ import annotations
 
 import os
 import re
-from enum import Enum
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.files import KeptFile, Part, read, read_part, understood
+from gpu_bottleneck_exporter.host.files import KeptFile, Part, listed, read, read_part, understood
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
+_CPUS = re.compile(r"^Cpus_allowed_list:\t(\S+)$", re.MULTILINE)
+_MOST_PROCESSES = 16_384
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 _STATE, _PPID, _SID, _MAJFLT = 0, 1, 3, 9
 _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = 11, 12, 13, 14, 17, 19
 """Fields of /proc/PID/stat after the command, which may contain spaces and parentheses."""
-
-
-class State(Enum):
-    """What a thread is doing at one moment."""
-
-    RUN = "run"
-    """Running or runnable; only the scheduler's counters (schedstat) tell them apart."""
-    DISK = "disk"
-    """Uninterruptible: block devices, NFS, FUSE, page faults."""
-    NETWORK = "network"
-    """Asleep in a socket."""
-    QUEUE = "queue"
-    """Asleep in a pipe, a futex or a semaphore: it waits for another thread or process."""
-    REQUESTS = "requests"
-    """A server without a request in flight; only closer looks can find this."""
-    SLEEP = "sleep"
-    """Asleep in anything else: a timer, a poll, waiting for a child to end."""
-    TIMER = "timer"
-    """Asleep on a timer or in a socket, so not for a task, and nothing explains it; only of
-    workers, and only closer looks tell it from SLEEP."""
-    UNKNOWN = "unknown"
-    """Asleep, but we may not read in what."""
-    GONE = "gone"
-
-    __hash__ = object.__hash__
-    """Enum's own __hash__ runs in Python, which is slow at each count of a state."""
-
-
 _LAST_FIELD = _START + 1
 """The last field in use: the second half of the line need not be split."""
-STATE_OF = {
-    Wait.RUN: State.RUN,
-    Wait.DISK: State.DISK,
-    Wait.SOCKET: State.NETWORK,
-    Wait.LOCK: State.QUEUE,
-    Wait.PIPE: State.QUEUE,
-    Wait.UNKNOWN: State.UNKNOWN,
-    Wait.GONE: State.GONE,
-    **dict.fromkeys(
-        (Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER), State.SLEEP
-    ),
-}
-"""The state that a wait stands for, without a closer look."""
 
 
 class Stat(NamedTuple):
@@ -77,6 +38,11 @@ class Stat(NamedTuple):
     children_ns: int = 0
     """CPU time of children that ended and were waited for, including their own children."""
     session: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie."""
+        return wait_of(self.state, None) is Wait.GONE
 
 
 class Io(NamedTuple):
@@ -110,9 +76,27 @@ def parse_stat(text: str | bytes | None) -> Stat:
     )
 
 
-def classify(state: str, channel: str | None) -> State:
-    """The `State` for a thread's state letter and wait channel."""
-    return STATE_OF[wait_of(state, channel)]
+@understood
+def comm_and_state(text: bytes | None) -> tuple[str, str]:
+    """The name and the state letter in a stat file; the name may contain parentheses itself."""
+    before, _, after = (text or b"").rpartition(b") ")
+    comm = before[before.index(b"(") + 1 :]
+    return comm.decode(errors="replace"), after[:1].decode()
+
+
+@understood
+def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
+    """Nanoseconds on a CPU and of run queue delay, and how often it ran."""
+    cpu, queue, times = (text or b"").split()
+    return int(cpu), int(queue), int(times)
+
+
+def processes(proc: Path) -> list[int]:
+    """Many of the processes of the machine, by pid."""
+    with suppress(OSError):
+        names, _ = listed(proc, _MOST_PROCESSES)
+        return sorted(int(name) for name in names if name.isdigit())
+    return []
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
@@ -127,18 +111,9 @@ def network_namespace(proc: Path, pid: int) -> int | None:
 
 
 def user_id(proc: Path, pid: int) -> str:
-    """The real user id of a process as text; empty if it has ended.
-
-    The owner of its folder in /proc is the last resort: for a process that is not dumpable
-    (PR_SET_DUMPABLE) that is root.
-    """
+    """The real user id of a process as text; empty if it has ended."""
     uid = real_uid(read(proc / str(pid) / "status") or "")
-    if uid is not None:
-        return str(uid)
-    try:
-        return str((proc / str(pid)).stat().st_uid)
-    except OSError:
-        return ""
+    return "" if uid is None else str(uid)
 
 
 def real_uid(status: str) -> int | None:
@@ -161,14 +136,11 @@ def environment(proc: Path, pid: int) -> str:
 
 def allowed_cpus(status: str) -> frozenset[int]:
     """The CPUs of Cpus_allowed_list in `status`, a /proc/PID/status file; empty if missing."""
-    for line in status.splitlines():
-        name, _, cpus = line.partition(":")
-        if name == "Cpus_allowed_list":
-            ranges = [span.partition("-") for span in cpus.strip().split(",") if span]
-            return frozenset(
-                cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)
-            )
-    return frozenset()
+    found = _CPUS.search(status)
+    ranges = [span.partition("-") for span in found[1].split(",")] if found else []
+    return frozenset(
+        cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)
+    )
 
 
 def command_line(proc: Path, pid: int) -> Part:
@@ -191,7 +163,8 @@ class ProcessReader:
         self._io = KeptFile(f"{folder}/io")
         self._gone = False
         self._text: bytes | None = None
-        self._parsed: Stat | None = None
+        self.last: Stat | None = None
+        """As of the last `stat` that was read."""
         self.started_ticks: int | None = None
         first = self.stat()
         self.started_ticks = first.started_ticks if first else None
@@ -201,26 +174,16 @@ class ProcessReader:
         for file in (self._stat, self._schedstat, self._channel, self._io):
             file.close()
 
-    @property
-    def threads(self) -> int | None:
-        """How many it had when `stat` was last read."""
-        return self._parsed.threads if self._parsed else None
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was a zombie when `stat` was last read."""
-        return self._parsed is not None and wait_of(self._parsed.state, None) is Wait.GONE
-
     def stat(self) -> Stat | None:
         """/proc/PID/stat, None if the process has ended; the same object until it changes."""
         text = None if self._gone else self._stat.read()
         if text and text == self._text:
-            return self._parsed
+            return self.last
         stat = parse_stat(text)
         if stat is None or self.started_ticks not in (None, stat.started_ticks):
             self._gone = True
             return None
-        self._text, self._parsed = text, stat
+        self._text, self.last = text, stat
         return stat
 
     def _read(self, file: KeptFile) -> bytes | None:
@@ -229,10 +192,6 @@ class ProcessReader:
         # An open descriptor fails once its process has ended, but one that had to be reopened
         # may show another process with the same pid.
         return None if text and file.anew and self.stat() is None else text
-
-    def state(self) -> State:
-        """What the first thread does now, without closer looks."""
-        return STATE_OF[self.wait()]
 
     def wait(self) -> Wait:
         """What the first thread does now, or sleeps in.
@@ -244,47 +203,29 @@ class ProcessReader:
         asleep = asleep_in(channel) if channel else None
         if asleep:
             return asleep
-        letter = self._letter()
-        if letter is None:
+        found = comm_and_state(self._read(self._stat))
+        if found is None:
+            self._gone = True
             return Wait.GONE
+        _, letter = found
         if letter != "S":
             return wait_of(letter, None)
         # Again: it may have fallen asleep between the two reads.
         channel = self._read(self._channel)
         return wait_of("S", channel.decode() if channel else None)
 
-    @understood
-    def _letter(self) -> str | None:
-        text = self._read(self._stat)
-        if not text:
-            self._gone = True
-            return None
-        after = text.rindex(b")") + 2
-        return text[after : after + 1].decode()
-
-    @understood
     def leader_ns(self) -> tuple[int, int] | None:
         """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""
-        text = self._read(self._schedstat)
-        if not text:
-            return None
-        on_cpu, waiting, *_ = text.split()
-        return int(on_cpu), int(waiting)
+        found = parse_schedstat(self._read(self._schedstat))
+        return found and found[:2]
 
     @understood
     def io(self) -> Io | None:
         """/proc/PID/io; None without permission."""
-        text = self._read(self._io)
-        if not text:
-            return None
-        read, written = _number_after(b"read_bytes: ", text), _number_after(b"write_bytes: ", text)
-        return Io(read, written, _number_after(b"rchar: ", text), _number_after(b"syscw: ", text))
+        lines = (self._read(self._io) or b"").splitlines()
+        found = {name: int(value) for name, _, value in (line.partition(b":") for line in lines)}
+        return Io(*(found[name] for name in (b"read_bytes", b"write_bytes", b"rchar", b"syscw")))
 
     def command(self) -> str:
         """The name of the process (comm): at most 15 characters, which it may change."""
         return (read(f"{self._folder}/comm") or "").strip()
-
-
-def _number_after(name: bytes, text: bytes) -> int:
-    """The number after the first `name`: `write_bytes: ` also ends `cancelled_write_bytes: `."""
-    return int(text.partition(name)[2].partition(b"\n")[0])

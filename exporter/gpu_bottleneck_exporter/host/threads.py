@@ -7,14 +7,15 @@ reads how often each was scheduled (schedstat), and looks closer only at those t
 from __future__ import annotations
 
 import os
+import random
 from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, understood
-from gpu_bottleneck_exporter.host.syscalls import waits_on
-from gpu_bottleneck_exporter.host.waits import Wait, wait_of
+from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed
+from gpu_bottleneck_exporter.host.process import comm_and_state, parse_schedstat
+from gpu_bottleneck_exporter.host.waits import Wait, wait_of, waits_on
 
 MOST_THREADS = 128
 """Threads watched per process; of more, those that move and some of the rest."""
@@ -78,7 +79,7 @@ class _Thread:
 
     def moved(self) -> Used | None:
         """What it used since the last call; None if it was not scheduled since."""
-        counted, before = self._read(), self._counted
+        counted, before = parse_schedstat(self._schedstat.read()), self._counted
         self._counted = counted
         if counted is None:
             self.seen = self.seen._replace(wait=Wait.GONE)
@@ -91,13 +92,11 @@ class _Thread:
 
     def ask(self) -> Thread:
         """What it does now."""
-        text = self._stat.read() or b""
-        end = text.rfind(b")")  # the name itself may contain parentheses
-        if end < 0:
+        found = comm_and_state(self._stat.read())
+        if found is None:
             self.seen = self.seen._replace(wait=Wait.GONE)
             return self.seen
-        name = text[text.find(b"(") + 1 : end].decode(errors="replace")
-        letter = text[end + 2 : end + 3].decode()
+        name, letter = found
         wait = wait_of(letter, None)
         descriptors: tuple[int, ...] | None = ()
         if wait is Wait.UNKNOWN:
@@ -109,14 +108,6 @@ class _Thread:
                 descriptors = () if on is None and wait not in _MAY_BE_ANY else on
         self.seen = Thread(name, wait, descriptors, moves=True, tid=self.seen.tid)
         return self.seen
-
-    @understood
-    def _read(self) -> tuple[int, int, int] | None:
-        text = self._schedstat.read()
-        if not text:
-            return None
-        cpu, queue, times = text.split()
-        return int(cpu), int(queue), int(times)
 
 
 class Threads:
@@ -135,33 +126,28 @@ class Threads:
         self._folder = proc / str(pid) / "task"
         self._threads: dict[int, _Thread] = {}
         self._due_ns = 0
-        self._turn = 0
         self._links = 0
-        """Link count of the folder at the last listing."""
+        """Link count of the folder at the last scan."""
         self._last = 0
         """Where the last choice among too many new threads began."""
 
     def close(self) -> None:
         """Close all descriptors."""
-        self._let_go()
+        for thread in self._threads.values():
+            thread.close()
+        self._threads.clear()
+        self.moving = frozenset()
         self._due_ns = 0
-
-    def _let_go(self) -> None:
-        if self._threads:
-            for thread in self._threads.values():
-                thread.close()
-            self._threads.clear()
-            self.moving = frozenset()
 
     def look(self, now_ns: int) -> list[Thread]:
         """What they do at monotonic `now_ns`; threads that do not move are as last seen."""
         links = _link_count(self._folder)
         if links == _ALONE:
-            self._let_go()
+            self.close()
             return []
         # A changed link count shows that threads came or went: servers start one per request.
         if now_ns >= self._due_ns or links != self._links:
-            self._due_ns = now_ns + SCAN_NS
+            self._due_ns, self._links = now_ns + SCAN_NS, links
             self._scan()
         else:
             asked = [self._threads[tid].ask() for tid in self._chosen(self.moving)]
@@ -200,22 +186,17 @@ class Threads:
         return moving
 
     def _chosen(self, tids: Iterable[int]) -> list[int]:
-        """At most `MOST_ASKED` of `tids`, in turn."""
+        """At most `MOST_ASKED` of `tids`, each time others."""
         chosen = list(tids)
-        if len(chosen) > MOST_ASKED:
-            self._turn = (self._turn + MOST_ASKED) % len(chosen)
-            chosen = (chosen + chosen)[self._turn : self._turn + MOST_ASKED]
-        return chosen
+        return random.sample(chosen, min(len(chosen), MOST_ASKED))
 
     def _follow(self, moving: frozenset[int]) -> list[int]:
         """Drop dead threads, and resting ones if there are too many; return the new ones."""
         try:
-            names, whole = listed(self._folder, _MOST_LISTED)
+            names, _ = listed(self._folder, _MOST_LISTED)
         except OSError:
-            names, whole = [], True
-        tids = {int(name) for name in names}
-        self._links = len(tids) + _ALONE - 1 if whole else _link_count(self._folder)
-        tids.discard(self._pid)
+            names = []
+        tids = {int(name) for name in names} - {self._pid}
         for tid in self._threads.keys() - tids:
             self._threads.pop(tid).close()
         new = sorted(tids - self._threads.keys())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, listed, numbers, read, read_part
-from gpu_bottleneck_exporter.host.process import parse_stat
+from gpu_bottleneck_exporter.host.process import parse_stat, processes
 
 MOST_DESCENDANTS = 32_768
 """Per root; more are not followed."""
@@ -18,17 +18,11 @@ Children = tuple[list[int], bool]
 """Pids of a process's children, and whether these are all."""
 
 
-@dataclass(slots=True)
-class Trees:
+class Trees(NamedTuple):
     """Descendants by root, and the roots whose descendants are incomplete (`cut`)."""
 
-    of: dict[int, set[int]] = field(default_factory=dict)
-    cut: set[int] = field(default_factory=set)
-
-
-def descendants(proc: Path, roots: Iterable[int], stop_at: frozenset[int]) -> dict[int, set[int]]:
-    """For each root its descendants; see `trees`."""
-    return trees(proc, roots, stop_at).of
+    of: dict[int, set[int]]
+    cut: set[int]
 
 
 def trees(
@@ -44,24 +38,18 @@ def trees(
     """
     roots = list(roots)
     # The file needs CONFIG_PROC_CHILDREN.
-    if any((proc / str(root) / "task" / str(root) / "children").exists() for root in roots):
+    names = any((proc / f"{root}/task/{root}/children").exists() for root in roots)
+    table = _scan(proc) if roots and not names else {}
 
-        def children(pid: int) -> Children:
-            found = known(pid)
-            return _children(proc, pid) if found is None else (found, True)
-
-    else:
-        table = _scan(proc) if roots else {}
-
-        def children(pid: int) -> Children:
+    def children(pid: int) -> Children:
+        if not names:
             return table.get(pid, []), True
+        found = known(pid)
+        return _children(proc, pid) if found is None else (found, True)
 
-    found = Trees()
-    for root in roots:
-        found.of[root], whole = _follow(children, root, stop_at)
-        if not whole:
-            found.cut.add(root)
-    return found
+    found = {root: _follow(children, root, stop_at) for root in roots}
+    cut = {root for root, (_, whole) in found.items() if not whole}
+    return Trees({root: pids for root, (pids, _) in found.items()}, cut)
 
 
 def _children(proc: Path, pid: int) -> Children:
@@ -78,11 +66,9 @@ def _children(proc: Path, pid: int) -> Children:
 
 def _scan(proc: Path) -> dict[int, list[int]]:
     children: dict[int, list[int]] = defaultdict(list)
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            stat = parse_stat(read(folder / "stat"))
-            if stat:
-                children[stat.parent].append(int(folder.name))
+    for pid in processes(proc):
+        if stat := parse_stat(read(proc / f"{pid}/stat")):
+            children[stat.parent].append(pid)
     return children
 
 

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
+from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
 from gpu_bottleneck_exporter.feeders.pace import Pace
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.feeders.stretch import Stretch, free_bytes, private_bytes
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.host.process import State
-from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.prescription.pauses import Pauses, Time
+from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 
 STRETCH_NS = 3_900_000_000
 """Two snapshots of the feeders, which come every 2 s."""
@@ -38,7 +39,7 @@ _MUCH_BYTES_PER_SECOND = 1e6
 _SATURATED = 0.9
 _BITS_PER_MEGABIT_BYTE = 125_000
 _DIGITS = re.compile(r"\d+")
-_AT_WORK = (State.RUN, State.DISK, State.NETWORK, State.TIMER)
+_AT_WORK = (Activity.RUN, Activity.DISK, Activity.NETWORK, Activity.TIMER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Prescriber:
     ) -> None:
         mark, mains = self._mark, frozenset(feed.mains)
         received = feeding.job.received_bytes if feeding else None
-        starts = feed.totals.worker_starts
+        starts = feed.worker_starts
         self._mark = Mark(now_ns, self._pauses.time.copy(), mains, starts, host, received)
         if mark is None or now_ns - mark.at_ns > _TOO_LONG * STRETCH_NS:
             self._keeper.skip()
@@ -104,12 +105,12 @@ class Prescriber:
         seen = _plain(mark, self._mark, feed)
         if seen is None:
             return
-        wanted = feed.behind.wanted(now_ns)
+        wanted = feed.idles(now_ns)
         seen = replace(seen, limit_cores=self._limit(feed, feeding, now_ns, wanted=wanted))
         if mark.mains != mains:
             self._keeper.cross(now_ns / 1e9, seen, _setting(feed, seen))
             return
-        if wanted and (did := feed.stretch(mark.at_ns, now_ns)):
+        if wanted and (did := feed.history.seconds(mark.at_ns, now_ns)):
             seen = self._explained(seen, did, mark, self._mark, feed, feeding)
         self.idle_mains = mains if seen.busy < HEALTHY else frozenset()
         self._keeper.add(now_ns / 1e9, seen, _setting(feed, seen), self._rivals)
@@ -117,45 +118,44 @@ class Prescriber:
     def _explained(  # noqa: PLR0913, PLR0917 - all there is to know
         self,
         plain: Observed,
-        did: Stretch,
+        did: Bucket,
         mark: Mark,
         now: Mark,
         feed: FeederGroup,
         feeding: Feeding | None,
     ) -> Observed:
         elapsed = max(did.elapsed_ns, 1)
-        self._judge(feed.pace, now.at_ns)
+        self._judge(feed.counters.pace, now.at_ns)
         much = _MUCH_BYTES_PER_SECOND * elapsed / 1e9
-        main, workers, states = did.main_used, did.workers_used, did.looks.states
-        seen = max(sum(states.values()) - states.get(State.GONE, 0), 1)
-        weight = did.looks.workers / max(did.looks.moments, 1) / seen
-        samples = max(sum(did.main.values()), 1)
+        held, crew, states = did.held, did.of(Role.WORKER), did.of(Role.MAIN).seen
+        main, workers = did.of(Role.MAIN).used, crew.used
+        samples = max(did.of(Role.MAIN).samples, 1)
         cores = (main.cpu_ns + workers.cpu_ns) / elapsed
         machines = _machines(mark, now)
         return replace(
             plain,
             workers=max(plain.workers - self._idlers, 0),
             idlers=self._idlers,
-            active=weight * sum(states.get(state, 0) for state in _AT_WORK),
-            running=weight * states.get(State.RUN, 0),
-            reading=weight * states.get(State.DISK, 0),
-            threads=did.threads,
+            active=sum(crew.mean(activity) for activity in _AT_WORK),
+            running=crew.mean(Activity.RUN),
+            reading=crew.mean(Activity.DISK),
+            threads=sum(map(did.of(Role.THREAD).mean, did.of(Role.THREAD).seen)),
             worker_cores=workers.cpu_ns / elapsed,
             worker_queue=workers.queue_ns / elapsed,
             main_cores=main.cpu_ns / elapsed,
             main_queue=min((main.queue_ns + main.launch_queue_ns) / elapsed, 1.0),
-            main_run=did.main.get(State.RUN, 0) / samples,
-            main_waits=did.main.get(State.QUEUE, 0) / samples,
-            main_disk=did.main.get(State.DISK, 0) / samples,
-            main_network=did.main.get(State.NETWORK, 0) / samples,
+            main_run=states.get(Activity.RUN, 0) / samples,
+            main_waits=states.get(Activity.QUEUE, 0) / samples,
+            main_disk=states.get(Activity.DISK, 0) / samples,
+            main_network=states.get(Activity.NETWORK, 0) / samples,
             main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, much),
             main_reads=main.read_chars > much,
             worker_starts=(now.starts - mark.starts) * 1e9 / elapsed,
-            throttled=did.throttled_periods / did.periods if did.periods else 0.0,
+            throttled=held.throttled_periods / held.periods if held.periods else 0.0,
             spread=self._spread,
             free_cores=self._shared(_free_cores(machines, feeding, cores)),
             worker_bytes=self._size(feed, now.at_ns),
-            free_bytes=self._shared(free_bytes(feed.cgroups, _available(now.host))),
+            free_bytes=self._shared(free_bytes(feed.counters.cgroups, _available(now.host))),
             data_bytes=_data(did, mark, now, plain),
             saturated=machines is not None and _saturated(machines, self._sysfs),
         )
@@ -170,7 +170,7 @@ class Prescriber:
         if wanted:
             self._limit_until_ns = now_ns + _LIMIT_NS
         if now_ns < self._limit_until_ns:
-            return cpu_cores(feed.cgroups)
+            return cpu_cores(feed.counters.cgroups)
         return feeding.job.limits.cpu_cores if feeding else None
 
     def _judge(self, pace: Pace, now_ns: int) -> None:
@@ -184,7 +184,7 @@ class Prescriber:
             self._worker_bytes, self._memory_due_ns = None, 0
         elif now_ns >= self._memory_due_ns:
             self._memory_due_ns = now_ns + _MEMORY_NS
-            self._worker_bytes = private_bytes(self._proc, next(iter(feed.workers.values())))
+            self._worker_bytes = private_bytes(self._proc, next(iter(feed.workers)))
         return self._worker_bytes
 
 
@@ -226,11 +226,11 @@ def _plain(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | None:
         busy=active_ns / total_ns,
         stalls={cause: ns / total_ns for cause, ns in stalls.items() if ns},
         mains=len(feed.mains),
-        workers=feed.worker_count,
+        workers=feed.family.worker_count,
     )
 
 
-def _data(did: Stretch, before: Mark, now: Mark, plain: Observed) -> float | None:
+def _data(did: Bucket, before: Mark, now: Mark, plain: Observed) -> float | None:
     """Bytes per second that main and workers read, or received if they wait for the network.
 
     Received is what comes into the job's network namespace, from whomever.
@@ -239,14 +239,16 @@ def _data(did: Stretch, before: Mark, now: Mark, plain: Observed) -> float | Non
         if before.received is None or now.received is None:
             return None
         return max(now.received - before.received, 0) * 1e9 / (now.at_ns - before.at_ns)
-    main, workers = did.main_used.read_bytes, did.workers_used.read_bytes
-    if main is None or workers is None:
-        return None
-    return (main + workers) * 1e9 / max(did.elapsed_ns, 1)
+    main, workers = did.of(Role.MAIN).used.read_bytes, did.of(Role.WORKER).used.read_bytes
+    return ((main or 0) + (workers or 0)) * 1e9 / max(did.elapsed_ns, 1)
 
 
 def _setting(feed: FeederGroup, seen: Observed) -> Setting:
-    job = "\0".join([*sorted(feed.users), _DIGITS.sub("", feed.command)]) if feed.mains else ""
+    job = (
+        "\0".join([*sorted(feed.facts.users), _DIGITS.sub("", feed.facts.command)])
+        if feed.mains
+        else ""
+    )
     workers = round(seen.workers + seen.idlers)
     return Setting(job, frozenset(feed.mains), workers, seen.limit_cores)
 

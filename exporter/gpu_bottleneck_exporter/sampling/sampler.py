@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, System
-from gpu_bottleneck_exporter.host.watch import HostSnapshot
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import Collector
-from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
+from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     GpuWorker,
-    Outcome,
 )
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -105,7 +105,6 @@ class Sampler:
         self._error_events: bool | None = None
         self._status = OPENING
         self._remedy: str | None = None
-        self._hung: set[int] = set()
         self._news = News()
         self._beat_seconds = min(_WATCH_SECONDS, settings.deadline_seconds / _BEATS)
         self._own_cpu = OwnCpu(self._beat_seconds)
@@ -340,7 +339,7 @@ class Sampler:
             told = late if self._own_cpu.starved else "gets enough CPU again"
             log.warning("the exporter %s", told)
         for worker in self._workers:
-            self._tell_hang(worker.index, worker.hung_seconds(now))
+            self._log_hang(worker.index, worker.hung_seconds(now))
         unusable = [worker.unusable for worker in self._workers if worker.unusable]
         if unusable:
             self._fatal(f"this process can no longer use the driver: {unusable[0]}")
@@ -348,13 +347,13 @@ class Sampler:
         if refused and all(s and now / 1e9 - s > ACCESS_LOST_SECONDS for s in refused):
             self._fatal(f"the driver has refused all GPUs for {ACCESS_LOST_SECONDS:.0f} s")
 
-    def _tell_hang(self, index: int, seconds: float | None) -> None:
-        if seconds and index not in self._hung:
+    def _log_hang(self, index: int, seconds: float | None) -> None:
+        if not self._news.is_new(f"hang of gpu {index}", bool(seconds), usual=False):
+            return
+        if seconds:
             log.error("gpu %d is down: a driver call has not returned for %.0f s", index, seconds)
-            self._hung.add(index)
-        elif not seconds and index in self._hung:
+        else:
             log.info("gpu %d: the driver call has returned", index)
-            self._hung.remove(index)
 
     def _fatal(self, reason: str) -> None:
         self._status = reason

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
+from gpu_bottleneck_exporter.host.files import NoRoomError, listed, read
+from gpu_bottleneck_exporter.schedule import Every
 
 _OWN_TASKS = Path("/proc/self/task")
 """Our own /proc, whatever --path.procfs is: these are the threads of this process."""
@@ -23,39 +24,11 @@ def run_delay_ns(thread: int | None = None) -> int | None:
     /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
     """
     try:
-        return _delay_ns(read(_schedstat(thread or threading.get_native_id())))
+        text = read(_OWN_TASKS / f"{thread or threading.get_native_id()}" / "schedstat")
     except NoRoomError:
         return None
-
-
-def _schedstat(thread: int) -> Path:
-    return _OWN_TASKS / f"{thread}" / "schedstat"
-
-
-def _delay_ns(text: str | bytes | None) -> int | None:
     fields = (text or "").split()
     return int(fields[1]) if len(fields) > 1 else None
-
-
-class OwnDelay:
-    """`run_delay_ns` of one thread through an open file, at a tenth of the cost."""
-
-    def __init__(self) -> None:
-        self._file: KeptFile | None = None
-
-    def read_ns(self) -> int | None:
-        """The delay of the calling thread, which must always be the same one."""
-        if self._file is None:
-            self._file = KeptFile(_schedstat(threading.get_native_id()))
-        try:
-            return _delay_ns(self._file.read())
-        except NoRoomError:
-            return None
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        if self._file is not None:
-            self._file.close()
 
 
 class OwnCpu:
@@ -75,7 +48,7 @@ class OwnCpu:
         self._beat_ns = int(beat_seconds * 1e9)
         self._beats_ns: int | None = None
         self._late_ns = 0
-        self._look_due_ns = 0
+        self._looking = Every(_LOOK_NS)
         self._looked: tuple[int, int] | None = None
         """Time of the last look, and the sum of delays then."""
         self._delays_ns: dict[str, int] = {}
@@ -83,8 +56,7 @@ class OwnCpu:
     def beat(self, now_ns: int) -> None:
         """Note that the thread is awake at monotonic time `now_ns`."""
         self._late_ns, self._beats_ns = self.late_ns(now_ns), now_ns
-        if now_ns >= self._look_due_ns:
-            self._look_due_ns = now_ns + _LOOK_NS
+        if self._looking.is_due(now_ns):
             self._look(now_ns)
 
     def late_ns(self, now_ns: int) -> int:

@@ -6,18 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
-from gpu_bottleneck_exporter.accounting.charge import charge
-from gpu_bottleneck_exporter.accounting.stall import Owed
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
-    GPU_WIDE_ERRORS,
     AccessLost,
-    Device,
     Driver,
     DriverError,
     DriverUnusable,
@@ -30,13 +25,14 @@ from gpu_bottleneck_exporter.driver.readings import (
     Reading,
     Utilization,
 )
-from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
-from gpu_bottleneck_exporter.sampling.host import HostSampler
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
-from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, OwnDelay, run_delay_ns
+from gpu_bottleneck_exporter.sampling.opened import UNTRIED, Opened, Outcome, charge, sums
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
 
@@ -56,38 +52,6 @@ _EARLY_SECONDS = 0.001
 """A thread that wakes up to so much early has reached its tick."""
 _FULL = 0.95
 """Busy share of a tick above which there is nothing to explain."""
-
-
-class Outcome(NamedTuple):
-    """How a collector last fared on one GPU or MIG instance."""
-
-    success: bool = False
-    seconds: float = 0.0
-    """Time the last read took."""
-    last_success: float | None = None
-    """Unix time of the last read that succeeded."""
-    error: str | None = None
-    down: bool = False
-    """Whether it failed with the whole GPU, and not by itself."""
-
-
-_UNTRIED = Outcome()
-
-
-@dataclass(slots=True)
-class Opened:
-    """A device under observation: what is due when, and what it does not have."""
-
-    device: Device
-    ledger: GpuLedger
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    due_ns: dict[str, int] = field(default_factory=dict)
-    refusals: Refusals = field(default_factory=Refusals)
-    """By the collectors' names."""
-    forbidden: dict[str, str] = field(default_factory=dict)
-    """By collector that wants a permission: what the driver said."""
-    owed: Owed = field(default_factory=dict)
-    """What the split of idle time keeps from tick to tick."""
 
 
 class GpuWorker:
@@ -142,7 +106,6 @@ class GpuWorker:
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._finished_tick_ns = time.monotonic_ns()
         self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
-        self._own_delay = OwnDelay()
         self._delay_ns: int | None = 0
         """This thread's run-queue delay as of the end of the last tick."""
         self._down: str | None = None
@@ -200,7 +163,7 @@ class GpuWorker:
         return late_ns + delay_ns - self._delay_ns
 
     def _finish_tick(self, now_ns: int) -> None:
-        self._delay_ns = self._own_delay.read_ns()
+        self._delay_ns = run_delay_ns()
         self._late_ns = self._own_cpu.late_ns(now_ns)
         self._finished_tick_ns = now_ns
 
@@ -253,7 +216,6 @@ class GpuWorker:
                 retry = FIRST_RETRY_SECONDS  # it is not one that comes and goes
             self._stop.wait(retry)
             retry = min(2 * retry, LONGEST_RETRY_SECONDS)
-        self._own_delay.close()
 
     def _open(self) -> None:
         self._close()
@@ -275,12 +237,12 @@ class GpuWorker:
             one.device.close()
 
     def _read_until_stopped(self) -> None:
-        next_layout_check = time.monotonic() + SLOWLY
+        checking_layout = Every(SLOWLY)
+        checking_layout.is_due(time.monotonic())  # it was just opened
         while not self._stop.is_set():
             tick = _next_tick(time.monotonic(), self._interval(), self.index * APART_SECONDS)
             self._stop.wait(tick - time.monotonic())
-            if time.monotonic() >= next_layout_check:
-                next_layout_check += SLOWLY
+            if checking_layout.is_due(time.monotonic()):
                 self._follow_layout()
             self._tick()
 
@@ -338,7 +300,7 @@ class GpuWorker:
         self.attempted = True
         self.access_lost_since = None
         self._down = None
-        self._tell_state()
+        self._log_state()
 
     def _collect(self, collector: Collector, opened: Opened) -> None:
         began = time.monotonic_ns()
@@ -347,7 +309,7 @@ class GpuWorker:
             return
         # Half a tick early, or a tick that comes a little sooner would skip this collector.
         opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
-        before = opened.outcomes.get(name, _UNTRIED)
+        before = opened.outcomes.get(name, UNTRIED)
         try:
             error = self._read(collector, opened)
         except Unsupported as refusal:
@@ -359,7 +321,7 @@ class GpuWorker:
                     opened.ledger.without_utilization()
                 return
             error = str(refusal)
-        self._tell(opened, name, error)
+        self._log_outcome(opened, name, error)
         opened.outcomes[name] = Outcome(
             success=error is None,
             seconds=(time.monotonic_ns() - began) / 1e9,
@@ -389,18 +351,11 @@ class GpuWorker:
         except Unsupported:
             raise
         except DriverError as error:
-            return self._weigh(opened, error)
+            return opened.weigh(error)
         except Exception as error:  # the one place that isolates collectors from each other
             log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
             return f"{type(error).__name__}: {error}"
-        return self._weigh(opened, opened.device.last_error)
-
-    @staticmethod
-    def _weigh(opened: Opened, error: DriverError | None) -> str | None:
-        """What went wrong with one reading; raises what concerns the whole GPU."""
-        if isinstance(error, GPU_WIDE_ERRORS):
-            opened.device.check()
-        return str(error) if error else None
+        return opened.weigh(opened.device.last_error)
 
     def _plausible(self, collector: Collector, reading: Reading) -> Reading:
         drop = partial(self._drop, collector.name)
@@ -416,28 +371,18 @@ class GpuWorker:
         if isinstance(reading, Utilization):
             self._note_work(reading, windows)
         if self._watch is not None and (windows or isinstance(reading, Processes)):
-            ledger = opened.ledger
-            holders = ledger.holders(time.monotonic_ns())
-            charge(
-                self._watch,
-                ledger.identity,
-                holders,
-                windows,
-                owed=opened.owed,
-                book=ledger.add_stall,
-            )
+            charge(self._watch, opened, windows)
 
     def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
         """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
-        observed = sum(window.duration_ns for window in windows)
-        active = sum(window.active_ns for window in windows)
+        observed, active = sums(windows)
         rings = bool(reading.gpu) and len(self._opened) == 1
         if not rings or active < _FULL * observed:
             self._full_since_ns = None
         elif self._full_since_ns is None:
             self._full_since_ns = time.monotonic_ns()
 
-    def _tell(self, opened: Opened, name: str, error: str | None) -> None:
+    def _log_outcome(self, opened: Opened, name: str, error: str | None) -> None:
         """Log how a collector fares, if that is new."""
         if not self._news.is_new(f"{opened.ledger.identity.uuid} {name}", error):
             return
@@ -446,7 +391,7 @@ class GpuWorker:
         else:
             log.warning("gpu %d: collector %s failed: %s", self.index, name, error)
 
-    def _tell_state(self) -> None:
+    def _log_state(self) -> None:
         """Log whether the GPU is down, if that is new."""
         if not self._news.is_new("gpu", self._down):
             return
@@ -463,7 +408,7 @@ class GpuWorker:
         else:
             self.access_lost_since = None
         self._down, self._down_remedy = str(error), error.remedy
-        self._tell_state()
+        self._log_state()
         self._close()
         self._finish_tick(time.monotonic_ns())
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.cgroup import find_group
-from gpu_bottleneck_exporter.host.delegation import made_by_root
+from gpu_bottleneck_exporter.host.cgroup import find_group, made_by_root
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, real_uid
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_bottleneck_exporter.ageing import OFTEN_NS, Ageing
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import environment, real_uid
+from gpu_bottleneck_exporter.schedule import OFTEN_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, slurm_job_in_environment
 from gpu_bottleneck_exporter.workload.rendezvous import named, rendezvous
@@ -22,7 +22,7 @@ Started = tuple[int, int | None]
 
 
 class OwnerReader:
-    """Reads each process when `Ageing` has it due, once for all GPUs that it holds."""
+    """Reads each process when `RefreshSchedule` has it due, once for all GPUs that it holds."""
 
     def __init__(
         self, proc: Path, users: UserNames | None = None, groups: Groups | None = None
@@ -32,7 +32,7 @@ class OwnerReader:
         self._users = users or UserNames(proc)
         self._groups = groups or Groups(proc)
         self._looked_ns: int | None = None
-        self._known: dict[Started, tuple[Ageing, Owner]] = {}
+        self._known: dict[Started, tuple[RefreshSchedule, Owner]] = {}
 
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
         """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
@@ -49,7 +49,7 @@ class OwnerReader:
         )
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
-        ageing, owner = self._known.get(process) or (Ageing(now_ns), NOBODY)
+        ageing, owner = self._known.get(process) or (RefreshSchedule(now_ns), NOBODY)
         if not ageing.is_due(now_ns):
             return owner
         # Entries that are long due were not asked for: their process no longer holds a GPU.

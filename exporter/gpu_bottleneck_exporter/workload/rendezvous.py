@@ -10,8 +10,8 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.loopback import is_here
 from gpu_bottleneck_exporter.host.process import network_namespace, user_id
+from gpu_bottleneck_exporter.host.sockets import is_here
 
 _NAMES_HERE = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
 _DIGITS = 12

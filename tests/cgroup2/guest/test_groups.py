@@ -73,18 +73,14 @@ def test_a_quota_holds_back_as_long_as_we_say(tmp_path: Path) -> None:
         ours = read_by_us(pid)
         assert (ours.unified, ours.cpu, ours.memory) == (group, group, group)
         assert ours.cpu_limit() == (group, QUOTA)
-        ours.look()
-        before, began = ours.counted, of_kernel(group / "cpu.stat")
+        before, began = ours.look(), of_kernel(group / "cpu.stat")
         until(lambda: of_kernel(group / "cpu.stat")["nr_periods"] > began["nr_periods"] + 50, "50")
-        ours.look()
-        after, ended = ours.counted, of_kernel(group / "cpu.stat")
+        after, ended = ours.look(), of_kernel(group / "cpu.stat")
 
-    assert before.throttling is not None
-    assert after.throttling is not None
     used = (ended["usage_usec"] - began["usage_usec"]) * 1000
     held = (after.throttled_ns or 0) - (before.throttled_ns or 0)
-    periods = after.throttling.periods - before.throttling.periods
-    ran_out = after.throttling.throttled_periods - before.throttling.throttled_periods
+    periods = (after.periods or 0) - (before.periods or 0)
+    ran_out = (after.throttled_periods or 0) - (before.throttled_periods or 0)
     # One task that always wants to run: it is throttled for all the time that it lacks.
     assert held / (held + used) == pytest.approx(1 - QUOTA, abs=0.1)
     assert periods >= 50
@@ -106,13 +102,11 @@ def test_the_quota_of_the_group_above_is_found(tmp_path: Path) -> None:
             assert ours.cpu_limit() == (group, QUOTA)
             until(lambda: of_kernel(group / "cpu.stat")["nr_throttled"] > 10, "throttling")
             held = [of_kernel(level / "cpu.stat")["throttled_usec"] for level in (child, group)]
-            found = ours.throttling()
+            found = ours.look()
     # The kernel counts only at the level that has the quota.
     assert held[0] == 0
-    assert found is not None
-    assert found.throttled_ns is not None
-    assert found.throttled_ns >= held[1] * 1000
-    assert found.throttled_periods > 10
+    assert (found.throttled_ns or 0) >= held[1] * 1000 > 0
+    assert (found.throttled_periods or 0) > 10
 
 
 def test_a_group_without_a_quota_is_never_throttled(tmp_path: Path) -> None:
@@ -120,8 +114,7 @@ def test_a_group_without_a_quota_is_never_throttled(tmp_path: Path) -> None:
         ours = read_by_us(pid)
         until(lambda: of_kernel(group / "cpu.stat")["usage_usec"] > 500_000, "half a second")
         assert ours.cpu_limit() is None
-        found = ours.throttling()
-        assert found is None or not found.throttled_ns
+        assert not ours.look().throttled_ns
 
 
 def test_data_larger_than_the_limit_is_read_again(tmp_path: Path) -> None:
@@ -136,11 +129,9 @@ def test_data_larger_than_the_limit_is_read_again(tmp_path: Path) -> None:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         ours = read_by_us(pid)
-        ours.look()
-        before = ours.counted
-        until(lambda: (ours.refault_bytes() or 0) > size, "as much as there is")
-        ours.look()
-        after, level = ours.counted, ours.memory_level()
+        before = ours.look()
+        until(lambda: (ours.look().refault_bytes or 0) > size, "as much as there is")
+        after, level = ours.look(), ours.memory_level()
         pages = of_kernel(group / "memory.stat")["workingset_refault_file"]
     assert after.refault_bytes is not None
     assert size < after.refault_bytes <= pages * os.sysconf("SC_PAGE_SIZE")
@@ -203,17 +194,20 @@ def test_in_a_namespace_of_our_own_groups_of_others_are_found(tmp_path: Path) ->
 def test_pressure_that_is_switched_off_is_absent(tmp_path: Path) -> None:
     with limited(Limits(cpu_cores=1), tmp_path) as (group,), running((group,), BURN) as pid:
         ours = read_by_us(pid)
-        assert ours.pressure_ns().keys() >= {("cpu", "some"), ("memory", "full"), ("io", "full")}
+        stalled = ours.look().pressure_ns
+        assert stalled.keys() >= {
+            ("cpu", "some"),
+            ("memory", "full"),
+            ("io", "full"),
+        }
         (group / "cgroup.pressure").write_text("0")
-        assert read_by_us(pid).pressure_ns() == {}
+        assert read_by_us(pid).look().pressure_ns == {}
 
 
 def test_a_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
     with limited(Limits(cpu_cores=1), tmp_path) as (group,), running((group,), BURN) as pid:
         ours = read_by_us(pid)
-        ours.look()
-        assert ours.counted.throttling is not None
-    ours.look()
-    assert ours.counted.throttling is None
+        assert ours.look().throttled_ns is not None
+    assert ours.look().throttled_ns is None
     assert ours.counted.pressure_ns == {}
     ours.close()

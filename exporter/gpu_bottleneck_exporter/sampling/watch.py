@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_bottleneck_exporter.ageing import Ageing
 from gpu_bottleneck_exporter.host.machine import Machine, MachineReader
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.schedule import RefreshSchedule
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class HostWatch:
         self._without = without
         self._signals: Mapping[str, bool] = {}
         self._news = News()
-        self._ageing = Ageing()
+        self._ageing = RefreshSchedule()
         self._tried: frozenset[int] = frozenset()
 
     def look(

@@ -1,19 +1,14 @@
-"""What the feeders of one GPU did over some seconds, as predictions need it."""
+"""Memory of workers, and what a job may still take, as predictions need it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.history import Looks
-from gpu_bottleneck_exporter.feeders.member import Member, ProcessCounters
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import State
 
 _PRIVATE = re.compile(r"^Private_\w+:\s+(\d+) kB$", re.MULTILINE)
 _RECLAIMABLE = re.compile(r"^(?:total_)?inactive_file (\d+)$", re.MULTILINE)
@@ -21,36 +16,20 @@ _WALKED_BYTES = 2 * 2**30
 """Of a larger process the kernel takes long to add its pages up."""
 
 
-class Stretch(NamedTuple):
-    """Sums over `elapsed_ns`."""
-
-    elapsed_ns: int
-    main: Mapping[State, int]
-    """Samples of the mains by state."""
-    looks: Looks
-    """At the workers."""
-    threads: float
-    """Loading threads of the mains that were at work, on average."""
-    main_used: ProcessCounters
-    workers_used: ProcessCounters
-    periods: int
-    throttled_periods: int
-
-
-def private_bytes(proc: Path, member: Member) -> float | None:
+def private_bytes(proc: Path, pid: int) -> float | None:
     """Memory that a process shares with no other (/proc/PID/smaps_rollup); None if unreadable.
 
     Of a large one an upper bound: its resident memory without files and shared memory, which
     counts pages that it still shares with the process it was forked from.
     """
-    folder = proc / str(member.pid)
+    folder = proc / str(pid)
     fields = (read(folder / "statm") or "").split()
     if len(fields) < 3:  # noqa: PLR2004 - size, resident, shared
         return None
     resident, shared = int(fields[1]) * PAGE_BYTES, int(fields[2]) * PAGE_BYTES
     walk = partial(read, folder / "smaps_rollup")
     # Adding up takes the lock of its memory, which may be held for ever.
-    if resident <= _WALKED_BYTES and (text := aside.call(member.pid, walk)):
+    if resident <= _WALKED_BYTES and (text := aside.call(pid, walk)):
         return float(sum(int(kib) for kib in _PRIVATE.findall(text)) * 1024)
     return float(max(resident - shared, 0))
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders import patience
-from gpu_bottleneck_exporter.feeders.closer import Closer, Seen, Surroundings
-from gpu_bottleneck_exporter.feeders.patience import Patience
-from gpu_bottleneck_exporter.host.process import ProcessReader, State
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.feeders import timeouts
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
 from support.waiting import PATIENCE_SECONDS, until
@@ -39,13 +40,13 @@ def serve(connection):
 class Watched:
     """One process as the watching thread sees it, over and over."""
 
-    def __init__(self, one: Program, patience: Patience | None) -> None:
+    def __init__(self, one: Program, known: AnswerTimeouts | None) -> None:
         self._reader = ProcessReader(PROC, one.pid)
-        self.closer = Closer(PROC, one.pid, patience)
+        self.deep = DeepProbe(PROC, one.pid, known)
 
     def look(self, around: Surroundings = NOTHING_BEHIND) -> Seen:
         time.sleep(CLOSE_TOGETHER_SECONDS)
-        return self.closer.look(time.monotonic_ns(), self._reader.wait(), around)
+        return self.deep.look(time.monotonic_ns(), self._reader.wait(), around)
 
     def comes_to(
         self, condition: Callable[[Seen], object], around: Surroundings = NOTHING_BEHIND
@@ -68,7 +69,7 @@ class Watched:
 
     def close(self) -> None:
         self._reader.close()
-        self.closer.close()
+        self.deep.close()
 
 
 Watch = Callable[..., Watched]
@@ -76,12 +77,12 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(patience, "PATIENCE_MS", LONGEST_MS)
-    before = descriptors()
+    monkeypatch.setattr(timeouts, "PATIENCE_MS", LONGEST_MS)
+    before, default = descriptors(), AnswerTimeouts(LONGEST_MS)
     made: list[Watched] = []
 
-    def begin(one: Program, patience: Patience | None = Patience(LONGEST_MS)) -> Watched:  # noqa: B008
-        made.append(Watched(one, patience))
+    def begin(one: Program, known: AnswerTimeouts | None = default) -> Watched:
+        made.append(Watched(one, known))
         return made[-1]
 
     yield begin
@@ -117,9 +118,9 @@ def silent() -> Iterator[str]:
 )
 def test_nothing_is_behind_a_sleep(watch: Watch, code: str, reason: str) -> None:
     with program(code) as one:
-        expected: tuple[str, dict[State, int], bool] = (reason, {}, False)
+        expected: tuple[str, dict[Activity, int], bool] = (reason, {}, False)
         seen = watch(one).stays(lambda seen: (seen.reason, seen.active, seen.serves) == expected)
-        assert seen.whole in (State.SLEEP, State.QUEUE)
+        assert seen.whole in (Activity.SLEEP, Activity.QUEUE)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +135,8 @@ def test_nothing_is_behind_a_sleep(watch: Watch, code: str, reason: str) -> None
 )
 def test_a_client_waits_for_its_answer(watch: Watch, silent: str, wait: str) -> None:
     with program(f"{ASK}ready(); {wait}", silent) as one:
-        seen = watch(one).comes_to(lambda seen: seen.first is State.NETWORK)
-        assert seen.whole is State.NETWORK
+        seen = watch(one).comes_to(lambda seen: seen.first is Activity.NETWORK)
+        assert seen.whole is Activity.NETWORK
         assert not seen.serves
 
 
@@ -156,20 +157,20 @@ def test_a_connection_that_is_not_waited_on_is_no_network(
 ) -> None:
     with program(code, silent) as one:
         watched = watch(one)
-        asleep = {State.SLEEP, State.QUEUE}
+        asleep = {Activity.SLEEP, Activity.QUEUE}
         watched.stays(lambda seen: seen.whole in asleep)  # it may be on its way to sleep yet
         assert {watched.look().whole for _ in range(8)} <= asleep
 
 
 def test_an_answer_that_nobody_waits_long_for_is_news(watch: Watch, silent: str) -> None:
     with program(f"{ASK}ready(); c.recv(1)", silent) as one:
-        watched = watch(one, Patience(200))
-        watched.comes_to(lambda seen: (seen.whole, seen.reason) == (State.SLEEP, "poll"))
+        watched = watch(one, AnswerTimeouts(200))
+        watched.comes_to(lambda seen: (seen.whole, seen.reason) == (Activity.SLEEP, "poll"))
 
 
 def test_without_connections_a_blocking_read_is_all_there_is(watch: Watch, silent: str) -> None:
     with program("c = connect(int(sys.argv[1])); ready(); c.recv(1)", silent) as one:
-        watch(one, None).comes_to(lambda seen: seen.first is State.NETWORK)
+        watch(one, None).comes_to(lambda seen: seen.first is Activity.NETWORK)
 
 
 PUSHES = """
@@ -205,16 +206,16 @@ FOREVER = "\n    while True: c.recv(100)"
 def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
     watch: Watch, server: str, client: str, receives: str, *, works: bool
 ) -> None:
-    patience = Patience(LONGEST_MS)
+    known = AnswerTimeouts(LONGEST_MS)
     with (
         program(server) as far,
         program(f"{client}def take():{FOREVER}\n{receives}", *far.words) as one,
     ):
-        watched = watch(one, patience)
+        watched = watch(one, known)
 
         def waits(seen: Seen) -> bool:
-            patience.worked_ns = time.monotonic_ns() if works else 0
-            return seen.whole is State.NETWORK
+            known.worked_ns = time.monotonic_ns() if works else 0
+            return seen.whole is Activity.NETWORK
 
         if works:
             watched.comes_to(waits)
@@ -238,43 +239,43 @@ def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
 def test_who_sends_more_than_is_taken_waits_for_the_other_side(
     watch: Watch, silent: str, monkeypatch: pytest.MonkeyPatch, sends: str, *, answers: bool
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_MS", 0)
+    monkeypatch.setattr(timeouts, "PATIENCE_MS", 0)
     asks = TAKE
     if answers:
         asks = "server = socket.create_server(('127.0.0.1', 0))\n"
         asks += "k = connect(server.getsockname()[1]); c, _ = server.accept()\n"
     with program(f"{asks}{sends}", silent) as one:
-        watch(one).stays(lambda seen: seen.first is State.NETWORK)
+        watch(one).stays(lambda seen: seen.first is Activity.NETWORK)
 
 
 @pytest.mark.parametrize("name", ["loader", "a) R 1 (b"])
 def test_a_thread_fetches_while_the_first_waits(watch: Watch, silent: str, name: str) -> None:
     code = f"{ASK}named({name!r}, lambda: c.recv(1)); ready(); locked()"
     with program(code, silent) as one:
-        expected = {State.NETWORK: 1}, State.QUEUE
+        expected = {Activity.NETWORK: 1}, Activity.QUEUE
         seen = watch(one).comes_to(lambda seen: (seen.active, seen.first) == expected)
-        assert seen.whole is State.NETWORK
+        assert seen.whole is Activity.NETWORK
 
 
 def test_threads_decode(watch: Watch) -> None:
     code = "import hashlib\nbig = bytes(50_000_000)\n"
     code += "for _ in range(2): named('decode', lambda: [hashlib.md5(big) for _ in iter(int, 1)])\n"
     with program(f"{code}ready(); locked()") as one:
-        expected = {State.RUN: 2}, State.QUEUE
+        expected = {Activity.RUN: 2}, Activity.QUEUE
         seen = watch(one).comes_to(lambda seen: (seen.active, seen.first) == expected)
-        assert seen.whole is State.RUN
+        assert seen.whole is Activity.RUN
 
 
 @pytest.mark.parametrize(
     ("name", "around", "first", "active"),
     [
-        ("pt_autograd_0", NOTHING_BEHIND, State.RUN, {}),
-        ("decode", NOTHING_BEHIND, State.QUEUE, {State.RUN: 1}),
-        ("decode", Surroundings(launches_elsewhere=True), State.RUN, {}),
+        ("pt_autograd_0", NOTHING_BEHIND, Activity.RUN, {}),
+        ("decode", NOTHING_BEHIND, Activity.QUEUE, {Activity.RUN: 1}),
+        ("decode", Surroundings(launches_elsewhere=True), Activity.RUN, {}),
     ],
 )
 def test_a_thread_that_launches_kernels_stands_for_the_first(
-    watch: Watch, name: str, around: Surroundings, first: State, active: dict[State, int]
+    watch: Watch, name: str, around: Surroundings, first: Activity, active: dict[Activity, int]
 ) -> None:
     with program(f"named('{name}', burn); ready(); locked()") as one:
         # The first thread itself may run yet.
@@ -283,21 +284,23 @@ def test_a_thread_that_launches_kernels_stands_for_the_first(
 
 def test_a_thread_that_launches_kernels_may_rest(watch: Watch) -> None:
     with program("named('pt_autograd_0', locked); ready(); locked()") as one:
-        watch(one).stays(lambda seen: seen.whole is State.QUEUE)
+        watch(one).stays(lambda seen: seen.whole is Activity.QUEUE)
 
 
 @pytest.mark.parametrize(
     ("does", "state"),
     [
-        pytest.param("burn()", State.RUN, id="burns"),
-        pytest.param("c.recv(1)", State.NETWORK, id="fetches"),
-        pytest.param("named('one', lambda: c.recv(1)); locked()", State.NETWORK, id="by a thread"),
-        pytest.param("named('one', burn); locked()", State.RUN, id="burns in a thread"),
+        pytest.param("burn()", Activity.RUN, id="burns"),
+        pytest.param("c.recv(1)", Activity.NETWORK, id="fetches"),
+        pytest.param(
+            "named('one', lambda: c.recv(1)); locked()", Activity.NETWORK, id="by a thread"
+        ),
+        pytest.param("named('one', burn); locked()", Activity.RUN, id="burns in a thread"),
     ],
 )
 @pytest.mark.parametrize("parent", ["locked()", "os.wait()"])
 def test_a_child_works_for_its_parent(
-    watch: Watch, silent: str, does: str, state: State, parent: str
+    watch: Watch, silent: str, does: str, state: Activity, parent: str
 ) -> None:
     code = f"{ASK}\nif os.fork() == 0:\n {does}\nready(); {parent}"
     with program(code, silent) as one:
@@ -309,14 +312,14 @@ def test_a_child_works_for_its_parent(
 def test_a_grandchild_works_for_it_too(watch: Watch) -> None:
     code = "if os.fork() == 0:\n if os.fork() == 0: burn()\n os.wait()\nready(); os.wait()"
     with program(code) as one:
-        watch(one).comes_to(lambda seen: seen.active == {State.RUN: 1})
+        watch(one).comes_to(lambda seen: seen.active == {Activity.RUN: 1})
 
 
 def test_a_child_of_a_thread_works_for_it(watch: Watch) -> None:
     code = "def fetch():\n if os.fork() == 0:\n  ready(); burn()\n os.wait()\nnamed('one', fetch)\n"
     with program(f"{code}locked()") as one:
         # Looked at anew each time: a thread that rests for long is not asked for children.
-        until(lambda: watch(one).look().active == {State.RUN: 1}, "the child")
+        until(lambda: watch(one).look().active == {Activity.RUN: 1}, "the child")
 
 
 def test_a_child_that_is_known_is_looked_at_by_itself(watch: Watch) -> None:
@@ -343,7 +346,7 @@ def test_who_is_asleep_with_children_asleep_is_asleep(watch: Watch) -> None:
         watched = watch(one)
         watched.look()
         # Both may be on their way to sleep yet.
-        assert watched.comes_to(lambda seen: seen.whole is State.SLEEP)
+        assert watched.comes_to(lambda seen: seen.whole is Activity.SLEEP)
 
 
 @pytest.mark.parametrize(
@@ -367,15 +370,15 @@ def test_who_is_asleep_with_children_asleep_is_asleep(watch: Watch) -> None:
 def test_a_server_waits_for_requests_until_one_is_in_flight(watch: Watch, accept: str) -> None:
     with program(SERVER + accept) as one:
         watched = watch(one)
-        seen = watched.comes_to(lambda seen: seen.whole is State.REQUESTS)
+        seen = watched.comes_to(lambda seen: seen.whole is Activity.REQUESTS)
         assert seen.serves
         code = "c = connect(int(sys.argv[1])); ready()\nfor _ in iter(told, ''): c.send(b'ask')\n"
         with program(code, one.words[0]) as client:
             watched.comes_to(lambda seen: seen.serves)
             client.tell("ask")
             seen = watched.comes_to(lambda seen: not seen.serves)
-            assert seen.whole is not State.REQUESTS
-            assert not watched.closer.serving
+            assert seen.whole is not Activity.REQUESTS
+            assert not watched.deep.serving
             one.tell("answer")
             watched.comes_to(lambda seen: seen.serves)
 
@@ -406,7 +409,7 @@ def test_a_process_that_ends_meanwhile(
             one.process.wait()
         until(
             lambda: (
-                watched.closer.look(time.monotonic_ns() + 10**10, Wait.LOCK, NOTHING_BEHIND).active
+                watched.deep.look(time.monotonic_ns() + 10**10, Wait.LOCK, NOTHING_BEHIND).active
                 == {}
             ),
             "nobody",
@@ -417,8 +420,8 @@ def test_what_threads_used_is_taken_once(watch: Watch) -> None:
     with program("named('burns', burn); ready(); locked()") as one:
         watched = watch(one)
         until(
-            lambda: watched.look() and any(u.cpu_ns for u in watched.closer.threads.used),
+            lambda: watched.look() and any(u.cpu_ns for u in watched.deep.threads.used),
             "CPU time",
         )
-        assert {u.name for u in watched.closer.take_used() if u.cpu_ns} == {"burns"}
-        assert watched.closer.take_used() == []
+        assert {u.name for u in watched.deep.take_used() if u.cpu_ns} == {"burns"}
+        assert watched.deep.take_used() == []

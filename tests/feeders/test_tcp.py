@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders import patience as patience_module
-from gpu_bottleneck_exporter.feeders import wire as module
-from gpu_bottleneck_exporter.feeders.patience import PATIENCE_MS, Patience
-from gpu_bottleneck_exporter.feeders.wire import Course, Verdict, Wire, judge
+from gpu_bottleneck_exporter.feeders import tcp as module
+from gpu_bottleneck_exporter.feeders import timeouts as timeouts_module
+from gpu_bottleneck_exporter.feeders.tcp import Course, TcpTracker, Verdict, judge
+from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, TcpState
 from support.programs import Program, descriptors, program
 from support.waiting import PATIENCE_SECONDS, until
@@ -207,7 +207,7 @@ def test_a_question_to_the_job_itself_is_no_network() -> None:
     assert verdict(ANSWERED, ours=other_side) is Verdict.IDLE
 
 
-Watch = Callable[[Program], Wire]
+Watch = Callable[[Program], TcpTracker]
 CLIENT = """
 server = socket.create_server(("127.0.0.1", 0), backlog=600)
 ready(server.getsockname()[1])
@@ -237,9 +237,9 @@ for line in iter(told, ""):
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(patience_module, "PATIENCE_MS", OF_TESTS_MS)
+    monkeypatch.setattr(timeouts_module, "PATIENCE_MS", OF_TESTS_MS)
     before = descriptors()
-    yield lambda one: Wire(PROC, one.pid, Patience(OF_TESTS_MS))
+    yield lambda one: TcpTracker(PROC, one.pid, AnswerTimeouts(OF_TESTS_MS))
     assert descriptors() <= before, "all descriptors are given back"
 
 
@@ -261,12 +261,12 @@ def does(one: Program, what: str) -> None:
     one.hear()
 
 
-def says(wire: Wire, one: Program) -> Verdict:
-    return wire.look((), whole=True)[int(one.words[0])]
+def says(tcp: TcpTracker, one: Program) -> Verdict:
+    return tcp.look((), whole=True)[int(one.words[0])]
 
 
-def says_anywhere(wire: Wire, verdict: Verdict) -> bool:
-    return verdict in wire.look((), whole=True).values()
+def says_anywhere(tcp: TcpTracker, verdict: Verdict) -> bool:
+    return verdict in tcp.look((), whole=True).values()
 
 
 def remote(server: Program) -> Endpoint:
@@ -274,84 +274,84 @@ def remote(server: Program) -> Endpoint:
 
 
 def test_a_connection_that_was_never_used_is_idle(watch: Watch, client: Program) -> None:
-    wire = watch(client)
-    assert [says(wire, client) for _ in range(3)] == [Verdict.IDLE] * 3
-    assert wire.owed is None
+    tcp = watch(client)
+    assert [says(tcp, client) for _ in range(3)] == [Verdict.IDLE] * 3
+    assert tcp.owed is None
 
 
 def test_a_slow_server_owes_an_answer(watch: Watch, server: Program, client: Program) -> None:
-    wire = watch(client)
+    tcp = watch(client)
     does(client, "ask 10")
     for _ in range(5):
         time.sleep(0.05)
-        assert says(wire, client) is Verdict.ANSWER
-    assert wire.owed is not None
-    assert wire.owed.remote.port == int(server.words[0])
-    assert 150 <= wire.owed.waited_ms < OF_TESTS_MS
+        assert says(tcp, client) is Verdict.ANSWER
+    assert tcp.owed is not None
+    assert tcp.owed.remote.port == int(server.words[0])
+    assert 150 <= tcp.owed.waited_ms < OF_TESTS_MS
     does(server, "say 100")
     does(client, "hear 100")
-    until(lambda: says(wire, client) is Verdict.IDLE, "an idle connection")
+    until(lambda: says(tcp, client) is Verdict.IDLE, "an idle connection")
 
 
 def test_a_kept_connection_is_idle_until_it_is_asked_again(
     watch: Watch, server: Program, client: Program
 ) -> None:
-    wire = watch(client)
+    tcp = watch(client)
     for _ in range(3):
         does(client, "ask 10")
-        assert says(wire, client) is Verdict.ANSWER
+        assert says(tcp, client) is Verdict.ANSWER
         time.sleep(0.05)
         does(server, "say 5000")
         does(client, "hear 5000")
-        until(lambda: says(wire, client) is Verdict.IDLE, "an idle connection")
+        until(lambda: says(tcp, client) is Verdict.IDLE, "an idle connection")
 
 
 def test_a_half_closed_connection_may_still_be_answered(
     watch: Watch, server: Program, client: Program
 ) -> None:
-    wire = watch(client)
+    tcp = watch(client)
     does(client, "ask 10")
     does(client, "half 0")
-    assert says(wire, client) is Verdict.ANSWER
+    assert says(tcp, client) is Verdict.ANSWER
     server.end()
-    until(lambda: says(wire, client) is Verdict.IDLE, "the end")
+    until(lambda: says(tcp, client) is Verdict.IDLE, "the end")
 
 
 def test_a_stream_arrives_though_nothing_is_asked(
     watch: Watch, server: Program, client: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_STREAM_MS", OF_TESTS_MS)
-    wire = watch(client)
+    tcp = watch(client)
     does(client, "ask 10")
     time.sleep(0.05)
     for _ in range(5):
-        says(wire, client)
+        says(tcp, client)
         does(server, "say 10000")
         does(client, "hear 10000")
-        assert says(wire, client) is Verdict.ANSWER
+        assert says(tcp, client) is Verdict.ANSWER
 
 
 def test_who_is_sent_data_again_and_again_waits_for_more_of_it(
     watch: Watch, server: Program, client: Program
 ) -> None:
-    wire = watch(client)
+    tcp = watch(client)
     does(client, "ask 10")
     time.sleep(0.1)  # question and answer are told apart
     for times in range(4):
         does(server, "say 10000")
         does(client, "hear 10000")
-        found = says(wire, client)
-        (course,) = wire._courses.values()
+        found = says(tcp, client)
+        (course,) = tcp._courses.values()
         arriving = times and course.now.received_ms <= module._STREAM_MS
         assert found is (Verdict.ANSWER if arriving or times >= 2 else Verdict.IDLE)
         time.sleep(0.3)
-        assert says(wire, client) is (Verdict.ANSWER if times >= 2 else Verdict.IDLE)
+        assert says(tcp, client) is (Verdict.ANSWER if times >= 2 else Verdict.IDLE)
 
     def is_answered() -> bool:
         does(client, "ask 10")
         does(server, "say 10")
         does(client, "hear 10")
-        return says(wire, client) is Verdict.IDLE
+        return says(tcp, client) is Verdict.IDLE
 
     until(is_answered, "answers")
 
@@ -379,32 +379,32 @@ def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
 
 
 def test_who_fed_the_gpu_once_may_send_mere_signals_later(server: Program, client: Program) -> None:
-    patience = Patience(OF_TESTS_MS)
-    wire = Wire(PROC, client.pid, patience)
+    patience = AnswerTimeouts(OF_TESTS_MS)
+    tcp = TcpTracker(PROC, client.pid, patience)
     for _ in range(2):
         patience.learn(remote(server), 10)
         patience.worked_ns = time.monotonic_ns()
         assert patience.in_vain(remote(server)) is False
     found = []
-    says(wire, client)
+    says(tcp, client)
     for _ in range(module._ENOUGH_ANSWERS + 1):
         does(client, "ask 10")
-        found.append(says(wire, client))
+        found.append(says(tcp, client))
         does(server, "say 10")
         does(client, "hear 10")
-        says(wire, client)
+        says(tcp, client)
     assert patience.feeds(remote(server))
     assert found[0] is Verdict.ANSWER
     assert found[-1] is not Verdict.ANSWER
 
 
 def test_a_question_grows_too_old(client: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience_module, "PATIENCE_MS", OF_TESTS_MS)
-    wire = Wire(PROC, client.pid, Patience(OF_TESTS_MS))
+    monkeypatch.setattr(timeouts_module, "PATIENCE_MS", OF_TESTS_MS)
+    tcp = TcpTracker(PROC, client.pid, AnswerTimeouts(OF_TESTS_MS))
     does(client, "ask 10")
-    assert says(wire, client) is Verdict.ANSWER
-    monkeypatch.setattr(patience_module, "PATIENCE_MS", 200)
-    until(lambda: says(wire, client) is Verdict.IDLE, "patience at its end")
+    assert says(tcp, client) is Verdict.ANSWER
+    monkeypatch.setattr(timeouts_module, "PATIENCE_MS", 200)
+    until(lambda: says(tcp, client) is Verdict.IDLE, "patience at its end")
 
 
 @pytest.mark.parametrize(
@@ -427,24 +427,24 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(  # noqa: PLR0913 - one row o
     works: bool,
     last: Verdict,
 ) -> None:
-    monkeypatch.setattr(patience_module, "PATIENCE_MS", 100)
+    monkeypatch.setattr(timeouts_module, "PATIENCE_MS", 100)
     monkeypatch.setattr(module, "_LONG_POLL_MS", 400)
-    patience = Patience(OF_TESTS_MS)
-    wire, number = Wire(PROC, client.pid, patience), int(client.words[0])
+    patience = AnswerTimeouts(OF_TESTS_MS)
+    tcp, number = TcpTracker(PROC, client.pid, patience), int(client.words[0])
     waits_on = (number,) if held else ()
 
     def look() -> Verdict:
-        return wire.look((number,), (), waits_on, whole=True)[number]
+        return tcp.look((number,), (), waits_on, whole=True)[number]
 
     def asks() -> Verdict:
         """Ask, and wait too long; the verdict then."""
         time.sleep(0.05)  # question and answer are told apart
         does(client, "ask 10")
-        until(lambda: look() and wire._courses and waited() >= 500, "a wait")
+        until(lambda: look() and tcp._courses and waited() >= 500, "a wait")
         return look()
 
     def waited() -> int:
-        (course,) = wire._courses.values()
+        (course,) = tcp._courses.values()
         return course.waited_ms
 
     for _ in range(4):
@@ -478,70 +478,70 @@ def test_who_is_asked_in_vain_is_a_queue(  # noqa: PLR0913 - one row of a table
     last: Verdict,
 ) -> None:
     monkeypatch.setattr(module, "_STREAM_MS", 100)
-    patience = Patience(OF_TESTS_MS)
-    wire = Wire(PROC, client.pid, patience)
+    patience = AnswerTimeouts(OF_TESTS_MS)
+    tcp = TcpTracker(PROC, client.pid, patience)
     if fed:
         patience.learn(remote(server), 10)
         patience.worked_ns = time.monotonic_ns()
         assert not patience.in_vain(remote(server))
-    patience.worked_ns -= 2 * patience_module._LULL_MS * 1_000_000
+    patience.worked_ns -= 2 * timeouts_module._LULL_MS * 1_000_000
     does(client, "ask 10")
     for _ in range(module._ENOUGH_ANSWERS):
-        until(lambda: says(wire, client) is Verdict.ANSWER, "a question")
+        until(lambda: says(tcp, client) is Verdict.ANSWER, "a question")
         time.sleep(0.15 if late else 0)
         if late:
-            says(wire, client)
+            says(tcp, client)
         does(server, f"say {size}")
         does(client, f"hear {size}")
         does(client, "ask 10")
-        says(wire, client)
-    assert says(wire, client) is last
+        says(tcp, client)
+    assert says(tcp, client) is last
 
 
 def test_the_side_that_listens_is_asked(watch: Watch, server: Program, client: Program) -> None:
-    wire = watch(server)
-    until(lambda: says_anywhere(wire, Verdict.SERVED), "a client")
-    assert set(wire.look((), whole=True).values()) == {Verdict.LISTENS, Verdict.SERVED}
+    tcp = watch(server)
+    until(lambda: says_anywhere(tcp, Verdict.SERVED), "a client")
+    assert set(tcp.look((), whole=True).values()) == {Verdict.LISTENS, Verdict.SERVED}
     time.sleep(0.05)
     does(client, "ask 10")
-    until(lambda: says_anywhere(wire, Verdict.REQUEST), "its question")
-    assert wire.ports == {int(server.words[0])}
+    until(lambda: says_anywhere(tcp, Verdict.REQUEST), "its question")
+    assert tcp.ports == {int(server.words[0])}
     time.sleep(0.05)
     does(server, "say 10")
-    assert not says_anywhere(wire, Verdict.REQUEST)
+    assert not says_anywhere(tcp, Verdict.REQUEST)
 
 
 def test_who_answers_one_question_after_the_other_streams_nothing(
     watch: Watch, server: Program, client: Program
 ) -> None:
-    wire = watch(server)
+    tcp = watch(server)
     for _ in range(4):
         does(client, "ask 10")
-        until(lambda: says_anywhere(wire, Verdict.REQUEST), "its question")
+        until(lambda: says_anywhere(tcp, Verdict.REQUEST), "its question")
         time.sleep(0.1)
         does(server, "say 10")
-        assert not says_anywhere(wire, Verdict.REQUEST)
+        assert not says_anywhere(tcp, Verdict.REQUEST)
         time.sleep(0.1)
 
 
 def test_an_answer_in_parts_is_not_over_between_them(
     watch: Watch, server: Program, client: Program
 ) -> None:
-    wire = watch(server)
+    tcp = watch(server)
     does(client, "ask 10")
-    until(lambda: says_anywhere(wire, Verdict.REQUEST), "its question")
+    until(lambda: says_anywhere(tcp, Verdict.REQUEST), "its question")
     for _ in range(2):
         time.sleep(0.1)
         does(server, "say 10")
-        streams = says_anywhere(wire, Verdict.REQUEST)
+        streams = says_anywhere(tcp, Verdict.REQUEST)
     assert streams
 
 
 def test_only_those_that_are_asked_for_are_looked_at(watch: Watch, client: Program) -> None:
-    wire = watch(client)
+    tcp = watch(client)
     number = int(client.words[0])
-    assert wire.look((number, 0, 999)).keys() == {number}
-    assert wire.look(()) == {}
+    assert tcp.look((number, 0, 999)).keys() == {number}
+    assert tcp.look(()) == {}
 
 
 def test_both_sides_of_a_connection_know_it(watch: Watch, server: Program, client: Program) -> None:
@@ -563,9 +563,9 @@ except BlockingIOError: pass
 ready(s.fileno()); told()
 """
     with program(code) as one:
-        wire = watch(one)
-        assert says(wire, one) is Verdict.ANSWER
-        assert wire.owed is None
+        tcp = watch(one)
+        assert says(tcp, one) is Verdict.ANSWER
+        assert tcp.owed is None
 
 
 def test_what_is_remembered_is_bounded(watch: Watch) -> None:
@@ -577,17 +577,17 @@ for line in iter(told, ""):
     ready()
 """
     with program(code) as one:
-        wire = watch(one)
+        tcp = watch(one)
         for _ in range(8):
             does(one, "more")
-            wire.look((), whole=True)
-        assert len(wire._courses) <= 256
-        assert len(wire.sockets._names) <= 256
+            tcp.look((), whole=True)
+        assert len(tcp._courses) <= 256
+        assert len(tcp.sockets._names) <= 256
 
 
 def test_a_process_that_ended_says_nothing(watch: Watch, client: Program) -> None:
-    wire = watch(client)
-    assert wire.look((), whole=True)
+    tcp = watch(client)
+    assert tcp.look((), whole=True)
     client.end()
-    assert wire.look((), whole=True) == {}
-    assert wire.refused is None
+    assert tcp.look((), whole=True) == {}
+    assert tcp.refused is None

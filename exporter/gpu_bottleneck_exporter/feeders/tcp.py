@@ -1,4 +1,4 @@
-"""Which of a process's connections owe it an answer. Pure arithmetic, except for `Wire`.
+"""Which of a process's connections owe it an answer. Pure arithmetic, except for `TcpTracker`.
 
 A client that last sent waits for an answer; one that last received waits for nothing. Data that
 keeps coming is a stream; data that comes again and again without a request is being pushed.
@@ -12,8 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.patience import Patience
-from gpu_bottleneck_exporter.host.borrow import RefusedError
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,
@@ -192,10 +191,10 @@ class Course:
         self.now, self.held = now, held
 
 
-class Wire:
+class TcpTracker:
     """The connections of process `pid`, inspected repeatedly."""
 
-    def __init__(self, proc: Path, pid: int, patience: Patience) -> None:
+    def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts) -> None:
         """`proc`: our own procfs."""
         self.sockets = Sockets(proc, pid)
         self.refused: str | None = None
@@ -210,7 +209,7 @@ class Wire:
         """Whether, at the last complete look, a client had just sent or received something."""
         self.owed: Owed | None = None
         """The oldest recent request that was open at a look."""
-        self._patience = patience
+        self._timeouts = timeouts
         self._courses: dict[int, Course] = {}
         self._latest: dict[int, int] = {}
         """By descriptor: its connection at the last look."""
@@ -229,7 +228,7 @@ class Wire:
         """
         try:
             found = self.sockets.all(numbers) if whole else self.sockets.of([*numbers])
-        except RefusedError as error:
+        except OSError as error:
             self.refused = str(error)
             return {}
         self.refused = None
@@ -261,8 +260,8 @@ class Wire:
             course = self._courses[now.cookie] = Course(now)
         if course.came(now):
             self._learn(course, now)
-        course.look(now, held=held, feeds=self._patience.feeds(now.remote))
-        patience_ms = self._patience.with_(now.remote)
+        course.look(now, held=held, feeds=self._timeouts.feeds(now.remote))
+        patience_ms = self._timeouts.with_(now.remote)
         verdict = judge(now, before, self.ports, ours, patience_ms)
         if verdict is Verdict.SERVED and course.streak >= _STREAK:
             verdict = Verdict.REQUEST
@@ -278,13 +277,13 @@ class Wire:
         self, course: Course, verdict: Verdict, ours: Collection[Ends], patience_ms: int
     ) -> Verdict:
         """The verdict on a connection that may bring data, given what it brought so far."""
-        now, feeds = course.now, self._patience.feeds(course.now.remote)
+        now, feeds = course.now, self._timeouts.feeds(course.now.remote)
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         small = course.small >= _ENOUGH_ANSWERS and not feeds
         small |= course.signals >= _ENOUGH_ANSWERS
-        small |= course.vain >= _ENOUGH_ANSWERS and self._patience.in_vain(now.remote)
-        if verdict is Verdict.ANSWER and (small or now.remote in self._patience.polled):
+        small |= course.vain >= _ENOUGH_ANSWERS and self._timeouts.in_vain(now.remote)
+        if verdict is Verdict.ANSWER and (small or now.remote in self._timeouts.polled):
             verdict = Verdict.IDLE
         if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
             return Verdict.IDLE if (now.remote, now.local) in ours else Verdict.FEEDS
@@ -293,13 +292,13 @@ class Wire:
     def _is_stuck(self, now: Connection) -> bool:
         if not now.unsent_bytes or now.state not in _OPEN:
             return False
-        return now.acknowledged_ms <= self._patience.longest_ms  # else it is dead
+        return now.acknowledged_ms <= self._timeouts.longest_ms  # else it is dead
 
     def _datagrams(self, now: Connection) -> Verdict:
         """They have no ages: the GPU works between the waits for those that feed it."""
         source = now.remote if now.remote.address else now.local
-        self._patience.learn(source, 0)
-        return Verdict.DATAGRAMS if self._patience.feeds(source) else Verdict.IDLE
+        self._timeouts.learn(source, 0)
+        return Verdict.DATAGRAMS if self._timeouts.feeds(source) else Verdict.IDLE
 
     def _remember(self, course: Course) -> None:
         waited, at_ns = course.waited_ms, time.monotonic_ns()
@@ -310,11 +309,11 @@ class Wire:
     def _learn(self, course: Course, now: Connection) -> None:
         """Something came since the last look, maybe an answer."""
         before, data = course.now, course.came(now) >= _SIGNAL_BYTES
-        asked = before.sent_segments and _asked(before, self._patience.longest_ms)
+        asked = before.sent_segments and _asked(before, self._timeouts.longest_ms)
         data_came = course.brings_data(now)
-        fed = data_came and self._patience.learn(now.remote, course.waited_ms, now.received_ms)
+        fed = data_came and self._timeouts.learn(now.remote, course.waited_ms, now.received_ms)
         if fed or (data and asked):
-            self._patience.polled.discard(now.remote)
+            self._timeouts.polled.discard(now.remote)
         elif asked and not data and before.sent_ms > _LONG_POLL_MS:
             self._give_up(now.remote)
 
@@ -326,13 +325,13 @@ class Wire:
             self._latest.clear()
         if old is None or old.now.remote != now.remote:
             return
-        if not _asked(old.now, self._patience.longest_ms):
+        if not _asked(old.now, self._timeouts.longest_ms):
             return
-        if self._patience.learn(now.remote, old.waited_ms):
-            self._patience.polled.discard(now.remote)
-        elif old.now.sent_ms > self._patience.with_(now.remote):
+        if self._timeouts.learn(now.remote, old.waited_ms):
+            self._timeouts.polled.discard(now.remote)
+        elif old.now.sent_ms > self._timeouts.with_(now.remote):
             self._give_up(now.remote)
 
     def _give_up(self, remote: Endpoint) -> None:
-        if not self._patience.feeds(remote):
-            self._patience.give_up(remote)
+        if not self._timeouts.feeds(remote):
+            self._timeouts.give_up(remote)

@@ -46,7 +46,7 @@ class _Answers:
             self.at_ns = self.longest_ms = 0
 
 
-class Patience:
+class AnswerTimeouts:
     """How old a request may be, by remote address; grows with slow answers that fed the GPU."""
 
     def __init__(self, longest_ms: int) -> None:

@@ -1,54 +1,61 @@
-"""The closer look at a process whose first thread sleeps: its threads, connections, children.
+"""What a process does at one moment; where a GPU idles, also what is behind its sleep.
 
 A process waits for what its threads and its connections wait for, not for what its first thread
-sleeps in. Taken only where a GPU idles and the first look explains nothing.
+sleeps in. So where the first thread sleeps, a deep probe looks at threads, connections, children.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.compilers import is_compiler
-from gpu_bottleneck_exporter.feeders.patience import Patience
-from gpu_bottleneck_exporter.feeders.wire import Verdict, Wire
+from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
+from gpu_bottleneck_exporter.feeders.programs import is_compiler
+from gpu_bottleneck_exporter.feeders.tcp import TcpTracker, Verdict
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
-from gpu_bottleneck_exporter.host.process import STATE_OF, ProcessReader, State
+from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.host.syscalls import waits_on
 from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
-from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.host.waits import Wait, waits_on
 
-ACTIVE = frozenset({State.RUN, State.DISK, State.NETWORK})
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
-_WORKS = {Wait.RUN: State.RUN, Wait.DISK: State.DISK}
+_NOT_ASLEEP = frozenset({Wait.RUN, Wait.DISK, Wait.GONE})
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
 _CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
 """Where the system call tells the descriptors, if there are any."""
 _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
+_FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
+"""What a first thread sleeps in until another one has something for it."""
 _OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
 _DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
 _MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
 """The same for who waits for nothing else."""
-_FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
-"""What a first thread sleeps in until another one has something for it."""
 _ALL_EVERY_NS = 5_000_000_000
+"""Between two looks at all connections of a holder; also how long a request makes a server work."""
 _SELDOM_NS = 30_000_000_000
 """For processes that hold no GPU, whose servers and links matter less."""
 _MOST_CHILDREN = 4
+"""Of more, the first: one that is active is enough to explain a wait."""
 _MOST_AWAITED = 1024
+"""Descriptors that are remembered until a search for strangers asks for them."""
 _DEEPEST = 2
+"""Children of children are looked at, and no further."""
 _STANDARD_INPUT = 0
 _QUIET = 2
 """Resting processes are looked at half as often."""
+_FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
+"""Between two questions for whom a GPU works: at first, and later."""
+_WEIGHT, _MOSTLY = 0.2, 0.75
+"""Of one such look, and of all: who mostly works without clients is no server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a closer look needs to know of the job."""
+class Surroundings(NamedTuple):
+    """What a deep probe needs to know of the job."""
 
     ours: Collection[Ends] = frozenset()
     """Ends of the connections of the job's other processes."""
@@ -66,43 +73,91 @@ class Surroundings:
 
 @dataclass(slots=True)
 class Seen:
-    """What was found behind a sleeping first thread."""
+    """What was found at one look at a process."""
 
-    first: State
+    first: Activity
     """The first thread, and those that launch kernels."""
-    active: dict[State, int] = field(default_factory=dict)
-    """Other threads and children by state, without those that rest."""
+    active: dict[Activity, int] = field(default_factory=dict)
+    """Other threads and children by activity, without those that rest."""
     reason: str = ""
-    """What it sleeps in, if nothing explains it."""
+    """What the first thread sleeps in; empty without a deep probe."""
     serves: bool = False
     """Whether it waits for clients, and none has a request open."""
     in_file: tuple[int, int] | None = None
     """Process and thread, if one was found that waits for a file."""
 
+    def add(self, activity: Activity) -> None:
+        """Another thread or child is active."""
+        self.active[activity] = self.active.get(activity, 0) + 1
+
     @property
-    def whole(self) -> State:
-        """The process as a whole: the state of most of its active threads."""
-        counts = dict(self.active)
-        if self.first in ACTIVE:
-            counts[self.first] = counts.get(self.first, 0) + 1
-        if counts:
-            return max(counts, key=lambda state: counts[state])
-        return State.REQUESTS if self.serves else self.first
+    def whole(self) -> Activity:
+        """The process as a whole: what most of its active threads do."""
+        if self.active:
+            counts = dict(self.active)
+            if self.first.active:
+                counts[self.first] = counts.get(self.first, 0) + 1
+            return max(counts, key=lambda activity: counts[activity])
+        if self.first.active:
+            return self.first
+        return Activity.REQUESTS if self.serves else self.first
 
 
-class Closer:
-    """Closer looks at process `pid`."""
+_SHALLOW = {wait: Seen(activity) for wait, activity in ACTIVITY_OF.items()}
 
-    def __init__(self, proc: Path, pid: int, patience: Patience | None, depth: int = 0) -> None:
-        """`patience` of its job; None: its descriptors cannot be duplicated."""
-        self.threads = Threads(proc, pid, same_pids=patience is not None)
-        self.wire = Wire(proc, pid, patience) if patience else None
+
+def shallow(pid: int, wait: Wait) -> Seen:
+    """Process `pid` by the `wait` of its first thread alone."""
+    return Seen(Activity.DISK, in_file=(pid, pid)) if wait is Wait.DISK else _SHALLOW[wait]
+
+
+class Works:
+    """Whether a listening main keeps its GPU busy while no client has a request open.
+
+    If so, it is no server: a training loop may open a port for its metrics.
+    """
+
+    __slots__ = ("_alone", "_due_ns", "_looks")  # there may be thousands of processes
+
+    def __init__(self) -> None:
+        self._alone = 0.0
+        self._looks = 0
+        self._due_ns = 0
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it does so most of the time."""
+        return self._looks >= _FIRST_WORKS and self._alone > _MOSTLY
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether to look again; if so, it is due again later."""
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + _EVERY_WORKS_NS[self._looks >= _FIRST_WORKS]
+        return True
+
+    def note(self, *, clients: bool) -> None:
+        """Note whether clients talked to it while the GPU worked."""
+        seen = 0.0 if clients else 1.0
+        self._looks += 1
+        self._alone += (seen - self._alone) * max(_WEIGHT, 1 / self._looks)
+
+
+class DeepProbe:
+    """Looks behind the first thread of process `pid`."""
+
+    def __init__(
+        self, proc: Path, pid: int, timeouts: AnswerTimeouts | None, depth: int = 0
+    ) -> None:
+        """`timeouts`: of its job; None: its descriptors cannot be duplicated."""
+        self.threads = Threads(proc, pid, same_pids=timeouts is not None)
+        self.tcp = TcpTracker(proc, pid, timeouts) if timeouts else None
         self._proc = proc
         self._pid = pid
-        self._patience = patience
+        self._timeouts = timeouts
         self._depth = depth
         self._call = KeptFile(proc / str(pid) / "syscall")
-        self._children: dict[int, tuple[ProcessReader, Closer]] = {}
+        self._children: dict[int, tuple[ProcessReader, DeepProbe]] = {}
         self._lists: dict[int, KeptFile] = {}
         self._wait: Wait | None = None
         self._looked_ns = 0
@@ -121,13 +176,8 @@ class Closer:
         """Close all descriptors."""
         self.threads.close()
         self._call.close()
-        for reader, closer in self._children.values():
-            reader.close()
-            closer.close()
-        self._children.clear()
-        for file in self._lists.values():
-            file.close()
-        self._lists.clear()
+        self._close_children(self._children.keys())
+        self._close_lists(self._lists.keys())
 
     def take_used(self) -> list[Used]:
         """What threads used since the last call."""
@@ -147,8 +197,11 @@ class Closer:
 
         A look that is still fresh, with the first thread in the same wait, is returned again.
         """
+        if wait in _NOT_ASLEEP:
+            self.serving = False
+            return shallow(self._pid, wait)
         if wait is self._wait and self._seen:
-            stays = _QUIET if self._seen.whole not in ACTIVE else 1
+            stays = 1 if self._seen.whole.active else _QUIET
             if now_ns - self._looked_ns < stays * around.fresh_ns:
                 return self._seen
         self._wait, self._looked_ns = wait, now_ns
@@ -156,53 +209,52 @@ class Closer:
         return self._seen
 
     def _look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
-        seen = Seen(STATE_OF[wait], reason=wait.value)
+        seen = Seen(ACTIVITY_OF[wait], reason=wait.value)
         self.serving = False
         if wait is Wait.STOPPED:
             return seen
         threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
         first = self._descriptors(wait)
-        self._note_awaited(first, *(thread.descriptors for thread in threads))
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
-        self._judge_first(seen, wait, first, verdicts)
-        clients = tuple(fd for fd, one in verdicts.items() if one in _OF_CLIENTS)
+        clients = tuple(fd for fd, verdict in verdicts.items() if verdict in _OF_CLIENTS)
+        self._note_awaited([first, clients, *(thread.descriptors for thread in threads)])
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
-        self._note_awaited(clients)
+        self._judge_first(seen, wait, first, verdicts)
         self._follow_requests(now_ns, verdicts, around)
         due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
             self._judge_thread(seen, thread, verdicts, due)
-        if seen.first not in ACTIVE and not seen.active:
+        if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
-        self.serving = seen.serves = self._serves(wait, verdicts)
+        listens = self.tcp is not None and bool(self.tcp.ports) and wait in _SERVES_IN
+        self.serving = seen.serves = listens and Verdict.REQUEST not in verdicts.values()
         return seen
 
-    def learn(self, now_ns: int, *, now: bool = False) -> None:
-        """Inspect its connections, so that others know which are the job's own.
+    def inspect_connections(self, now_ns: int, *, now: bool = False) -> None:
+        """Inspect all its connections, so that others know which are the job's own.
 
         Every few seconds at most, unless `now`.
         """
-        if self.wire and (now or now_ns >= self._all_due_ns):
+        if self.tcp and (now or now_ns >= self._all_due_ns):
             self._all_due_ns = now_ns + _ALL_EVERY_NS
-            self.wire.sockets.forget()
-            self.wire.look((), whole=True)
+            self.tcp.sockets.forget()
+            self.tcp.look((), whole=True)
 
-    def _note_awaited(self, *found: tuple[int, ...] | None) -> None:
+    def _note_awaited(self, found: Iterable[tuple[int, ...] | None]) -> None:
         if len(self._awaited) > _MOST_AWAITED:  # nobody asks
             self._awaited.clear()
         for descriptors in found:
             self._awaited.update((None,) if descriptors is None else descriptors)
 
     def _descriptors(self, wait: Wait) -> tuple[int, ...] | None:
-        if self.wire is None or wait not in _ON_DESCRIPTORS:
+        """Those that the first thread waits on; None: any of the process's."""
+        if self.tcp is None or wait not in _ON_DESCRIPTORS:
             return ()
         call = self._call.read()
         found = waits_on(self._pid, call)
-        if wait in _CERTAIN and call and found is None:
-            return ()
-        return found
+        return () if wait in _CERTAIN and call and found is None else found
 
     def _verdicts(
         self,
@@ -212,22 +264,22 @@ class Closer:
         threads: list[Thread],
         around: Surroundings,
     ) -> Mapping[int, Verdict]:
-        if self.wire is None:
+        if self.tcp is None:
             return {}
         held = first or () if around.holds else ()
         if now_ns >= self._all_due_ns:
             self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
-            self.wire.sockets.forget()
-            return self.wire.look((), around.ours, held, whole=True)
+            self.tcp.sockets.forget()
+            return self.tcp.look((), around.ours, held, whole=True)
         wanted = set(first or ()) if wait is not Wait.PIPE else set()
-        whole = first is None or bool(self.wire.ports)
+        whole = first is None or bool(self.tcp.ports)
         for thread in threads:
             if thread.descriptors is None:
                 whole = True
             elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
-            return self.wire.look(wanted, around.ours, held, whole=whole)
+            return self.tcp.look(wanted, around.ours, held, whole=whole)
         return {}
 
     def _judge_first(
@@ -237,32 +289,31 @@ class Closer:
         descriptors: tuple[int, ...] | None,
         verdicts: Mapping[int, Verdict],
     ) -> None:
-        if self.wire is None or self.wire.refused:
+        if self.tcp is None or self.tcp.refused:
             return  # there is no more to see than its wait channel
-        if _owed(descriptors, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
-            seen.first = State.NETWORK
-        elif seen.first in (State.NETWORK, State.UNKNOWN):
+        if _is_due(descriptors, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
+            seen.first = Activity.NETWORK
+        elif seen.first in (Activity.NETWORK, Activity.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
-            seen.first = State.SLEEP
+            seen.first = Activity.SLEEP
 
     def _judge_thread(
         self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
     ) -> None:
-        state = _WORKS.get(thread.wait)
-        on = thread.descriptors
         if not thread.moves:
             due = due - {Verdict.DATAGRAMS}
-        if state is None and on != () and _owed(on, verdicts, due):
-            state = State.NETWORK
-        if state is None:
-            return
-        if state is State.DISK:
-            seen.in_file = self._pid, thread.tid
-        if self.launches_elsewhere or thread.name.startswith(LAUNCHES):
-            if seen.first not in ACTIVE or state is State.RUN:
-                seen.first = state
+        if thread.wait in _NOT_ASLEEP:
+            activity = ACTIVITY_OF[thread.wait]
+        elif thread.descriptors != () and _is_due(thread.descriptors, verdicts, due):
+            activity = Activity.NETWORK
         else:
-            seen.active[state] = seen.active.get(state, 0) + 1
+            return
+        if activity is Activity.DISK:
+            seen.in_file = self._pid, thread.tid
+        if not self.launches_elsewhere and not thread.name.startswith(LAUNCHES):
+            seen.add(activity)
+        elif not seen.first.active or activity is Activity.RUN:
+            seen.first = activity
 
     def _follow_requests(
         self, now_ns: int, verdicts: Mapping[int, Verdict], around: Surroundings
@@ -277,32 +328,26 @@ class Closer:
         if self._depth >= _DEEPEST:
             return
         children = [pid for pid in self._list_children() if not around.known(pid)]
-        for pid in self._children.keys() - children:
-            for part in self._children.pop(pid):
-                part.close()
+        self._close_children(self._children.keys() - children)
         for pid in children[:_MOST_CHILDREN]:
             if pid not in self._children:
-                closer = Closer(self._proc, pid, self._patience, self._depth + 1)
-                self._children[pid] = ProcessReader(self._proc, pid), closer
-            reader, closer = self._children[pid]
-            wait = reader.wait()
-            state = _WORKS.get(wait)
-            if state is State.DISK:
-                seen.in_file = pid, pid
-            if state is None and wait is not Wait.GONE:
-                state = closer.look(now_ns, wait, around).whole
-            if state is State.RUN and is_compiler(reader.command()):
-                seen.first = state
-            elif state in ACTIVE:
-                seen.active[state] = seen.active.get(state, 0) + 1
+                probe = DeepProbe(self._proc, pid, self._timeouts, self._depth + 1)
+                self._children[pid] = ProcessReader(self._proc, pid), probe
+            reader, probe = self._children[pid]
+            child = probe.look(now_ns, reader.wait(), around)
+            activity = child.whole
+            seen.in_file = seen.in_file or child.in_file
+            if activity is Activity.RUN and is_compiler(reader.command()):
+                seen.first = activity
+            elif activity.active:
+                seen.add(activity)
 
     def _list_children(self) -> list[int]:
-        """Waits of the first thread and of those that moved lately."""
+        """Those of the first thread and of those that moved lately."""
         if not self.threads.moving and self._pid in self._lists and len(self._lists) == 1:
             return numbers(self._lists[self._pid].read() or b"") or []
         tids = {self._pid, *self.threads.moving}
-        for tid in self._lists.keys() - tids:
-            self._lists.pop(tid).close()
+        self._close_lists(self._lists.keys() - tids)
         found: list[int] = []
         for tid in tids:
             if tid not in self._lists:
@@ -311,13 +356,17 @@ class Closer:
             found += numbers(self._lists[tid].read() or b"") or ()
         return found
 
-    def _serves(self, wait: Wait, verdicts: Mapping[int, Verdict]) -> bool:
-        if self.wire is None or not self.wire.ports or wait not in _SERVES_IN:
-            return False
-        return Verdict.REQUEST not in verdicts.values()
+    def _close_children(self, pids: Iterable[int]) -> None:
+        for pid in list(pids):
+            for part in self._children.pop(pid):
+                part.close()
+
+    def _close_lists(self, tids: Iterable[int]) -> None:
+        for tid in list(tids):
+            self._lists.pop(tid).close()
 
 
-def _owed(
+def _is_due(
     descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
 ) -> bool:
     """Whether one of `due` is said of one of `descriptors` (None: of any that owes an answer)."""

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.patience import PATIENCE_MS, Patience
+from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 
 LONGEST_MS = 30_000
@@ -14,7 +14,7 @@ STORE = Endpoint(bytes([10, 0, 0, 2]), 443)
 OTHER = STORE._replace(port=80)
 
 
-def works(patience: Patience) -> None:
+def works(patience: AnswerTimeouts) -> None:
     patience.worked_ns = time.monotonic_ns()
 
 
@@ -32,7 +32,7 @@ def works(patience: Patience) -> None:
     ],
 )
 def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int) -> None:
-    found = Patience(LONGEST_MS)
+    found = AnswerTimeouts(LONGEST_MS)
     for took in answers:
         found.learn(STORE, took)
         works(found)
@@ -41,7 +41,7 @@ def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int)
 
 
 def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
-    found = Patience(LONGEST_MS)
+    found = AnswerTimeouts(LONGEST_MS)
     for _ in range(2):
         for took in (10, 8_000, 10):
             found.learn(STORE, took)
@@ -50,7 +50,7 @@ def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
 
 
 def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
-    found = Patience(LONGEST_MS)
+    found = AnswerTimeouts(LONGEST_MS)
     for ago_ms in (500, 500):
         works(found)
         found.learn(STORE, 8_000, ago_ms)
@@ -58,7 +58,7 @@ def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
 
 
 def test_answers_without_work_teach_nothing() -> None:
-    found = Patience(LONGEST_MS)
+    found = AnswerTimeouts(LONGEST_MS)
     works(found)
     assert not any(found.learn(STORE, 8_000) for _ in range(9))
     assert found.with_(STORE) == PATIENCE_MS
@@ -66,7 +66,7 @@ def test_answers_without_work_teach_nothing() -> None:
 
 
 def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
-    found = Patience(LONGEST_MS)
+    found = AnswerTimeouts(LONGEST_MS)
     for _ in range(3):
         found.learn(STORE, 100)
         works(found)
@@ -77,11 +77,11 @@ def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
 
 
 def test_patience_is_never_above_the_setting() -> None:
-    assert Patience(1_000).with_(STORE) == 1_000
+    assert AnswerTimeouts(1_000).with_(STORE) == 1_000
 
 
 def test_patience_with_many_is_bounded() -> None:
-    found = Patience(LONGEST_MS)
+    found = AnswerTimeouts(LONGEST_MS)
     for port in range(2_000):
         found.learn(STORE._replace(port=port), 10)
         found.give_up(STORE._replace(port=port))

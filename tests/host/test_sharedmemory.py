@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host import jobshm
 from gpu_bottleneck_exporter.host import mounts as host_mounts
-from gpu_bottleneck_exporter.host.jobshm import job_shared_memory
-from gpu_bottleneck_exporter.host.machine import SharedMemory
+from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
 from support.programs import Program, program
 from support.rights import with_mounts_of_its_own
 
@@ -41,15 +39,8 @@ def job(root: Path, *lines: str) -> Iterator[Program]:
         yield found
 
 
-@pytest.fixture(params=["openat2", "openat"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that knows openat2, and one that does not."""
-    if request.param == "openat":
-        monkeypatch.setattr(jobshm, "_OPENAT2", 100_000)
-
-
 def test_our_own() -> None:
-    found = job_shared_memory(PROC, os.getpid())
+    found = shared_memory_of(PROC, os.getpid())
     size = os.statvfs("/dev/shm")  # noqa: S108 - looked at only
     assert found is not None
     device, memory = found
@@ -57,17 +48,15 @@ def test_our_own() -> None:
     assert device == Path("/dev/shm").stat().st_dev  # noqa: S108 - likewise
 
 
-@pytest.mark.usefixtures("kernel")
 def test_a_jobs_own_mount(tmp_path: Path) -> None:
     half = SIZE // 2
     lines = ("mkdir -p dev/shm", f"{TMPFS} dev/shm", f"head -c {half} /dev/zero >dev/shm/x")
     with job(tmp_path, *lines) as one:
-        found = job_shared_memory(PROC, one.pid)
+        found = shared_memory_of(PROC, one.pid)
         assert found is not None
         assert found[1] == SharedMemory(SIZE, half)
 
 
-@pytest.mark.usefixtures("kernel")
 def test_mounts_one_above_the_other(tmp_path: Path) -> None:
     lines = (
         "mkdir dev",
@@ -77,7 +66,7 @@ def test_mounts_one_above_the_other(tmp_path: Path) -> None:
         f"mount -t tmpfs -o size={2 * SIZE} none dev/shm",
     )
     with job(tmp_path, *lines) as one:
-        found = job_shared_memory(PROC, one.pid)
+        found = shared_memory_of(PROC, one.pid)
         assert found is not None
         assert found[1].size_bytes == 2 * SIZE
 
@@ -99,11 +88,10 @@ PLACES = {
 }
 
 
-@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("line", PLACES.values(), ids=PLACES)
 def test_whatever_else_is_there_is_none(line: str, tmp_path: Path) -> None:
     with job(tmp_path, line) as one:
-        assert job_shared_memory(PROC, one.pid) is None
+        assert shared_memory_of(PROC, one.pid) is None
 
 
 def test_of_thousands_of_mounts_some_are_not_all(
@@ -113,10 +101,10 @@ def test_of_thousands_of_mounts_some_are_not_all(
     mounts = "for i in $(seq 900); do mount --bind mine mine; done"
     with job(tmp_path, f"mkdir -p mine dev/shm && {TMPFS} dev/shm", mounts) as one:
         assert (PROC / str(one.pid) / "mountinfo").read_text().count("\n") > 900
-        assert job_shared_memory(PROC, one.pid) is None
+        assert shared_memory_of(PROC, one.pid) is None
 
 
 def test_of_a_process_that_is_gone_there_is_none() -> None:
     with program("ready(); told()") as one:
-        assert job_shared_memory(PROC, one.pid) is not None
-    assert job_shared_memory(PROC, one.pid) is None
+        assert shared_memory_of(PROC, one.pid) is not None
+    assert shared_memory_of(PROC, one.pid) is None

@@ -1,0 +1,184 @@
+"""What the feeders of one GPU did in a stretch of time: one second, or several added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import add, sub
+from typing import NamedTuple, TypeVar
+
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.host.places import Place
+
+
+class Role:
+    """Of a process or thread that feeds a GPU; the first two are labels of metrics."""
+
+    MAIN = "main"
+    """A holder of the GPU."""
+    WORKER = "worker"
+    """A descendant of a main."""
+    RELATED = "related"
+    """Feeds a GPU without descending from a main."""
+    THREAD = "thread"
+    """A loading thread of a main."""
+
+
+class Counters(NamedTuple):
+    """Counters of one or many processes, in ns, bytes and counts. None: no permission to read."""
+
+    cpu_ns: int = 0
+    """All threads, dead ones included (/proc/PID/stat)."""
+    system_ns: int = 0
+    """The kernel's part of `cpu_ns`."""
+    leader_cpu_ns: int = 0
+    """The first thread's part (schedstat)."""
+    queue_ns: int = 0
+    """The first thread, runnable without a CPU (schedstat)."""
+    major_faults: int = 0
+    read_bytes: int | None = 0
+    written_bytes: int | None = 0
+    children_ns: int = 0
+    """CPU time of children that ended and were waited for."""
+    read_chars: int = 0
+    """Bytes read in any way but from sockets. 0 without the permission to read them."""
+    write_calls: int = 0
+    """0 without the permission to read them."""
+    launch_cpu_ns: int = 0
+    """Of a main, other threads that launch kernels; only deep probes count them."""
+    launch_queue_ns: int = 0
+
+    @property
+    def io_bytes(self) -> int:
+        """Bytes of file data moved."""
+        return (self.read_bytes or 0) + (self.written_bytes or 0)
+
+
+class CgroupCounters(NamedTuple):
+    """How control groups held their tasks back."""
+
+    throttled_ns: int = 0
+    refault_bytes: int = 0
+    """Evicted from the page cache and read again."""
+    periods: int = 0
+    """CPU quota periods."""
+    throttled_periods: int = 0
+    """Those in which the quota ran out."""
+
+
+_UNUSED, _NOT_HELD = Counters(), CgroupCounters()
+C = TypeVar("C", Counters, CgroupCounters)
+K = TypeVar("K")
+
+
+def less(now: C, before: C) -> C:
+    """What was added since `before`; never negative, and unknown if either is."""
+    if None in now or None in before:
+        pairs = zip(now, before, strict=True)
+        grown = (None if a is None or b is None else max(a - b, 0) for a, b in pairs)
+        return type(now)._make(grown)
+    added = [*map(sub, now, before)]
+    return type(now)._make(added if min(added) >= 0 else (max(one, 0) for one in added))
+
+
+def plus(one: C, more: C) -> C:
+    """Their sums; what is unknown adds nothing."""
+    if None in one or None in more:
+        return type(one)._make((a or 0) + (b or 0) for a, b in zip(one, more, strict=True))
+    return type(one)._make(map(add, one, more))
+
+
+def add_up(total: dict[K, int], counts: Mapping[K, int]) -> None:
+    """Add `counts` to `total`."""
+    # Not a Counter, which is ten times as slow: this runs at each pass for every GPU.
+    for key, number in counts.items():
+        total[key] = total.get(key, 0) + number
+
+
+@dataclass(slots=True)
+class Part:
+    """The part of one role in a bucket."""
+
+    seen: dict[Activity, int] = field(default_factory=dict)
+    """Samples by activity."""
+    present: int = 0
+    """How many processes there were, summed over the looks; not all are sampled at each."""
+    looks: int = 0
+    used: Counters = _UNUSED
+
+    def note(self, activity: Activity) -> None:
+        """Note one sample."""
+        self.seen[activity] = self.seen.get(activity, 0) + 1
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return sum(self.seen.values())
+
+    def mean(self, activity: Activity) -> float:
+        """How many of its processes did that, on average."""
+        number = self.seen.get(activity, 0)
+        if not number:
+            return 0.0
+        living = max(self.samples - self.seen.get(Activity.GONE, 0), 1)
+        return number / living * self.present / self.looks
+
+    def add(self, more: Part) -> None:
+        """Add what `more` has."""
+        add_up(self.seen, more.seen)
+        self.present += more.present
+        self.looks += more.looks
+        if more.used is not _UNUSED:
+            self.used = plus(self.used, more.used)
+
+
+_NOBODY = Part()
+
+
+@dataclass(slots=True)
+class Bucket:
+    """What the feeders of one GPU did until `at_ns` (monotonic); buckets add up."""
+
+    at_ns: int = 0
+    elapsed_ns: int = 0
+    """Time that the counters cover."""
+    parts: dict[str, Part] = field(default_factory=dict)
+    """By role, without those of which nothing was seen."""
+    held: CgroupCounters = _NOT_HELD
+    runnable_ns: int = 0
+    """How long first threads of mains were runnable, as the kernel counted it."""
+    counted_ns: int = 0
+    """Out of how much time, summed over these threads; 0 where it is not known."""
+    peer: float = 0.0
+    """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """How often a main was asleep in what, with nothing behind it."""
+    places: dict[Place, int] = field(default_factory=dict)
+    """How often somebody was seen to wait for a file, by where it is."""
+
+    def of(self, role: str) -> Part:
+        """The part of `role`, to be read only."""
+        return self.parts.get(role, _NOBODY)
+
+    @property
+    def main_runnable(self) -> float | None:
+        """Share of the time, 0-1, in which first threads of mains were runnable.
+
+        None if the kernel did not count it, or if other threads launch kernels, too.
+        """
+        if not self.counted_ns or self.of(Role.MAIN).used.launch_cpu_ns:
+            return None
+        return min(self.runnable_ns / self.counted_ns, 1.0)
+
+    def add(self, more: Bucket) -> None:
+        """Add `more`, which may be of any time."""
+        self.at_ns = max(self.at_ns, more.at_ns)
+        self.elapsed_ns += more.elapsed_ns
+        for role, part in more.parts.items():
+            self.parts.setdefault(role, Part()).add(part)
+        if more.held is not _NOT_HELD:
+            self.held = plus(self.held, more.held)
+        self.runnable_ns += more.runnable_ns
+        self.counted_ns += more.counted_ns
+        add_up(self.reasons, more.reasons)
+        add_up(self.places, more.places)

@@ -1,0 +1,147 @@
+"""One process that feeds a GPU: what it does now, and what it used since it was last read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gpu_bottleneck_exporter.accounting.bucket import Counters, less
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, Works, shallow
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.host.files import KeptFile, numbers
+from gpu_bottleneck_exporter.host.process import ProcessReader
+
+
+class Process:
+    """Since it was discovered."""
+
+    def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts | None = None) -> None:
+        """`timeouts`: of its job; None: its descriptors cannot be duplicated."""
+        self.pid = pid
+        self.reader = ProcessReader(proc, pid)
+        self.deep: DeepProbe | None = None
+        """Looks behind the first thread; None until that is needed."""
+        self.works = Works()
+        """Of a main: whether its GPU works for clients."""
+        self.leader_rests = False
+        """Of a main: whether its GPU worked in the last tick without its first thread."""
+        self._proc = proc
+        self._timeouts = timeouts
+        self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
+        self._known_children: bytes | None = None
+        self._used_ns = 0
+        self._runnable: tuple[int, int] | None = None
+        """Of the first thread: when it was last asked for, and how long it had been by then."""
+        self._last: Counters | None = None
+        self._last = self._read()
+
+    @property
+    def started_ticks(self) -> int | None:
+        """Start since boot in clock ticks; None if it ended before it was read."""
+        return self.reader.started_ticks
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process had ended when its counters were last read."""
+        return self._last is None
+
+    @property
+    def denied(self) -> bool:
+        """Whether we lack the permission to read its I/O counters."""
+        return self._last is not None and self._last.read_bytes is None
+
+    @property
+    def used_ns(self) -> int:
+        """CPU time it had used when its counters were last read, ended children's included."""
+        return self._last.cpu_ns + self._last.children_ns if self._last else self._used_ns
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self.reader.close()
+        self._children.close()
+        self.close_deep()
+
+    def probe(self, now_ns: int, around: Surroundings | None = None) -> Seen:
+        """What it does at monotonic `now_ns`; with `around`, also what is behind its sleep."""
+        wait = self.reader.wait()
+        return self.deepen().look(now_ns, wait, around) if around else shallow(self.pid, wait)
+
+    def deepen(self) -> DeepProbe:
+        """Its deep probe, created on demand."""
+        if self.deep is None:
+            self.deep = DeepProbe(self._proc, self.pid, self._timeouts)
+        return self.deep
+
+    def close_deep(self) -> None:
+        """Release what the deep probe keeps open."""
+        if self.deep is not None:
+            self.deep.close()
+            self.deep = None
+        self._runnable = None
+
+    def runnable(self, now_ns: int) -> tuple[int, int] | None:
+        """How long its first thread was runnable, and out of how much time, since the last call.
+
+        With a CPU or without: exactly what samples only estimate. None if that is not known, or
+        if deep probes paused.
+        """
+        counted, before = self.reader.leader_ns(), self._runnable
+        self._runnable = (now_ns, sum(counted)) if counted else None
+        if before is None or counted is None:
+            return None
+        return max(sum(counted) - before[1], 0), now_ns - before[0]
+
+    def has_unknown_child(self, known: Callable[[int], bool]) -> bool:
+        """Whether its first thread has a living child that is not `known`."""
+        text = self._children.read() or b""
+        if text == self._known_children:
+            return False
+        if not all(known(pid) for pid in numbers(text) or ()):
+            return True
+        self._known_children = text
+        return False
+
+    def children(self) -> list[int] | None:
+        """Its children; None if one thread's list does not tell, or the process has ended."""
+        if self.gone or self.reader.last is None or self.reader.last.threads != 1:
+            return None
+        text = self._children.read()
+        if text is None or not self._children.whole:
+            return None
+        return numbers(text)
+
+    def forget_children(self) -> None:
+        """Drop the cached children: the known pids changed."""
+        self._known_children = None
+
+    def count(self) -> Counters | None:
+        """What it used since the last call; None if it has ended."""
+        before, now = self._last, None if self._last is None else self._read()
+        if now is None:
+            self._used_ns = self.used_ns
+        self._last = now
+        return None if before is None or now is None else less(now, before)
+
+    def _read(self) -> Counters | None:
+        stat = self.reader.stat()
+        if stat is None:
+            return None
+        last = self._last or Counters(read_bytes=None, written_bytes=None)
+        leader_ns, queue_ns = self.reader.leader_ns() or (last.leader_cpu_ns, last.queue_ns)
+        io = self.reader.io()
+        read, written = io[:2] if io else (None, None)
+        if read is None and self.reader.stat() is None:
+            # It ended while we read it, which says nothing about our permissions.
+            read, written = last.read_bytes, last.written_bytes
+        return Counters(
+            stat.user_ns + stat.system_ns,
+            stat.system_ns,
+            leader_ns,
+            queue_ns,
+            stat.major_faults,
+            read,
+            written,
+            stat.children_ns,
+            io.read_chars if io else last.read_chars,
+            io.write_calls if io else last.write_calls,
+        )

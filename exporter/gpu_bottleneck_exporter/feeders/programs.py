@@ -1,0 +1,111 @@
+"""What kinds of programs processes run: compilers, multiprocessing's helpers, notebooks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import command_line, parse_stat
+
+_POOLS = ("torch/_inductor/compile_worker", "torch._inductor.compile_worker")
+"""Where the command line says that the interpreter runs a pool of them (torch.compile)."""
+_NAMES = re.compile(
+    r"(?:[a-z0-9_]+-)*"  # of another machine: x86_64-linux-gnu-
+    r"(?:gcc|g\+\+|cc|c\+\+|cc1|cc1plus|collect2|as|ld|ld\.(?:bfd|gold|lld)|lld|lto1|lto-wrapper"
+    r"|clang|clang\+\+|llc|opt|nvcc|cicc|ptxas|fatbinary|cudafe\+\+|nvlink|hipcc|ninja|triton)"
+    r"(?:-[0-9.]+)?"
+)
+"""GNU, LLVM, CUDA and ROCm."""
+
+
+def is_compiler(name: str) -> bool:
+    """Whether a program of this `name` compiles."""
+    return _NAMES.fullmatch(name) is not None
+
+
+def compiles(command: str) -> bool:
+    """Whether a process with this command line, as in /proc, compiles or runs a pool that does."""
+    program = command.partition("\0")[0].rpartition("/")[2]
+    return is_compiler(program) or any(pool in command for pool in _POOLS)
+
+
+_HELPERS = ("forkserver", "resource_tracker")
+
+
+def helpers(
+    proc: Path, pids: Collection[int], mains: Collection[int], compilers: set[int]
+) -> set[int]:
+    """Those of `pids` that load nothing: multiprocessing's own, and compilers.
+
+    What compiles, or was started by one of `compilers`, is added to these.
+    """
+    return {pid for pid in sorted(pids) if _helps(proc, pid, mains, compilers)}
+
+
+def _helps(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
+    """Whether it compiles, or is multiprocessing's forkserver or resource tracker.
+
+    Workers have their forkserver's command line, but it for a parent.
+    """
+    command = command_line(proc, pid).text
+    stat = parse_stat(read(proc / str(pid) / "stat"))
+    parent = stat.parent if stat else 0
+    if compiles(command) or parent in compilers:
+        compilers.add(pid)
+        return True
+    return parent in mains and any(
+        f"from multiprocessing.{name} import main" in command for name in _HELPERS
+    )
+
+
+_NOTEBOOKS = frozenset({"ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "jupyter"})
+_WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
+"""Python's short options that take a value: the rest of the word, else the next one."""
+_TERMINAL = 4
+"""Field tty_nr of /proc/PID/stat, counted after the command."""
+
+
+def is_interactive(proc: Path, pid: int) -> bool | None:
+    """Of process `pid`; None when it is gone. `proc`: the host's."""
+    stat = read(proc / str(pid) / "stat")
+    if not stat:
+        return None
+    return has_terminal(stat) or runs_notebook(command_line(proc, pid).text)
+
+
+def has_terminal(stat: str) -> bool:
+    """Whether `stat`, a /proc/PID/stat file, names a controlling terminal."""
+    fields = stat.rpartition(")")[2].split(None, _TERMINAL + 1)
+    return len(fields) > _TERMINAL and fields[_TERMINAL] != "0"
+
+
+def runs_notebook(command: str) -> bool:
+    """Whether `command`, a /proc/PID/cmdline file, is that of a notebook's kernel.
+
+    What it runs counts and no more: a script may well be told to read /data/jupyter.
+    """
+    program, *arguments = command.split("\0")
+    programs = [_name(program)]
+    if "python" in programs[0]:
+        programs.append(_name(_python_runs(arguments)))
+    return not _NOTEBOOKS.isdisjoint(programs)
+
+
+def _python_runs(arguments: list[str]) -> str:
+    """Module or script that Python was told to run; nothing for code on the command line."""
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("-"):
+            return word
+        if option := _WITH_A_VALUE.fullmatch(word):
+            value = option[2] or next(words, "")
+            if option[1] in "cm":
+                return value if option[1] == "m" else ""
+    return ""
+
+
+def _name(program: str) -> str:
+    """`ipykernel_launcher` of /lib/ipykernel_launcher.py, `jupyter` of /bin/jupyter-lab."""
+    return program.rpartition("/")[2].partition(".")[0].partition("-")[0]

@@ -1,0 +1,187 @@
+"""What the feeders of one GPU do, pass by pass: each pass is a bucket of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
+from gpu_bottleneck_exporter.feeders.crowd import Turns
+from gpu_bottleneck_exporter.feeders.family import Family
+from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.related import Related
+from gpu_bottleneck_exporter.host.places import Places
+from gpu_bottleneck_exporter.host.sockets import Ends
+from gpu_bottleneck_exporter.host.waits import Wait
+
+_WORKERS_PER_PASS = 2
+"""Forty looks in the 4 s over which helpers are judged, at a cost that does not grow with them."""
+_COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
+"""Itself, or a program that it started."""
+_AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
+"""Where a worker does not wait for its next task, even if nobody owes it an answer."""
+
+
+class StateSampler:
+    """Used by the watching thread only."""
+
+    def __init__(self, proc: Path, family: Family, related: Related) -> None:
+        """`proc`: the host's."""
+        self.ours: Collection[Ends] = frozenset()
+        """Ends of connections of the job's other processes."""
+        self.is_rank = False
+        self.notebook = False
+        self.fresh_ns = 0
+        """What is younger than this is not read again for a main."""
+        self.resting = False
+        """Whether no worker and no related process was active in the last second."""
+        self.explained = False
+        """Whether tasks that run or are in D state explain the waiting without deep probes."""
+        self.turns = Turns()
+        """The workers that are sampled."""
+        self.wait_ns: dict[tuple[str, str], int] = {}
+        """By role and what was waited on, since the start (`Activity.waits_as`)."""
+        self._family = family
+        self._related = related
+        self._places = Places(proc)
+        self._next_worker = 0
+        self._at_ns: dict[str, int] = {}
+        """By role, when it was last looked at."""
+
+    def look(self, now_ns: int, idle: float | None, *, mains_only: bool) -> Bucket:
+        """Sample the mains, and a few workers in turn.
+
+        `idle`: share of the time, 0-1, in which the GPU idles; None if deep probes are not worth
+        their cost.
+        """
+        bucket = Bucket(now_ns)
+        self._look_at_mains(bucket, deep=idle is not None)
+        around = None if idle is None else self._around_others()
+        self.turns.choose(self._family.workers, now_ns)
+        if not mains_only:
+            workers = Part(present=self._family.worker_count, looks=1)
+            bucket.parts[Role.WORKER] = workers
+            for worker in self._next_workers():
+                workers.note(self._whole(worker, bucket, around))
+        if idle is not None:
+            self._look_at_related(bucket, idle, around)
+            self._count_runnable(bucket)
+        for role in (Role.MAIN, Role.WORKER):
+            self._count_waits(role, bucket)
+        return bucket
+
+    @property
+    def _may_serve(self) -> bool:
+        """Whether mains that listen may be servers."""
+        return not (self._family.workers or self.is_rank or self.notebook)
+
+    def _look_at_mains(self, bucket: Bucket, *, deep: bool) -> None:
+        behind = deep and not self.explained
+        main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), looks=1)
+        threads = Part(looks=1)
+        for process in self._family.mains.values():
+            seen = process.probe(bucket.at_ns, self._around(process) if behind else None)
+            activity = self._activity(process, seen, bucket.reasons) if behind else seen.first
+            main.note(activity)
+            if seen.active:
+                add_up(threads.seen, seen.active)
+            if deep:
+                self._locate(seen, bucket)
+        if behind:
+            threads.present = threads.samples  # each that is active is seen at each look
+            bucket.parts[Role.THREAD] = threads
+
+    def _around(self, main: Process) -> Surroundings:
+        return Surroundings(
+            self.ours,
+            self._family.knows,
+            main.leader_rests,
+            self.fresh_ns,
+            holds=True,
+            may_serve=self._may_serve and not main.works.by_itself,
+        )
+
+    def _activity(self, main: Process, seen: Seen, reasons: dict[str, int]) -> Activity:
+        """What a main does, given what is behind its sleep."""
+        if not seen.first.rests or seen.active:
+            return seen.first
+        if self._may_serve and seen.reason != Wait.STOPPED.value:
+            kin = (self._related.processes[pid] for pid in self._related.kin)
+            feeding = any(one.deep is not None and one.deep.serving for one in kin)
+            if feeding or (seen.serves and not main.works.by_itself):
+                return Activity.REQUESTS
+        if any(one.reader.wait() in _COMPILES for one in self._family.compilers):
+            return Activity.RUN
+        add_up(reasons, {seen.reason: 1})
+        return seen.first
+
+    def _around_others(self) -> Surroundings:
+        """For processes that hold no GPU: who waits for a main's answer waits for no network."""
+        return Surroundings(
+            ends_of(self._family.mains.values()).union(self.ours), self._family.knows
+        )
+
+    def _whole(self, process: Process, bucket: Bucket, around: Surroundings | None) -> Activity:
+        """What a process that holds no GPU does, as a whole."""
+        seen = process.probe(bucket.at_ns, around)
+        if around:
+            self._locate(seen, bucket)
+        activity = seen.whole
+        away = activity is Activity.SLEEP and seen.reason in _AWAY
+        return Activity.TIMER if away else activity
+
+    def _look_at_related(self, bucket: Bucket, idle: float, around: Surroundings | None) -> None:
+        """Look at two of them in turn; strangers that do little do not count."""
+        related = self._related
+        if not related.processes:
+            return
+        part = bucket.parts[Role.RELATED] = Part(looks=1)
+        for process in related.next():
+            activity = self._whole(process, bucket, around)
+            related.note(process, activity)
+            if related.counts(process, idle):
+                part.note(activity)
+        part.present = sum(related.counts(one, idle) for one in related.processes.values())
+
+    def _count_runnable(self, bucket: Bucket) -> None:
+        counted = [main.runnable(bucket.at_ns) for main in self._family.mains.values()]
+        known = [one for one in counted if one]
+        if len(known) == len(counted):
+            bucket.runnable_ns = sum(runnable_ns for runnable_ns, _ in known)
+            bucket.counted_ns = sum(of_ns for _, of_ns in known)
+
+    def _locate(self, seen: Seen, bucket: Bucket) -> None:
+        """Note where the file is for which a thread waits: of one thread at each pass.
+
+        The mains come first, so that theirs and their helpers' are noted as often as the GPU waits
+        for them.
+        """
+        if seen.in_file and not bucket.places:
+            bucket.places = {self._places.of(*seen.in_file, bucket.at_ns): 1}
+
+    def _next_workers(self) -> list[Process]:
+        members = self.turns.members
+        count = len(members)
+        first = self._next_worker
+        # While all workers rest, each needs a costly deep probe: one per pass is enough.
+        self._next_worker += min(1 if self.resting else _WORKERS_PER_PASS, count)
+        return [members[i % count] for i in range(first, self._next_worker)]
+
+    def _count_waits(self, role: str, bucket: Bucket) -> None:
+        """Count waits since the last look: those sampled stand for all of the role."""
+        if role not in bucket.parts:
+            return  # its time is left to the next look
+        part, samples = bucket.parts[role], bucket.parts[role].samples
+        elapsed_ns = (bucket.at_ns - self._at_ns.get(role, bucket.at_ns)) * part.present
+        self._at_ns[role] = bucket.at_ns
+        for activity, number in part.seen.items():
+            if activity.waits:
+                add_up(self.wait_ns, {(role, activity.waits_as): elapsed_ns * number // samples})
+
+
+def ends_of(processes: Iterable[Process]) -> frozenset[Ends]:
+    """Local and remote ends of their connections that were inspected."""
+    probes = (process.deep for process in processes)
+    return frozenset().union(*(one.tcp.ends for one in probes if one and one.tcp))

@@ -1,0 +1,83 @@
+"""A GPU or MIG instance that is open: its readings, and the idle time that is charged to causes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
+from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
+from gpu_bottleneck_exporter.driver.refusals import Refusals
+from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
+
+
+class Outcome(NamedTuple):
+    """How a collector last fared on one GPU or MIG instance."""
+
+    success: bool = False
+    seconds: float = 0.0
+    """Time the last read took."""
+    last_success: float | None = None
+    """Unix time of the last read that succeeded."""
+    error: str | None = None
+    down: bool = False
+    """Whether it failed with the whole GPU, and not by itself."""
+
+
+UNTRIED = Outcome()
+
+
+@dataclass(slots=True)
+class Opened:
+    """A device under observation: what is due when, and what it does not have."""
+
+    device: Device
+    ledger: GpuLedger
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    due_ns: dict[str, int] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
+    """By the collectors' names."""
+    forbidden: dict[str, str] = field(default_factory=dict)
+    """By collector that wants a permission: what the driver said."""
+    carry: Carry = field(default_factory=dict)
+    """What the split of idle time keeps from tick to tick."""
+
+    def weigh(self, error: DriverError | None) -> str | None:
+        """What went wrong with one reading; raises what concerns the whole GPU."""
+        if isinstance(error, GPU_WIDE_ERRORS):
+            self.device.check()
+        return str(error) if error else None
+
+
+def charge(watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
+    """Book the idle time of `windows` by cause.
+
+    Whatever goes wrong, all of it is booked, then as unknown, and the error is raised.
+    """
+    ledger, gpu = opened.ledger, opened.ledger.identity
+    holders = ledger.holders(time.monotonic_ns())
+    watch.hold(gpu.uuid, holders, gpu.parent_uuid)
+    if not windows:
+        return
+    observed, active = sums(windows)
+    watch.note_busy(gpu.uuid, active / observed)
+    known = None if holders is None else len(holders)
+    did = None
+    try:
+        if holders and active < observed:  # else nothing is to be explained, or nobody there
+            start = windows[0].end_ns - windows[0].duration_ns
+            did = watch.explaining(gpu.uuid, start, windows[-1].end_ns)
+        stalls = split(windows, known, did, opened.carry)
+    except Exception:
+        ledger.add_stall(split(windows, known, None), {})
+        raise
+    ledger.add_stall(stalls, by_file_system(stalls, did))
+    watch.note_split(gpu.uuid, active, stalls)
+
+
+def sums(windows: list[Window]) -> tuple[int, int]:
+    """Observed and active nanoseconds."""
+    return sum(one.duration_ns for one in windows), sum(one.active_ns for one in windows)
