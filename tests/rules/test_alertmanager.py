@@ -215,10 +215,9 @@ class Alertmanager:
         until(lambda: found() == wanted, lambda: f"{wanted} instead of {found()}")
 
 
-@pytest.fixture(scope="module")
-def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
+@contextmanager
+def told_everything(home: Path) -> Iterator[Alertmanager]:
     """All of POSTED have been posted, and each group looked at."""
-    home = tmp_path_factory.mktemp("alertmanager")
     with alertmanager_running(home) as server:
         told = _told()
         server.post([labels for labels in POSTED if _seen(labels) in told] + LAST)
@@ -358,29 +357,28 @@ MUTED = {
 }
 
 
-@pytest.mark.parametrize("case", SENT)
-def test_who_is_told(case: str, alertmanager: Alertmanager) -> None:
-    nodes = {node for _, about in SENT[case] for _, node, _ in about} | SILENT.get(case, set())
-    notes = [note(receiver, *(alerts(*one) for one in about)) for receiver, about in SENT[case]]
-    alertmanager.assert_sent(*nodes, notes=notes)
+def test_who_is_told(tmp_path: Path) -> None:
+    """Of all situations in one Alertmanager."""
+    with told_everything(tmp_path) as server:
+        for case, sent in SENT.items():
+            nodes = {node for _, about in sent for _, node, _ in about} | SILENT.get(case, set())
+            notes = [note(receiver, *(alerts(*one) for one in about)) for receiver, about in sent]
+            server.assert_sent(*nodes, notes=notes)
+        for node, muted in MUTED.items():
+            assert_muted(server, node, muted)
+        others = frozenset({("DiskFull", "critical", "elsewhere", "")})
+        server.assert_sent("elsewhere", notes=[("platform-ticket", others)])
+        assert_end_is_told(server)
 
 
-@pytest.mark.parametrize("node", MUTED)
-def test_what_is_muted(node: str, alertmanager: Alertmanager) -> None:
+def assert_muted(server: Alertmanager, node: str, alerts: set[Alert]) -> None:
     until(
-        lambda: alertmanager.muted(node) == MUTED[node],
-        lambda: f"{MUTED[node]} instead of {alertmanager.muted(node)}",
+        lambda: server.muted(node) == alerts,
+        lambda: f"{alerts} instead of {server.muted(node)}",
     )
 
 
-def test_other_alerts_are_not_lost(alertmanager: Alertmanager) -> None:
-    alertmanager.assert_sent(
-        "elsewhere",
-        notes=[("platform-ticket", frozenset({("DiskFull", "critical", "elsewhere", "")}))],
-    )
-
-
-def test_the_end_is_told(alertmanager: Alertmanager) -> None:
+def assert_end_is_told(alertmanager: Alertmanager) -> None:
     labels = alerts("GpuInlineLoading/warning", "ends", [0, 1], user="ada")
     alertmanager.post(labels)
     alertmanager.assert_sent("ends", notes=[note("job-ticket", labels)])

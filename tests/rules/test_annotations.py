@@ -7,10 +7,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-
-import pytest
 
 from rules.fleet import RULES
 from rules.parsed import Rule, rules
@@ -38,11 +37,9 @@ class Rendered:
     templates: Mapping[str, str]
 
 
-@pytest.fixture(scope="module")
-def fired(tmp_path_factory: pytest.TempPathFactory) -> list[Rendered]:
+def rendered(folder: Path) -> list[Rendered]:
     """Each alert of the pack, for each kind of owner."""
     alerts = rules({"alerts.yml": (RULES / "alerts.yml").read_text()})
-    folder = tmp_path_factory.mktemp("annotations")
     made = folder / "made.yml"
     made.write_text(json.dumps(_constant(alerts)))  # JSON is YAML
     with prometheus(folder, [], [made]) as server:
@@ -51,7 +48,16 @@ def fired(tmp_path_factory: pytest.TempPathFactory) -> list[Rendered]:
         return [_rendered(alert, alerts) for alert in firing(server)]
 
 
-def test_no_template_breaks(fired: list[Rendered]) -> None:
+def test_what_alerts_say(tmp_path: Path) -> None:
+    fired = rendered(tmp_path)
+    assert_no_template_breaks(fired)
+    for alert in fired:
+        assert_it_says_what_where_and_what_to_do(alert)
+        assert_it_names_node_gpu_and_owner(alert)
+    assert_values_are_written_for_people(fired)
+
+
+def assert_no_template_breaks(fired: list[Rendered]) -> None:
     broken = [
         (alert.name, text)
         for alert in fired
@@ -61,29 +67,27 @@ def test_no_template_breaks(fired: list[Rendered]) -> None:
     assert broken == []
 
 
-def test_an_alert_says_what_where_and_what_to_do(fired: list[Rendered]) -> None:
-    for alert in fired:
-        names = {"summary", "description", "runbook_url", "dashboard_url"}
-        assert alert.annotations.keys() == names, alert
-        assert "{{" not in alert.templates["summary"], "static: it is the title of a group"
-        assert alert.annotations["runbook_url"].endswith(f"/{alert.name}.md")
-        found = urlsplit(alert.annotations["dashboard_url"])
-        asked = {name.removeprefix("var-"): text for name, (text,) in parse_qs(found.query).items()}
-        given = {"instance": TARGET["instance"], "gpu": GPU["uuid"]}
-        assert asked.items() <= given.items(), found
+def assert_it_says_what_where_and_what_to_do(alert: Rendered) -> None:
+    names = {"summary", "description", "runbook_url", "dashboard_url"}
+    assert alert.annotations.keys() == names, alert
+    assert "{{" not in alert.templates["summary"], "static: it is the title of a group"
+    assert alert.annotations["runbook_url"].endswith(f"/{alert.name}.md")
+    found = urlsplit(alert.annotations["dashboard_url"])
+    asked = {name.removeprefix("var-"): text for name, (text,) in parse_qs(found.query).items()}
+    given = {"instance": TARGET["instance"], "gpu": GPU["uuid"]}
+    assert asked.items() <= given.items(), found
 
 
-def test_a_description_names_node_gpu_and_owner(fired: list[Rendered]) -> None:
-    for alert in fired:
-        text = alert.annotations["description"]
-        owner = alert.labels["workload"]
-        if alert.name in PER_NODE:
-            assert TARGET["instance"] in text, text
-        elif alert.name not in PER_SERVER:
-            assert text.startswith(f"GPU 5 on {TARGET['instance']} ({owner}) "), text
+def assert_it_names_node_gpu_and_owner(alert: Rendered) -> None:
+    text = alert.annotations["description"]
+    owner = alert.labels["workload"]
+    if alert.name in PER_NODE:
+        assert TARGET["instance"] in text, text
+    elif alert.name not in PER_SERVER:
+        assert text.startswith(f"GPU 5 on {TARGET['instance']} ({owner}) "), text
 
 
-def test_a_value_is_written_for_people(fired: list[Rendered]) -> None:
+def assert_values_are_written_for_people(fired: list[Rendered]) -> None:
     with_value = 0
     for alert in fired:
         text = alert.annotations["description"]

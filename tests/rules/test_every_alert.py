@@ -22,6 +22,8 @@ SILENCE = (8, 12)
 """Then Prometheus does not scrape for as long, and finds the last samples at first."""
 FAILURE = (20, 23)
 """Then scrapes fail: all series have ended."""
+UNSEEN = 22
+"""In the middle of that, its cause is known all the same."""
 ASKED = (0, 2, 6, 10, 14, 18, 22, 26, 30)
 """Before, during and after each of them."""
 HOST = 18
@@ -80,6 +82,15 @@ SHORT = dict.fromkeys(
 """Labels that change with each start are left out of what tells of an hour."""
 OF_NODES = {"GpuExporterDown/warning", "GpuCausesBlind/info"}
 """They name no GPU and no owner."""
+WITHOUT_CAUSE = {
+    # No cause of their own, or none with evidence.
+    *("GpuUnderused/warning", "GpuUnderused/info", "GpuUnexplainedLowUtilization/warning"),
+    *("GpuFault/warning", "GpuShmExhausted/info"),
+    # Bytes and cores a second seem less where a part of the time is missing.
+    *("GpuTooFewWorkers/warning", "GpuPcieTransferBound/warning", "GpuPcieTransferBound/info"),
+    "GpuCommunicationBound/info",
+}
+"""While scrapes fail only the alert is there."""
 ELSEWHERE = {
     "GpuThresholdsMissing/warning": "a fleet without thresholds: test_health_and_jobs",
     "GpuOversized/info": "a whole day: test_on_the_gpu",
@@ -116,6 +127,11 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
     for minute in ASKED:
         if minute <= case.lasts:
             fleet.expect(case.after + minute, query, found)
+    if case.lasts >= UNSEEN and name not in WITHOUT_CAUSE:
+        # The alert would be kept anyway.
+        of_cause = f'gpu:cause:likely{{instance="{node}",cause="{alerts()[name].labels["cause"]}"}}'
+        here = {f'{{gpu="{at}"}}': 1.0 for at in guilty}
+        fleet.expect(case.after + UNSEEN, f"count by (gpu) ({of_cause})", here)
     fleet.end(node, case.after + ASKED[-1])
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-
-import pytest
+from pathlib import Path
 
 from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, REMOVED
 from rules.causes_table import pack, signal_and_remedy
@@ -32,11 +31,9 @@ NOWHERE = "nothing"
 """Stands for a GPU for which nothing is prescribed."""
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, str], str]:
+def rendered_texts(folder: Path) -> Mapping[tuple[str, str], str]:
     """Descriptions by cause and by knob that is prescribed."""
     alerts = _told()
-    folder = tmp_path_factory.mktemp("prescribed")
     made = folder / "made.yml"
     made.write_text(json.dumps(_made(alerts)))  # JSON is YAML
     wanted = {(rule.labels["cause"], knob) for rule in alerts for knob in (*KNOBS, NOWHERE)}
@@ -125,22 +122,24 @@ def test_the_number_has_all_that_is_recorded_of_a_gpu() -> None:
     assert {f"gpu:prescription:{name}" for name in named} == recorded
 
 
-@pytest.mark.parametrize("cause", sorted(CAUSES))
-@pytest.mark.parametrize("knob", KNOBS)
-def test_it_names_the_number(texts: Mapping[tuple[str, str], str], cause: str, knob: str) -> None:
-    bound = "up to" if knob in AT_MOST else "about"
-    said = f" Raise {knob} from 0.5 to 6.23: {bound} 2.1 times as fast."
+def test_it_names_the_number(tmp_path: Path) -> None:
+    """Without a prescription it reads as before."""
+    texts = rendered_texts(tmp_path)
+    remedies = {
+        rule.labels["cause"]: signal_and_remedy(rule.annotations["description"])[1]
+        for rule in _told()
+    }
+    assert remedies.keys() == CAUSES
+    for cause, remedy in remedies.items():
+        assert texts[cause, NOWHERE].endswith(f" {remedy}")
+        assert "times as fast" not in texts[cause, NOWHERE]
+        for knob in KNOBS:
+            before = texts[cause, NOWHERE].replace(NOWHERE, knob)
+            assert texts[cause, knob] == before + _number(knob)
+
+
+def _number(knob: str) -> str:
     if knob in REMOVED:
-        said = f" Without the wait for {knob}: up to 2.1 times as fast."
-    before = texts[cause, NOWHERE].replace(NOWHERE, knob)
-    assert texts[cause, knob] == before + said
-
-
-@pytest.mark.parametrize("cause", sorted(CAUSES))
-def test_without_a_prescription_it_reads_as_before(
-    texts: Mapping[tuple[str, str], str], cause: str
-) -> None:
-    (rule,) = [rule for rule in _told() if rule.labels["cause"] == cause]
-    _, remedy = signal_and_remedy(rule.annotations["description"])
-    assert texts[cause, NOWHERE].endswith(f" {remedy}")
-    assert "times as fast" not in texts[cause, NOWHERE]
+        return f" Without the wait for {knob}: up to 2.1 times as fast."
+    bound = "up to" if knob in AT_MOST else "about"
+    return f" Raise {knob} from 0.5 to 6.23: {bound} 2.1 times as fast."
