@@ -74,9 +74,11 @@ def _is_readable(path: Path) -> bool | None:
 
 
 def _tells_wait_channel(process: Path) -> bool | None:
-    """Whether the wait channel can be read; None if the process has ended or is not asleep."""
+    """Whether the wait channel can be read; None if the process is hidden, ended or awake."""
     path = process / "wchan"
     channel = read(path)
+    if read(process / "stat") is None:
+        return None  # hidepid hides all files of a process, which says nothing of this one
     if not channel:
         return _is_readable(path)
     if channel != "0":
