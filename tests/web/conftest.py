@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.web import reload
+from gpu_bottleneck_exporter.web.connection import Limits
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from gpu_bottleneck_exporter.web.server import Limits, WebServer
+from gpu_bottleneck_exporter.web.server import WebServer
 from support.waiting import PATIENCE_SECONDS, until
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -11,15 +11,15 @@ import ssl
 import struct
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from gpu_bottleneck_exporter.web.routes import Answer, plain
+from gpu_bottleneck_exporter.web.reload import Active
+from gpu_bottleneck_exporter.web.routes import Answer, Routes, plain
 from gpu_bottleneck_exporter.web.tls import admits
-
-if TYPE_CHECKING:
-    from gpu_bottleneck_exporter.web.server import WebServer
+from gpu_bottleneck_exporter.web.users import Logins
 
 HEAD_BYTES = 16 * 1024
 _BUFFER_BYTES = 2048
@@ -28,6 +28,46 @@ _LINGER_SECONDS = 0.5
 _RESET = struct.pack("ii", 1, 0)
 _ERRORS = 400
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="gpu-bottleneck-exporter", charset="UTF-8"'}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long, in seconds, and how many clients may hold connections.
+
+    Attributes:
+        head: From connecting, or on a kept connection from the first byte, to the end of the
+            request. Under TLS from connecting to the end of the handshake, and as long again for
+            the request.
+        response: For the client to take a response.
+        rest: Between a response and the next request's first byte. Longer than the usual scrape
+            interval, so that Prometheus can reuse the connection.
+        grace: For requests in progress to end after `stop`.
+        connections: Open at once; after that, another one makes way for each new one.
+        stay: How long each may stay at least before it makes way: time for a handshake.
+    """
+
+    head: float = 10.0
+    response: float = 30.0
+    rest: float = 65.0
+    grace: float = 3.0
+    connections: int = 128
+    stay: float = 0.25
+
+
+class Server(Protocol):
+    """What a connection asks of its server, a `web.server.WebServer`."""
+
+    limits: Limits
+    logins: Logins
+    routes: Routes
+    stopping: bool
+
+    @property
+    def active(self) -> Active:
+        """The web configuration in force."""
+
+    def ended(self, connection: Connection) -> None:
+        """Count the connection no longer."""
 
 
 class Phase(enum.Enum):
@@ -70,7 +110,7 @@ class Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     _answered = False
 
-    def __init__(self, sock: socket.socket, server: WebServer) -> None:
+    def __init__(self, sock: socket.socket, server: Server) -> None:
         # Not the constructor of http.server, which would serve the connection to its end.
         self.phase = Phase.CLIENT
         self.since = time.monotonic()

@@ -8,10 +8,9 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 
 from gpu_bottleneck_exporter.web.config import WebConfig
-from gpu_bottleneck_exporter.web.connection import Connection, Phase
+from gpu_bottleneck_exporter.web.connection import Connection, Limits, Phase
 from gpu_bottleneck_exporter.web.reload import Active, WebConfigFile
 from gpu_bottleneck_exporter.web.routes import DEFAULT_TELEMETRY_PATH, Content, Routes
 from gpu_bottleneck_exporter.web.users import Logins
@@ -27,30 +26,6 @@ _SHORTAGE_SECONDS = 0.1
 _SILENCE_SECONDS = 60.0
 """Between two log lines about that."""
 _UNPROTECTED = Active(WebConfig(), None)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long, in seconds, and how many clients may hold connections.
-
-    Attributes:
-        head: From connecting, or on a kept connection from the first byte, to the end of the
-            request. Under TLS from connecting to the end of the handshake, and as long again for
-            the request.
-        response: For the client to take a response.
-        rest: Between a response and the next request's first byte. Longer than the usual scrape
-            interval, so that Prometheus can reuse the connection.
-        grace: For requests in progress to end after `stop`.
-        connections: Open at once; after that, another one makes way for each new one.
-        stay: How long each may stay at least before it makes way: time for a handshake.
-    """
-
-    head: float = 10.0
-    response: float = 30.0
-    rest: float = 65.0
-    grace: float = 3.0
-    connections: int = 128
-    stay: float = 0.25
 
 
 class WebServer:
