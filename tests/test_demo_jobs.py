@@ -19,14 +19,10 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.run import Demo, running
-from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.feeders.programs import is_interactive
-from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription, Refusal
-from gpu_bottleneck_exporter.settings import Settings
 from support.command import ANY_PORT, COMMAND, environment
-from support.samplers import sampling
 from support.tools import require
-from support.waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS
 
 WATCHED_SECONDS = 4.0
 CORES = 1.2
@@ -103,32 +99,6 @@ def test_what_is_left_idle_worked_at_first_but_little(
 
 def test_the_loops_leave_room_on_two_cores(used: tuple[dict[str, float], float]) -> None:
     assert 0 < used[1] < CORES
-
-
-def test_more_workers_for_the_loader_that_waits_is_a_prescription(demo: Demo) -> None:
-    index = [job.name for job in JOBS].index("cpu-preprocessing")
-    uuid = demo.board.gpus[index].record.uuid.decode()
-    with sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
-
-        def advice() -> Prescription | Refusal | None:
-            gpus = {gpu.identity.uuid: gpu for gpu in sampler.state().gpus}
-            feeding = gpus[uuid].feeding if uuid in gpus else None
-            return feeding.outlook.advice if feeding else None
-
-        def found() -> Prescription | None:
-            told = advice()
-            return told if isinstance(told, Prescription) and told.knob == NUM_WORKERS else None
-
-        try:
-            prescribed = until(found, lambda: f"a prescription, not {advice()}")
-        except AssertionError:
-            crowded = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
-            if crowded or advice() in (Refusal("no_cores"), Refusal("no_gain")):
-                pytest.skip("other programs leave no core for another worker")
-            raise
-    assert not prescribed.at_most
-    assert prescribed.current == 1
-    assert prescribed.low <= prescribed.predicted <= prescribed.high
 
 
 def test_in_a_terminal_its_jobs_are_no_sessions_and_end_with_ctrl_c(tmp_path: Path) -> None:

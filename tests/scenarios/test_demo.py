@@ -1,0 +1,31 @@
+"""What the demo's slow loader is prescribed: alone on the machine, as a free core is part of it."""
+
+from __future__ import annotations
+
+from gpu_bottleneck_exporter.demo.jobs import JOBS
+from gpu_bottleneck_exporter.demo.run import running
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription, Refusal
+from gpu_bottleneck_exporter.settings import Settings
+from support.samplers import sampling
+from support.waiting import until
+
+
+def test_more_workers_for_the_loader_that_waits_is_a_prescription() -> None:
+    index = [job.name for job in JOBS].index("cpu-preprocessing")
+    with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
+        uuid = demo.board.gpus[index].record.uuid.decode()
+
+        def advice() -> Prescription | Refusal | None:
+            gpus = {gpu.identity.uuid: gpu for gpu in sampler.state().gpus}
+            feeding = gpus[uuid].feeding if uuid in gpus else None
+            return feeding.outlook.advice if feeding else None
+
+        def found() -> Prescription | None:
+            told = advice()
+            return told if isinstance(told, Prescription) and told.knob == NUM_WORKERS else None
+
+        prescribed = until(found, lambda: f"a prescription, not {advice()}")
+    assert not prescribed.at_most
+    assert prescribed.current == 1
+    assert prescribed.low <= prescribed.predicted <= prescribed.high
