@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Part, Role
-from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.host.places import Place
 
 WAITING_ON = (
@@ -69,8 +69,8 @@ def split(
     `holders`: how many processes hold the GPU; None if that could not be read. `did`: what its
     feeders did. `carry` is kept from tick to tick of a GPU, and changed.
     """
-    duration = sum(window.duration_ns for window in windows)
-    idle = duration - sum(window.active_ns for window in windows)
+    duration, active = sums(windows)
+    idle = duration - active
     if idle <= 0:
         return {}
     busy = 1 - idle / duration

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -30,6 +31,11 @@ class Window(NamedTuple):
     end_ns: int
     duration_ns: int
     active_ns: int
+
+
+def sums(windows: Sequence[Window]) -> tuple[int, int]:
+    """Observed and active nanoseconds of `windows`."""
+    return sum(one.duration_ns for one in windows), sum(one.active_ns for one in windows)
 
 
 class Integrator:

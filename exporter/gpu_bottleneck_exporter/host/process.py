@@ -222,10 +222,15 @@ class ProcessReader:
     @understood
     def io(self) -> Io | None:
         """/proc/PID/io; None without permission."""
-        lines = (self._read(self._io) or b"").splitlines()
-        found = {name: int(value) for name, _, value in (line.partition(b":") for line in lines)}
-        return Io(*(found[name] for name in (b"read_bytes", b"write_bytes", b"rchar", b"syscw")))
+        text = self._read(self._io) or b""
+        read, written = _number_after(b"read_bytes: ", text), _number_after(b"write_bytes: ", text)
+        return Io(read, written, _number_after(b"rchar: ", text), _number_after(b"syscw: ", text))
 
     def command(self) -> str:
         """The name of the process (comm): at most 15 characters, which it may change."""
         return (read(f"{self._folder}/comm") or "").strip()
+
+
+def _number_after(name: bytes, text: bytes) -> int:
+    """The number after the first `name`: `write_bytes: ` also ends `cancelled_write_bytes: `."""
+    return int(text.partition(name)[2].partition(b"\n")[0])

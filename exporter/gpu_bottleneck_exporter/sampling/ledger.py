@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter.accounting.windows import (
     Integrator,
     Window,
     WindowHistogram,
+    sums,
 )
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
@@ -250,9 +251,9 @@ class GpuLedger:
 
 def _ratio(windows: list[Window], ring: Ring | None, percent: int | None) -> float | None:
     """Busy share of the tick, 0-1: from its windows, else from the driver's single reading."""
-    observed = sum(window.duration_ns for window in windows)
+    observed, active = sums(windows)
     if observed:
-        return sum(window.active_ns for window in windows) / observed
+        return active / observed
     if ring or percent is None:
         return None
     return percent / 100

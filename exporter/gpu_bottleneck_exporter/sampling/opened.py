@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
-from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
@@ -76,8 +76,3 @@ def charge(watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
         raise
     ledger.add_stall(stalls, by_file_system(stalls, did))
     watch.note_split(gpu.uuid, active, stalls)
-
-
-def sums(windows: list[Window]) -> tuple[int, int]:
-    """Observed and active nanoseconds."""
-    return sum(one.duration_ns for one in windows), sum(one.active_ns for one in windows)

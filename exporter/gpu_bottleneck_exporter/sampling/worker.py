@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
     AccessLost,
@@ -29,7 +29,7 @@ from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.news import News
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
-from gpu_bottleneck_exporter.sampling.opened import UNTRIED, Opened, Outcome, charge, sums
+from gpu_bottleneck_exporter.sampling.opened import UNTRIED, Opened, Outcome, charge
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import Every
