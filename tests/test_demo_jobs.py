@@ -19,7 +19,7 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.run import Demo, running
-from gpu_bottleneck_exporter.feeders.programs import is_interactive
+from gpu_bottleneck_exporter.feeders.programs import has_terminal
 from support.command import ANY_PORT, COMMAND, environment
 from support.tools import require
 from support.waiting import PATIENCE_SECONDS
@@ -106,8 +106,9 @@ def test_in_a_terminal_its_jobs_are_no_sessions_and_end_with_ctrl_c(tmp_path: Pa
         said = read(terminal, "watching 4 GPUs")
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= len(JOBS), said
-        assert is_interactive(PROC, process.pid)
-        assert not any(is_interactive(PROC, child.pid) for child in children)
+        pids = [process.pid, *(child.pid for child in children)]
+        stats = [(PROC / f"{pid}/stat").read_text() for pid in pids]
+        assert [has_terminal(stat) for stat in stats] == [True] + [False] * len(children)
         os.write(terminal, b"\x03")
         said = read(terminal)
         assert process.wait(PATIENCE_SECONDS) == 0

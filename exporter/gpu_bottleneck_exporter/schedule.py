@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
-OFTEN_NS = 10_000_000_000
-SELDOM_NS = 30_000_000_000
-NEW_NS = 20_000_000_000
+LATELY_NS = 10_000_000_000
+"""What is older is no news any more; the driver's ring of samples holds about as much."""
+OFTEN_NS, SELDOM_NS = LATELY_NS, 3 * LATELY_NS
+"""Between two readings of what hardly ever changes."""
+NEW_NS = 2 * OFTEN_NS
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
+"""Between two attempts at what failed."""
+
+
+class Every:
+    """Due at the first question, and then once per interval, at the first question in it."""
+
+    __slots__ = ("_interval", "due")  # there may be thousands of processes
+
+    def __init__(self, interval: float, due: float | None = None) -> None:
+        """`interval`, in the unit of the clock that `is_due` is asked with.
+
+        `due`: when it is due first; None: at once.
+        """
+        self._interval = interval
+        self.due = due
+
+    def is_due(self, now: float, interval: float | None = None) -> bool:
+        """Whether it is due at monotonic `now`; if so, it is due again an interval later.
+
+        `interval`: from now on. Intervals that were missed are not made up for.
+        """
+        self._interval = interval or self._interval
+        due = now if self.due is None else self.due
+        if now < due:
+            return False
+        self.due = due + ((now - due) // self._interval + 1) * self._interval
+        return True
 
 
 class RefreshSchedule:
@@ -14,40 +44,33 @@ class RefreshSchedule:
     connections; an older one hardly changes. All times are monotonic nanoseconds.
     """
 
-    __slots__ = ("_since_ns", "due_ns")
+    __slots__ = ("_of", "_since_ns", "due_ns")
 
     def __init__(self, since_ns: int = 0) -> None:
         """The thing is known since `since_ns`, and not read yet."""
         self._since_ns = self.due_ns = since_ns
+        self._of: object = None
 
-    def is_due(self, now_ns: int, *, new: bool = False) -> bool:
+    def is_due(self, now_ns: int, of: object = None) -> bool:
         """Whether to read it at `now_ns`; if so, it is due again later.
 
-        `new`: it was replaced by another one.
+        `of`: what is read, or whose; another one than at the last question is new.
         """
-        if new:
-            self._since_ns = self.due_ns = now_ns
+        if of != self._of:
+            self._of, self._since_ns, self.due_ns = of, now_ns, now_ns
         if now_ns < self.due_ns:
             return False
         self.due_ns = now_ns + (OFTEN_NS if now_ns - self._since_ns < NEW_NS else SELDOM_NS)
         return True
 
 
-class Every:
-    """Due at the first question, and then once per interval, at the first question in it."""
+class Backoff:
+    """Pauses between attempts at what fails, in seconds: each time twice as long."""
 
-    def __init__(self, interval: float) -> None:
-        """`interval`, in the unit of the clock that `is_due` is asked with."""
-        self._interval = interval
-        self._next: float | None = None
+    def __init__(self) -> None:
+        self._next = FIRST_RETRY_SECONDS
 
-    def is_due(self, now: float) -> bool:
-        """Whether it is due at monotonic `now`; if so, it is due again an interval later.
-
-        Intervals that were missed are not made up for.
-        """
-        due = now if self._next is None else self._next
-        if now < due:
-            return False
-        self._next = due + ((now - due) // self._interval + 1) * self._interval
-        return True
+    def pause(self) -> float:
+        """The next one."""
+        pause, self._next = self._next, min(2 * self._next, LONGEST_RETRY_SECONDS)
+        return pause

@@ -21,9 +21,11 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.host import aside, descriptors, waits
 from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import READ, unanswering
 from support.programs import program
 from support.waiting import until
@@ -183,7 +185,7 @@ def test_a_read_that_fails_costs_that_process(
         mains, workers = pids[::2], pids[1::2]
         jobs = dict(zip(mains, FAULTS, strict=True))
         faulty.faults = dict(zip(mains if role == "main" else workers, FAULTS, strict=True))
-        watch = HostSampler(Path("/proc"), Path("/sys"), owners=True)
+        watch = HostSampler(Settings(), {"workload"})
         for pid in mains:
             watch.hold(f"{pid}", frozenset({pid}))
         watch.start()
@@ -192,7 +194,7 @@ def test_a_read_that_fails_costs_that_process(
             """The faults that cost more or less than they should."""
             now, found = time.monotonic_ns(), []
             for pid, (name, how) in jobs.items():
-                watch.note_busy(f"{pid}", 0.0)
+                watch.note_split(f"{pid}", 0, {UNKNOWN: 1})
                 seen = watch.explaining(f"{pid}", now - RECENT_NS, now)
                 main, worker = (
                     seen.of(one).seen if seen else {} for one in (Role.MAIN, Role.WORKER)
@@ -221,7 +223,7 @@ def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
         pids = [*map(int, one.words)]
         mains, waiting = pids[::2], pids[1::2]
         faulty.faults = dict(zip(waiting, FILE_FAULTS, strict=True))
-        watch = HostSampler(Path("/proc"), Path("/sys"), owners=True)
+        watch = HostSampler(Settings(), {"workload"})
         for pid in mains:
             watch.hold(f"{pid}", frozenset({pid}))
         watch.start()
@@ -230,7 +232,7 @@ def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
             """The faults that cost more or less than they should."""
             now, found = time.monotonic_ns(), []
             for pid, fault in zip(mains, FILE_FAULTS, strict=True):
-                watch.note_busy(f"{pid}", 0.0)
+                watch.note_split(f"{pid}", 0, {UNKNOWN: 1})
                 seen = watch.explaining(f"{pid}", now - RECENT_NS, now)
                 places = seen.places if seen else {}
                 assert Place.LOCAL not in places

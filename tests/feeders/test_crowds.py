@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS
 from gpu_bottleneck_exporter.host.threads import MOST_ASKED, MOST_THREADS
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
 from support.programs import Program, program
 from support.waiting import settled, until
 
@@ -42,7 +43,7 @@ locked()
 @contextmanager
 def starved(one: Program) -> Iterator[HostSampler]:
     """Watch a GPU that `one` holds, and that has no work."""
-    watch = HostSampler(Path("/proc"), Path("/sys"))
+    watch = HostSampler(Settings())
     watch.hold(UUID, frozenset({one.pid}))
     watch.start()
     try:
@@ -60,7 +61,7 @@ def feed(watch: HostSampler) -> FeederGroup:
 
 def feeders(watch: HostSampler, since_ns: int) -> Bucket:
     """What they did while the GPU had no work."""
-    watch.note_busy(UUID, 0.0)
+    watch.note_split(UUID, 0, {UNKNOWN: 1})
     return watch.explaining(UUID, since_ns, time.monotonic_ns()) or Bucket()
 
 
@@ -70,7 +71,7 @@ def seen(watch: HostSampler, since_ns: int, role: str) -> Mapping[Activity, int]
 
 def signal(watch: HostSampler, name: str) -> bool | None:
     """One of what the host tells, while the GPU has no work."""
-    watch.note_busy(UUID, 0.0)
+    watch.note_split(UUID, 0, {UNKNOWN: 1})
     snapshot = watch.host.snapshot
     return snapshot.signals.get(name) if snapshot else None
 

@@ -43,7 +43,7 @@ def test_each_sleep_has_words(wait: Wait) -> None:
 def test_each_reason_that_a_look_gives_has_words(wait: Wait) -> None:
     with program("ready(); told()") as one:
         deep = DeepProbe(PROC, one.pid, None)
-        seen = deep.look(0, wait, Surroundings())
+        seen = deep.probe(0, wait, Surroundings())
         deep.close()
     assert seen.first is not Activity.RUN
     assert list(evidence.asleep(Counter([seen.reason])))

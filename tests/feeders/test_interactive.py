@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.feeders.programs import has_terminal, is_interactive, runs_notebook
+from gpu_bottleneck_exporter.feeders.job import facts_of
+from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.programs import has_terminal, runs_notebook
+from gpu_bottleneck_exporter.workload.groups import Groups
 
 PROC = Path("/proc")
 KERNEL = "/root/.local/share/jupyter/runtime/kernel-6f1c.json"
@@ -49,6 +52,11 @@ OTHERS = [
     ["tritonserver", "--model-repository=/models/jupyter"],
     ["jupyterhub"],
 ]
+
+
+def is_interactive(proc: Path, pid: int) -> bool | None:
+    mains = {pid: Process(proc, pid)}
+    return facts_of(proc, mains, [], Groups(proc), 0).limits.interactive
 
 
 @pytest.mark.parametrize("words", NOTEBOOKS, ids=" ".join)

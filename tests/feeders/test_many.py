@@ -13,11 +13,13 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders import crowd
 from gpu_bottleneck_exporter.feeders.crowd import SamplingBudget, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
 from support.children import Parent
 from support.limits import all_in_use
 from support.programs import descriptors, program
@@ -50,7 +52,7 @@ STAT = "1 (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
 @contextmanager
 def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[HostSampler]:
     """A watch of GPUs that processes `pids` hold, named `a`, `b` and so on."""
-    watch = HostSampler(proc, Path("/sys"))
+    watch = HostSampler(Settings(procfs=proc))
     for number, pid in enumerate(pids):
         watch.hold(chr(ord(UUID) + number), frozenset({pid}))
     watch.start()
@@ -61,7 +63,7 @@ def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[HostSampler]:
 
 
 def feeding(watch: HostSampler) -> Feeding | None:
-    watch.note_busy(UUID, 0.0)  # starved, and looked at closely
+    watch.note_split(UUID, 0, {UNKNOWN: 1})  # starved, and looked at closely
     return watch.feeding(UUID)
 
 
@@ -105,7 +107,7 @@ def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(
                 nonlocal most
                 most = max(most, len(descriptors()))
                 found = watch.explaining(UUID, since, time.monotonic_ns())
-                watch.note_busy(UUID, 0.0)
+                watch.note_split(UUID, 0, {UNKNOWN: 1})
                 return found is not None and found.of(Role.WORKER).samples > 10
 
             until(looked_at, "looks at many")
@@ -169,7 +171,7 @@ def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
     files = {"cgroup": "0::/\n", "wchan": "0", "schedstat": "1 1 1\n", "cmdline": "python\0"}
     for pid, stat in ((1, STAT), (2, STAT)):
         lay(tmp_path, {f"{pid}/{name}": text for name, text in (files | {"stat": stat}).items()})
-    lay(tmp_path, {"uptime": "100.0 100.0\n"})
+    lay(tmp_path, {"uptime": "100.0 100.0\n", "stat": ""})
     with watched(1, 2, proc=tmp_path) as watch:
         until(lambda: watch.feeding("a") and watch.feeding("b"), "both")
         (tmp_path / "2/stat").write_text(GARBAGE)

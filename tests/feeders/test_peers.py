@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.mains import GROUP, job_keys
+from gpu_bottleneck_exporter.feeders.job import GROUP, job_keys
+from gpu_bottleneck_exporter.feeders.states import ends_of
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.host.process import command_line
+from gpu_bottleneck_exporter.host.sockets import Ends
+from gpu_bottleneck_exporter.sampling.peers import are_joined, ends_towards, inspect_connections
 from gpu_bottleneck_exporter.workload.groups import Groups
 from support.programs import Program, program
 from support.rights import Way, as_nobody, with_a_network_of_its_own
@@ -52,17 +57,27 @@ def rank(address: str, code: str = "ready(); told()", way: Way = ()) -> Iterator
 
 
 def meets(one: Program) -> set[tuple[str, ...]]:
-    return {key for key in job_keys(PROC, one.pid, Groups(PROC)) if key[0] == GROUP}
+    return {
+        key
+        for key in job_keys(PROC, one.pid, command_line(PROC, one.pid), Groups(PROC))
+        if key[0] == GROUP
+    }
 
 
 def feed(one: Program) -> FeederGroup:
     """Of a GPU that it holds; its connections are known."""
     found = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
     found.adopt({one.pid}, set(), frozenset())
+    found.refresh_facts(time.monotonic_ns())
     found.inspect_connections(time.monotonic_ns())
-    found.publish_ends()
+    found.ends = ends_of(found.mains.values())
     assert found.ends
     return found
+
+
+def reverse(ends: Collection[Ends]) -> set[Ends]:
+    """As the other side has them."""
+    return {(remote, local) for local, remote in ends}
 
 
 @pytest.fixture
@@ -95,8 +110,12 @@ def test_a_connection_between_processes_of_one_user_joins_them() -> None:
     with program(SERVER) as server, program(CLIENT, *server.words) as client:
         server.hear()
         one, other = feed(server), feed(client)
-        assert one.joined(other)
-        assert other.joined(one)
+        assert are_joined(one, other)
+        assert are_joined(other, one)
+        one.note_split(0, {UNKNOWN: 1}, time.monotonic_ns())
+        inspect_connections([one, other], time.monotonic_ns())
+        assert set(one.joined) == {other}
+        assert set(other.joined) == {one}
         one.close()
         other.close()
 
@@ -105,9 +124,9 @@ def test_a_connection_of_another_user_joins_nobody(another_user: Way) -> None:
     with program(SERVER) as server, program(CLIENT, *server.words, way=another_user) as client:
         server.hear()
         one, other = feed(server), feed(client)
-        assert one.ends == other.reverse_ends, "they are connected all the same"
-        assert not one.joined(other)
-        assert not one.ends_with(other)
+        assert one.ends == reverse(other.ends), "they are connected all the same"
+        assert not are_joined(one, other)
+        assert not ends_towards(one, other)
         one.close()
         other.close()
 
@@ -117,8 +136,8 @@ def test_what_looks_like_the_other_end_in_another_network_is_none() -> None:
         ports = (*server.words, *server.hear())
         with program(DOUBLE, *ports, way=with_a_network_of_its_own()) as double:
             one, other, third = feed(server), feed(double), feed(client)
-            assert one.ends & other.reverse_ends, "it does look like it"
-            assert one.joined(third)
-            assert not one.joined(other)
+            assert one.ends & reverse(other.ends), "it does look like it"
+            assert are_joined(one, third)
+            assert not are_joined(one, other)
             for found in (one, other, third):
                 found.close()

@@ -46,7 +46,7 @@ class Watched:
 
     def look(self, around: Surroundings = NOTHING_BEHIND) -> Seen:
         time.sleep(CLOSE_TOGETHER_SECONDS)
-        return self.deep.look(time.monotonic_ns(), self._reader.wait(), around)
+        return self.deep.probe(time.monotonic_ns(), self._reader.wait(), around)
 
     def comes_to(
         self, condition: Callable[[Seen], object], around: Surroundings = NOTHING_BEHIND
@@ -325,7 +325,7 @@ def test_a_child_of_a_thread_works_for_it(watch: Watch) -> None:
 def test_a_child_that_is_known_is_looked_at_by_itself(watch: Watch) -> None:
     with program("if os.fork() == 0: burn()\nready(); os.wait()") as one:
         watched = watch(one)
-        around = Surroundings(known=lambda _: True)
+        around = Surroundings(known=range(2**22))
         assert [watched.look(around).active for _ in range(5)] == [{}] * 5
 
 
@@ -409,7 +409,7 @@ def test_a_process_that_ends_meanwhile(
             one.process.wait()
         until(
             lambda: (
-                watched.deep.look(time.monotonic_ns() + 10**10, Wait.LOCK, NOTHING_BEHIND).active
+                watched.deep.probe(time.monotonic_ns() + 10**10, Wait.LOCK, NOTHING_BEHIND).active
                 == {}
             ),
             "nobody",
@@ -423,5 +423,5 @@ def test_what_threads_used_is_taken_once(watch: Watch) -> None:
             lambda: watched.look() and any(u.cpu_ns for u in watched.deep.threads.used),
             "CPU time",
         )
-        assert {u.name for u in watched.deep.take_used() if u.cpu_ns} == {"burns"}
-        assert watched.deep.take_used() == []
+        assert {u.name for u in watched.deep.drain_used() if u.cpu_ns} == {"burns"}
+        assert watched.deep.drain_used() == []

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.job import JobReader, Networks
+from gpu_bottleneck_exporter.feeders.job import Networks, facts_of
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
+from gpu_bottleneck_exporter.workload.groups import Groups
 from support.trees import cgroup_v2, lay
 
 HZ = 100
@@ -48,7 +49,7 @@ class Recorded:
         self.proc, self.sysfs = root / "proc", root / "sys"
         self._groups = Cgroups(self.sysfs)
         self.feed = FeederGroup(self.proc, self._groups)
-        self._reader = FeedingReader(self.proc, Networks(self.proc))
+        self._reader = FeedingReader(Networks(self.proc))
         self._now_ns = 0
 
     def adopt(self, *mains: int) -> None:
@@ -199,11 +200,8 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
     def limits(*pids: int) -> tuple[float | None, int | None, int | None]:
         texts = [(proc / f"{pid}/cgroup").read_text() for pid in pids]
         groups = [cgroup_of(text, tmp_path / "sys") for text in texts]
-        found = (
-            JobReader(proc, Networks(proc))
-            .read({pid: members[pid] for pid in pids}, groups, 0)
-            .limits
-        )
+        mains = {pid: members[pid] for pid in pids}
+        found = facts_of(proc, mains, groups, Groups(proc), 0).limits
         return found.cpu_cores, found.memory_used_bytes, found.memory_bytes
 
     assert limits(1) == (1.0, 900, 1000)

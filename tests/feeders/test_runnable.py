@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.bucket import Bucket
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -55,7 +56,7 @@ def test_a_main_that_sleeps_is_not() -> None:
 def test_one_that_was_not_counted_before_leaves_it_unknown() -> None:
     with main(SLEEPS) as one, main(SLEEPS) as another:
         feed = FeederGroup(PROC, Cgroups(Path("/sys")))
-        feed.note_busy(0.0, 1)
+        feed.note_split(0, {UNKNOWN: 1}, 1)
 
         def counted(at_ns: int, *mains: Process) -> bool:
             feed.adopt({main.pid for main in mains}, set(), frozenset())

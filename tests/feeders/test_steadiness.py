@@ -15,10 +15,11 @@ from gpu_bottleneck_exporter.accounting.stall import (
     UNALLOCATED,
     UNKNOWN,
 )
-from gpu_bottleneck_exporter.feeders.steadiness import LASTS_NS, Steadiness
+from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
+from gpu_bottleneck_exporter.schedule import LATELY_NS
 
 SECOND_NS = 1_000_000_000
-LONG = LASTS_NS // SECOND_NS + 1
+LONG = LATELY_NS // SECOND_NS + 1
 Split = tuple[float, Mapping[str, float]]
 """A tick: share of busy time, and of idle time by cause."""
 BUSY: Split = (1.0, {})

@@ -7,15 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
 from gpu_bottleneck_exporter.feeders.programs import compiles
-from gpu_bottleneck_exporter.feeders.related import StrangerRecord
 from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -56,7 +58,7 @@ class Watched:
         self._groups = Cgroups(SYSFS)
         self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
         self.feed.adopt({main.pid}, {*workers}, frozenset({main.pid, *holders}))
-        self.feed.note_busy(0.0, time.monotonic_ns())
+        self.feed.note_split(0, {UNKNOWN: 1}, time.monotonic_ns())
         self._finder = StrangerFinder(PROC)
         self.holders = {main.pid, *holders}
 
@@ -69,7 +71,7 @@ class Watched:
         self.look()
         now = time.monotonic_ns() + later_ns
         found = self._finder.search([self.feed], self.holders, now)[self.feed]
-        self.feed.related.adopt_strangers(found)
+        self.feed.family.adopt_strangers(found)
         return found
 
     def close(self) -> None:
@@ -219,6 +221,30 @@ def test_a_worker_of_another_holder_is_no_stranger(watch: Watch) -> None:
             assert watched.finds(worker)
             watched.holders.add(one.pid)
             assert watched.strangers() == set()
+
+
+def test_they_are_sought_ever_less_often_until_another_gpu_begins_to_idle() -> None:
+    finder = StrangerFinder(PROC)
+    one, other = (FeederGroup(PROC, Cgroups(SYSFS)) for _ in range(2))
+
+    def searched(seconds: range, *idle: FeederGroup, explained: bool = False) -> list[float]:
+        """When, of ten passes a second; what GPUs wait for may be explained at every other one."""
+        found = []
+        for tenth in range(10 * seconds.start, 10 * seconds.stop):
+            wanted = () if explained and tenth % 2 else idle
+            if finder.is_due(tenth * 100_000_000, idle, wanted):
+                finder.search(wanted, (), tenth * 100_000_000)
+                found.append(tenth / 10)
+        return found
+
+    first = searched(range(100, 160), one)
+    pauses = [after - before for before, after in pairwise(first)]
+    assert (first[0], pauses[0]) == pytest.approx((100, 0.3))
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 8
+    assert len(searched(range(160, 200), one, explained=True)) <= 4
+    assert searched(range(200, 201), one, other)[0] == 200
+    assert len(searched(range(201, 211), one, other)) > 5
 
 
 def test_who_disconnects_stays_known_for_a_minute(watch: Watch, tmp_path: Path) -> None:

@@ -262,11 +262,11 @@ def does(one: Program, what: str) -> None:
 
 
 def says(tcp: TcpTracker, one: Program) -> Verdict:
-    return tcp.look((), whole=True)[int(one.words[0])]
+    return tcp.inspect((), whole=True)[int(one.words[0])]
 
 
 def says_anywhere(tcp: TcpTracker, verdict: Verdict) -> bool:
-    return verdict in tcp.look((), whole=True).values()
+    return verdict in tcp.inspect((), whole=True).values()
 
 
 def remote(server: Program) -> Endpoint:
@@ -367,8 +367,8 @@ def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
             received_bytes=course.now.received_bytes + data,
             sent_segments=course.now.sent_segments + sent,
         )
-        course.look(more, held=False, feeds=feeds)
-        course.look(replace(more, received_ms=100 if feeds else 400), held=False, feeds=feeds)
+        course.update(more, held=False, feeds=feeds)
+        course.update(replace(more, received_ms=100 if feeds else 400), held=False, feeds=feeds)
         return course.pushed
 
     assert [comes() for _ in range(4)] == [False, False, True, True]
@@ -382,9 +382,9 @@ def test_who_fed_the_gpu_once_may_send_mere_signals_later(server: Program, clien
     patience = AnswerTimeouts(OF_TESTS_MS)
     tcp = TcpTracker(PROC, client.pid, patience)
     for _ in range(2):
-        patience.learn(remote(server), 10)
+        patience.note_answer(remote(server), 10)
         patience.worked_ns = time.monotonic_ns()
-        assert patience.in_vain(remote(server)) is False
+        assert patience.never_fed(remote(server)) is False
     found = []
     says(tcp, client)
     for _ in range(module._ENOUGH_ANSWERS + 1):
@@ -434,7 +434,7 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(  # noqa: PLR0913 - one row o
     waits_on = (number,) if held else ()
 
     def look() -> Verdict:
-        return tcp.look((number,), (), waits_on, whole=True)[number]
+        return tcp.inspect((number,), (), waits_on, whole=True)[number]
 
     def asks() -> Verdict:
         """Ask, and wait too long; the verdict then."""
@@ -481,9 +481,9 @@ def test_who_is_asked_in_vain_is_a_queue(  # noqa: PLR0913 - one row of a table
     patience = AnswerTimeouts(OF_TESTS_MS)
     tcp = TcpTracker(PROC, client.pid, patience)
     if fed:
-        patience.learn(remote(server), 10)
+        patience.note_answer(remote(server), 10)
         patience.worked_ns = time.monotonic_ns()
-        assert not patience.in_vain(remote(server))
+        assert not patience.never_fed(remote(server))
     patience.worked_ns -= 2 * timeouts_module._LULL_MS * 1_000_000
     does(client, "ask 10")
     for _ in range(module._ENOUGH_ANSWERS):
@@ -501,7 +501,7 @@ def test_who_is_asked_in_vain_is_a_queue(  # noqa: PLR0913 - one row of a table
 def test_the_side_that_listens_is_asked(watch: Watch, server: Program, client: Program) -> None:
     tcp = watch(server)
     until(lambda: says_anywhere(tcp, Verdict.SERVED), "a client")
-    assert set(tcp.look((), whole=True).values()) == {Verdict.LISTENS, Verdict.SERVED}
+    assert set(tcp.inspect((), whole=True).values()) == {Verdict.LISTENS, Verdict.SERVED}
     time.sleep(0.05)
     does(client, "ask 10")
     until(lambda: says_anywhere(tcp, Verdict.REQUEST), "its question")
@@ -540,17 +540,20 @@ def test_an_answer_in_parts_is_not_over_between_them(
 def test_only_those_that_are_asked_for_are_looked_at(watch: Watch, client: Program) -> None:
     tcp = watch(client)
     number = int(client.words[0])
-    assert tcp.look((number, 0, 999)).keys() == {number}
-    assert tcp.look(()) == {}
+    assert tcp.inspect((number, 0, 999)).keys() == {number}
+    assert tcp.inspect(()) == {}
 
 
 def test_both_sides_of_a_connection_know_it(watch: Watch, server: Program, client: Program) -> None:
     ours, theirs = watch(client), watch(server)
-    until(lambda: ours.look((), whole=True) and len(theirs.look((), whole=True)) == 2, "both sides")
+    until(
+        lambda: ours.inspect((), whole=True) and len(theirs.inspect((), whole=True)) == 2,
+        "both sides",
+    )
     ((local, remote),) = ours.ends
     assert theirs.ends == {(remote, local)}
     does(client, "ask 10")
-    assert Verdict.OURS in ours.look((), theirs.ends, whole=True).values()
+    assert Verdict.OURS in ours.inspect((), theirs.ends, whole=True).values()
 
 
 def test_a_connection_to_nobody_is_waited_for_but_told_by_no_age(watch: Watch) -> None:
@@ -580,14 +583,14 @@ for line in iter(told, ""):
         tcp = watch(one)
         for _ in range(8):
             does(one, "more")
-            tcp.look((), whole=True)
+            tcp.inspect((), whole=True)
         assert len(tcp._courses) <= 256
         assert len(tcp.sockets._names) <= 256
 
 
 def test_a_process_that_ended_says_nothing(watch: Watch, client: Program) -> None:
     tcp = watch(client)
-    assert tcp.look((), whole=True)
+    assert tcp.inspect((), whole=True)
     client.end()
-    assert tcp.look((), whole=True) == {}
+    assert tcp.inspect((), whole=True) == {}
     assert tcp.refused is None

@@ -34,41 +34,41 @@ def works(patience: AnswerTimeouts) -> None:
 def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int) -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for took in answers:
-        found.learn(STORE, took)
+        found.note_answer(STORE, took)
         works(found)
-    assert found.with_(STORE) == patience
-    assert found.with_(OTHER) == PATIENCE_MS
+    assert found.longest_for(STORE) == patience
+    assert found.longest_for(OTHER) == PATIENCE_MS
 
 
 def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for _ in range(2):
         for took in (10, 8_000, 10):
-            found.learn(STORE, took)
+            found.note_answer(STORE, took)
         works(found)
-    assert found.with_(STORE) == 16_000
+    assert found.longest_for(STORE) == 16_000
 
 
 def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for ago_ms in (500, 500):
         works(found)
-        found.learn(STORE, 8_000, ago_ms)
-    assert found.with_(STORE) == 16_000
+        found.note_answer(STORE, 8_000, ago_ms)
+    assert found.longest_for(STORE) == 16_000
 
 
 def test_answers_without_work_teach_nothing() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     works(found)
-    assert not any(found.learn(STORE, 8_000) for _ in range(9))
-    assert found.with_(STORE) == PATIENCE_MS
+    assert not any(found.note_answer(STORE, 8_000) for _ in range(9))
+    assert found.longest_for(STORE) == PATIENCE_MS
     assert not found.feeds(STORE)
 
 
 def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for _ in range(3):
-        found.learn(STORE, 100)
+        found.note_answer(STORE, 100)
         works(found)
     assert found.feeds(STORE)
     assert not found.feeds(OTHER)
@@ -77,13 +77,13 @@ def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
 
 
 def test_patience_is_never_above_the_setting() -> None:
-    assert AnswerTimeouts(1_000).with_(STORE) == 1_000
+    assert AnswerTimeouts(1_000).longest_for(STORE) == 1_000
 
 
 def test_patience_with_many_is_bounded() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for port in range(2_000):
-        found.learn(STORE._replace(port=port), 10)
-        found.give_up(STORE._replace(port=port))
+        found.note_answer(STORE._replace(port=port), 10)
+        found.note_polled(STORE._replace(port=port))
     assert len(found._of) <= 256
     assert len(found.polled) <= 256

@@ -11,8 +11,9 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.probe import Works
+from gpu_bottleneck_exporter.feeders.habits import Works
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
@@ -51,7 +52,8 @@ class Watched:
     def tick(self, busy: float) -> Activity:
         """One tick, in which the GPU was so busy; what the main did at its end."""
         self._now_ns += SECOND
-        self.feed.note_busy(busy, self._now_ns)
+        active_ns = int(busy * SECOND)
+        self.feed.note_split(active_ns, {UNKNOWN: SECOND - active_ns}, self._now_ns)
         self.feed.sample(self._now_ns)
         self.feed.advance(self._now_ns)
         found = self.feed.history.explaining(self._now_ns - 1, self._now_ns)

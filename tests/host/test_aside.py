@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, environment
 from gpu_bottleneck_exporter.host.waits import waits_on
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
 from support.memory import SAYS
 from support.programs import Program, program
 from support.waiting import PATIENCE_SECONDS, until
@@ -125,7 +126,7 @@ def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("usual_patience")
 def test_the_watch_goes_on() -> None:
     with holding_up() as one, program("ready(); told()") as other:
-        watch = HostSampler(PROC, Path("/sys"), owners=True)
+        watch = HostSampler(Settings(), {"workload"})
         watch.hold("a", frozenset({one.pid}))
         watch.hold("b", frozenset({other.pid}))
         watch.start()

@@ -88,7 +88,7 @@ def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: in
         text = read(f"/proc/{one.pid}/cgroup") or ""
         looks: list[Callable[[], object]] = [
             lambda: Process(PROC, one.pid),
-            lambda: DeepProbe(PROC, one.pid, AnswerTimeouts(1000)).look(
+            lambda: DeepProbe(PROC, one.pid, AnswerTimeouts(1000)).probe(
                 0, Wait.LOCK, Surroundings()
             ),
             lambda: Cgroups(Path("/sys")).of(text),

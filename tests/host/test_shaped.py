@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.job import Networks
-from gpu_bottleneck_exporter.feeders.mains import job_keys
+from gpu_bottleneck_exporter.feeders.job import Networks, job_keys
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts
@@ -23,6 +22,7 @@ from gpu_bottleneck_exporter.host.process import command_line, environment
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS, Sockets
 from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.groups import Groups
 from support.memory import SAYS
 from support.programs import program
@@ -72,7 +72,7 @@ def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
             assert len(file.read(4 * MANY_BYTES)) == 4 * MANY_BYTES, "the attack works"
         forget_peak()
         before = peak_bytes()
-        watch = HostSampler(PROC, Path("/sys"), owners=True)
+        watch = HostSampler(Settings(), {"workload"})
         watch.hold("a", frozenset({one.pid}))
         watch.start()
         try:
@@ -107,11 +107,15 @@ def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> 
     for pid, end in ((1, "1"), (2, "2"), (3, "1")):
         files = {"stat": STAT.format(pid), "cmdline": f"python\0{long}{end}\0", "environ": ""}
         lay(tmp_path, {f"{pid}/{name}": text for name, text in files.items()})
-    found = [{key[0] for key in job_keys(tmp_path, pid, Groups(tmp_path))} for pid in (2, 3)]
-    assert found == [{"process"}, {"process"}]
+
+    def keys(pid: int) -> set[str]:
+        command = command_line(tmp_path, pid)
+        return {key[0] for key in job_keys(tmp_path, pid, command, Groups(tmp_path))}
+
+    assert [keys(pid) for pid in (2, 3)] == [{"process"}, {"process"}]
     for pid in (1, 2):
         (tmp_path / f"{pid}/cmdline").write_text("python\0train.py\0")
-    assert {key[0] for key in job_keys(tmp_path, 2, Groups(tmp_path))} == {"process", "siblings"}
+    assert keys(2) == {"process", "siblings"}
 
 
 def test_of_thousands_of_open_files_some_are_listed() -> None:
@@ -163,10 +167,11 @@ def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
     lay(tmp_path, {"7/stat": STAT.format(7), "8/stat": STAT.format(8)})
     feed, reader = (
         FeederGroup(tmp_path, Cgroups(tmp_path)),
-        FeedingReader(tmp_path, Networks(tmp_path)),
+        FeedingReader(Networks(tmp_path)),
     )
     for whole in (True, False, True):
-        feed.adopt({7}, {8}, frozenset({7}), whole=whole)
+        feed.family.whole = whole
+        feed.adopt({7}, {8}, frozenset({7}))
         told = reader.read(feed, 1, queue_known=True)
         assert (told.processes.get("worker") == 1) is whole
         assert ("worker" in told.counters) is whole

@@ -15,7 +15,7 @@ import pytest
 from gpu_bottleneck_exporter.commands.check import missing_signals
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
-from gpu_bottleneck_exporter.sampling.watch import HostSnapshot, HostWatch
+from gpu_bottleneck_exporter.sampling.hostreader import HostReader, HostSnapshot
 from support.programs import descriptors, program
 from support.rights import as_nobody
 from support.states import NO_DRIVER
@@ -206,9 +206,9 @@ def test_some_take_the_right_to_ptrace(capabilities: tuple[str, ...], given: boo
 
 
 def test_what_was_not_looked_at_in_full_is_a_signal(proc: Path, sysfs: Path) -> None:
-    watch = HostWatch(proc, sysfs, machine=False)
+    watch = HostReader(proc, sysfs, machine=False)
     for given in (True, False, True):
-        watch.look((), {"all_threads": given, "all_sockets": True})
+        watch.read((), {"all_threads": given, "all_sockets": True})
         assert watch.snapshot is not None
         assert watch.snapshot.signals["all_threads"] is given
         assert watch.snapshot.signals["all_sockets"] is True
@@ -233,13 +233,13 @@ def test_a_gap_of_the_host_is_told_with_its_remedy() -> None:
 def test_each_change_is_logged_once(
     proc: Path, sysfs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = HostWatch(proc, sysfs, machine=False)
+    watch = HostReader(proc, sysfs, machine=False)
 
     def said() -> list[str]:
         caplog.clear()
-        watch._ageing.due_ns = 0  # as if ten seconds had passed
+        watch._refreshing.due_ns = 0  # as if ten seconds had passed
         with caplog.at_level(logging.INFO):
-            watch.look()
+            watch.read()
         return [record.message for record in caplog.records if "connections" not in record.message]
 
     assert said() == []
@@ -256,9 +256,9 @@ def test_each_change_is_logged_once(
 
 def test_signals_are_looked_for_again_when_others_feed(proc: Path, sysfs: Path) -> None:
     lay(proc, {"7/stat": f"7 (a) S 1 {ZEROS}\n", "7/wchan": "0", "7/root/no-link": ""})
-    watch = HostWatch(proc, sysfs, machine=False)
+    watch = HostReader(proc, sysfs, machine=False)
     for feeding, given in (((), True), ((7,), False), ((1,), True)):
-        watch.look(feeding)
+        watch.read(feeding)
         assert watch.snapshot is not None
         assert watch.snapshot.signals["wait_channel"] is given
         assert watch.snapshot.machine is None

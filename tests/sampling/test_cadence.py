@@ -33,7 +33,7 @@ def opened(request: pytest.FixtureRequest, libraries: Libraries) -> Callable[[Bo
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.FULL_LASTS_NS", 500_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.LATELY_NS", 500_000_000)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from statistics import median
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.stall import ASLEEP, PEER, STORAGE
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, PEER, STORAGE, UNKNOWN
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
@@ -24,6 +24,7 @@ from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import Every
+from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
 from support.drivers import Libraries
@@ -44,7 +45,7 @@ PARENTS = {
 
 @pytest.fixture
 def watch() -> Iterator[HostSampler]:
-    found = HostSampler(Path("/proc"), Path("/sys"))
+    found = HostSampler(Settings())
     found.start()
     yield found
     found.stop()
@@ -106,12 +107,12 @@ def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
         watch.hold("a", frozenset({main.pid}))
         watch.hold("b", frozenset({other.pid}))
         feed = until(lambda: watch.feed("a"), "its feeders")
-        watch.note_busy("a", 0.0)
+        watch.note_split("a", 0, {UNKNOWN: 1})
         strangers = watch._discovery.strangers
         until(lambda: any(worker in one.pids for one in strangers._found.values()), "a search")
         before = watch._finished_pass_ns
         until(lambda: watch._finished_pass_ns != before, "the rest of that pass")
-        assert not feed.related.processes
+        assert not feed.family.related
 
 
 @pytest.mark.parametrize("step", [0.1, 0.15, 0.2, 0.7])
@@ -181,7 +182,7 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
 def test_nobody_waits_for_a_gpu_that_has_hung(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.peers._FRESH_NS", 300_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.peers.LATELY_NS", 300_000_000)
     holders = frozenset({start().pid})
     for uuid in ("hung", "waiting"):
         watch.hold(uuid, holders)
@@ -286,7 +287,7 @@ def test_collectors_that_are_off_are_not_read() -> None:
 
 def test_the_owners_of_a_gpu_are_those_of_its_mains(start: Start) -> None:
     main = start()
-    watch = HostSampler(Path("/proc"), Path("/sys"), owners=True)
+    watch = HostSampler(Settings(), {"workload"})
     watch.start()
     try:
         watch.hold("a", frozenset({main.pid}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import time
 import types
@@ -21,7 +22,7 @@ from support.samplers import EVERY_TICK, FAST
 
 MakeBoard = Callable[..., Board]
 TIMES = 50
-_ELSEWHERE = (types.ModuleType, types.FunctionType, types.FrameType, type)
+_ELSEWHERE = (types.ModuleType, types.FunctionType, types.FrameType, type, logging.Logger)
 """Through these everything can be reached."""
 
 

@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
-from gpu_bottleneck_exporter.sampling.worker import FIRST_RETRY_SECONDS
+from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
 from support import samplers
 from support.drivers import KINDS, Libraries, open_driver
 from support.waiting import until
@@ -100,7 +100,7 @@ def test_one_hung_gpu_of_eight_costs_its_own_series_only(
         )
         until(lambda: up(sampler) == [index != 3 for index in range(8)], "it alone is down")
         until(lambda: of_the_hung() == ["gpu_info", "gpu_up"], "nothing else is told of it")
-        until(lambda: "not returned" in sampler.down_reasons().get(3, ""), "the reason")
+        until(lambda: "not returned" in f"{sampler.down().get(3)}", "the reason")
         # Without a CPU, its time in the call counts for less, and it may seem to be back.
         until(
             lambda: told(" is down") == told(": the driver call has returned") + 1,
@@ -127,7 +127,7 @@ def test_counters_of_a_lost_gpu_go_on_where_they_stopped(
         assert lost.totals.observed_ns is None
         assert lost.readings == {}
         assert lost.errors == {79: 1}
-        assert "lost" in sampler.down_reasons()[0].lower()
+        assert "lost" in sampler.down()[0].reason.lower()
         board.gpus[0].record.device_result = 0
         until(lambda: up(sampler) == [True, True], "it comes back")
         until(lambda: observed(sampler, 0) > counted, "its counters go on")

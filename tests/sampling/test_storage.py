@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.host.places import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import READ, unanswering
 from support.programs import program
 from support.waiting import until
@@ -63,7 +65,7 @@ def staged(tmp_path: Path, job: str) -> Iterator[int]:
 @pytest.mark.parametrize("job", JOBS)
 def test_it_is_seen_where_the_files_are(tmp_path: Path, job: str) -> None:
     place = Place(JOBS[job][1])
-    watch = HostSampler(Path("/proc"), Path("/sys"))
+    watch = HostSampler(Settings())
     with staged(tmp_path, job) as pid:
         watch.hold("gpu", frozenset({pid}))
         watch.start()
@@ -71,7 +73,7 @@ def test_it_is_seen_where_the_files_are(tmp_path: Path, job: str) -> None:
         seen: list[Mapping[Place, int]] = []
 
         def is_seen() -> bool:
-            watch.note_busy("gpu", 0.0)
+            watch.note_split("gpu", 0, {UNKNOWN: 1})
             now = time.monotonic_ns()
             feeders = watch.explaining("gpu", now - RECENT_NS, now)
             seen.append(feeders.places if feeders else {})

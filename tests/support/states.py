@@ -45,10 +45,10 @@ from gpu_bottleneck_exporter.prescription.model import (
     Refusal,
     Score,
 )
+from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
-from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 
@@ -345,7 +345,7 @@ def snapshot(
 
 def state(*gpus: GpuSnapshot, simulated: bool = False) -> SamplerState:
     """These GPUs, and collectors that have all succeeded except one."""
-    fine = Outcome(success=True, seconds=0.002, last_success=1_800_000_000.0)
+    fine = Outcome(seconds=0.002, last_success=1_800_000_000.0)
     bad = Outcome(seconds=0.5, last_success=1_799_999_000.0, error="nvmlDeviceGetPowerUsage: 999")
     readers = [collector.name for collector in ALL if collector.read]
     return SamplerState(

@@ -33,6 +33,8 @@ WAITING_ON = (
 FILE_SYSTEMS = (Place.LOCAL.value, Place.REMOTE.value)
 """What `STORAGE` is split into, as far as it is known."""
 
+IDLES = 0.05
+"""Idle share of a tick from which there is something to explain."""
 _MOST_CARRIED_NS = 1e9
 """So much is wrong at most when a main that does I/O while its GPU works falls asleep."""
 _BY_CHANCE = 3

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.sampler import PATIENCE_SECONDS, Sampler
 from gpu_bottleneck_exporter.web.server import WebServer
 
@@ -38,7 +38,7 @@ class Supervisor:
         watched = limit.isdecimal() and environment.get("WATCHDOG_PID", us) == us
         self.watchdog_seconds = int(limit) / 1e6 if watched else 0.0
         """It kills us after so long without a message; 0: never."""
-        self._news = News()
+        self._throttle = LogThrottle(log)
 
     def tell(self, *assignments: str) -> None:
         """Send `assignments`, such as READY=1; a failure is a line in the log."""
@@ -49,7 +49,7 @@ class Supervisor:
                 connection.sendto("\n".join(assignments).encode(), self.address)
         except OSError as error:
             trouble = f"{error}"
-        if self._news.is_new("supervisor", trouble) and trouble:
+        if self._throttle.is_new("supervisor", trouble) and trouble:
             log.warning("cannot notify the supervisor at %s: %s", self.address, trouble)
 
 
@@ -98,5 +98,5 @@ def _report(
 
 def _sentence(sampler: Sampler) -> str:
     """The status line: what we do, and which GPUs do not answer."""
-    down = ", ".join(f"{index}" for index in sorted(sampler.down_reasons()))
+    down = ", ".join(f"{index}" for index in sorted(sampler.down()))
     return " ".join(sampler.status.split()) + (f"; down: GPU {down}" if down else "")

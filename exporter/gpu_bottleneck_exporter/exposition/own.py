@@ -198,7 +198,6 @@ def health(outcomes: tuple[tuple[str, Outcome], ...]) -> Iterator[tuple[str, Out
         yield (
             name,
             Outcome(
-                success=all(outcome.success for outcome in found),
                 seconds=sum(outcome.seconds for outcome in found),
                 last_success=min(times) if len(times) == len(found) else None,
                 error=next((outcome.error for outcome in found if outcome.error), None),

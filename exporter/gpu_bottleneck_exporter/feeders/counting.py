@@ -14,27 +14,24 @@ from gpu_bottleneck_exporter.accounting.bucket import (
     less,
     plus,
 )
+from gpu_bottleneck_exporter.accounting.stall import IDLES
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.pace import Pace
 from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.related import Related
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 
 _HARDLY_MOVED_NS = 500_000
 """A first thread that drives a GPU uses more CPU time than this in a second."""
-_IDLE = 0.05
-"""A GPU that works less than this share of a tick tells nothing of who drives it."""
 
 
 class CounterReader:
     """Used by the watching thread only."""
 
-    def __init__(self, family: Family, related: Related) -> None:
+    def __init__(self, family: Family) -> None:
         self.pace = Pace()
         """How the batches of its workers differ."""
         self._family = family
-        self._related = related
         self._cgroups: dict[Cgroup, CgroupCounters] = {}
         """Those of the mains, as last read."""
         self._turn = 0
@@ -55,16 +52,17 @@ class CounterReader:
         `busy`: share of the last tick, 0-1, in which the GPU worked; `deep`: whether it idles at
         times, so that feeders are probed deeply.
         """
-        family, related = self._family, self._related.processes.values()
-        mains, complete = _count(family.mains.values())
+        mains, complete = _count(self._family.mains.values())
         workers, whole = _count(self._workers_in_turn())
-        near, _ = _count(related)
+        related, _ = _count(self._family.related.values())
         used = {
-            Role.MAIN: _total(mains.values()),
-            Role.WORKER: _total(workers.values()),
-            Role.RELATED: _total(near[one] for one in near if self._related.counts(one, 1 - busy)),
+            Role.MAIN: reduce(plus, mains.values(), Counters()),
+            Role.WORKER: reduce(plus, workers.values(), Counters()),
+            Role.RELATED: reduce(
+                plus, (related[one] for one in related if one.counts(1 - busy)), Counters()
+            ),
         }
-        if busy >= _IDLE:
+        if busy >= IDLES:  # one that hardly works tells nothing of who drives it
             for main, did in mains.items():
                 main.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED_NS
         self._note_pace(second.at_ns, workers, deep=deep)
@@ -79,7 +77,7 @@ class CounterReader:
 
     def _workers_in_turn(self) -> list[Process]:
         self._turn += 1
-        rounds = self._family.rounds
+        rounds = self._family.share.rounds(len(self._family.workers))
         return [*self._family.workers.values()][self._turn % rounds :: rounds]
 
     def _note_pace(self, now_ns: int, workers: Mapping[Process, Counters], *, deep: bool) -> None:
@@ -95,27 +93,26 @@ class CounterReader:
         Those of mains load, or launch kernels as the first thread does. Of those of other
         processes only the delay is news: their CPU time is part of the process's.
         """
-        launching, loading = [0, 0], [0, 0]
-        for deep in _deep(self._family.mains.values()):
-            for thread in deep.take_used():
-                launches = deep.launches_elsewhere or thread.name.startswith(LAUNCHES)
-                sums = launching if launches else loading
-                sums[0] += thread.cpu_ns
-                sums[1] += thread.queue_ns
-        if any(launching):
-            cpu_ns, queue_ns = launching
-            main = used[Role.MAIN]
-            used[Role.MAIN] = main._replace(launch_cpu_ns=cpu_ns, launch_queue_ns=queue_ns)
-        if any(loading):
-            cpu_ns, queue_ns = loading
-            used[Role.THREAD] = Counters(cpu_ns=cpu_ns, queue_ns=queue_ns)
+        threads = [
+            (deep.launches_elsewhere or thread.name.startswith(LAUNCHES), thread)
+            for deep in _deep(self._family.mains.values())
+            for thread in deep.drain_used()
+        ]
+        launching = [thread for launches, thread in threads if launches]
+        loading = [thread for launches, thread in threads if not launches]
+        used[Role.MAIN] = used[Role.MAIN]._replace(
+            launch_cpu_ns=sum(one.cpu_ns for one in launching),
+            launch_queue_ns=sum(one.queue_ns for one in launching),
+        )
+        used[Role.THREAD] = Counters(
+            cpu_ns=sum(one.cpu_ns for one in loading), queue_ns=sum(one.queue_ns for one in loading)
+        )
         for role, processes in (
             (Role.WORKER, self._family.workers.values()),
-            (Role.RELATED, self._related.processes.values()),
+            (Role.RELATED, self._family.related.values()),
         ):
-            delays = (thread.queue_ns for deep in _deep(processes) for thread in deep.take_used())
-            if delay_ns := sum(delays):
-                used[role] = used[role]._replace(queue_ns=used[role].queue_ns + delay_ns)
+            delays = (thread.queue_ns for deep in _deep(processes) for thread in deep.drain_used())
+            used[role] = plus(used[role], Counters(queue_ns=sum(delays)))
 
     def _add_children(self, used: dict[str, Counters], elapsed_ns: int) -> None:
         """Of the CPU time of ended children, keep what was not counted while they lived.
@@ -140,11 +137,6 @@ def _count(processes: Iterable[Process]) -> tuple[dict[Process, Counters], bool]
     """What each has used since it was last read; whether none of them has ended."""
     used = {process: process.count() for process in processes}
     return {one: did for one, did in used.items() if did is not None}, None not in used.values()
-
-
-def _total(used: Iterable[Counters]) -> Counters:
-    found = list(used)
-    return reduce(plus, found) if found else Counters()
 
 
 def _held_back(group: Cgroup, before: CgroupCounters) -> CgroupCounters:

@@ -12,15 +12,14 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
 MOST_FOLLOWED = 8_192
 """Workers whose counters are read at all, over all GPUs."""
 READS_PER_TICK = 512
 """Workers whose counters are read per tick, over all GPUs."""
 CLOSELY = 64
-"""Workers of one GPU that get deep probes at a time: threads, connections."""
-CLOSELY_NS = 10_000_000_000
-"""After which others take their turn."""
+"""Workers of one GPU that get deep probes at a time; after `OFTEN_NS` others do."""
 _FEW = 4
 """Up to so many workers are read every tick; of more, half in one tick, half in the next."""
 _ROUND_TICKS = 2
@@ -60,25 +59,35 @@ def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:
     return {*stay, *random.sample(others, most - len(stay))}
 
 
-class Turns:
-    """Processes of a crowd whose turn it is for deep probes."""
+class RoundRobin:
+    """Whose turn it is, of a crowd that changes."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self, count: int, crowd: Collection[Process]) -> list[Process]:
+        """The next `count` of `crowd`, or all."""
+        members = list(crowd)
+        first = self._next
+        self._next += min(count, len(members))
+        return [members[i % len(members)] for i in range(first, self._next)]
+
+
+class DeeplyProbed:
+    """Workers of a crowd that get deep probes for now."""
 
     def __init__(self) -> None:
         self.members: list[Process] = []
-        self._next = 0
-        self._until_ns = 0
+        self._turns = RoundRobin()
+        self._choosing = Every(OFTEN_NS)
 
-    def choose(self, crowd: Mapping[int, Process], now_ns: int) -> None:
+    def choose_from(self, crowd: Mapping[int, Process], now_ns: int) -> None:
         """Choose among `crowd`, by pid, at monotonic `now_ns`; others close what they had open."""
         if len(crowd) <= CLOSELY:
             self.members = list(crowd.values())
             return
         self.members = [one for one in self.members if crowd.get(one.pid) is one]
-        if now_ns >= self._until_ns or len(self.members) < CLOSELY // 2:
-            self._until_ns = now_ns + CLOSELY_NS
-            processes = list(crowd.values())
-            first = self._next % len(processes)
-            self._next = first + CLOSELY
-            before, self.members = self.members, (processes * 2)[first : first + CLOSELY]
+        if self._choosing.is_due(now_ns) or len(self.members) < CLOSELY // 2:
+            before, self.members = self.members, self._turns.take(CLOSELY, crowd.values())
             for process in {*before}.difference(self.members):
                 process.close_deep()

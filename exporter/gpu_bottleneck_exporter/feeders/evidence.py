@@ -9,6 +9,7 @@ from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.mounts import is_remote, mounts_of_open_files
 from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.schedule import LATELY_NS
 
 _SLEEPS = {
     Wait.LOCK.value: "for a lock",
@@ -23,9 +24,8 @@ _SLEEPS = {
     Wait.UNKNOWN.value: "for a reason that the kernel does not show",
     "input": "for input",
 }
-_LATELY_NS = 10_000_000_000
-_MOST_MOUNTS = 3
-_LONGEST = 64
+_MOST_MOUNTS, _LONGEST = 3, 64
+"""Mounts and characters of each that fit into a line for people."""
 _KINDS = {True: "remote", False: "local", None: "local or remote"}
 
 
@@ -40,7 +40,7 @@ def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
 
 def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
     """Whom a feeder asked lately and had to wait for, the slowest one."""
-    recent = [one for one in owed if now_ns - one.at_ns < _LATELY_NS]
+    recent = [one for one in owed if now_ns - one.at_ns < LATELY_NS]
     if recent:
         slowest = max(recent, key=lambda one: one.waited_ms)
         yield f"asked {slowest.remote}, no answer yet after {slowest.waited_ms} ms"
@@ -51,10 +51,7 @@ def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:
     mounts: dict[str, str] = {}
     for pid in pids:
         mounts |= mounts_of_open_files(proc, pid)
-    for point, kind in sorted(mounts.items(), key=_remote_first)[:_MOST_MOUNTS]:
+    remote_first = sorted(mounts.items(), key=lambda one: (is_remote(one[1]) is False, one[0]))
+    for point, kind in remote_first[:_MOST_MOUNTS]:
         place, what = printable(point, _LONGEST), printable(kind, _LONGEST)
         yield f"has files open on {place} ({what}, {_KINDS[is_remote(kind)]})"
-
-
-def _remote_first(mount: tuple[str, str]) -> tuple[bool, str]:
-    return is_remote(mount[1]) is False, mount[0]

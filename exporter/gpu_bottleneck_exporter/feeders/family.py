@@ -1,16 +1,21 @@
-"""The process tree of one GPU: holders (mains), their workers, and helpers that load nothing."""
+"""The processes that feed one GPU: its holders (mains), their workers, and related ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.crowd import WHOLE, SamplingBudget, chosen
+from gpu_bottleneck_exporter.feeders.crowd import WHOLE, chosen
+from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.programs import helpers
+from gpu_bottleneck_exporter.feeders.programs import helps
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import parse_stat
+from gpu_bottleneck_exporter.schedule import RefreshSchedule
+
+_LOST_KIN_NS = 5_000_000_000
+"""At least so long between two searches for kin, which may come and go many times a second."""
 
 
 class Family:
@@ -20,54 +25,48 @@ class Family:
         """`proc`: the host's."""
         self.mains: dict[int, Process] = {}
         self.workers: dict[int, Process] = {}
+        self.related: dict[int, Process] = {}
+        """They feed it without descending from a main: kin, and strangers that may do enough."""
+        self.searched_ns: int | None = None
+        """When kin were last sought."""
         self.compilers: list[Process] = []
         """Descendants of mains that compile kernels: who waits for them does so itself."""
         self.unfollowed: frozenset[int] = frozenset()
         """Workers of which nothing is known but that they are there."""
         self.whole = True
-        """Whether these and the workers are all."""
+        """Whether these and the workers are all; set by whoever discovers the tree."""
         self.ended_ns = 0
         """CPU time of workers that ended and that no parent's counters have told of yet."""
         self._proc = proc
         self._timeouts = timeouts
-        self._others: frozenset[int] = frozenset()
+        self._searching = RefreshSchedule()
+        self.known: frozenset[int] = frozenset()
+        """Processes that are sampled by themselves, or need not be."""
         self._helpers: dict[int, Process] = {}
         """They load nothing, but a forkserver starts workers."""
-        self._zombies: set[int] = set()
-        self._share = WHOLE
+        self.share = WHOLE
+        """What may be spent on workers; set by whoever discovers the tree."""
 
-    def adopt(
-        self,
-        mains: set[int],
-        workers: set[int],
-        others: frozenset[int],
-        share: SamplingBudget,
-        *,
-        whole: bool,
-    ) -> tuple[int, int]:
+    def adopt(self, mains: set[int], workers: set[int], others: frozenset[int]) -> tuple[int, int]:
         """Take over a newly discovered tree; how many of its mains and workers are new.
 
-        `others` are the mains of all GPUs, as one main may have started another. `share` limits
-        what may be spent on `workers`; `whole` is False where there are more than these.
+        `others` are the mains of all GPUs, as one main may have started another.
         """
-        self._others, self._share, self.whole = others, share, whole
+        self.known = others | workers
         came = self._replace(self.mains, mains)
         before = {pid for pid, one in self.workers.items() if not one.gone} | self.unfollowed
         self._follow(workers)
-        for process in (*self.mains.values(), *self._helpers.values()):
-            process.forget_children()
         return came, len((self.workers.keys() | self.unfollowed) - before)
 
     def _follow(self, workers: set[int]) -> None:
-        followed = chosen(workers, [*self.workers, *self._helpers], self._share.followed)
+        followed = chosen(workers, [*self.workers, *self._helpers], self.share.followed)
         self.unfollowed = frozenset(workers - followed)
         # A zombie is a child until its parent asks for it: known, but no worker any more.
-        self._zombies = {pid for pid in followed if self._is_zombie(pid)}
-        followed -= self._zombies
+        followed -= {pid for pid in followed if self._is_zombie(pid)}
         new = followed - self.workers.keys() - self._helpers.keys()
         compilers = followed & {one.pid for one in self.compilers}
         helping = followed & self._helpers.keys()
-        helping |= helpers(self._proc, new, self.mains, compilers)
+        helping |= {pid for pid in sorted(new) if helps(self._proc, pid, self.mains, compilers)}
         self._replace(self._helpers, helping)
         self._replace(self.workers, followed - helping)
         self.compilers = [self._helpers[pid] for pid in compilers]
@@ -78,37 +77,64 @@ class Family:
         return len(self.workers) + len(self.unfollowed)
 
     @property
-    def rounds(self) -> int:
-        """Ticks in which each worker is read once."""
-        return self._share.rounds(len(self.workers))
-
-    @property
     def is_prompt(self) -> bool:
         """Whether the workers that are read are read as often as those of a small tree."""
-        return self._share.is_prompt(len(self.workers))
+        return self.share.is_prompt(len(self.workers))
 
     @property
     def follows_all(self) -> bool:
         """Whether all workers are read as often."""
         return self.is_prompt and self.whole and not self.unfollowed
 
-    def knows(self, pid: int) -> bool:
-        """Whether a process is sampled by itself, or need not be."""
-        return (
-            pid in self.workers
-            or pid in self._helpers
-            or pid in self._zombies
-            or pid in self._others
-            or pid in self.unfollowed
-        )
-
-    def knows_all_children(self) -> bool:
-        """Whether no worker has been started since the tree was discovered."""
+    def has_unknown_children(self) -> bool:
+        """Whether a worker has been started since the tree was discovered."""
         processes = (*self.mains.values(), *self._helpers.values())
-        return not any(process.has_unknown_child(self.knows) for process in processes)
+        return any(process.has_unknown_child(self.known) for process in processes)
+
+    def is_kin_search_due(self, now_ns: int, holders: frozenset[int]) -> bool:
+        """Whether to seek kin; `holders` of all GPUs are none. If so, it is due again later."""
+        since_ns = now_ns - (self.searched_ns or 0)
+        lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= _LOST_KIN_NS
+        if not self._searching.is_due(now_ns, holders) and not lost:
+            return False
+        self.searched_ns = now_ns
+        return True
+
+    def adopt_kin(self, pids: set[int]) -> None:
+        """Take over newly found kin; strangers stay."""
+        self._adopt_related(pids, self.related.keys() - self.kin - pids)
+
+    def adopt_strangers(self, pids: set[int]) -> None:
+        """Take over newly found strangers."""
+        self._adopt_related(self.kin, pids - self.kin)
+
+    def _adopt_related(self, kin: set[int], strangers: set[int]) -> None:
+        for pid in self.related.keys() - kin - strangers:
+            self.related.pop(pid).close()
+        for pid in kin | strangers:
+            if pid not in self.related:
+                self.related[pid] = Process(self._proc, pid, self._timeouts)
+            one = self.related[pid]
+            one.stranger = None if pid in kin else one.stranger or StrangerRecord()
+
+    def forget_related(self) -> None:
+        """Drop kin and strangers, to be sought again."""
+        self._adopt_related(set(), set())
+        self._searching = RefreshSchedule()
+
+    @property
+    def kin(self) -> set[int]:
+        """Related processes that are no strangers."""
+        return {pid for pid, one in self.related.items() if one.stranger is None}
+
+    def in_the_job(self, idle: float) -> list[Process]:
+        """The kin, with strangers whose work, not the network, is what is waited for."""
+        related = self.related.values()
+        return [one for one in related if one.stranger is None or one.stranger.works(idle)]
 
     def close(self) -> None:
         """Give all descriptors back."""
+        self.forget_related()
         for process in (*self.mains.values(), *self.workers.values(), *self._helpers.values()):
             process.close()
 

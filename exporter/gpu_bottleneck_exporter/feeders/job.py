@@ -1,4 +1,4 @@
-"""What surrounds the main processes of a GPU: limits, memory, network, pressure, age."""
+"""What surrounds the main processes of a GPU: whose they are, limits, network, pressure, age."""
 
 from __future__ import annotations
 
@@ -8,16 +8,134 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.programs import is_interactive
+from gpu_bottleneck_exporter.feeders.programs import has_terminal, runs_notebook
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, Part, read, read_part
 from gpu_bottleneck_exporter.host.machine import network_bytes
-from gpu_bottleneck_exporter.host.process import TICK_NS, allowed_cpus, network_namespace
+from gpu_bottleneck_exporter.host.process import (
+    TICK_NS,
+    allowed_cpus,
+    command_line,
+    environment,
+    network_namespace,
+    parse_stat,
+    user_id,
+)
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
-from gpu_bottleneck_exporter.schedule import RefreshSchedule
+from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.rendezvous import rendezvous
 
-_RECEIVED, _SENT = "received", "sent"
+GROUP = "group"
+_SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")
+Key = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What the mains may use, and how much of it they use. None: unknown or unlimited."""
+
+    cpus_allowed: int | None = None
+    """CPUs that at least one main may run on (union of their affinities)."""
+    cpu_cores: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    shared_memory: SharedMemory | None = None
+    throttling_known: bool = False
+    refaults_known: bool = False
+    interactive: bool | None = None
+    """Whether a main is a notebook kernel or has a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What comes with the mains and hardly ever changes, and what they may use."""
+
+    jobs: frozenset[Key] = frozenset()
+    """What they have in common with those of other GPUs of the same job."""
+    users: frozenset[str] = frozenset()
+    """By number."""
+    networks: Mapping[int, int] = field(default_factory=dict)
+    """Their network namespaces, each with one of them."""
+    command: str = ""
+    """The command line of one of them, as far as it is read."""
+    notebook: bool = False
+    started_ns: int | None = None
+    """When the oldest of them started, in the monotonic clock."""
+    limits: JobLimits = field(default_factory=JobLimits)
+
+    @property
+    def has_rank_variables(self) -> bool:
+        """Whether one of them was started as one of several ranks."""
+        return any(key[0] == GROUP for key in self.jobs)
+
+
+def facts_of(
+    proc: Path, mains: Mapping[int, Process], groups: Collection[Cgroup], units: Groups, now_ns: int
+) -> JobFacts:
+    """Of `mains` in control groups `groups`, at monotonic `now_ns`; `units` map these to jobs."""
+    if not mains:
+        return JobFacts()
+    networks = {network_namespace(proc, pid): pid for pid in mains}
+    commands = {pid: command_line(proc, pid) for pid in mains}
+    texts = [one.text for one in commands.values()]
+    notebook = any(map(runs_notebook, texts))
+    stats = [stat for pid in mains if (stat := read(proc / str(pid) / "stat"))]
+    used, limit = _memory(groups)
+    return JobFacts(
+        jobs=frozenset(key for pid in mains for key in job_keys(proc, pid, commands[pid], units)),
+        users=frozenset(user_id(proc, pid) for pid in mains) - {""},
+        networks={inode: pid for inode, pid in networks.items() if inode is not None},
+        command=min(texts),
+        notebook=notebook,
+        started_ns=_started_ns(proc, mains.values(), now_ns),
+        limits=JobLimits(
+            cpus_allowed=_cpus_allowed(proc, mains),
+            cpu_cores=cpu_cores(groups),
+            memory_used_bytes=used,
+            memory_bytes=limit,
+            shared_memory=_shared_memory(proc, mains),
+            throttling_known=any(group.counted.throttled_ns is not None for group in groups),
+            refaults_known=any(group.counted.refault_bytes is not None for group in groups),
+            interactive=notebook or any(map(has_terminal, stats)) if stats else None,
+        ),
+    )
+
+
+def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
+    """Equal for processes of one job: the process itself, its group, those started beside it.
+
+    The group is where its ranks meet, which only the same user or one with CAP_SYS_PTRACE may
+    read. Siblings are processes that Python's multiprocessing started for one parent.
+    """
+    keys: set[Key] = {("process", str(pid))}
+    place = rendezvous(proc, pid, environment(proc, pid), groups.unit(pid))
+    siblings = _siblings(proc, pid, command)
+    return keys | ({(GROUP, *place)} if place else set()) | ({siblings} if siblings else set())
+
+
+def _siblings(proc: Path, pid: int, command: Part) -> Key | None:
+    stat = parse_stat(read(proc / str(pid) / "stat"))
+    if not command.text or not stat:
+        return None
+    parent = stat.parent
+    # Of two that are cut it is not known whether they are the same.
+    forked = command.whole and command == command_line(proc, parent)
+    spawned = any(words in command.text for words in _SPAWNED)
+    return ("siblings", str(parent), user_id(proc, pid)) if forked or spawned else None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One reading; counters start when the mains were first seen."""
+
+    limits: JobLimits = field(default_factory=JobLimits)
+    age_seconds: float | None = None
+    """Of the oldest main."""
+    received_bytes: int | None = None
+    sent_bytes: int | None = None
+    pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By resource and kind."""
 
 
 class Sums(Generic[K]):
@@ -48,35 +166,6 @@ class Sums(Generic[K]):
         return {key: total for key, total in self._totals.items() if key in given}
 
 
-@dataclass(frozen=True, slots=True)
-class JobLimits:
-    """What the mains may use, and how much of it they use. None: unknown or unlimited."""
-
-    cpus_allowed: int | None = None
-    """CPUs that at least one main may run on (union of their affinities)."""
-    cpu_cores: float | None = None
-    memory_used_bytes: int | None = None
-    memory_bytes: int | None = None
-    shared_memory: SharedMemory | None = None
-    throttling_known: bool = False
-    refaults_known: bool = False
-    interactive: bool | None = None
-    """Whether a main is a notebook kernel or has a terminal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One reading; counters start when the mains were first seen."""
-
-    limits: JobLimits = field(default_factory=JobLimits)
-    age_seconds: float | None = None
-    """Of the oldest main."""
-    received_bytes: int | None = None
-    sent_bytes: int | None = None
-    pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By resource and kind."""
-
-
 class Networks:
     """Traffic of network namespaces; each is read once a tick, however many mains share it."""
 
@@ -104,82 +193,10 @@ class Networks:
         return self._found[inode]
 
 
-class JobReader:
-    """Reads the surroundings of one GPU's mains: limits seldom, the rest at each call.
-
-    Limits and their use are up to half a minute old, as `RefreshSchedule` has it.
-    """
-
-    def __init__(self, proc: Path, networks: Networks) -> None:
-        """`proc`: the host's; `networks` may serve many readers."""
-        self._proc = proc
-        self._networks = networks
-        self._limits = JobLimits()
-        self._started_ns: int | None = None
-        self._namespaces: dict[int, int] = {}
-        self._ageing = RefreshSchedule()
-        self._pids: frozenset[int] = frozenset()
-        self._groups: set[Cgroup] = set()
-        self._traffic: Sums[str] = Sums()
-        self._pressure: Sums[tuple[str, str]] = Sums()
-
-    def read(self, mains: Mapping[int, Process], cgroups: Iterable[Cgroup], now_ns: int) -> Job:
-        """Read for `mains` and their `cgroups`, at monotonic time `now_ns`."""
-        groups = set(cgroups)
-        new = mains.keys() != self._pids or groups != self._groups
-        if self._ageing.is_due(now_ns, new=new):
-            self._pids, self._groups = frozenset(mains), groups
-            self._limits = self._read_limits(groups)
-            self._started_ns = _started_ns(self._proc, mains.values(), now_ns)
-            self._namespaces = {
-                inode: pid
-                for pid in mains
-                if (inode := network_namespace(self._proc, pid)) is not None
-            }
-        self._advance(groups, now_ns)
-        traffic = self._traffic.known(sources=bool(mains))
-        return Job(
-            limits=self._limits,
-            age_seconds=None if self._started_ns is None else (now_ns - self._started_ns) / 1e9,
-            received_bytes=traffic.get(_RECEIVED),
-            sent_bytes=traffic.get(_SENT),
-            pressure_ns=self._pressure.known(sources=bool(mains)),
-        )
-
-    def _advance(self, groups: set[Cgroup], now_ns: int) -> None:
-        traffic: dict[tuple[Hashable, str], int] = {}
-        for inode, pid in self._namespaces.items():
-            if found := self._networks.traffic(inode, pid, now_ns):
-                traffic[inode, _RECEIVED], traffic[inode, _SENT] = found
-        self._traffic.advance(traffic)
-        self._pressure.advance(
-            {
-                (group.unified, key): value
-                for group in groups
-                for key, value in group.counted.pressure_ns.items()
-            }
-        )
-
-    def _read_limits(self, groups: set[Cgroup]) -> JobLimits:
-        if not self._pids:
-            return JobLimits()
-        used, limit = _memory(groups)
-        return JobLimits(
-            cpus_allowed=_cpus_allowed(self._proc, self._pids),
-            cpu_cores=cpu_cores(groups),
-            memory_used_bytes=used,
-            memory_bytes=limit,
-            shared_memory=_shared_memory(self._proc, self._pids),
-            throttling_known=any(group.counted.throttled_ns is not None for group in groups),
-            refaults_known=any(group.counted.refault_bytes is not None for group in groups),
-            interactive=_interactive(self._proc, self._pids),
-        )
-
-
 def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None:
     """When the oldest of `mains` started, in the monotonic clock of `now_ns`."""
     uptime = (read(proc / "uptime") or "").split()
-    started = [main.started_ticks for main in mains if main.started_ticks is not None]
+    started = [ticks for main in mains if (ticks := main.reader.started_ticks) is not None]
     if not uptime or not started:
         return None
     age_ns = int(float(uptime[0]) * 1e9) - min(started) * TICK_NS
@@ -193,12 +210,6 @@ def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
     return len(frozenset().union(*cpus)) or None if all(cpus) else None
 
 
-def _interactive(proc: Path, pids: Iterable[int]) -> bool | None:
-    answers = [is_interactive(proc, pid) for pid in pids]
-    known = [answer for answer in answers if answer is not None]
-    return any(known) if known else None
-
-
 def cpu_cores(groups: Collection[Cgroup]) -> float | None:
     """Sum of the quotas: a shared one counts once; a main without one makes it unlimited."""
     limits = [group.cpu_limit() for group in groups]
@@ -206,7 +217,7 @@ def cpu_cores(groups: Collection[Cgroup]) -> float | None:
     return sum(known.values()) if known and None not in limits else None
 
 
-def _memory(groups: set[Cgroup]) -> tuple[int | None, int | None]:
+def _memory(groups: Collection[Cgroup]) -> tuple[int | None, int | None]:
     """Bytes used and the limit, summed: a shared level counts once."""
     levels = {level.folder: level for group in groups if (level := group.memory_level())}
     limits = [level.limit_bytes for level in levels.values()]
@@ -221,16 +232,8 @@ def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
 
     Read through /proc/PID/root, which takes the permission to ptrace.
     """
-    found: dict[int, SharedMemory] = {}
-    for pid in pids:
-        place = shared_memory_of(proc, pid)
-        if place is None:
-            return None
-        device, memory = place
-        found[device] = memory
-    if not found:
+    places = [shared_memory_of(proc, pid) for pid in pids]
+    if not all(places):
         return None
-    return SharedMemory(
-        sum(memory.size_bytes for memory in found.values()),
-        sum(memory.used_bytes for memory in found.values()),
-    )
+    found = dict(filter(None, places)).values()  # by device
+    return SharedMemory(sum(one.size_bytes for one in found), sum(one.used_bytes for one in found))

@@ -20,7 +20,9 @@ from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.workload.groups import Groups
 
 MOST_KIN = 32
-_MOST_CANDIDATES = 128
+"""Of one holder: a bound on what a job can make us follow."""
+_MOST_CANDIDATES = 4 * MOST_KIN
+"""That are looked at, of each kind."""
 _MOST_PROCESSES = 16_384
 """How many of the machine's processes are checked for their container."""
 _HIGHEST = 4

@@ -6,7 +6,7 @@ sleeps in. So where the first thread sleeps, a deep probe looks at threads, conn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
 from gpu_bottleneck_exporter.host.waits import Wait, waits_on
+from gpu_bottleneck_exporter.schedule import SELDOM_NS, Every
 
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
@@ -36,9 +37,8 @@ _DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
 _MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
 """The same for who waits for nothing else."""
 _ALL_EVERY_NS = 5_000_000_000
-"""Between two looks at all connections of a holder; also how long a request makes a server work."""
-_SELDOM_NS = 30_000_000_000
-"""For processes that hold no GPU, whose servers and links matter less."""
+"""Between two looks at all connections of a holder; also how long a request makes a server work.
+Those of other processes matter less."""
 _MOST_CHILDREN = 4
 """Of more, the first: one that is active is enough to explain a wait."""
 _MOST_AWAITED = 1024
@@ -48,10 +48,10 @@ _DEEPEST = 2
 _STANDARD_INPUT = 0
 _QUIET = 2
 """Resting processes are looked at half as often."""
-_FIRST_WORKS, _EVERY_WORKS_NS = 3, (2_000_000_000, 10_000_000_000)
-"""Between two questions for whom a GPU works: at first, and later."""
-_WEIGHT, _MOSTLY = 0.2, 0.75
-"""Of one such look, and of all: who mostly works without clients is no server."""
+Descriptors = tuple[int, ...] | None
+"""Those that a thread waits on; None: any of the process's."""
+Verdicts = Mapping[int, Verdict]
+"""By descriptor."""
 
 
 class Surroundings(NamedTuple):
@@ -59,8 +59,8 @@ class Surroundings(NamedTuple):
 
     ours: Collection[Ends] = frozenset()
     """Ends of the connections of the job's other processes."""
-    known: Callable[[int], bool] = lambda _: False
-    """Whether a child is sampled by itself."""
+    known: Collection[int] = frozenset()
+    """Children that are sampled by themselves."""
     launches_elsewhere: bool = False
     """Whether another thread than the first drives the GPU."""
     fresh_ns: int = 0
@@ -111,38 +111,6 @@ def shallow(pid: int, wait: Wait) -> Seen:
     return Seen(Activity.DISK, in_file=(pid, pid)) if wait is Wait.DISK else _SHALLOW[wait]
 
 
-class Works:
-    """Whether a listening main keeps its GPU busy while no client has a request open.
-
-    If so, it is no server: a training loop may open a port for its metrics.
-    """
-
-    __slots__ = ("_alone", "_due_ns", "_looks")  # there may be thousands of processes
-
-    def __init__(self) -> None:
-        self._alone = 0.0
-        self._looks = 0
-        self._due_ns = 0
-
-    @property
-    def by_itself(self) -> bool:
-        """Whether it does so most of the time."""
-        return self._looks >= _FIRST_WORKS and self._alone > _MOSTLY
-
-    def is_due(self, now_ns: int) -> bool:
-        """Whether to look again; if so, it is due again later."""
-        if now_ns < self._due_ns:
-            return False
-        self._due_ns = now_ns + _EVERY_WORKS_NS[self._looks >= _FIRST_WORKS]
-        return True
-
-    def note(self, *, clients: bool) -> None:
-        """Note whether clients talked to it while the GPU worked."""
-        seen = 0.0 if clients else 1.0
-        self._looks += 1
-        self._alone += (seen - self._alone) * max(_WEIGHT, 1 / self._looks)
-
-
 class DeepProbe:
     """Looks behind the first thread of process `pid`."""
 
@@ -159,10 +127,11 @@ class DeepProbe:
         self._call = KeptFile(proc / str(pid) / "syscall")
         self._children: dict[int, tuple[ProcessReader, DeepProbe]] = {}
         self._lists: dict[int, KeptFile] = {}
+        """Of children, by thread."""
         self._wait: Wait | None = None
         self._looked_ns = 0
         self._seen: Seen | None = None
-        self._all_due_ns = 0
+        self._inspecting = Every(_ALL_EVERY_NS)
         self._asked_ns: int | None = None
         self.launches_elsewhere = False
         """Whether, at the last look, other threads than the first drove the GPU."""
@@ -176,15 +145,15 @@ class DeepProbe:
         """Close all descriptors."""
         self.threads.close()
         self._call.close()
-        self._close_children(self._children.keys())
-        self._close_lists(self._lists.keys())
+        self._keep_children(())
+        self._lists.clear()
 
-    def take_used(self) -> list[Used]:
+    def drain_used(self) -> list[Used]:
         """What threads used since the last call."""
         used, self.threads.used = self.threads.used, []
         return used
 
-    def take_awaited(self) -> set[int | None]:
+    def drain_awaited(self) -> set[int | None]:
         """Descriptors that it waited on since the last call, and those of its clients.
 
         None: in a way that does not tell.
@@ -192,7 +161,7 @@ class DeepProbe:
         awaited, self._awaited = self._awaited, set()
         return awaited
 
-    def look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
+    def probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         """Look behind the first thread, which is in `wait`, at monotonic `now_ns`.
 
         A look that is still fresh, with the first thread in the same wait, is returned again.
@@ -205,10 +174,10 @@ class DeepProbe:
             if now_ns - self._looked_ns < stays * around.fresh_ns:
                 return self._seen
         self._wait, self._looked_ns = wait, now_ns
-        self._seen = self._look(now_ns, wait, around)
+        self._seen = self._probe(now_ns, wait, around)
         return self._seen
 
-    def _look(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
+    def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         seen = Seen(ACTIVITY_OF[wait], reason=wait.value)
         self.serving = False
         if wait is Wait.STOPPED:
@@ -237,19 +206,18 @@ class DeepProbe:
 
         Every few seconds at most, unless `now`.
         """
-        if self.tcp and (now or now_ns >= self._all_due_ns):
-            self._all_due_ns = now_ns + _ALL_EVERY_NS
+        if self.tcp and (self._inspecting.is_due(now_ns, _ALL_EVERY_NS) or now):
             self.tcp.sockets.forget()
-            self.tcp.look((), whole=True)
+            self.tcp.inspect((), whole=True)
 
-    def _note_awaited(self, found: Iterable[tuple[int, ...] | None]) -> None:
+    def _note_awaited(self, found: Iterable[Descriptors]) -> None:
         if len(self._awaited) > _MOST_AWAITED:  # nobody asks
             self._awaited.clear()
         for descriptors in found:
             self._awaited.update((None,) if descriptors is None else descriptors)
 
-    def _descriptors(self, wait: Wait) -> tuple[int, ...] | None:
-        """Those that the first thread waits on; None: any of the process's."""
+    def _descriptors(self, wait: Wait) -> Descriptors:
+        """Those that the first thread waits on."""
         if self.tcp is None or wait not in _ON_DESCRIPTORS:
             return ()
         call = self._call.read()
@@ -257,48 +225,36 @@ class DeepProbe:
         return () if wait in _CERTAIN and call and found is None else found
 
     def _verdicts(
-        self,
-        now_ns: int,
-        wait: Wait,
-        first: tuple[int, ...] | None,
-        threads: list[Thread],
-        around: Surroundings,
-    ) -> Mapping[int, Verdict]:
+        self, now_ns: int, wait: Wait, on: Descriptors, threads: list[Thread], around: Surroundings
+    ) -> Verdicts:
         if self.tcp is None:
             return {}
-        held = first or () if around.holds else ()
-        if now_ns >= self._all_due_ns:
-            self._all_due_ns = now_ns + (_ALL_EVERY_NS if around.holds else _SELDOM_NS)
+        held = on or () if around.holds else ()
+        if self._inspecting.is_due(now_ns, _ALL_EVERY_NS if around.holds else SELDOM_NS):
             self.tcp.sockets.forget()
-            return self.tcp.look((), around.ours, held, whole=True)
-        wanted = set(first or ()) if wait is not Wait.PIPE else set()
-        whole = first is None or bool(self.tcp.ports)
+            return self.tcp.inspect((), around.ours, held, whole=True)
+        wanted = set(on or ()) if wait is not Wait.PIPE else set()
+        whole = on is None or bool(self.tcp.ports)
         for thread in threads:
             if thread.descriptors is None:
                 whole = True
             elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
-            return self.tcp.look(wanted, around.ours, held, whole=whole)
+            return self.tcp.inspect(wanted, around.ours, held, whole=whole)
         return {}
 
-    def _judge_first(
-        self,
-        seen: Seen,
-        wait: Wait,
-        descriptors: tuple[int, ...] | None,
-        verdicts: Mapping[int, Verdict],
-    ) -> None:
+    def _judge_first(self, seen: Seen, wait: Wait, on: Descriptors, verdicts: Verdicts) -> None:
         if self.tcp is None or self.tcp.refused:
             return  # there is no more to see than its wait channel
-        if _is_due(descriptors, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
+        if _is_due(on, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
             seen.first = Activity.NETWORK
         elif seen.first in (Activity.NETWORK, Activity.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
             seen.first = Activity.SLEEP
 
     def _judge_thread(
-        self, seen: Seen, thread: Thread, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
+        self, seen: Seen, thread: Thread, verdicts: Verdicts, due: frozenset[Verdict]
     ) -> None:
         if not thread.moves:
             due = due - {Verdict.DATAGRAMS}
@@ -315,9 +271,7 @@ class DeepProbe:
         elif not seen.first.active or activity is Activity.RUN:
             seen.first = activity
 
-    def _follow_requests(
-        self, now_ns: int, verdicts: Mapping[int, Verdict], around: Surroundings
-    ) -> None:
+    def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
         if around.may_serve and Verdict.REQUEST in verdicts.values():
             self._asked_ns = now_ns
         asked = self._asked_ns is not None and now_ns - self._asked_ns < _ALL_EVERY_NS
@@ -327,14 +281,14 @@ class DeepProbe:
         """Children work for their parent; skip those that are sampled by themselves."""
         if self._depth >= _DEEPEST:
             return
-        children = [pid for pid in self._list_children() if not around.known(pid)]
-        self._close_children(self._children.keys() - children)
+        children = [pid for pid in self._list_children() if pid not in around.known]
+        self._keep_children(children)
         for pid in children[:_MOST_CHILDREN]:
             if pid not in self._children:
-                probe = DeepProbe(self._proc, pid, self._timeouts, self._depth + 1)
-                self._children[pid] = ProcessReader(self._proc, pid), probe
-            reader, probe = self._children[pid]
-            child = probe.look(now_ns, reader.wait(), around)
+                deep = DeepProbe(self._proc, pid, self._timeouts, self._depth + 1)
+                self._children[pid] = ProcessReader(self._proc, pid), deep
+            reader, deep = self._children[pid]
+            child = deep.probe(now_ns, reader.wait(), around)
             activity = child.whole
             seen.in_file = seen.in_file or child.in_file
             if activity is Activity.RUN and is_compiler(reader.command()):
@@ -344,33 +298,24 @@ class DeepProbe:
 
     def _list_children(self) -> list[int]:
         """Those of the first thread and of those that moved lately."""
-        if not self.threads.moving and self._pid in self._lists and len(self._lists) == 1:
-            return numbers(self._lists[self._pid].read() or b"") or []
         tids = {self._pid, *self.threads.moving}
-        self._close_lists(self._lists.keys() - tids)
-        found: list[int] = []
-        for tid in tids:
-            if tid not in self._lists:
-                path = self._proc / str(self._pid) / "task" / str(tid) / "children"
-                self._lists[tid] = KeptFile(path)
-            found += numbers(self._lists[tid].read() or b"") or ()
-        return found
+        if tids != self._lists.keys():
+            folder = f"{self._proc}/{self._pid}/task"
+            known = self._lists
+            self._lists = {t: known.get(t) or KeptFile(f"{folder}/{t}/children") for t in tids}
+        texts = (file.read() or b"" for file in self._lists.values())
+        return [pid for text in texts for pid in numbers(text) or ()]
 
-    def _close_children(self, pids: Iterable[int]) -> None:
-        for pid in list(pids):
+    def _keep_children(self, pids: Collection[int]) -> None:
+        """Close those that are not among `pids`."""
+        for pid in self._children.keys() - pids:
             for part in self._children.pop(pid):
                 part.close()
 
-    def _close_lists(self, tids: Iterable[int]) -> None:
-        for tid in list(tids):
-            self._lists.pop(tid).close()
 
-
-def _is_due(
-    descriptors: tuple[int, ...] | None, verdicts: Mapping[int, Verdict], due: frozenset[Verdict]
-) -> bool:
-    """Whether one of `due` is said of one of `descriptors` (None: of any that owes an answer)."""
-    if descriptors is None:
+def _is_due(on: Descriptors, verdicts: Verdicts, due: frozenset[Verdict]) -> bool:
+    """Whether one of `due` is said of a descriptor `on` which it waits; None: of any that owes."""
+    if on is None:
         found = {*verdicts.values()}
         return Verdict.ANSWER in found or (Verdict.STUCK in found and Verdict.REQUEST not in found)
-    return any(verdicts.get(number) in due for number in descriptors)
+    return any(verdicts.get(number) in due for number in on)

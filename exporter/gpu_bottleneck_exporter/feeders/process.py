@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.bucket import Counters, less
-from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, Works, shallow
+from gpu_bottleneck_exporter.feeders.habits import StrangerRecord, Works
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, shallow
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
@@ -23,37 +23,37 @@ class Process:
         """Looks behind the first thread; None until that is needed."""
         self.works = Works()
         """Of a main: whether its GPU works for clients."""
+        self.stranger: StrangerRecord | None = None
+        """Of a related process that is no kin."""
         self.leader_rests = False
         """Of a main: whether its GPU worked in the last tick without its first thread."""
         self._proc = proc
         self._timeouts = timeouts
         self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
-        self._known_children: bytes | None = None
-        self._used_ns = 0
         self._runnable: tuple[int, int] | None = None
         """Of the first thread: when it was last asked for, and how long it had been by then."""
-        self._last: Counters | None = None
-        self._last = self._read()
-
-    @property
-    def started_ticks(self) -> int | None:
-        """Start since boot in clock ticks; None if it ended before it was read."""
-        return self.reader.started_ticks
-
-    @property
-    def gone(self) -> bool:
+        self._last = Counters(read_bytes=None, written_bytes=None)
+        """As last read."""
+        self.gone = False
         """Whether the process had ended when its counters were last read."""
-        return self._last is None
+        self.count()
+
+    def counts(self, idle: float) -> bool:
+        """Whether a related process is kin, or a stranger that does enough.
+
+        The GPU is idle for a share of `idle` of the time.
+        """
+        return self.stranger is None or self.stranger.counts(idle)
 
     @property
     def denied(self) -> bool:
         """Whether we lack the permission to read its I/O counters."""
-        return self._last is not None and self._last.read_bytes is None
+        return not self.gone and self._last.read_bytes is None
 
     @property
     def used_ns(self) -> int:
         """CPU time it had used when its counters were last read, ended children's included."""
-        return self._last.cpu_ns + self._last.children_ns if self._last else self._used_ns
+        return self._last.cpu_ns + self._last.children_ns
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -64,7 +64,7 @@ class Process:
     def probe(self, now_ns: int, around: Surroundings | None = None) -> Seen:
         """What it does at monotonic `now_ns`; with `around`, also what is behind its sleep."""
         wait = self.reader.wait()
-        return self.deepen().look(now_ns, wait, around) if around else shallow(self.pid, wait)
+        return self.deepen().probe(now_ns, wait, around) if around else shallow(self.pid, wait)
 
     def deepen(self) -> DeepProbe:
         """Its deep probe, created on demand."""
@@ -91,15 +91,9 @@ class Process:
             return None
         return max(sum(counted) - before[1], 0), now_ns - before[0]
 
-    def has_unknown_child(self, known: Callable[[int], bool]) -> bool:
+    def has_unknown_child(self, known: frozenset[int]) -> bool:
         """Whether its first thread has a living child that is not `known`."""
-        text = self._children.read() or b""
-        if text == self._known_children:
-            return False
-        if not all(known(pid) for pid in numbers(text) or ()):
-            return True
-        self._known_children = text
-        return False
+        return not known.issuperset(numbers(self._children.read() or b"") or ())
 
     def children(self) -> list[int] | None:
         """Its children; None if one thread's list does not tell, or the process has ended."""
@@ -110,23 +104,19 @@ class Process:
             return None
         return numbers(text)
 
-    def forget_children(self) -> None:
-        """Drop the cached children: the known pids changed."""
-        self._known_children = None
-
     def count(self) -> Counters | None:
         """What it used since the last call; None if it has ended."""
-        before, now = self._last, None if self._last is None else self._read()
+        before, now = self._last, None if self.gone else self._read()
         if now is None:
-            self._used_ns = self.used_ns
+            self.gone = True
+            return None
         self._last = now
-        return None if before is None or now is None else less(now, before)
+        return less(now, before)
 
     def _read(self) -> Counters | None:
-        stat = self.reader.stat()
+        stat, last = self.reader.stat(), self._last
         if stat is None:
             return None
-        last = self._last or Counters(read_bytes=None, written_bytes=None)
         leader_ns, queue_ns = self.reader.leader_ns() or (last.leader_cpu_ns, last.queue_ns)
         io = self.reader.io()
         read, written = io[:2] if io else (None, None)

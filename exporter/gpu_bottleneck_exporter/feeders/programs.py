@@ -34,20 +34,11 @@ def compiles(command: str) -> bool:
 _HELPERS = ("forkserver", "resource_tracker")
 
 
-def helpers(
-    proc: Path, pids: Collection[int], mains: Collection[int], compilers: set[int]
-) -> set[int]:
-    """Those of `pids` that load nothing: multiprocessing's own, and compilers.
+def helps(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
+    """Whether a process loads nothing: it compiles, or is multiprocessing's own.
 
-    What compiles, or was started by one of `compilers`, is added to these.
-    """
-    return {pid for pid in sorted(pids) if _helps(proc, pid, mains, compilers)}
-
-
-def _helps(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
-    """Whether it compiles, or is multiprocessing's forkserver or resource tracker.
-
-    Workers have their forkserver's command line, but it for a parent.
+    That is its forkserver or resource tracker; workers have the forkserver's command line, but it
+    for a parent. What compiles, or was started by one of `compilers`, is added to these.
     """
     command = command_line(proc, pid).text
     stat = parse_stat(read(proc / str(pid) / "stat"))
@@ -65,14 +56,6 @@ _WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 """Python's short options that take a value: the rest of the word, else the next one."""
 _TERMINAL = 4
 """Field tty_nr of /proc/PID/stat, counted after the command."""
-
-
-def is_interactive(proc: Path, pid: int) -> bool | None:
-    """Of process `pid`; None when it is gone. `proc`: the host's."""
-    stat = read(proc / str(pid) / "stat")
-    if not stat:
-        return None
-    return has_terminal(stat) or runs_notebook(command_line(proc, pid).text)
 
 
 def has_terminal(stat: str) -> bool:

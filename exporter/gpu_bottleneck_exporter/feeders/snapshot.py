@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role
+from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, Counters, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.job import Job, JobReader, Networks
+from gpu_bottleneck_exporter.feeders.job import Job, Networks, Sums
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
-
-_EVIDENCE_NS = 4_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +42,20 @@ class Feeding:
 class FeedingReader:
     """Makes the snapshots of one GPU; only the watching thread calls it."""
 
-    def __init__(self, proc: Path, networks: Networks, owners: OwnerReader | None = None) -> None:
-        """`proc`: the host's; `networks` and `owners`, if wanted, may serve many readers."""
-        self._job = JobReader(proc, networks)
+    def __init__(self, networks: Networks, owners: OwnerReader | None = None) -> None:
+        """`networks` and `owners`, if wanted, may serve many readers."""
+        self.feeding: Feeding | None = None
+        """What scrapes show; None while the feeders are out of sight."""
+        self._networks = networks
+        self._traffic: Sums[str] = Sums()
+        self._pressure: Sums[tuple[str, str]] = Sums()
         self._owners = owners
         self._has_workers = False
         """Or had some."""
-        self._counted: set[str] = set()
-        """Roles of which bytes were known of at least one process."""
-        self._held_back: set[str] = set()
+        self._once_known: set[str] = set()
+        """Sums, and roles by their bytes."""
         self._evidence: tuple[str, ...] = ()
-        self._looking_for_evidence = Every(_EVIDENCE_NS)
+        self._looking_for_evidence = Every(WINDOW_NS)
 
     def read(self, feed: FeederGroup, now_ns: int, *, queue_known: bool) -> Feeding:
         """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue."""
@@ -68,10 +68,11 @@ class FeedingReader:
             processes[Role.WORKER] = family.worker_count
             if not family.unfollowed:
                 counters[Role.WORKER] = self._counters(total, Role.WORKER, feed.workers)
-        job = self._job.read(feed.mains, feed.counters.cgroups, now_ns)
-        started = ((main.pid, main.started_ticks) for main in feed.mains.values())
-        throttling = self._tells("throttled", bool(feed.mains), job.limits.throttling_known)
-        refaults = self._tells("refaults", bool(feed.mains), job.limits.refaults_known)
+        job = self._read_job(feed, now_ns)
+        started = ((main.pid, main.reader.started_ticks) for main in feed.mains.values())
+        any_now, limits = bool(feed.mains), job.limits
+        throttling = self._may_tell("throttled", any_now=any_now, known=limits.throttling_known)
+        refaults = self._may_tell("refaults", any_now=any_now, known=limits.refaults_known)
         waits = feed.states.wait_ns.items()
         if self._looking_for_evidence.is_due(now_ns):
             self._evidence = feed.evidence(now_ns)
@@ -89,17 +90,39 @@ class FeedingReader:
             evidence=self._evidence,
         )
 
-    def _counters(self, total: Bucket, role: str, processes: Mapping[int, Process]) -> Counters:
-        denied = any(process.denied for process in processes.values())
-        if processes and not denied:
-            self._counted.add(role)
-        counters = total.of(role).used
-        if denied or role not in self._counted:
-            return counters._replace(read_bytes=None, written_bytes=None)
-        return counters
+    def _read_job(self, feed: FeederGroup, now_ns: int) -> Job:
+        feed.refresh_facts(now_ns)
+        facts, any_now = feed.facts, bool(feed.mains)
+        traffic: dict[tuple[Hashable, str], int] = {}
+        for inode, pid in facts.networks.items():
+            if found := self._networks.traffic(inode, pid, now_ns):
+                traffic[inode, "received"], traffic[inode, "sent"] = found
+        self._traffic.advance(traffic)
+        self._pressure.advance(
+            {
+                (group.unified, key): value
+                for group in feed.counters.cgroups
+                for key, value in group.counted.pressure_ns.items()
+            }
+        )
+        sums = self._traffic.known(sources=any_now)
+        return Job(
+            limits=facts.limits,
+            age_seconds=None if facts.started_ns is None else (now_ns - facts.started_ns) / 1e9,
+            received_bytes=sums.get("received"),
+            sent_bytes=sums.get("sent"),
+            pressure_ns=self._pressure.known(sources=any_now),
+        )
 
-    def _tells(self, what: str, mains: bool, known: bool) -> bool:  # noqa: FBT001 - two facts
-        """Whether a sum may be told: it is known now, or was while there were mains."""
+    def _counters(self, total: Bucket, role: str, processes: Mapping[int, Process]) -> Counters:
+        readable = bool(processes) and not any(one.denied for one in processes.values())
+        counters = total.of(role).used
+        if self._may_tell(role, any_now=bool(processes), known=readable):
+            return counters
+        return counters._replace(read_bytes=None, written_bytes=None)
+
+    def _may_tell(self, what: str, *, any_now: bool, known: bool) -> bool:
+        """Whether a sum may be told: it is known now, or was while there was something to read."""
         if known:
-            self._held_back.add(what)
-        return known or (not mains and what in self._held_back)
+            self._once_known.add(what)
+        return known or (not any_now and what in self._once_known)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
-from gpu_bottleneck_exporter.feeders.crowd import Turns
+from gpu_bottleneck_exporter.feeders.crowd import DeeplyProbed, RoundRobin
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.related import Related
 from gpu_bottleneck_exporter.host.places import Places
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
 
-_WORKERS_PER_PASS = 2
-"""Forty looks in the 4 s over which helpers are judged, at a cost that does not grow with them."""
+_PER_PASS = 2
+"""Of workers and of related processes, in turn: forty looks at workers in the 4 s over which
+helpers are judged, at a cost that does not grow with them."""
 _COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
 """Itself, or a program that it started."""
 _AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
@@ -27,7 +27,7 @@ _AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
 class StateSampler:
     """Used by the watching thread only."""
 
-    def __init__(self, proc: Path, family: Family, related: Related) -> None:
+    def __init__(self, proc: Path, family: Family) -> None:
         """`proc`: the host's."""
         self.ours: Collection[Ends] = frozenset()
         """Ends of connections of the job's other processes."""
@@ -39,34 +39,36 @@ class StateSampler:
         """Whether no worker and no related process was active in the last second."""
         self.explained = False
         """Whether tasks that run or are in D state explain the waiting without deep probes."""
-        self.turns = Turns()
+        self.probed = DeeplyProbed()
         """The workers that are sampled."""
         self.wait_ns: dict[tuple[str, str], int] = {}
         """By role and what was waited on, since the start (`Activity.waits_as`)."""
         self._family = family
-        self._related = related
         self._places = Places(proc)
-        self._next_worker = 0
+        self._workers_in_turn, self._related_in_turn = RoundRobin(), RoundRobin()
         self._at_ns: dict[str, int] = {}
         """By role, when it was last looked at."""
 
-    def look(self, now_ns: int, idle: float | None, *, mains_only: bool) -> Bucket:
+    def sample(self, now_ns: int, idle: float | None, *, mains_only: bool) -> Bucket:
         """Sample the mains, and a few workers in turn.
 
         `idle`: share of the time, 0-1, in which the GPU idles; None if deep probes are not worth
         their cost.
         """
         bucket = Bucket(now_ns)
-        self._look_at_mains(bucket, deep=idle is not None)
-        around = None if idle is None else self._around_others()
-        self.turns.choose(self._family.workers, now_ns)
+        self._sample_mains(bucket, deep=idle is not None)
+        others = bool(self._family.related) or not mains_only
+        around = self._around_others() if others and idle is not None else None
+        self.probed.choose_from(self._family.workers, now_ns)
         if not mains_only:
             workers = Part(present=self._family.worker_count, looks=1)
             bucket.parts[Role.WORKER] = workers
-            for worker in self._next_workers():
+            # While all workers rest, each needs a costly deep probe: one per pass is enough.
+            count = 1 if self.resting else _PER_PASS
+            for worker in self._workers_in_turn.take(count, self.probed.members):
                 workers.note(self._whole(worker, bucket, around))
         if idle is not None:
-            self._look_at_related(bucket, idle, around)
+            self._sample_related(bucket, idle, around)
             self._count_runnable(bucket)
         for role in (Role.MAIN, Role.WORKER):
             self._count_waits(role, bucket)
@@ -77,7 +79,7 @@ class StateSampler:
         """Whether mains that listen may be servers."""
         return not (self._family.workers or self.is_rank or self.notebook)
 
-    def _look_at_mains(self, bucket: Bucket, *, deep: bool) -> None:
+    def _sample_mains(self, bucket: Bucket, *, deep: bool) -> None:
         behind = deep and not self.explained
         main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), looks=1)
         threads = Part(looks=1)
@@ -96,7 +98,7 @@ class StateSampler:
     def _around(self, main: Process) -> Surroundings:
         return Surroundings(
             self.ours,
-            self._family.knows,
+            self._family.known,
             main.leader_rests,
             self.fresh_ns,
             holds=True,
@@ -108,7 +110,7 @@ class StateSampler:
         if not seen.first.rests or seen.active:
             return seen.first
         if self._may_serve and seen.reason != Wait.STOPPED.value:
-            kin = (self._related.processes[pid] for pid in self._related.kin)
+            kin = (self._family.related[pid] for pid in self._family.kin)
             feeding = any(one.deep is not None and one.deep.serving for one in kin)
             if feeding or (seen.serves and not main.works.by_itself):
                 return Activity.REQUESTS
@@ -120,7 +122,7 @@ class StateSampler:
     def _around_others(self) -> Surroundings:
         """For processes that hold no GPU: who waits for a main's answer waits for no network."""
         return Surroundings(
-            ends_of(self._family.mains.values()).union(self.ours), self._family.knows
+            ends_of(self._family.mains.values()).union(self.ours), self._family.known
         )
 
     def _whole(self, process: Process, bucket: Bucket, around: Surroundings | None) -> Activity:
@@ -132,18 +134,19 @@ class StateSampler:
         away = activity is Activity.SLEEP and seen.reason in _AWAY
         return Activity.TIMER if away else activity
 
-    def _look_at_related(self, bucket: Bucket, idle: float, around: Surroundings | None) -> None:
+    def _sample_related(self, bucket: Bucket, idle: float, around: Surroundings | None) -> None:
         """Look at two of them in turn; strangers that do little do not count."""
-        related = self._related
-        if not related.processes:
+        related = self._family.related.values()
+        if not related:
             return
         part = bucket.parts[Role.RELATED] = Part(looks=1)
-        for process in related.next():
+        for process in self._related_in_turn.take(_PER_PASS, related):
             activity = self._whole(process, bucket, around)
-            related.note(process, activity)
-            if related.counts(process, idle):
+            if process.stranger:
+                process.stranger.note(activity)
+            if process.counts(idle):
                 part.note(activity)
-        part.present = sum(related.counts(one, idle) for one in related.processes.values())
+        part.present = sum(one.counts(idle) for one in related)
 
     def _count_runnable(self, bucket: Bucket) -> None:
         counted = [main.runnable(bucket.at_ns) for main in self._family.mains.values()]
@@ -160,14 +163,6 @@ class StateSampler:
         """
         if seen.in_file and not bucket.places:
             bucket.places = {self._places.of(*seen.in_file, bucket.at_ns): 1}
-
-    def _next_workers(self) -> list[Process]:
-        members = self.turns.members
-        count = len(members)
-        first = self._next_worker
-        # While all workers rest, each needs a costly deep probe: one per pass is enough.
-        self._next_worker += min(1 if self.resting else _WORKERS_PER_PASS, count)
-        return [members[i % count] for i in range(first, self._next_worker)]
 
     def _count_waits(self, role: str, bucket: Bucket) -> None:
         """Count waits since the last look: those sampled stand for all of the role."""

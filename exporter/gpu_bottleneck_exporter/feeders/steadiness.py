@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_bottleneck_exporter.accounting.stall import ASLEEP, UNALLOCATED
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, IDLES, UNALLOCATED
+from gpu_bottleneck_exporter.schedule import LATELY_NS
 
-LASTS_NS = 10_000_000_000
-"""For so long ticks must have been explained by the same."""
-_ALL = 0.95
-"""Of a tick: a GPU that works, or idles, for so much of it does nothing else."""
 _MOSTLY = 0.9
-"""Of the last `LASTS_NS`: one tick that differs is an accident, two are news."""
-_HALF = 0.5
-_OVER = 0.8
-"""Three ticks in a row that differ end what was."""
+"""Of the last `LATELY_NS`: one tick that differs is an accident, two are news."""
+_HALF, _OVER = 0.5, 0.8
+"""Of the last tick, and of the last ones: three in a row that differ end what was."""
 _BUSY = "busy"
 _AT_REST = frozenset({ASLEEP, UNALLOCATED})
 
@@ -36,7 +32,7 @@ class Steadiness:
 
     def __bool__(self) -> bool:
         """Whether the last ticks were alike."""
-        return self._lasted_ns >= LASTS_NS and self._share >= _MOSTLY and self._now >= _HALF
+        return self._lasted_ns >= LATELY_NS and self._share >= _MOSTLY and self._now >= _HALF
 
     @property
     def works(self) -> bool:
@@ -48,7 +44,7 @@ class Steadiness:
         elapsed_ns = active_ns + sum(stalls.values())
         shares = _shares(active_ns, elapsed_ns, stalls)
         self._now = shares.get(self._what or "", 0.0)
-        self._share += (self._now - self._share) * min(elapsed_ns / LASTS_NS, 1.0)
+        self._share += (self._now - self._share) * min(elapsed_ns / LATELY_NS, 1.0)
         self._lasted_ns += elapsed_ns
         if self._share < _OVER:
             self._what = max(shares, key=lambda name: shares[name], default=None)
@@ -61,9 +57,9 @@ class Steadiness:
 
 def _shares(active_ns: int, elapsed_ns: int, stalls: Mapping[str, int]) -> dict[str, float]:
     """What a tick went by, of what may be steady."""
-    if active_ns >= _ALL * elapsed_ns:
+    if active_ns >= (1 - IDLES) * elapsed_ns:  # what is so little is no wait, and no work
         return {_BUSY: 1.0}
-    if active_ns > (1 - _ALL) * elapsed_ns:
+    if active_ns > IDLES * elapsed_ns:
         return {}
     idle = elapsed_ns - active_ns
     return {cause: ns / idle for cause, ns in stalls.items() if cause in _AT_REST}

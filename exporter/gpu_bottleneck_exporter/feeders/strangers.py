@@ -1,28 +1,33 @@
 """Programs that feed a GPU and are no kin of its holder: a sidecar, a tokeniser, a gateway.
 
 They are at the other end of what the holder, its workers or its kin wait on. That alone says
-little: which of them count is up to `related`.
+little: which of them count is up to `habits.StrangerRecord`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.kin import MOST_KIN
+from gpu_bottleneck_exporter.host.descriptors import link_of
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.links import End, find, other_ends
 from gpu_bottleneck_exporter.host.process import parse_stat
 from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
+from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
-_FIRST_NS, _OFTEN_NS = 300_000_000, 10_000_000_000
-"""Between two searches: each time a quarter longer, up to so long."""
+_FIRST_NS = 300_000_000
+"""Between two searches: each time a quarter longer, up to `OFTEN_NS`."""
 _KEPT_NS = 60_000_000_000
 """A client may connect anew for each request, and be connected at few searches."""
-MOST_STRANGERS = 32
+MOST_STRANGERS = MOST_KIN
+"""Of one GPU."""
 
 
 class _Found(NamedTuple):
@@ -39,23 +44,30 @@ class StrangerFinder:
         self._never = {1, *self._line(os.getpid())}
         """No feeders: init, we ourselves, and who started us."""
         self._networks = TcpNetworks(proc)
-        self._due_ns = self._every_ns = 0
+        self._due_ns = self._pause_ns = 0
         self._seen: dict[FeederGroup, dict[End, int]] = {}
-        """When each end was last seen."""
+        """Of each GPU that idles, when each end was last seen."""
+        self._opposite: dict[tuple[object, ...], set[End]] = {}
+        """By process and connections, what is at the other ends: asking is costly."""
+        self._forgetting = Every(_KEPT_NS)
         self._found: dict[End, _Found] = {}
 
-    def is_due(self, now_ns: int, feeds: Collection[FeederGroup]) -> bool:
-        """Whether to search again for those of `feeds`; if so, it is due again later.
+    def is_due(
+        self, now_ns: int, idle: Collection[FeederGroup], wanted: Collection[FeederGroup]
+    ) -> bool:
+        """Whether to search for the strangers of GPUs `wanted`; if so, it is due again later.
 
-        A server's clients are best sought while one is connected.
+        It is due at once where one of them has just begun to be `idle`, and ever less often while
+        it is not new that they are. A server's clients are best sought while one is connected.
         """
-        if not feeds or now_ns < self._due_ns:
+        self._seen = {feed: self._seen[feed] for feed in idle if feed in self._seen}
+        if not self._seen.keys() >= {*wanted}:
+            self._pause_ns, self._due_ns = _FIRST_NS, min(self._due_ns, now_ns)
+        lonely = all(feed.lacks_clients for feed in wanted)
+        if not wanted or now_ns < self._due_ns + lonely * OFTEN_NS:
             return False
-        if all(feed.lacks_clients for feed in feeds) and now_ns < self._due_ns + _OFTEN_NS:
-            return False
-        new = not self._seen.keys() >= {*feeds}
-        self._every_ns = _FIRST_NS if new else min(self._every_ns * 5 // 4, _OFTEN_NS)
-        self._due_ns = now_ns + self._every_ns
+        self._due_ns = now_ns + self._pause_ns
+        self._pause_ns = min(self._pause_ns * 5 // 4, OFTEN_NS)
         return True
 
     def search(
@@ -66,15 +78,17 @@ class StrangerFinder:
         `holders` of GPUs and what they started are none.
         """
         self._networks.begin(now_ns)
-        self._seen = {feed: self._look(feed, now_ns) for feed in feeds}
+        if self._forgetting.is_due(now_ns):
+            self._opposite.clear()
+        self._seen |= {feed: self._seen_lately(feed, now_ns) for feed in feeds}
         ends = set().union(*self._seen.values())
-        known = {end: self._found[end] for end in ends & self._found.keys()}
-        self._found = {end: one for end, one in known.items() if self._holds(one, now_ns)}
-        feeding = {pid for one in self._found.values() for pid in one.pids}
-        missed = any(not one.pids for one in self._found.values())
-        wanted = ends - self._found.keys()
-        for end, pids in find(self._proc, wanted, feeding, again=missed).items():
-            self._found[end] = _Found(frozenset(pids), now_ns)
+        known = ((end, self._found[end]) for end in ends & self._found.keys())
+        self._found = {end: one for end, one in known if self._holds(one, now_ns)}
+        if wanted := ends - self._found.keys():
+            feeding = {pid for one in self._found.values() for pid in one.pids}
+            missed = any(not one.pids for one in self._found.values())
+            for end, pids in find(self._proc, wanted, feeding, again=missed).items():
+                self._found[end] = _Found(frozenset(pids), now_ns)
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
     def _holds(self, one: _Found, now_ns: int) -> bool:
@@ -82,15 +96,31 @@ class StrangerFinder:
         alive = [pid for pid in one.pids if (self._proc / f"{pid}").exists()]
         return now_ns - one.at_ns < _KEPT_NS and (bool(alive) or not one.pids)
 
-    def _look(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
+    def _seen_lately(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
         """The ends that were seen lately, the newest last."""
         known = self._seen.get(feed, {})
         seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < _KEPT_NS}
-        for pid, numbers in feed.take_awaited():
-            for end in other_ends(self._proc, pid, numbers, self._networks):
+        for pid, numbers in feed.drain_awaited().items():
+            for end in self._other_ends(pid, numbers):
                 seen.pop(end, None)
                 seen[end] = now_ns
         return seen
+
+    def _other_ends(self, pid: int, numbers: Collection[int | None]) -> set[End]:
+        """What is opposite to descriptors of process `pid`, see `links.other_ends`."""
+        connections: list[object] = [pid]
+        for number in numbers:
+            if number is None:  # all that an epoll watches
+                return other_ends(self._proc, pid, numbers, self._networks)
+            with suppress(PermissionError):
+                connections.append(link_of(f"{self._proc}/{pid}/fd", number))
+        key = tuple(connections)
+        if key not in self._opposite:
+            ends = other_ends(self._proc, pid, numbers, self._networks)
+            if not ends:  # a connection may get another end yet
+                return ends
+            self._opposite[key] = ends
+        return self._opposite[key]
 
     def _strangers(self, feed: FeederGroup, holders: Collection[int]) -> set[int]:
         ends = reversed(self._seen[feed])

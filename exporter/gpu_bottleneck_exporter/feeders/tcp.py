@@ -12,32 +12,30 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
-from gpu_bottleneck_exporter.host.sockets import (
-    Connection,
-    Endpoint,
-    Ends,
-    Sockets,
-    TcpState,
-)
+from gpu_bottleneck_exporter.feeders.timeouts import MOST_REMOTES, AnswerTimeouts
+from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
 
 _SIGNAL_BYTES = 64
 """Answers of fewer bytes carry no data, unless they feed the GPU: pings, "nothing new", "yes"."""
 _ENOUGH_ANSWERS = 3
-_LONG_POLL_MS = 500
-"""An answer without data that took so long means that there was nothing new."""
+"""So many alike, one after the other, are no accident."""
 _OLDEST_REQUEST_MS = 30_000
 """What a client sent longer ago expects no answer: a ping, the end of a stream."""
 _STREAM_BYTES = 4096
+"""Parts of a stream are larger than what is said to keep a connection alive."""
 _STREAM_MS = 250
+"""Between two parts of a stream, at most: as far apart as two looks."""
+_LONG_POLL_MS = 2 * _STREAM_MS
+"""An answer without data that took so long means that there was nothing new."""
 _DELAYED_ACK_MS = 60
 """Linux delays acknowledgements by 40 ms (TCP_DELACK_MIN) where answers are usual."""
-_ENOUGH_PUSHES, _MOST_PUSHES = 2, 8
+_STREAK, _MOST_PUSHES = 2, 8
+"""At least so many parts, as a single answer between two looks resembles one; of more, so many
+are remembered."""
 _LIVELY_MS = 2_000
-_STREAK = 2
-"""At least so many, as a single answer between two looks resembles one part of a stream."""
-_KEPT = 256
+"""So long ago at most: clients are counted every 2 s."""
 _OWED_NS = 5_000_000_000
+"""So long the slowest answer is told, while faster ones are waited for."""
 _OPEN = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
 
@@ -157,7 +155,7 @@ class Course:
     @property
     def pushed(self) -> bool:
         """Whether data keeps coming, with pauses, without any request."""
-        return self._pushes >= _ENOUGH_PUSHES
+        return self._pushes >= _STREAK
 
     @property
     def waited_ms(self) -> int:
@@ -168,7 +166,7 @@ class Course:
         """Bytes received since the last look."""
         return now.received_bytes - self.now.received_bytes
 
-    def look(self, now: Connection, *, held: bool, feeds: bool) -> None:
+    def update(self, now: Connection, *, held: bool, feeds: bool) -> None:
         """Take in the next look. `feeds`: what came before from there fed the GPU."""
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
         if came:
@@ -214,7 +212,7 @@ class TcpTracker:
         self._latest: dict[int, int] = {}
         """By descriptor: its connection at the last look."""
 
-    def look(
+    def inspect(
         self,
         numbers: Collection[int],
         ours: Collection[Ends] = (),
@@ -255,13 +253,13 @@ class TcpTracker:
         before = course.now if course else None
         if course is None:
             self._replaced(now)
-            if len(self._courses) >= _KEPT:
+            if len(self._courses) >= MOST_REMOTES:
                 self._courses.clear()
             course = self._courses[now.cookie] = Course(now)
         if course.came(now):
-            self._learn(course, now)
-        course.look(now, held=held, feeds=self._timeouts.feeds(now.remote))
-        patience_ms = self._timeouts.with_(now.remote)
+            self._note_answer(course, now)
+        course.update(now, held=held, feeds=self._timeouts.feeds(now.remote))
+        patience_ms = self._timeouts.longest_for(now.remote)
         verdict = judge(now, before, self.ports, ours, patience_ms)
         if verdict is Verdict.SERVED and course.streak >= _STREAK:
             verdict = Verdict.REQUEST
@@ -282,7 +280,7 @@ class TcpTracker:
             verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
         small = course.small >= _ENOUGH_ANSWERS and not feeds
         small |= course.signals >= _ENOUGH_ANSWERS
-        small |= course.vain >= _ENOUGH_ANSWERS and self._timeouts.in_vain(now.remote)
+        small |= course.vain >= _ENOUGH_ANSWERS and self._timeouts.never_fed(now.remote)
         if verdict is Verdict.ANSWER and (small or now.remote in self._timeouts.polled):
             verdict = Verdict.IDLE
         if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
@@ -297,7 +295,7 @@ class TcpTracker:
     def _datagrams(self, now: Connection) -> Verdict:
         """They have no ages: the GPU works between the waits for those that feed it."""
         source = now.remote if now.remote.address else now.local
-        self._timeouts.learn(source, 0)
+        self._timeouts.note_answer(source, 0)
         return Verdict.DATAGRAMS if self._timeouts.feeds(source) else Verdict.IDLE
 
     def _remember(self, course: Course) -> None:
@@ -306,32 +304,30 @@ class TcpTracker:
         if known is None or waited >= known.waited_ms or at_ns - known.at_ns > _OWED_NS:
             self.owed = Owed(course.now.remote, waited, at_ns)
 
-    def _learn(self, course: Course, now: Connection) -> None:
+    def _note_answer(self, course: Course, now: Connection) -> None:
         """Something came since the last look, maybe an answer."""
         before, data = course.now, course.came(now) >= _SIGNAL_BYTES
         asked = before.sent_segments and _asked(before, self._timeouts.longest_ms)
         data_came = course.brings_data(now)
-        fed = data_came and self._timeouts.learn(now.remote, course.waited_ms, now.received_ms)
+        fed = data_came and self._timeouts.note_answer(
+            now.remote, course.waited_ms, now.received_ms
+        )
         if fed or (data and asked):
             self._timeouts.polled.discard(now.remote)
         elif asked and not data and before.sent_ms > _LONG_POLL_MS:
-            self._give_up(now.remote)
+            self._timeouts.note_polled(now.remote)
 
     def _replaced(self, now: Connection) -> None:
         """A client that closes a connection and asks again got its answer, or is polling."""
         old = self._courses.get(self._latest.get(now.fd, 0))
         self._latest[now.fd] = now.cookie
-        if len(self._latest) > _KEPT:
+        if len(self._latest) > MOST_REMOTES:
             self._latest.clear()
         if old is None or old.now.remote != now.remote:
             return
         if not _asked(old.now, self._timeouts.longest_ms):
             return
-        if self._timeouts.learn(now.remote, old.waited_ms):
+        if self._timeouts.note_answer(now.remote, old.waited_ms):
             self._timeouts.polled.discard(now.remote)
-        elif old.now.sent_ms > self._timeouts.with_(now.remote):
-            self._give_up(now.remote)
-
-    def _give_up(self, remote: Endpoint) -> None:
-        if not self._timeouts.feeds(remote):
-            self._timeouts.give_up(remote)
+        elif old.now.sent_ms > self._timeouts.longest_for(now.remote):
+            self._timeouts.note_polled(now.remote)

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gpu_bottleneck_exporter.host.sockets import Endpoint
+from gpu_bottleneck_exporter.schedule import LATELY_NS
 
 PATIENCE_MS = 3_000
 """A request older than this is no slow answer, unless answers that took longer were seen.
@@ -20,12 +21,13 @@ A worker that polls its job queue, a long poll, or a wait for a dead peer may la
 are no slow answers. Object stores answer within about a second.
 """
 _GROWTH = 2
-_ENOUGH = 2
-"""So many answers that fed the GPU tell how long they take."""
-_REMEMBERED = 8
-_LULL_MS = 10_000
+"""How many times as long as known answers the next one may take."""
+_ENOUGH, _REMEMBERED = 2, 8
+"""So many answers that fed the GPU tell how long they take; of more, the last ones."""
+_LULL_MS = LATELY_NS // 1_000_000
 """A GPU that has not worked for so long is not fed by what came meanwhile, however quick it is."""
-_KEPT = 256
+MOST_REMOTES = 256
+"""That are remembered, and connections: a job may have as many as it likes."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class AnswerTimeouts:
         """Remotes that are polled and mostly have nothing new, until they send data."""
         self._of: dict[Endpoint, _Answers] = {}
 
-    def with_(self, remote: Endpoint) -> int:
+    def longest_for(self, remote: Endpoint) -> int:
         """How old a request to `remote` may be, in ms."""
         fed = self._fed(remote)
         # The second slowest: one that was slow by chance, or a job after a long poll, teaches
@@ -70,13 +72,13 @@ class AnswerTimeouts:
         """Whether what comes from `remote` feeds the GPU, which worked lately."""
         if len(self._fed(remote)) < _ENOUGH:
             return False
-        return not self._idles(max(self.with_(remote), _LULL_MS))
+        return not self._idles(max(self.longest_for(remote), _LULL_MS))
 
-    def in_vain(self, remote: Endpoint) -> bool:
+    def never_fed(self, remote: Endpoint) -> bool:
         """Whether nothing from `remote` ever fed the GPU, which has not worked for long."""
         return not self._fed(remote) and self._idles(_LULL_MS)
 
-    def learn(self, remote: Endpoint, took_ms: int, ago_ms: int = 0) -> bool:
+    def note_answer(self, remote: Endpoint, took_ms: int, ago_ms: int = 0) -> bool:
         """An answer came from `remote` after at least `took_ms`, which may feed the GPU.
 
         It came `ago_ms` ago: a GPU that rested for long is looked at seldom, and may have worked.
@@ -84,7 +86,7 @@ class AnswerTimeouts:
         Returns whether the one before fed it: whether the GPU worked since.
         """
         known = len(self._fed(remote))
-        if remote not in self._of and len(self._of) >= _KEPT:
+        if remote not in self._of and len(self._of) >= MOST_REMOTES:
             self._of.clear()
         answers = self._of.setdefault(remote, _Answers())
         fed = not answers.at_ns and known > 0
@@ -93,11 +95,12 @@ class AnswerTimeouts:
             answers.at_ns = time.monotonic_ns() - ago_ms * 1_000_000
         return fed
 
-    def give_up(self, remote: Endpoint) -> None:
-        """Nothing came from `remote` for so long that it is being polled and has nothing new."""
-        if len(self.polled) >= _KEPT:
+    def note_polled(self, remote: Endpoint) -> None:
+        """Nothing came from `remote` for so long that it is polled, unless it feeds the GPU."""
+        if len(self.polled) >= MOST_REMOTES:
             self.polled.clear()
-        self.polled.add(remote)
+        if not self.feeds(remote):
+            self.polled.add(remote)
 
     def _idles(self, for_ms: int) -> bool:
         return time.monotonic_ns() - self.worked_ns > for_ms * 1_000_000

@@ -18,11 +18,11 @@ from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.host.pressure import RESOURCES, stalled_by_resource
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
-from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
 log = logging.getLogger(__name__)
 
-_news = News()
+_throttle = LogThrottle(log)
 T = TypeVar("T")
 M = TypeVar("M")
 
@@ -159,6 +159,6 @@ def _part(reading: Callable[[], T], missing: M) -> T | M:
     try:
         return reading()
     except Exception as error:
-        if _news.is_new("reading the machine", str(error)):
+        if _throttle.is_new("reading the machine", str(error)):
             log.debug("reading the machine", exc_info=True)
         return missing

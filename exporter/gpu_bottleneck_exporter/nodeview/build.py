@@ -97,9 +97,10 @@ def _gpu(gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately:
 
 
 def _down(index: int, sampler: Sampler) -> dict[str, Any]:
+    down = sampler.down().get(index)
     return {
-        "down_reason": sampler.down_reasons().get(index),
-        "remedy": sampler.down_remedies().get(index, DOWN),
+        "down_reason": down.reason if down else None,
+        "remedy": down.remedy if down else DOWN,
         "runbook": RUNBOOK_OF_DOWN,
     }
 

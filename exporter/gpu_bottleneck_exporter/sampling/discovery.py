@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.crowd import share_of
-from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.group import FeederGroup, Holders
 from gpu_bottleneck_exporter.feeders.kin import KinFinder
 from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
@@ -16,61 +15,60 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.tree import trees
+from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.groups import Groups
+
+Isolated = Callable[[str], AbstractContextManager[None]]
 
 
 class Discovery:
     """Used by the watching thread only."""
 
     def __init__(
-        self,
-        proc: Path,
-        cgroups: Cgroups,
-        units: Groups,
-        longest_answer_seconds: float,
-        isolated: Callable[[str], AbstractContextManager[None]],
+        self, settings: Settings, cgroups: Cgroups, units: Groups, isolated: Isolated
     ) -> None:
-        """`proc`: the host's. `units` map control groups to jobs.
+        """`units` map control groups to jobs.
 
         `isolated`: whatever /proc says of one job, the others are found.
         """
-        self.strangers = StrangerFinder(proc)
-        self.connected = same_pids(proc)
+        self._proc = settings.procfs
+        self.strangers = StrangerFinder(self._proc)
+        self.connected = same_pids(self._proc)
         """Whether connections can be inspected."""
-        self._proc = proc
         self._cgroups = cgroups
         self._units = units
         self._isolated = isolated
-        self._longest_answer_ms = int(longest_answer_seconds * 1000)
+        self._longest_answer_ms = int(settings.longest_answer_seconds * 1000)
 
-    def find_trees(
-        self,
-        held: Mapping[str, frozenset[int] | None],
-        known: Mapping[str, FeederGroup],
+    def discover(
+        self, held: Mapping[str, Holders], known: Mapping[str, FeederGroup]
     ) -> dict[str, FeederGroup]:
-        """The feeders of each GPU, `held` by these processes."""
+        """The feeders of each GPU that is `held`; those `known` go on."""
         self._units.forget()
-        mains = frozenset(pid for pids in held.values() for pid in pids or ())
+        mains = frozenset(pid for one in held.values() for pid in one.pids or ())
         seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
         workers = {pid: one for feed in known.values() for pid, one in feed.workers.items()}
         found = trees(
             self._proc, seen, mains, lambda pid: workers[pid].children() if pid in workers else None
         )
-        feeds = dict(known)
-        for uuid, pids in held.items():
-            living = seen.intersection(pids or ())
+        feeds = {uuid: known.get(uuid) or self._new_group() for uuid in held}
+        for uuid, feed in feeds.items():
+            feed.holders = held[uuid]
+            living = seen.intersection(feed.holders.pids or ())
             descendants = {worker for pid in living for worker in found.of.get(pid, ())}
-            feed = feeds[uuid] = feeds.get(uuid) or self._new_group()
-            whole = living.isdisjoint(found.cut)
+            feed.family.whole = living.isdisjoint(found.cut)
+            feed.family.share = share_of(len(held))
             with self._isolated(f"finding the feeders of {uuid}"):
-                feed.adopt(living, descendants, mains, share_of(len(held)), whole=whole)
+                feed.adopt(living, descendants, mains)
+        with self._isolated("looking for kin"):
+            self._find_kin(feeds.values(), mains)
         return feeds
 
     def _new_group(self) -> FeederGroup:
         timeouts = AnswerTimeouts(self._longest_answer_ms) if self.connected else None
         return FeederGroup(self._proc, self._cgroups, timeouts, self._units)
 
-    def find_kin(self, feeds: Collection[FeederGroup], mains: frozenset[int]) -> None:
+    def _find_kin(self, feeds: Collection[FeederGroup], mains: frozenset[int]) -> None:
         """Find the kin of idle GPUs, none of them among the `mains` of all.
 
         A busy one needs no explanation.
@@ -79,24 +77,21 @@ class Discovery:
         finder = KinFinder(self._proc, mains, self._units)
         for feed in feeds:
             if not self.connected or not feed.idles(now):
-                feed.related.close()
-            elif feed.related.is_search_due(now, mains):
+                feed.family.forget_related()
+            elif feed.family.is_kin_search_due(now, mains):
                 kin = [finder.of(pid, feed.workers) for pid in feed.mains]
-                feed.related.adopt_kin(set().union(*kin))
+                feed.family.adopt_kin(set().union(*kin))
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
         """Whether kin of a GPU that idles have never been sought."""
-        return self.connected and not feed.related.was_searched and feed.idles(now_ns)
+        return self.connected and feed.family.searched_ns is None and feed.idles(now_ns)
 
-    def find_strangers(self, known: Collection[FeederGroup], now_ns: int) -> None:
+    def find_strangers(self, feeds: Collection[FeederGroup], now_ns: int) -> None:
         """Find who is connected with the feeders of GPUs that idle for a reason not yet known."""
-        feeds = [
-            feed
-            for feed in known
-            if feed.mains and feed.idles(now_ns) and not feed.states.explained
-        ]
-        if self.connected and self.strangers.is_due(now_ns, feeds):
-            mains = [pid for feed in known for pid in feed.mains]
+        idle = [feed for feed in feeds if feed.mains and feed.idles(now_ns)]
+        wanted = [feed for feed in idle if not feed.states.explained]
+        if self.connected and self.strangers.is_due(now_ns, idle, wanted):
+            mains = [pid for feed in feeds for pid in feed.mains]
             with self._isolated("looking for strangers that feed"):
-                for feed, found in self.strangers.search(feeds, mains, now_ns).items():
-                    feed.related.adopt_strangers(found)
+                for feed, found in self.strangers.search(wanted, mains, now_ns).items():
+                    feed.family.adopt_strangers(found)

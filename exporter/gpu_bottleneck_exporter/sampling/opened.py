@@ -17,17 +17,18 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 class Outcome(NamedTuple):
     """How a collector last fared on one GPU or MIG instance."""
 
-    success: bool = False
-    seconds: float = 0.0
+    seconds: float
     """Time the last read took."""
-    last_success: float | None = None
+    last_success: float | None
     """Unix time of the last read that succeeded."""
     error: str | None = None
     down: bool = False
     """Whether it failed with the whole GPU, and not by itself."""
 
-
-UNTRIED = Outcome()
+    @property
+    def success(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.error is None
 
 
 @dataclass(slots=True)
@@ -45,8 +46,8 @@ class Opened:
     carry: Carry = field(default_factory=dict)
     """What the split of idle time keeps from tick to tick."""
 
-    def weigh(self, error: DriverError | None) -> str | None:
-        """What went wrong with one reading; raises what concerns the whole GPU."""
+    def what_failed(self, error: DriverError | None) -> str | None:
+        """What went wrong with one reading, in words; raises what concerns the whole GPU."""
         if isinstance(error, GPU_WIDE_ERRORS):
             self.device.check()
         return str(error) if error else None
@@ -63,16 +64,13 @@ def charge(watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
     if not windows:
         return
     observed, active = sums(windows)
-    watch.note_busy(gpu.uuid, active / observed)
     known = None if holders is None else len(holders)
-    did = None
+    did, stalls = None, split(windows, known, None)
     try:
         if holders and active < observed:  # else nothing is to be explained, or nobody there
             start = windows[0].end_ns - windows[0].duration_ns
             did = watch.explaining(gpu.uuid, start, windows[-1].end_ns)
-        stalls = split(windows, known, did, opened.carry)
-    except Exception:
-        ledger.add_stall(split(windows, known, None), {})
-        raise
-    ledger.add_stall(stalls, by_file_system(stalls, did))
-    watch.note_split(gpu.uuid, active, stalls)
+            stalls = split(windows, known, did, opened.carry)
+    finally:
+        ledger.add_stall(stalls, by_file_system(stalls, did))
+        watch.note_split(gpu.uuid, active, stalls)

@@ -1,63 +1,32 @@
-"""Which GPUs of one job wait for each other, and for how long."""
+"""Which GPUs of one job wait for each other."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 
-from gpu_bottleneck_exporter.accounting.stall import engaged
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.states import ends_of
+from gpu_bottleneck_exporter.host.sockets import Ends
+from gpu_bottleneck_exporter.schedule import LATELY_NS
 
-_FRESH_NS = 10_000_000_000
-"""As much as the driver's ring holds: what a GPU did in its last tick is stale after that."""
 
+def engaged_peer(uuid: str, feeds: Mapping[str, FeederGroup], now_ns: int) -> float:
+    """The largest share of the last tick in which a peer of GPU `uuid` was engaged, 0-1.
 
-class Peers:
-    """For any thread."""
-
-    def __init__(self) -> None:
-        self.parents: dict[str, str | None] = {}
-        """By MIG instance: its board."""
-        self._engaged: dict[str, tuple[float, int]] = {}
-
-    def note(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """Note how the last tick of GPU `uuid` was split.
-
-        A rank is engaged while its GPU works or waits for a cause within that rank: ranks that
-        wait for a starved rank wait for that rank, however little its GPU does.
-        """
-        elapsed_ns = active_ns + sum(stalls.values())
-        ratio = engaged(active_ns, stalls) / max(elapsed_ns, 1)
-        self._engaged[uuid] = ratio, time.monotonic_ns()
-
-    def engaged(self, uuid: str, feeds: Mapping[str, FeederGroup]) -> float:
-        """The largest share of the last tick in which a peer of GPU `uuid` was engaged, 0-1."""
-        feed = feeds[uuid]
-        peers = [
-            self._engagement(other)
-            for other, theirs in feeds.items()
-            if self._is_apart(uuid, other)
-            and (feed.facts.jobs & theirs.facts.jobs or feed.joined(theirs))
-        ]
-        return max(peers, default=0.0)
-
-    def forget(self, uuid: str) -> None:
-        """Drop GPU `uuid`."""
-        self.parents.pop(uuid, None)
-        self._engaged.pop(uuid, None)
-
-    def _engagement(self, uuid: str) -> float:
-        """0 once it is stale: nothing is known of a GPU that hangs."""
-        ratio, at_ns = self._engaged.get(uuid, (0.0, 0))
-        return ratio if time.monotonic_ns() - at_ns <= _FRESH_NS else 0.0
-
-    def _is_apart(self, uuid: str, other: str) -> bool:
-        """Whether `other` is neither GPU `uuid`, nor its board, nor one of its MIG instances.
-
-        A board's busy time is that of its instances, so neither can wait for the other.
-        """
-        parents = self.parents
-        return uuid != other and uuid != parents.get(other) and other != parents.get(uuid)
+    A rank is engaged while its GPU works or waits for a cause within that rank: ranks that wait
+    for a starved rank wait for that rank, however little its GPU does. A board's busy time is that
+    of its MIG instances, so neither can wait for the other. Nothing is known of a GPU that hangs.
+    """
+    feed, ratios = feeds[uuid], [0.0]
+    for other, theirs in feeds.items():
+        if uuid in (other, theirs.holders.parent_uuid) or other == feed.holders.parent_uuid:
+            continue
+        ratio, at_ns = theirs.engaged
+        if now_ns - at_ns <= LATELY_NS and (
+            feed.facts.jobs & theirs.facts.jobs or theirs in feed.joined
+        ):
+            ratios.append(ratio)
+    return max(ratios)
 
 
 def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:
@@ -65,11 +34,30 @@ def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:
     if not any(feed.idles(now_ns) for feed in feeds):
         return
     for feed in feeds:
-        if len(feeds) > 1 or feed.related.processes or feed.workers:
+        if len(feeds) > 1 or feed.family.related or feed.workers:
             feed.inspect_connections(now_ns)
-        feed.publish_ends()
+        feed.ends = ends_of(feed.mains.values())
     for feed in feeds:
         others = [other for other in feeds if other is not feed]
-        theirs = (other.ends_with(feed) for other in others)
+        theirs = (ends_towards(feed, other) for other in others)
         feed.states.ours = frozenset().union(*theirs, feed.own_ends)
-        feed.states.is_rank = feed.facts.has_rank_variables or any(map(feed.joined, others))
+        feed.joined = frozenset(other for other in others if are_joined(feed, other))
+        feed.states.is_rank = feed.facts.has_rank_variables or bool(feed.joined)
+
+
+def ends_towards(one: FeederGroup, other: FeederGroup) -> frozenset[Ends]:
+    """Connections of the mains of `other` that may lead to those of `one`.
+
+    Both must be of one user, who could else make a connection that looks like the other end; and
+    an address of the machine itself is another machine's in another network namespace.
+    """
+    if one.facts.users.isdisjoint(other.facts.users):
+        return frozenset()
+    if not one.facts.networks.keys().isdisjoint(other.facts.networks):
+        return other.ends
+    return frozenset(ends for ends in other.ends if not ends[0].is_here)
+
+
+def are_joined(one: FeederGroup, other: FeederGroup) -> bool:
+    """Whether a connection leads from a main of `other` to one of `one`."""
+    return any((remote, local) in one.ends for local, remote in ends_towards(one, other))

@@ -23,7 +23,7 @@ from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.prescription.pauses import Pauses, Time
-from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
+from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 
 STRETCH_NS = 3_900_000_000
 """Two snapshots of the feeders, which come every 2 s."""

@@ -12,19 +12,16 @@ from dataclasses import dataclass, field, replace
 from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, System
-from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
-from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.sampling.worker import (
-    FIRST_RETRY_SECONDS,
-    LONGEST_RETRY_SECONDS,
-    GpuWorker,
-)
+from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
+from gpu_bottleneck_exporter.schedule import Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
@@ -41,11 +38,10 @@ ACCESS_LOST_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
 """A thread without progress for so long is stuck: a pass over all feeders takes milliseconds."""
 _EVENT_WAIT_SECONDS = 1.0
-_EVENT_RETRY_SECONDS = 30.0
-_EVENT_QUIET_SECONDS = 60.0
-_WATCH_SECONDS = 2.0
-_BEATS = 4
-"""Looks at the workers per deadline, so that one does not seem to hang when we are late."""
+"""Within one call of the driver: so long it takes to stop."""
+_WATCH_SECONDS, _BEATS = 2.0, 4
+"""Between two looks at the workers, and looks per deadline at least: a worker must not seem to hang
+when we are late."""
 _WATCH_DEADLINE_SECONDS = 3.0
 """At least this, as feeders and host are read once a second, however short the GPUs' deadline."""
 _FEEDING = frozenset({"stall", "prescription", "feeders", "workload"})
@@ -103,19 +99,21 @@ class Sampler:
         self._driver: Driver | None = None
         self._workers: tuple[GpuWorker, ...] = ()
         self._error_events: bool | None = None
-        self._status = OPENING
-        self._remedy: str | None = None
-        self._news = News()
+        self.status = OPENING
+        """One plain sentence for people."""
+        self.remedy = NO_GPU
+        """What to do about `status` if there is no GPU."""
+        self._throttle = LogThrottle(log)
         self._beat_seconds = min(_WATCH_SECONDS, settings.deadline_seconds / _BEATS)
         self._own_cpu = OwnCpu(self._beat_seconds)
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
         self._names = frozenset(collector.name for collector in collectors)
         self._wanted = _WATCHING & self._names
-        self._watch = self._new_watch() if self._wanted else None
+        self._watch = HostSampler(settings, self._wanted) if self._wanted else None
         asked = "workload" in self._wanted and "kubelet" not in settings.without
         self._kubelet = self._new_kubelet() if asked else None
         self._jobs = self._new_jobs() if "workload" in self._wanted else None
-        self._told = [watch for watch in (self._kubelet, self._jobs) if watch is not None]
+        self._allocations = [watch for watch in (self._kubelet, self._jobs) if watch is not None]
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._event_thread = threading.Thread(target=self._count_events, name="xid", daemon=True)
 
@@ -123,7 +121,7 @@ class Sampler:
         """Start the threads; returns at once, even without a driver."""
         if self._watch is not None:
             self._watch.start()
-        for watch in self._told:
+        for watch in self._allocations:
             watch.start()
         self._thread.start()
 
@@ -135,7 +133,7 @@ class Sampler:
         if self._watch is not None:
             self._watch.stop()
         deadline = time.monotonic() + timeout_seconds
-        for watch in self._told:
+        for watch in self._allocations:
             watch.stop(timeout_seconds / 4)
         for worker in self._workers:
             worker.join(max(deadline - time.monotonic(), 0.0))
@@ -166,33 +164,18 @@ class Sampler:
         A GPU that hangs from the start counts as tried, so that the others need not wait for it.
         """
         if self._driver is None:
-            return self._status != OPENING
+            return self.status != OPENING
         now = time.monotonic_ns()
-        return all(worker.attempted or worker.down_reason(now) for worker in self._workers)
-
-    @property
-    def status(self) -> str:
-        """One plain sentence for people."""
-        return self._status
-
-    @property
-    def remedy(self) -> str:
-        """The remedy for `status` if there is no GPU."""
-        return self._remedy or NO_GPU
-
-    def down_remedies(self) -> dict[int, str]:
-        """Remedies for GPUs that are down, by index."""
-        now = time.monotonic_ns()
-        return {w.index: w.down_remedy(now) for w in self._workers if w.down_reason(now)}
+        return all(worker.attempted or worker.down(now) for worker in self._workers)
 
     def forbidden(self) -> dict[int, dict[str, str]]:
         """By GPU: collectors that lack a permission, and the driver's error."""
         return {worker.index: worker.forbidden for worker in self._workers}
 
-    def down_reasons(self) -> dict[int, str]:
-        """By index, why GPUs are down, in words."""
+    def down(self) -> dict[int, Down]:
+        """By index, why GPUs are down, and what to do about it."""
         now = time.monotonic_ns()
-        return {w.index: reason for w in self._workers if (reason := w.down_reason(now))}
+        return {worker.index: down for worker in self._workers if (down := worker.down(now))}
 
     def state(self) -> SamplerState:
         """The present state; cheap, and never waits for the driver."""
@@ -219,18 +202,6 @@ class Sampler:
         for worker in self._workers:
             counts.update(dict(worker.implausible))  # a copy: its thread adds to it
         return counts
-
-    def _new_watch(self) -> HostSampler:
-        settings = self._settings
-        return HostSampler(
-            settings.procfs,
-            settings.sysfs,
-            machine="host" in self._wanted,
-            owners="workload" in self._wanted,
-            prescriptions="prescription" in self._wanted,
-            longest_answer_seconds=settings.longest_answer_seconds,
-            without=settings.without,
-        )
 
     def _new_kubelet(self) -> KubeletWatch:
         settings = self._settings
@@ -289,27 +260,26 @@ class Sampler:
             self._look_after_workers()
 
     def _open_with_patience(self) -> Driver | None:
-        retry = FIRST_RETRY_SECONDS
+        retry = Backoff()
         refused_since: float | None = None
         while not self._stop.is_set():
             try:
                 return self._open_driver()
             except DriverUnusable as error:
-                self._remedy = error.remedy
+                self.remedy = error.remedy or NO_GPU
                 self._fatal(f"this process cannot use the driver: {error}")
                 return None
             except DriverError as error:
-                if self._status != str(error):
+                if self.status != str(error):
                     log.warning("no GPU metrics: %s; trying again", error)
-                self._status, self._remedy = str(error), error.remedy
+                self.status, self.remedy = str(error), error.remedy or NO_GPU
                 now = time.monotonic()
                 # Only refusals in a row count: any other error starts over.
                 refused_since = (refused_since or now) if isinstance(error, AccessLost) else None
                 if refused_since and now - refused_since > ACCESS_LOST_SECONDS:
                     self._fatal(f"no access to the driver for {ACCESS_LOST_SECONDS:.0f} s: {error}")
                     return None
-            self._stop.wait(retry)
-            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+            self._stop.wait(retry.pause())
         return None
 
     def _start_workers(self, driver: Driver) -> None:
@@ -322,9 +292,9 @@ class Sampler:
         )
         # The workers first: `ready` takes a driver without workers for one whose GPUs were tried.
         self._workers, self._driver = workers, driver
-        self._remedy = None
-        self._status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
-        log.info("%s, driver version %s", self._status, driver.system.driver_version)
+        self.remedy = NO_GPU
+        self.status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
+        log.info("%s, driver version %s", self.status, driver.system.driver_version)
         self._own_cpu.beat(time.monotonic_ns())
         for worker in workers:
             worker.start()
@@ -334,12 +304,16 @@ class Sampler:
     def _look_after_workers(self) -> None:
         now = time.monotonic_ns()
         self._own_cpu.beat(now)
-        if self._news.is_new("own CPU", bool(self._own_cpu.starved), usual=False):
+        if self._throttle.is_new("own CPU", bool(self._own_cpu.starved), usual=False):
             late = "is starved of CPU: readings come late"
             told = late if self._own_cpu.starved else "gets enough CPU again"
             log.warning("the exporter %s", told)
         for worker in self._workers:
-            self._log_hang(worker.index, worker.hung_seconds(now))
+            seconds, name = worker.hung_seconds(now), f"gpu {worker.index}"
+            said = f"{name} is down: a driver call has not returned for {seconds or 0:.0f} s"
+            over = f"{name}: the driver call has returned"
+            subject, hangs = f"hang of {name}", bool(seconds) or None
+            self._throttle.log_change(logging.ERROR, subject, hangs, said, over)
         unusable = [worker.unusable for worker in self._workers if worker.unusable]
         if unusable:
             self._fatal(f"this process can no longer use the driver: {unusable[0]}")
@@ -347,16 +321,8 @@ class Sampler:
         if refused and all(s and now / 1e9 - s > ACCESS_LOST_SECONDS for s in refused):
             self._fatal(f"the driver has refused all GPUs for {ACCESS_LOST_SECONDS:.0f} s")
 
-    def _log_hang(self, index: int, seconds: float | None) -> None:
-        if not self._news.is_new(f"hang of gpu {index}", bool(seconds), usual=False):
-            return
-        if seconds:
-            log.error("gpu %d is down: a driver call has not returned for %.0f s", index, seconds)
-        else:
-            log.info("gpu %d: the driver call has returned", index)
-
     def _fatal(self, reason: str) -> None:
-        self._status = reason
+        self.status = reason
         self._stop.set()
         self._on_fatal(reason)
 
@@ -364,15 +330,16 @@ class Sampler:
         driver = self._driver
         assert driver is not None  # noqa: S101 - started after it was opened
         self._error_events = True  # at once, as the first wait takes up to a second
-        retry = FIRST_RETRY_SECONDS
+        retry = Backoff()
         while not self._stop.is_set():
             trouble = self._count_event(driver)
             self._error_events = trouble is None
-            if self._news.is_new("error events", trouble):
+            if self._throttle.is_new("error events", trouble):
                 log.warning("%ss: %s", driver.about.error_event, trouble or "reported again")
             if trouble:
-                self._stop.wait(retry)
-            retry = min(2 * retry, _EVENT_RETRY_SECONDS) if trouble else FIRST_RETRY_SECONDS
+                self._stop.wait(retry.pause())
+            else:
+                retry = Backoff()
 
     def _count_event(self, driver: Driver) -> str | None:
         """Wait for one; returns what went wrong."""
@@ -380,7 +347,7 @@ class Sampler:
             event = driver.wait_error(_EVENT_WAIT_SECONDS)
             if event is not None:
                 self._workers[event.index].add_error(event.code)
-                self._tell_event(event, driver.about.error_event)
+                self._log_event(event, driver.about.error_event)
         except DriverError as error:
             return str(error)
         except Exception as error:  # one bad event must not end the only thread that counts them
@@ -388,8 +355,8 @@ class Sampler:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def _tell_event(self, event: ErrorEvent, kind: str) -> None:
+    def _log_event(self, event: ErrorEvent, kind: str) -> None:
         """Log `event`, once a minute for each kind: a job can cause thousands."""
-        minute = int(time.monotonic() / _EVENT_QUIET_SECONDS)
-        if self._news.is_new(str(event), minute):
+        minute = int(time.monotonic() / QUIET_SECONDS)
+        if self._throttle.is_new(str(event), minute):
             log.warning("gpu %d: %s %d", event.index, kind, event.code)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
+from gpu_bottleneck_exporter.accounting.stall import IDLES
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -19,39 +22,41 @@ from gpu_bottleneck_exporter.driver.protocol import (
     Forbidden,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import (
-    Identity,
-    Processes,
-    Reading,
-    Utilization,
-)
+from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading, Utilization
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
-from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
-from gpu_bottleneck_exporter.sampling.opened import UNTRIED, Opened, Outcome, charge
+from gpu_bottleneck_exporter.sampling.opened import Opened, Outcome, charge
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import Every
+from gpu_bottleneck_exporter.schedule import LATELY_NS, SELDOM_NS, Backoff, Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_SECONDS = 1.0
-LONGEST_RETRY_SECONDS = 60.0
+_STAYS_SECONDS = 60.0
+"""A GPU that was up for so long is not one that comes and goes."""
 _SLOW_READINGS_KEPT = 3
-_EVENT_RETRY_NS = 30_000_000_000
+"""Times their interval: one may fail, and the next one come late."""
 FULL_TICK_SECONDS = 2.0
 """Between two readings of a GPU that is always busy; its ring holds 10 s."""
-FULL_LASTS_NS = 10_000_000_000
 APART_SECONDS = 0.001
 """Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
 Python's lock."""
 _EARLY_SECONDS = 0.001
 """A thread that wakes up to so much early has reached its tick."""
-_FULL = 0.95
-"""Busy share of a tick above which there is nothing to explain."""
+
+
+class Down(NamedTuple):
+    """Why a GPU is down, and what to do about it."""
+
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class GpuWorker:
@@ -84,7 +89,7 @@ class GpuWorker:
         """Why the GPU does not report its error events though it should."""
         self.implausible: dict[str, int] = {}
         """Implausible values that were dropped, by collector."""
-        self._news = News()
+        self._throttle = LogThrottle(log)
         self._events_due_ns = 0
         self._counts_errors = any(collector.name == "xid" for collector in collectors)
         self._driver = driver
@@ -93,8 +98,8 @@ class GpuWorker:
         self._tick_ns = int(self._tick_seconds * 1e9)
         longer = min(2 * self._tick_seconds, FULL_TICK_SECONDS, settings.deadline_seconds / 2)
         self._full_tick_seconds = max(self._tick_seconds, longer)
-        self._full_since_ns: int | None = None
-        """Since when the GPU has been busy all the time; None if it is not."""
+        self._full_since_ns = math.inf
+        """Since when the GPU has been busy all the time; infinite while it is not."""
         self._sees_all_holders = (
             driver.about.sees_all_namespaces or in_hosts_pid_namespace(settings.procfs) is not False
         )
@@ -108,8 +113,7 @@ class GpuWorker:
         self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
         self._delay_ns: int | None = 0
         """This thread's run-queue delay as of the end of the last tick."""
-        self._down: str | None = None
-        self._down_remedy: str | None = None
+        self._down: Down | None = None
         self._thread = threading.Thread(target=self._run, name=f"gpu{index}", daemon=True)
 
     def start(self) -> None:
@@ -126,17 +130,11 @@ class GpuWorker:
             self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
-    def down_reason(self, now_ns: int) -> str | None:
+    def down(self, now_ns: int) -> Down | None:
         """Why this GPU is down; None while it is up."""
-        if self._down:
+        if self._down or (hung := self.hung_seconds(now_ns)) is None:
             return self._down
-        hung = self.hung_seconds(now_ns)
-        return f"a driver call has not returned for {hung:.0f} s" if hung else None
-
-    def down_remedy(self, now_ns: int) -> str:
-        """What to do about `down_reason`."""
-        about = self._driver.about
-        return about.hung if self.hung_seconds(now_ns) else self._down_remedy or about.down
+        return Down(f"a driver call has not returned for {hung:.0f} s", self._driver.about.hung)
 
     def hung_seconds(self, now_ns: int) -> float | None:
         """For how long the thread has been inside the driver, if past the deadline.
@@ -169,7 +167,7 @@ class GpuWorker:
 
     def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
         """The GPU and its MIG instances, as far as they may be shown now."""
-        if self.down_reason(now_ns) is None:
+        if self.down(now_ns) is None:
             late = now_ns - self._finished_tick_ns > self._deadline_ns
             return [shot.stale() for shot in self._snapshots] if late else list(self._snapshots)
         ledgers = [opened.ledger for opened in self._opened] or list(self._ledgers.values())
@@ -179,10 +177,11 @@ class GpuWorker:
     def outcomes(self, now_ns: int) -> list[tuple[str, Outcome]]:
         """How each collector fared on each device it is supported on."""
         found = [pair for opened in self._opened for pair in list(opened.outcomes.items())]
-        down = self.down_reason(now_ns)
-        if down is None:
-            return found
-        return [(name, how._replace(success=False, error=down, down=True)) for name, how in found]
+        down = self.down(now_ns)
+        return [
+            (name, how._replace(error=down.reason, down=True) if down else how)
+            for name, how in found
+        ]
 
     @property
     def forbidden(self) -> dict[str, str]:
@@ -197,7 +196,7 @@ class GpuWorker:
                 ledger.add_error(code)
 
     def _run(self) -> None:
-        retry = FIRST_RETRY_SECONDS
+        retry = Backoff()
         while not self._stop.is_set():
             up_since = time.monotonic()
             try:
@@ -210,12 +209,9 @@ class GpuWorker:
             except Exception as error:  # a bug must not end the only reader of this GPU
                 log.debug("gpu %d", self.index, exc_info=True)
                 self._fail(DriverError(f"{type(error).__name__}: {error}"))
-            finally:
-                self.attempted = True
-            if time.monotonic() - up_since > LONGEST_RETRY_SECONDS:
-                retry = FIRST_RETRY_SECONDS  # it is not one that comes and goes
-            self._stop.wait(retry)
-            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+            if time.monotonic() - up_since > _STAYS_SECONDS:
+                retry = Backoff()
+            self._stop.wait(retry.pause())
 
     def _open(self) -> None:
         self._close()
@@ -226,7 +222,7 @@ class GpuWorker:
             for who in (device.identity for device in devices)
         }
         for uuid in before.keys() - self._ledgers.keys():
-            self._news.forget(uuid)
+            self._throttle.forget(uuid)
             if self._watch is not None:
                 self._watch.forget(uuid)
         self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
@@ -237,8 +233,7 @@ class GpuWorker:
             one.device.close()
 
     def _read_until_stopped(self) -> None:
-        checking_layout = Every(SLOWLY)
-        checking_layout.is_due(time.monotonic())  # it was just opened
+        checking_layout = Every(SLOWLY, time.monotonic() + SLOWLY)  # it was just opened
         while not self._stop.is_set():
             tick = _next_tick(time.monotonic(), self._interval(), self.index * APART_SECONDS)
             self._stop.wait(tick - time.monotonic())
@@ -251,8 +246,7 @@ class GpuWorker:
 
         Nothing is lost: the driver's ring holds what it did meanwhile.
         """
-        since_ns = self._full_since_ns
-        lasts = since_ns is not None and time.monotonic_ns() - since_ns >= FULL_LASTS_NS
+        lasts = time.monotonic_ns() - self._full_since_ns >= LATELY_NS
         return self._full_tick_seconds if lasts else self._tick_seconds
 
     def _follow_layout(self) -> None:
@@ -275,16 +269,16 @@ class GpuWorker:
             self._driver.watch_errors(self.index)
         except DriverError as error:
             self.event_trouble = str(error)
-            self._events_due_ns = now + _EVENT_RETRY_NS
-        if self._news.is_new("error events", self.event_trouble):
+            self._events_due_ns = now + SELDOM_NS
+        if self._throttle.is_new("error events", self.event_trouble):
             event, told = self._driver.about.error_event, self.event_trouble or "reported again"
             log.warning("gpu %d: %ss are %s", self.index, event, told)
 
-    def _drop(self, collector: str, name: str, value: object) -> None:
+    def _count_implausible(self, collector: str, name: str, value: object) -> None:
         """Count a value that cannot be; say so for the first of its kind."""
         told = f"{collector} {name}"
         self.implausible[collector] = self.implausible.get(collector, 0) + 1
-        if self._news.is_new(told, state=True):
+        if self._throttle.is_new(told, state=True):
             what = f"the driver returned {value} for {told}: impossible, dropped and counted"
             log.warning("gpu %d: %s", self.index, what)
 
@@ -309,7 +303,7 @@ class GpuWorker:
             return
         # Half a tick early, or a tick that comes a little sooner would skip this collector.
         opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
-        before = opened.outcomes.get(name, UNTRIED)
+        before = opened.outcomes.get(name)
         try:
             error = self._read(collector, opened)
         except Unsupported as refusal:
@@ -321,13 +315,13 @@ class GpuWorker:
                     opened.ledger.without_utilization()
                 return
             error = str(refusal)
-        self._log_outcome(opened, name, error)
-        opened.outcomes[name] = Outcome(
-            success=error is None,
-            seconds=(time.monotonic_ns() - began) / 1e9,
-            last_success=time.time() if error is None else before.last_success,
-            error=error,
-        )
+        who = f"gpu {self.index}: collector {name}"
+        said, over = f"{who} failed: {error}", f"{who} works again"
+        subject = f"{opened.ledger.identity.uuid} {name}"
+        self._throttle.log_change(logging.WARNING, subject, error, said, over)
+        seconds = (time.monotonic_ns() - began) / 1e9
+        last_success = time.time() if error is None else before and before.last_success
+        opened.outcomes[name] = Outcome(seconds, last_success, error)
 
     def _read(self, collector: Collector, opened: Opened) -> str | None:
         """Read and book; returns what went wrong.
@@ -351,15 +345,14 @@ class GpuWorker:
         except Unsupported:
             raise
         except DriverError as error:
-            return opened.weigh(error)
+            return opened.what_failed(error)
         except Exception as error:  # the one place that isolates collectors from each other
             log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
             return f"{type(error).__name__}: {error}"
-        return opened.weigh(opened.device.last_error)
+        return opened.what_failed(opened.device.last_error)
 
     def _plausible(self, collector: Collector, reading: Reading) -> Reading:
-        drop = partial(self._drop, collector.name)
-        reading = plausible(reading, drop)
+        reading = plausible(reading, partial(self._count_implausible, collector.name))
         if not isinstance(reading, Processes):
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders
@@ -377,28 +370,13 @@ class GpuWorker:
         """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
         observed, active = sums(windows)
         rings = bool(reading.gpu) and len(self._opened) == 1
-        if not rings or active < _FULL * observed:
-            self._full_since_ns = None
-        elif self._full_since_ns is None:
-            self._full_since_ns = time.monotonic_ns()
-
-    def _log_outcome(self, opened: Opened, name: str, error: str | None) -> None:
-        """Log how a collector fares, if that is new."""
-        if not self._news.is_new(f"{opened.ledger.identity.uuid} {name}", error):
-            return
-        if error is None:
-            log.info("gpu %d: collector %s works again", self.index, name)
-        else:
-            log.warning("gpu %d: collector %s failed: %s", self.index, name, error)
+        full = rings and active >= (1 - IDLES) * observed
+        self._full_since_ns = min(self._full_since_ns, time.monotonic_ns()) if full else math.inf
 
     def _log_state(self) -> None:
         """Log whether the GPU is down, if that is new."""
-        if not self._news.is_new("gpu", self._down):
-            return
-        if self._down is None:
-            log.info("gpu %d is back", self.index)
-        else:
-            log.error("gpu %d is down: %s", self.index, self._down)
+        said, over = f"gpu {self.index} is down: {self._down}", f"gpu {self.index} is back"
+        self._throttle.log_change(logging.ERROR, "gpu", self._down, said, over)
 
     def _fail(self, error: DriverError) -> None:
         if isinstance(error, DriverUnusable):
@@ -407,10 +385,11 @@ class GpuWorker:
             self.access_lost_since = self.access_lost_since or time.monotonic()
         else:
             self.access_lost_since = None
-        self._down, self._down_remedy = str(error), error.remedy
+        self._down = Down(str(error), error.remedy or self._driver.about.down)
         self._log_state()
         self._close()
         self._finish_tick(time.monotonic_ns())
+        self.attempted = True
 
 
 def _next_tick(now: float, interval: float, offset: float) -> float:

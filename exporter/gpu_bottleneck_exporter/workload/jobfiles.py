@@ -66,7 +66,7 @@ class JobFiles(Watch):
             names, _ = listed(self._folder, _MOST_FILES)
         except OSError as error:
             names = []
-            if self._expected and self._news.is_new("folder", error.strerror):
+            if self._expected and self._throttle.is_new("folder", error.strerror):
                 log.warning("no jobs of a prolog: %s: %s", self._folder, error.strerror)
         self._jobs = {name.lower(): jobs for name in names if (jobs := self._read(name))}
 

@@ -212,7 +212,7 @@ class KubeletWatch(Watch):
 
     def _tell(self, condition: Condition) -> None:
         self._condition = condition
-        if not self._news.is_new("kubelet", condition.given):
+        if not self._throttle.is_new("kubelet", condition.given):
             return
         if condition.trouble is None:
             log.info("signal kubelet is available")

@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 
-from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class Watch(ABC):
         self._doing = doing
         self._pause_seconds = pause_seconds
         """Between two looks; a look may change it."""
-        self._news = News()
+        self._throttle = LogThrottle(log)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -39,6 +39,6 @@ class Watch(ABC):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            with self._news.guarded(log, self._doing):
+            with self._throttle.guarded(self._doing):
                 self._look()
             self._stop.wait(self._pause_seconds)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gpu_bottleneck_exporter.news import MOST_LINES, QUIET_SECONDS, News
+from gpu_bottleneck_exporter.logthrottle import MOST_LINES, QUIET_SECONDS, LogThrottle
 
 log = logging.getLogger(__name__)
 
@@ -31,39 +31,41 @@ def fail(message: str) -> Exception:
 
 
 def test_a_state_is_told_when_it_changes(clock: Clock) -> None:
-    news = News(clock)
-    told = [news.is_new("light", state, usual="on") for state in ("on", "off", "off", "on", "on")]
+    throttle = LogThrottle(log, clock)
+    told = [
+        throttle.is_new("light", state, usual="on") for state in ("on", "off", "off", "on", "on")
+    ]
     assert told == [False, True, False, True, False]
-    assert news.is_new("another", state="off", usual="on")
+    assert throttle.is_new("another", state="off", usual="on")
 
 
 def test_what_comes_and_goes_is_told_a_few_times(clock: Clock) -> None:
-    news = News(clock)
+    throttle = LogThrottle(log, clock)
     told = []
     for tick in range(1000):
         clock.now += 0.1
-        told.append(news.is_new("light", tick % 2))
+        told.append(throttle.is_new("light", tick % 2))
     assert sum(told) <= MOST_LINES * (100 / QUIET_SECONDS + 1)
 
 
 def test_what_has_stayed_is_told_in_the_end(clock: Clock) -> None:
-    news = News(clock)
+    throttle = LogThrottle(log, clock)
     for tick in range(99):
-        news.is_new("light", tick)
-    assert not news.is_new("light", "off")
+        throttle.is_new("light", tick)
+    assert not throttle.is_new("light", "off")
     clock.now += QUIET_SECONDS
-    assert news.is_new("light", "off")
+    assert throttle.is_new("light", "off")
 
 
 def test_a_fault_is_told_once_with_its_place_and_its_end(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    news = News(clock)
-    news.fault(log, "watching", None)
+    throttle = LogThrottle(log, clock)
+    throttle.log_fault("watching", None)
     for pid in range(100):
-        news.fault(log, "watching", fail(f"process {pid}"))
-    news.fault(log, "watching", None)
+        throttle.log_fault("watching", fail(f"process {pid}"))
+    throttle.log_fault("watching", None)
     assert caplog.messages == ["watching: process 0", "watching works again"]
     assert "raise ValueError" in caplog.text
 
@@ -72,9 +74,9 @@ def test_what_fails_inside_a_guard_is_logged_and_swallowed(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    news = News(clock)
+    throttle = LogThrottle(log, clock)
     for works in (True, False, False, True):
-        with news.guarded(log, "reading"):
+        with throttle.guarded("reading"):
             int("1" if works else "one")
     assert [message.partition(":")[0] for message in caplog.messages] == [
         "reading",

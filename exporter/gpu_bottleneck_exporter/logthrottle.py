@@ -12,15 +12,16 @@ MOST_LINES = 5
 QUIET_SECONDS = 60.0
 
 
-class News:
+class LogThrottle:
     """Remembers what was logged: for one subject, at most `MOST_LINES` in `QUIET_SECONDS`.
 
     A job may make a fault come and go as often as it likes. A change beyond the limit is logged
     later, if it has lasted until then.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds."""
+        self._log = log
         self._clock = clock
         self._known: dict[str, tuple[object, deque[float]]] = {}
         """By subject: the state that was logged last, and when the last ones were."""
@@ -41,24 +42,29 @@ class News:
         """Drop all subjects that contain `name`: what it names is gone."""
         self._known = {about: told for about, told in self._known.items() if name not in about}
 
-    def fault(self, log: logging.Logger, subject: str, error: Exception | None) -> None:
+    def log_change(self, level: int, subject: str, trouble: object, said: str, over: str) -> None:
+        """Log `said` at `level` while there is `trouble`, and `over` once there is none."""
+        if self.is_new(subject, trouble):
+            self._log.log(level if trouble else logging.INFO, "%s", said if trouble else over)
+
+    def log_fault(self, subject: str, error: Exception | None) -> None:
         """Log that `subject` fails, with the traceback; without `error`, that it works again."""
         if not self.is_new(subject, _place(error)):
             return
         if error is None:
-            log.info("%s works again", subject)
+            self._log.info("%s works again", subject)
         else:
-            log.error("%s: %s", subject, error, exc_info=error)
+            self._log.error("%s: %s", subject, error, exc_info=error)
 
     @contextmanager
-    def guarded(self, log: logging.Logger, subject: str) -> Iterator[None]:
-        """Swallow whatever fails inside and log it as a `fault` of `subject`."""
+    def guarded(self, subject: str) -> Iterator[None]:
+        """Swallow whatever fails inside and log it as a fault of `subject`."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - that is its purpose
-            self.fault(log, subject, error)
+            self.log_fault(subject, error)
         else:
-            self.fault(log, subject, None)
+            self.log_fault(subject, None)
 
 
 def _place(error: Exception | None) -> object:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.machine import Machine, MachineReader
 from gpu_bottleneck_exporter.host.signals import host_signals
-from gpu_bottleneck_exporter.news import News
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.schedule import RefreshSchedule
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ class HostSnapshot:
     """Number of feeders that are watched `whole`, `sampled`, or only `counted`."""
 
 
-class HostWatch:
-    """Reads machine and signals. `look` is for the host sampler's thread, `snapshot` for any."""
+class HostReader:
+    """Reads machine and signals. `read` is for the host sampler's thread, `snapshot` for any."""
 
     def __init__(
         self, proc: Path, sysfs: Path, *, machine: bool, without: frozenset[str] = frozenset()
@@ -41,11 +41,10 @@ class HostWatch:
         self._machine = MachineReader(proc) if machine else None
         self._without = without
         self._signals: Mapping[str, bool] = {}
-        self._news = News()
-        self._ageing = RefreshSchedule()
-        self._tried: frozenset[int] = frozenset()
+        self._throttle = LogThrottle(log)
+        self._refreshing = RefreshSchedule()
 
-    def look(
+    def read(
         self,
         feeding: Collection[int] = (),
         complete: Mapping[str, bool] | None = None,
@@ -58,19 +57,18 @@ class HostWatch:
         """
         now = time.monotonic_ns()
         tried = frozenset(feeding)
-        if self._ageing.is_due(now, new=tried != self._tried):
-            self._tried = tried
-            with self._news.guarded(log, "reading the host's signals"):
-                self._take_signals(host_signals(self._proc, self._sysfs, tried))
+        if self._refreshing.is_due(now, tried):
+            with self._throttle.guarded("reading the host's signals"):
+                self._update_signals(host_signals(self._proc, self._sysfs, tried))
         if complete:
-            self._take_signals(complete)
+            self._update_signals(complete)
         machine = self._machine.read(now) if self._machine else None
         self.snapshot = HostSnapshot(now, machine, self._signals, watched or {})
 
-    def _take_signals(self, signals: Mapping[str, bool]) -> None:
+    def _update_signals(self, read: Mapping[str, bool]) -> None:
         # A signal that cannot be judged at the moment keeps its last value.
-        known = {**self._signals, **signals}
+        known = {**self._signals, **read}
         self._signals = {name: known[name] for name in known if name not in self._without}
         for name, given in sorted(self._signals.items()):
-            if self._news.is_new(name, given, usual=True):
+            if self._throttle.is_new(name, given, usual=True):
                 log.info("signal %s is %s", name, "available" if given else "not available")

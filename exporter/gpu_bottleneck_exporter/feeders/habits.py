@@ -1,0 +1,72 @@
+"""What a process mostly does, from many looks."""
+
+from __future__ import annotations
+
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
+
+_MOSTLY, _NEARLY_ALWAYS = 0.5, 0.75
+"""Shares of the time, or of that in which the GPU idles."""
+_ENOUGH_LOOKS, _WEIGHT = 3, 0.1
+"""Until a process is judged; of a look, later: what it did ten looks ago hardly counts."""
+_WORKS_NS = 2_000_000_000
+"""Between the first questions for whom a GPU works, which are asked seldom: each counts twice."""
+
+
+class Works:
+    """Whether a listening main keeps its GPU busy while no client has a request open.
+
+    If so, it is no server: a training loop may open a port for its metrics.
+    """
+
+    __slots__ = ("_alone", "_asking", "_looks")  # there may be thousands of processes
+
+    def __init__(self) -> None:
+        self._alone = 0.0
+        self._looks = 0
+        self._asking = Every(_WORKS_NS)
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it does so most of the time."""
+        return self._looks >= _ENOUGH_LOOKS and self._alone > _NEARLY_ALWAYS
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether to look again; if so, it is due again later."""
+        return self._asking.is_due(now_ns, _WORKS_NS if self._looks < _ENOUGH_LOOKS else OFTEN_NS)
+
+    def note(self, *, clients: bool) -> None:
+        """Note whether clients talked to it while the GPU worked."""
+        seen = 0.0 if clients else 1.0
+        self._looks += 1
+        self._alone += (seen - self._alone) * max(2 * _WEIGHT, 1 / self._looks)
+
+
+class StrangerRecord:
+    """In which part of its looks a stranger was active."""
+
+    def __init__(self) -> None:
+        self._active = self._works = 0.0
+        self._looks = 0
+
+    def note(self, activity: Activity) -> None:
+        """Take in the next look."""
+        self._looks += 1
+        weight = max(_WEIGHT, 1 / self._looks)
+        works = activity.active and activity is not Activity.NETWORK
+        self._works += (works - self._works) * weight
+        self._active += (activity.active - self._active) * weight
+
+    def counts(self, idle: float) -> bool:
+        """Whether it was active for most of the time that the GPU is idle, a share of `idle`.
+
+        As a database or a proxy serves everybody, being connected says little.
+        """
+        return self._looks >= _ENOUGH_LOOKS and self._active > _MOSTLY * idle
+
+    def works(self, idle: float) -> bool:
+        """Whether it ran or read files for nearly all of that time.
+
+        Then its answers are late for that, and not for the network.
+        """
+        return self.counts(idle) and self._works > _NEARLY_ALWAYS * idle
