@@ -94,16 +94,13 @@ class GpuWorker:
         self._counts_errors = any(collector.name == "xid" for collector in collectors)
         self._driver = driver
         self._collectors = [collector for collector in collectors if collector.read]
-        self._tick_seconds = settings.interval_seconds
-        self._tick_ns = int(self._tick_seconds * 1e9)
-        longer = min(2 * self._tick_seconds, FULL_TICK_SECONDS, settings.deadline_seconds / 2)
-        self._full_tick_seconds = max(self._tick_seconds, longer)
+        self._settings = settings
+        self._tick_ns = int(settings.interval_seconds * 1e9)
         self._full_since_ns = math.inf
         """Since when the GPU has been busy all the time; infinite while it is not."""
         self._sees_all_holders = (
             driver.about.sees_all_namespaces or in_hosts_pid_namespace(settings.procfs) is not False
         )
-        self._proc = settings.procfs
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
         self._stop = threading.Event()
         self._ledgers: dict[str, GpuLedger] = {}
@@ -246,8 +243,10 @@ class GpuWorker:
 
         Nothing is lost: the driver's ring holds what it did meanwhile.
         """
-        lasts = time.monotonic_ns() - self._full_since_ns >= LATELY_NS
-        return self._full_tick_seconds if lasts else self._tick_seconds
+        usual = self._settings.interval_seconds
+        if time.monotonic_ns() - self._full_since_ns < LATELY_NS:
+            return usual
+        return max(usual, min(2 * usual, FULL_TICK_SECONDS, self._settings.deadline_seconds / 2))
 
     def _follow_layout(self) -> None:
         known = tuple(o.device.identity.uuid for o in self._opened[1:])
@@ -357,7 +356,7 @@ class GpuWorker:
             return reading
         hidden = reading.others_hidden or not self._sees_all_holders
         reading = replace(reading, others_hidden=hidden)
-        return without_bystanders(reading, self._proc, self._driver.about.daemons)
+        return without_bystanders(reading, self._settings.procfs, self._driver.about.daemons)
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
