@@ -12,13 +12,11 @@ KNOBS = (
     CPU_CORES := "cpu_cores",
     HOST_CODE := "host_code",
     CHECKPOINTS := "checkpoints",
-    STARTUP := "startup",
 )
 """What can be changed, and the unit of its value: worker processes of a loader; cores of the CPU
 limit; cores that the job gets while others compete for them; and what can only be removed: the
-share of the time, 0-1, that the GPU waits for host code, for checkpoints, or for a job that starts
-again and again."""
-REMOVED = frozenset({HOST_CODE, CHECKPOINTS, STARTUP})
+share of the time, 0-1, that the GPU waits for host code or for checkpoints."""
+REMOVED = frozenset({HOST_CODE, CHECKPOINTS})
 """Knobs that are removed rather than set."""
 
 REFUSALS = {

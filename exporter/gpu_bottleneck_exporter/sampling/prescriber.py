@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
-from gpu_bottleneck_exporter.prescription.pauses import Pauses, Time
 from gpu_bottleneck_exporter.sampling.watch import HostSnapshot
 
 STRETCH_NS = 3_900_000_000
@@ -40,6 +39,24 @@ _SATURATED = 0.9
 _BITS_PER_MEGABIT_BYTE = 125_000
 _DIGITS = re.compile(r"\d+")
 _AT_WORK = (Activity.RUN, Activity.DISK, Activity.NETWORK, Activity.TIMER)
+
+
+@dataclass(slots=True)
+class Time:
+    """How the time of one GPU was split since the start; one thread adds, another one copies."""
+
+    active_ns: int = 0
+    stall_ns: dict[str, int] = field(default_factory=dict)
+
+    def add(self, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """Add a tick."""
+        self.active_ns += active_ns
+        for cause, ns in stalls.items():
+            self.stall_ns[cause] = self.stall_ns.get(cause, 0) + ns
+
+    def copy(self) -> Time:
+        """As it is now."""
+        return Time(self.active_ns, dict(self.stall_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +79,8 @@ class Prescriber:
         self._proc = proc
         self._sysfs = sysfs
         self._mark: Mark | None = None
-        self._pauses = Pauses()
-        self._keeper = Keeper(self._pauses)
+        self._time = Time()
+        self._keeper = Keeper()
         self._worker_bytes: float | None = None
         self._memory_due_ns = 0
         self._spread: float | None = None
@@ -76,7 +93,7 @@ class Prescriber:
 
     def tell(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """How a tick was split."""
-        self._pauses.add(active_ns, stalls)
+        self._time.add(active_ns, stalls)
 
     def look(
         self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, rivals: int
@@ -98,8 +115,8 @@ class Prescriber:
         mark, mains = self._mark, frozenset(feed.mains)
         received = feeding.job.received_bytes if feeding else None
         starts = feed.worker_starts
-        self._mark = Mark(now_ns, self._pauses.time.copy(), mains, starts, host, received)
-        if mark is None or now_ns - mark.at_ns > _TOO_LONG * STRETCH_NS:
+        self._mark = Mark(now_ns, self._time.copy(), mains, starts, host, received)
+        if mark is None or mark.mains != mains or now_ns - mark.at_ns > _TOO_LONG * STRETCH_NS:
             self._keeper.skip()
             return
         seen = _plain(mark, self._mark, feed)
@@ -107,9 +124,6 @@ class Prescriber:
             return
         wanted = feed.idles(now_ns)
         seen = replace(seen, limit_cores=self._limit(feed, feeding, now_ns, wanted=wanted))
-        if mark.mains != mains:
-            self._keeper.cross(now_ns / 1e9, seen, _setting(feed, seen))
-            return
         if wanted and (did := feed.history.seconds(mark.at_ns, now_ns)):
             seen = self._explained(seen, did, mark, self._mark, feed, feeding)
         self.idle_mains = mains if seen.busy < HEALTHY else frozenset()
