@@ -110,7 +110,7 @@ class Keeper:
             self._trial = None  # what comes later is no answer to that change
         if self._setting.job:
             self._known = _Known(at, self._setting, seen)
-        self.outlook = Outlook(self._advised(seen), score)
+        self.outlook = Outlook(self._advised(seen), score, seen)
 
     def _known_parts(self) -> list[Observed]:
         """Without those that nobody saw, unless it is mostly so."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.prescription.observed import Observed
+
 KNOBS = (
     NUM_WORKERS := "num_workers",
     CPU_LIMIT := "cpu_limit",
@@ -105,6 +107,8 @@ class Outlook(NamedTuple):
     advice: Prescription | Refusal | None = None
     """None for a GPU that is busy, or while too little is known."""
     score: Score | None = None
+    seen: Observed | None = None
+    """What the advice rests on."""
 
 
 NOTHING_KNOWN = Outlook()
