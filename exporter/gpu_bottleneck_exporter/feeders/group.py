@@ -91,7 +91,7 @@ class FeederGroup:
         self.worker_starts += started if before else 0
         if came or started:
             self.steady.restart()
-            self.counters.pace.forget()
+            self.counters.handovers.forget()
         # A runtime may move a process into its control group after it started: ask again.
         texts = (read(self._proc / str(pid) / "cgroup") for pid in self.mains)
         groups = (self._groups.of(text) for text in texts if text)

@@ -164,7 +164,7 @@ class HostSampler:
         """Note how the last tick of GPU `uuid` was split: busy time, and idle time by cause."""
         self._peers.note(uuid, active_ns, stalls)
         if self._prescribers:
-            self._prescribers.tell(uuid, active_ns, stalls)
+            self._prescribers.note_split(uuid, active_ns, stalls)
         if feed := self._feeds.get(uuid):
             feed.steady.note(active_ns, stalls)
 
@@ -196,7 +196,7 @@ class HostSampler:
             with self._isolated(f"reporting the feeders of {uuid}"):
                 feeding = self._readers[uuid].read(feed, now, queue_known=queue_known)
                 if self._prescribers:
-                    outlook = self._prescribers.look(uuid, feed, feeding, host)
+                    outlook = self._prescribers.advise(uuid, feed, feeding, host)
                     feeding = replace(feeding, outlook=outlook)
                 # Its holders are not in our /proc: of another PID namespace, or just ended.
                 unseen = not feed.mains and self._held.get(uuid) != frozenset()
