@@ -27,20 +27,19 @@ class Range(NamedTuple):
 
     low: float
     high: float
-    below: float = 0.0
-    above: float = 0.0
-    """By how much values may be too small and too large: these become `low` and `high`."""
+    slack: float = 0.0
+    """By how much values may be too small or too large: these become `low` and `high`."""
 
     def fit(self, value: float) -> float | None:
         """`value`, within the range; None if it is impossible."""
-        if not self.low - self.below <= value <= self.high + self.above:
+        if not self.low - self.slack <= value <= self.high + self.slack:
             return None
         return min(max(value, self.low), self.high)
 
 
 _PERCENT = Range(0, 100)
 """808334905 and 4294967295 % on H100 (NVIDIA/dcgm-exporter#418, NVIDIA/DCGM#199)."""
-_RATIO = Range(0, 1, below=0.01, above=0.05)
+_RATIO = Range(0, 1, slack=0.05)
 """NaN (DCGM leaves it out); means between two GPM samples overshoot slightly."""
 _RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
