@@ -18,8 +18,8 @@ from gpu_bottleneck_exporter.demo.board import board
 from gpu_bottleneck_exporter.demo.board import create as demo
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.layout import MAX_EVENTS, Event, GpuRecord
-from gpu_bottleneck_exporter.demo.virtual.device import VirtualDevice
-from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDevice, VirtualDriver
+from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Health, Throttle
@@ -203,7 +203,9 @@ for _reading, _call in {
 
 
 class FaultyDriver(VirtualDriver):
-    """The demo's driver over a board with faults and XIDs."""
+    """The demo's driver over a board with faults and XIDs, and GPUs that pods hold."""
+
+    gpus_of_device = staticmethod(gpus_of_device)
 
     def __init__(self, board: board.Board) -> None:
         super().__init__(board)

@@ -7,11 +7,12 @@ import ctypes
 MAGIC = 0x4652414F42555047
 """`GPUBOARF`; another one for each layout."""
 SLOT_NS = 10_000_000
+"""10 ms: a utilization window has 17 of them."""
 SLOTS = 2048
 """Slots kept per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
 MAX_QUEUED_NS = 8_000_000_000
-MAX_PROCESSES = 64
-MAX_EVENTS = 64
+MAX_PROCESSES = MAX_EVENTS = 64
+"""More than the demo and the tests have at once."""
 
 LANES = (
     "index",
