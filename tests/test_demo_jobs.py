@@ -15,9 +15,9 @@ from select import select
 
 import psutil
 import pytest
-from gpu_bottleneck_exporter.demo.layout import LANE
 
-from gpu_bottleneck_exporter.demo.board import Board
+from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.feeders.programs import is_interactive

@@ -240,9 +240,9 @@ def test_memory_tells_used_and_reserved_apart(both: Make) -> None:
         machine.gpu.hold(process.pid, 5 * 2**30)
         memory = machine.device.memory()
         process.kill()
-    assert memory.total_bytes == H100.memory_bytes
+    assert memory.total_bytes == H100.memory_total
     assert memory.used_bytes == 5 * 2**30
-    assert memory.reserved_bytes == H100.reserved_bytes
+    assert memory.reserved_bytes == H100.memory_reserved
 
 
 def test_health(nvml: Make) -> None:

@@ -49,15 +49,19 @@ class VirtualDevice(Device):
         oldest = max(self._created_ns // period_ns, end - record.ring_samples)
         new = range(max(oldest, self._next_window), end)
         self._next_window = end
-        lanes = ("busy_ns", "memory_ns")
-        rings = [
-            tuple(
-                readings.RingSample((index + 1) * period_ns // 1000, self._gpu.percent(lane, index))
-                for index in new
-            )
-            for lane in lanes
-        ]
-        return readings.Utilization(*rings, *(self._gpu.percent(lane, end - 1) for lane in lanes))
+        return readings.Utilization(
+            self._ring("busy_ns", new),
+            self._ring("memory_ns", new),
+            self._gpu.percent("busy_ns", end - 1),
+            self._gpu.percent("memory_ns", end - 1),
+        )
+
+    def _ring(self, lane: str, windows: range) -> readings.Ring:
+        period_us = self._record.period_slots * SLOT_NS // 1000
+        return tuple(
+            readings.RingSample((window + 1) * period_us, self._gpu.percent(lane, window))
+            for window in windows
+        )
 
     def activity(self) -> readings.Activity | None:
         """Means since the last call, 0-1."""
