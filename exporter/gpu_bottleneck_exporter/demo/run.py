@@ -45,7 +45,5 @@ def running() -> Iterator[Board]:
 
 def _wait_until_held(board: Board) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not all(gpu.record.processes[0].pid for gpu in board.gpus):
-        if time.monotonic() > deadline:
-            return
+    while time.monotonic() < deadline and not all(g.record.processes[0].pid for g in board.gpus):
         time.sleep(0.05)

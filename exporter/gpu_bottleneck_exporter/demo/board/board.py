@@ -8,7 +8,7 @@ import mmap
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.layout import (
@@ -27,7 +27,7 @@ _TRIES, _TRY_SECONDS = 2000, 50e-6
 """Readers wait 0.1 s for a writer: longer than any takes, unless it has died inside."""
 
 
-class Board:
+class Board(AbstractContextManager["Board"]):
     """An open board file. Close it, or use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -37,9 +37,6 @@ class Board:
         self.memory = mmap.mmap(self.file.fileno(), 0)
         self.header = Header.from_buffer(self.memory)
         self.gpus = tuple(VirtualGpu(self, index) for index in range(self.header.gpu_count))
-
-    def __enter__(self) -> Board:  # noqa: PYI034 - Self needs Python 3.11
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -81,9 +81,8 @@ class NvmlDevice(NvmlInstance):
         # An empty ring is an answer. Without a ring, the single reading has to do.
         if not gpu and (gpu is None or queries.last_error):
             queries.require(rates)
-        if rates is None:
-            return readings.Utilization(gpu, memory)
-        return readings.Utilization(gpu, memory, int(rates.gpu), int(rates.memory))
+        percents = () if rates is None else (int(rates.gpu), int(rates.memory))
+        return readings.Utilization(gpu, memory, *percents)
 
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the driver was loaded."""

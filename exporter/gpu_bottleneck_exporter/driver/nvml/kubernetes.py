@@ -47,20 +47,17 @@ def _at(gpus: Sequence[Identity], minor: str, instance: str | None) -> list[Iden
     return [gpu for gpu in gpus if (gpu.minor, gpu.gpu_instance) == place]
 
 
-def _by_capability(capability: str, gpus: Sequence[Identity]) -> list[Identity]:
-    if not _instances:
-        lines = _MIG_MINOR.findall(read(MIG_MINORS, MANY_BYTES) or "")
-        _instances.update({number: (minor, instance) for minor, instance, number in lines})
-    return _at(gpus, *_instances[capability]) if capability in _instances else []
-
-
 _instances: dict[str, tuple[str, str]] = {}
 """What `MIG_MINORS` says, by the capability's number."""
 
 
 def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
     if capability := _CAPABILITY.fullmatch(device):
-        return _by_capability(capability[1], gpus)
+        if not _instances:
+            lines = _MIG_MINOR.findall(read(MIG_MINORS, MANY_BYTES) or "")
+            _instances.update({number: (minor, instance) for minor, instance, number in lines})
+        place = _instances.get(capability[1])
+        return _at(gpus, *place) if place else []
     name = _CLAIMED.fullmatch(device)
     if name is None:
         return []
