@@ -273,7 +273,7 @@ def demo(settings: Settings, *, alerts: bool) -> None:
     from gpu_bottleneck_exporter.commands.serve import listening  # noqa: PLC0415
     from gpu_bottleneck_exporter.commands.serve import serve as run  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.alerts import alerting  # noqa: PLC0415
-    from gpu_bottleneck_exporter.demo.run import running  # noqa: PLC0415
+    from gpu_bottleneck_exporter.demo.run import BANNER, running  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver  # noqa: PLC0415
 
     if alerts and settings.web_config_file:
@@ -281,10 +281,9 @@ def demo(settings: Settings, *, alerts: bool) -> None:
     listener, web_config = listening(settings)
     exporter = f"127.0.0.1:{listener.getsockname()[1]}"
     tell = partial(click.echo, err=True)
-    with running() as started:
-        tell(started.banner)
+    with running() as board:
+        tell(BANNER)
         with alerting(exporter, tell) if alerts else nullcontext():
-            board = started.board
             run(settings, lambda: VirtualDriver(board), listener, web_config, at_a_terminal=True)
 
 

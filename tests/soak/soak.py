@@ -39,6 +39,7 @@ TICKS = 100_000
 GPUS = 4
 HURRY = 100.0
 SAMPLES = 60
+_PATHS = os.pathsep.join([f"{Path(__file__).parents[1]}", *sys.path])
 _SCRAPES = ("text/plain", "application/openmetrics-text;version=1.0.0")
 _POLICIES = ("no-referrer", "same-origin")
 
@@ -171,7 +172,7 @@ def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
     port = free_port()
     command = [sys.executable, f"{Path(__file__).with_name('hurried.py')}", f"{HURRY}", f"{port}"]
     places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    places["PYTHONPATH"] = os.pathsep.join([f"{Path(__file__).parents[1]}", *sys.path])
+    places["PYTHONPATH"] = _PATHS
     log = board.path.with_name("log")
     with (
         log.open("wb") as errors,
@@ -197,7 +198,8 @@ def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
 @contextlib.contextmanager
 def _churn(board: Board) -> Iterator[None]:
     command = [sys.executable, f"{Path(__file__).with_name('churn.py')}"]
-    with subprocess.Popen([*command, f"{os.getpid()}", f"{board.path}", "1"]) as process:
+    command += [f"{os.getpid()}", f"{board.path}", "1"]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": _PATHS}) as process:
         try:
             yield
         finally:
