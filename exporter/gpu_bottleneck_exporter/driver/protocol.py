@@ -161,7 +161,7 @@ class Driver(Protocol):
     def gpus_of_device(
         self, source: str, device: str, gpus: Sequence[readings.Identity]
     ) -> Sequence[readings.Identity]:
-        """Those of `gpus` that the kubelet may mean by `device`; none if it is not a GPU.
+        """The `gpus` that the kubelet may mean by `device`; none if it is not a GPU.
 
         `source`: the resource of the device plugin that named it (`example.com/gpu`), the DRA
         driver of the claim, or "" for a claim without a driver's name.

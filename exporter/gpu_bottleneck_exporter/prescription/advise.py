@@ -265,7 +265,7 @@ def _free(seen: Observed) -> float | None:
 
 
 def _room(seen: Observed) -> float:
-    """How many times as many steps the free cores hold."""
+    """Steps that the free cores hold, as a multiple of those taken now."""
     free = _free(seen)
     if free is None or seen.cores <= 0:
         return math.inf

@@ -42,7 +42,7 @@ class _Known(NamedTuple):
 
 
 class Keeper:
-    """Of one GPU. Times are monotonic seconds; only one thread adds."""
+    """The last minute of one GPU, and the last change. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.outlook = model.NOTHING_KNOWN
@@ -77,7 +77,7 @@ class Keeper:
         self._conclude(at, idle_gpus)
 
     def skip(self) -> None:
-        """Nothing was seen for a while."""
+        """Note that nothing was seen for a while."""
         self._pending = None
 
     def _adopt(self, at: float, setting: Setting) -> None:

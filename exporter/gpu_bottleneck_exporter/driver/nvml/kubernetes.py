@@ -29,7 +29,7 @@ _PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
 
 
 def gpus_of_device(source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
-    """Those of `gpus` that the kubelet may mean: see `Driver.gpus_of_device`."""
+    """The `gpus` that the kubelet may mean: see `Driver.gpus_of_device`."""
     if source.startswith(_RESOURCES):
         return _plain(device, gpus)
     return _claimed(device, gpus) if source in (_DRA_DRIVER, "") else []
