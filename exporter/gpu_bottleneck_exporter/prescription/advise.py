@@ -261,7 +261,8 @@ def _free(seen: Observed) -> float | None:
     """Cores that the job may use in addition."""
     left = [] if seen.limit_cores is None else [max(seen.limit_cores - seen.cores, 0.0)]
     left += [] if seen.free_cores is None else [seen.free_cores]
-    return min(left, default=None)
+    least = _ALWAYS_FOUND if seen.worker_cores <= _HARDLY_BURNS * seen.active else 0.0
+    return max(min(left), least) if left else None
 
 
 def _room(seen: Observed) -> float:
@@ -269,8 +270,6 @@ def _room(seen: Observed) -> float:
     free = _free(seen)
     if free is None or seen.cores <= 0:
         return math.inf
-    if seen.worker_cores <= _HARDLY_BURNS * seen.active:
-        free = max(free, _ALWAYS_FOUND)
     return 1 + free / seen.cores
 
 
