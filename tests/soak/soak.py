@@ -69,8 +69,6 @@ SCRAPED = 10
 """At least as many scrapes, and changes of the configuration."""
 LEFT = 2
 """How many more descriptors may be open at the end."""
-BEGUN = 2
-"""The threads that read processes' memory and borrow their sockets start with the first process."""
 
 
 class Result(NamedTuple):
@@ -93,7 +91,7 @@ def grown(result: Result, allowed: Allowed) -> list[str]:
         before, after = (median(getattr(one, name) for one in half) for half in (first, second))
         if after > before + most:
             said.append(f"{name} grew from {before:.1f} to {after:.1f} while it ran")
-    for name, most in (("descriptors", LEFT), ("threads", BEGUN)):
+    for name, most in (("descriptors", LEFT), ("threads", 0)):
         before, after = getattr(result.quiet, name), getattr(result.settled, name)
         if after > before + most:
             said.append(f"{name}: {before} before, and {after} when all was over")
@@ -155,7 +153,7 @@ class Server:
             time.sleep(0.1)
             found, last = self.figures(), found
             if before and found.descriptors <= before.descriptors + 1:
-                if found.threads <= before.threads + BEGUN:
+                if found.threads <= before.threads:
                     break
             elif not before and found[2:] == last[2:] and found.ticks > last.ticks > 100:
                 break
