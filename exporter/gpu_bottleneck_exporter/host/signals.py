@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.cgroup import hidden, hierarchy
+from gpu_bottleneck_exporter.host.cgroup import hidden, hierarchy, stalled_ns
 from gpu_bottleneck_exporter.host.descriptors import may_borrow
 from gpu_bottleneck_exporter.host.files import listed, read
-from gpu_bottleneck_exporter.host.pressure import stalled_ns
 from gpu_bottleneck_exporter.host.sockets import same_pids
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC

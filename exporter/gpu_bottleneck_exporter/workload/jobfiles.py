@@ -21,8 +21,11 @@ from gpu_bottleneck_exporter.workload.watch import Watch
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
+"""Between two looks at the folder: as often as owners of processes are read."""
 _MOST_FILES = 256
+"""More than twice as many as 16 GPUs have instances."""
 _MOST_BYTES = 4096
+"""A page: far more than `_MOST_JOBS` jobs."""
 _MOST_JOBS = 32
 """Per file."""
 _JOB = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
