@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import takewhile
 
 from gpu_bottleneck_exporter.host.cgroup import memberships
@@ -45,6 +45,11 @@ class Owner:
     user: str | None = None
     rendezvous: str | None = None
     """A hash of the place where the ranks of its job meet."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All of these in this order, empty if unknown."""
+        return tuple(text or "" for text in astuple(self))
 
 
 NOBODY = Owner()

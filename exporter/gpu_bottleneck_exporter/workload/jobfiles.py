@@ -60,8 +60,7 @@ class JobFiles(Watch):
             if len(matching) == 1:
                 found.setdefault(matching[0], set()).update(jobs)
         return {
-            uuid: tuple(sorted(jobs, key=lambda job: (job.slurm_job_id or "", job.user or "")))
-            for uuid, jobs in found.items()
+            uuid: tuple(sorted(jobs, key=lambda job: job.texts)) for uuid, jobs in found.items()
         }
 
     def _look(self) -> None:

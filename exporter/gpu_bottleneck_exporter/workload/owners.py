@@ -77,7 +77,7 @@ class OwnerReader:
             places[replace(owner, rendezvous=None)].update(filter(None, (owner.rendezvous,)))
         return tuple(
             replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
-            for owner in sorted(places, key=_order)[:MOST_OWNERS]
+            for owner in sorted(places, key=lambda one: one.texts)[:MOST_OWNERS]
         )
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
@@ -111,12 +111,6 @@ def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups | None = N
         owner = replace(owner, rendezvous=named(place))
     uid = user_id(proc, pid)
     return replace(owner, user=users.of(int(uid))) if uid else owner
-
-
-def _order(owner: Owner) -> tuple[str, ...]:
-    return tuple(
-        name or "" for name in (owner.pod_uid, owner.container_id, owner.slurm_job_id, owner.user)
-    )
 
 
 class Groups:
