@@ -18,7 +18,6 @@ import re
 import socket
 import struct
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -63,8 +62,7 @@ _Connected = dict[tuple[str, str], int]
 """Inodes of TCP sockets by local and remote end, as net/tcp has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(NamedTuple):
     """Links of one process."""
 
     pipes: frozenset[str] = frozenset()

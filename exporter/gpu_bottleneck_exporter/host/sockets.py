@@ -11,7 +11,6 @@ import random
 import socket
 import struct
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -87,8 +86,7 @@ class TcpState:
     LISTEN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """One socket at one moment, mostly of TCP; ages in ms, counters since it was opened."""
 
     fd: int
