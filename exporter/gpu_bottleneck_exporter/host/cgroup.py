@@ -15,10 +15,10 @@ from functools import cached_property
 from glob import escape
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import KeptFile, read
+from gpu_bottleneck_exporter.host.files import KeptFiles, read
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-RESOURCES = ("cpu", "io", "memory")
+_RESOURCES = ("cpu", "io", "memory")
 """Those whose pressure stall information (PSI) the kernel gives."""
 _UNLIMITED_BYTES = 2**60
 """Cgroup v1 writes "no limit" as the largest multiple of a page."""
@@ -74,7 +74,7 @@ class Cgroup:
     memory: Path | None
     counted: Counted = field(default=Counted(), compare=False)
     """As of the last `look`."""
-    files: dict[Path, KeptFile] = field(default_factory=dict, compare=False)
+    files: KeptFiles = field(default_factory=KeptFiles, compare=False)
     """Those that stay open between looks."""
 
     def look(self) -> Counted:
@@ -82,13 +82,13 @@ class Cgroup:
         stats = [one for level in self._cpu_levels if (one := self._numbers(level / "cpu.stat"))]
         # A quota of any level throttles.
         known = [ns for one in stats if (ns := _throttled_ns(one)) is not None]
-        most = max(stats, key=lambda one: one.get("nr_throttled", 0), default=None)
+        most = max(stats, key=lambda one: one.get("nr_throttled", 0), default={})
         memory = self._numbers(self.memory / "memory.stat") if self.memory else {}
         pages = [memory[name] for name in _REFAULTS if name in memory]
         self.counted = Counted(
             sum(known) if known else None,
-            None if most is None else most.get("nr_periods", 0),
-            None if most is None else most.get("nr_throttled", 0),
+            most.get("nr_periods"),
+            most.get("nr_throttled"),
             sum(pages) * PAGE_BYTES if pages else None,
             stalled_by_resource(self._pressure),
         )
@@ -100,16 +100,10 @@ class Cgroup:
 
     def _numbers(self, path: Path) -> dict[str, int]:
         """A file of a name and a number per line (flat keyed); empty if it cannot be read."""
-        return {name: int(value) for name, value in _FLAT_KEYED.findall(self._read(path))}
+        return {name: int(value) for name, value in _FLAT_KEYED.findall(self.files.text(path))}
 
     def _pressure(self, resource: str) -> str:
-        return self._read(self.unified / f"{resource}.pressure") if self.unified else ""
-
-    def _read(self, path: Path) -> str:
-        """Through a descriptor that stays open; empty if it cannot be read."""
-        if path not in self.files:
-            self.files[path] = KeptFile(path)
-        return (self.files[path].read() or b"").decode()
+        return self.files.text(self.unified / f"{resource}.pressure") if self.unified else ""
 
     def cpu_limit(self) -> tuple[Path, float] | None:
         """The tightest CPU quota of all levels: its folder, and cores; None without a quota."""
@@ -308,6 +302,6 @@ def stalled_by_resource(text_of: Callable[[str], str]) -> dict[tuple[str, str], 
     """Nanoseconds stalled by (resource, kind); `text_of` reads a resource's PSI file."""
     return {
         (resource, kind): value
-        for resource in RESOURCES
+        for resource in _RESOURCES
         for kind, value in stalled_ns(text_of(resource)).items()
     }

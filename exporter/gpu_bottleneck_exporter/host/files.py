@@ -229,3 +229,15 @@ class KeptFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+class KeptFiles(dict[Path | str, KeptFile]):
+    """Such files by path, made as they are asked for."""
+
+    def __missing__(self, path: Path | str) -> KeptFile:
+        self[path] = KeptFile(path)
+        return self[path]
+
+    def text(self, path: Path | str) -> str:
+        """The content of `path` now; empty if it cannot be read. Raises NoRoomError."""
+        return (self[path].read() or b"").decode()

@@ -45,13 +45,12 @@ _OWN_ADDRESS = re.compile(r"\|-- ([0-9.]+)\n +/32 host LOCAL$", re.MULTILINE)
 """In net/fib_trie."""
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 """linux/netlink.h, linux/sock_diag.h: Python has no names for them."""
-_HEADER = struct.Struct("=IHHII")
-"""struct nlmsghdr: length, type, flags, sequence number, port."""
-_REQUEST = struct.Struct("=BBBBI 2s2s16s16sIQ")
-"""struct inet_diag_req_v2: family, protocol, extensions, padding, states; struct inet_diag_sockid:
-ports, addresses, interface, cookie."""
-_ANSWER = struct.Struct("=16x4x 2s2s44x 16xI")
-"""struct inet_diag_msg after its header: ports of its sockid, and the inode."""
+_REQUEST = struct.Struct("=IHHII BBBBI 2s2s16s16sIQ")
+"""struct nlmsghdr: length, type, flags, sequence number, port; struct inet_diag_req_v2: family,
+protocol, extensions, padding, states; struct inet_diag_sockid: ports, addresses, interface,
+cookie."""
+_ANSWER = struct.Struct("=4xH10x 4x 2s2s44x 16xI")
+"""Type in struct nlmsghdr; in struct inet_diag_msg the ports of its sockid, and the inode."""
 _ANY_STATE, _NO_COOKIE = 2**32 - 1, 2**64 - 1
 """In a request: do not compare them (INET_DIAG_NOCOOKIE)."""
 _ANSWER_BYTES = 4096
@@ -243,17 +242,15 @@ def inode_of(local: Endpoint, remote: Endpoint) -> int:
     ports = [end.port.to_bytes(2, "big") for end in (local, remote)]
     addresses = [end.address.ljust(16, b"\0") for end in (local, remote)]
     family = socket.AF_INET if len(local.address) == _IPV4_BYTES else socket.AF_INET6
-    about = (*ports, *addresses, 0, _NO_COOKIE)
-    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE, *about)
-    size = _HEADER.size + _REQUEST.size
+    header = (_REQUEST.size, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0)
+    about = (family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE, *ports, *addresses, 0, _NO_COOKIE)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(0)  # it has answered by the time that it takes the question
-        kernel.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0) + request)
-        answer = kernel.recv(_ANSWER_BYTES)
-    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
-        return 0
-    *found, inode = _ANSWER.unpack_from(answer)
-    return inode if found == ports else 0  # else it is one that listens
+        kernel.send(_REQUEST.pack(*header, *about))
+        answer = kernel.recv(_ANSWER_BYTES).ljust(_ANSWER.size, b"\0")  # an error is shorter
+    kind, *found, inode = _ANSWER.unpack_from(answer)
+    # With other ports it is one that listens.
+    return inode if kind == _SOCK_DIAG_BY_FAMILY and found == ports else 0
 
 
 def _addresses(proc: Path) -> dict[bytes, int]:

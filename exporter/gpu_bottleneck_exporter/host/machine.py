@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import psutil
 
-from gpu_bottleneck_exporter.host.cgroup import RESOURCES, stalled_by_resource
-from gpu_bottleneck_exporter.host.files import KeptFile
+from gpu_bottleneck_exporter.host.cgroup import stalled_by_resource
+from gpu_bottleneck_exporter.host.files import KeptFiles
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
@@ -67,10 +67,7 @@ class MachineReader:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._sees_host = in_hosts_pid_namespace(proc) is not False
-        # /proc/net/dev would be that of our own network namespace.
-        self._network = KeptFile(proc / "1/net/dev")
-        self._disks = KeptFile(proc / "diskstats")
-        self._pressure = {name: KeptFile(proc / "pressure" / name) for name in RESOURCES}
+        self._files = KeptFiles()
         self._sizes = Machine()
         """What is no counter and need not be read every second."""
         self._sizes_due_ns = 0
@@ -94,15 +91,18 @@ class MachineReader:
         )
 
     def _read_pressure(self) -> Mapping[tuple[str, str], int]:
-        return stalled_by_resource(lambda name: _text(self._pressure[name]))
+        return stalled_by_resource(lambda name: self._files.text(f"{self._proc}/pressure/{name}"))
 
     def _read_disks(self) -> Mapping[str, float]:
         """Not by psutil, which falls back to our own /sys/block if diskstats is missing."""
-        disks = dict(_IO_TIME.findall(_text(self._disks)))
+        disks = dict(_IO_TIME.findall(self._files.text(f"{self._proc}/diskstats")))
         return {name: int(disks[name]) / 1000 for name in whole_disks(disks)}
 
     def _read_traffic(self) -> dict[str, tuple[int, int]]:
-        found = network_bytes(_text(self._network)) if self._sees_host else {}
+        if not self._sees_host:
+            return {}
+        # /proc/net/dev would be that of our own network namespace.
+        found = network_bytes(self._files.text(f"{self._proc}/1/net/dev"))
         return {name: found[name] for name in _bounded(found)}
 
     def _read_sizes(self) -> Machine:
@@ -144,10 +144,6 @@ def _disk_of(name: str) -> str | None:
 def _bounded(names: Iterable[str]) -> list[str]:
     """The first `MOST_DEVICES` by name, real devices before stacked ones."""
     return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:MOST_DEVICES]
-
-
-def _text(file: KeptFile) -> str:
-    return (file.read() or b"").decode()
 
 
 def _part(reading: Callable[[], T], missing: M) -> T | M:

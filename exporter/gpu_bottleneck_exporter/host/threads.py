@@ -164,13 +164,9 @@ class Threads:
 
     def _count(self, tids: Iterable[int]) -> list[int]:
         """Those of `tids` that moved since they were last counted, and those never counted."""
-        moving = []
-        for tid in tids:
-            used = self._threads[tid].moved()
-            if used is not None:
-                moving.append(tid)
-                self.used.append(used)
-        return moving
+        used = {tid: found for tid in tids if (found := self._threads[tid].moved())}
+        self.used += used.values()
+        return [*used]
 
     def _ask(self, tids: Collection[int]) -> list[Wait]:
         """At most `MOST_ASKED` of `tids`, each time others."""
