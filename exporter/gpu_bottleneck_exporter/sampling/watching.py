@@ -25,8 +25,7 @@ from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.sampling.watch import HostWatch
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
-from gpu_bottleneck_exporter.workload.groups import Groups
-from gpu_bottleneck_exporter.workload.owners import OwnerReader
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader
 
 log = logging.getLogger(__name__)
 
