@@ -163,7 +163,7 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
 
 
 def hierarchy(sysfs: Path, controllers: str) -> Path | None:
-    """Where the hierarchy of `controllers` is mounted, as /proc/PID/cgroup names them.
+    """The mount of the hierarchy of `controllers`, as /proc/PID/cgroup names them.
 
     None without one. Empty: the v2 hierarchy, which a hybrid machine has beside those of v1.
     """
@@ -246,7 +246,7 @@ def _is_v2(folder: Path) -> bool:
 
 
 def _throttled_ns(stat: Mapping[str, int]) -> int | None:
-    """From cpu.stat of v2 or of v1; None without the CPU controller."""
+    """Time throttled, by cpu.stat of v2 or of v1; None without the CPU controller."""
     microseconds = stat.get("throttled_usec")
     return stat.get("throttled_time") if microseconds is None else microseconds * 1000
 
@@ -280,7 +280,7 @@ def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
 
 
 def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the nested folders `parts` that only the owner of `mount` can have created."""
+    """The nested folders `parts` that only the owner of `mount` can have created."""
     owner, folder = mount.stat().st_uid, mount
     for count, part in enumerate(parts):
         found = folder.stat()

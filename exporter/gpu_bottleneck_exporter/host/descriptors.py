@@ -78,7 +78,7 @@ def fields(fdinfo: str) -> dict[str, str]:
 
 
 def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
-    """By number, what `what` says of each socket, given its number and our duplicate of it.
+    """Answers of `what` by number, given the number of each socket and our duplicate of it.
 
     `folder` is /proc/PID/fd, of our own PID namespace. What is open but no socket is None; what
     is not open is left out. Raises OSError if we may not ask, NoRoomError.

@@ -172,7 +172,7 @@ def check_room(error: OSError) -> None:
 
 
 def _most_kept() -> int:
-    """How many files may stay open: a part of what RLIMIT_NOFILE allows.
+    """Number of files that may stay open: a part of what RLIMIT_NOFILE allows.
 
     A job has as many processes as it likes.
     """
@@ -210,7 +210,7 @@ class KeptFile:
         self.close()
 
     def read(self) -> bytes | None:
-        """Its content now, cut as by `read`; None if it cannot be read. Raises NoRoomError."""
+        """The content now, cut as by `read`; None if it cannot be read. Raises NoRoomError."""
         self.anew = self._descriptor is None
         text = None
         try:

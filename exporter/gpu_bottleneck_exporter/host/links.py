@@ -131,7 +131,7 @@ def other_ends(
 def find(
     proc: Path, ends: Iterable[End], known: Collection[int], *, again: bool = False
 ) -> dict[End, set[int]]:
-    """Who has each of `ends` open; of FIFOs and pipes, only those that may write.
+    """Pids that have each of `ends` open; of FIFOs and pipes, only those that may write.
 
     Looks at the processes of the machine, first those `known` to feed, then the youngest, until all
     sockets are found or too many descriptors were looked at. `again`: in any order, as a connection
@@ -222,7 +222,7 @@ class TcpNetworks:
         return found
 
     def _inode(self, pid: int, local: Endpoint, remote: Endpoint) -> int:
-        """That of a socket in the network namespace of process `pid`. Raises NoRoomError."""
+        """Inode of a socket in the network namespace of process `pid`. Raises NoRoomError."""
         network = network_namespace(self._proc, pid)
         if network == self._own:
             try:
@@ -235,7 +235,7 @@ class TcpNetworks:
 
 
 def inode_of(local: Endpoint, remote: Endpoint) -> int:
-    """That of the socket of our own network namespace with these ends; 0 if there is none.
+    """Inode of the socket of our own network namespace with these ends; 0 if there is none.
 
     Raises OSError if the kernel may not be asked.
     """
@@ -275,7 +275,7 @@ def _own_addresses(folder: str) -> list[bytes]:
 
 
 def _hexadecimal(end: Endpoint) -> str:
-    """As in net/tcp: words of four bytes in the byte order of the machine, and the port."""
+    """The form of net/tcp: words of four bytes in the byte order of the machine, and the port."""
     words = struct.unpack(f"={len(end.address) // 4}I", end.address)
     return f"{''.join(f'{word:08X}' for word in words)}:{end.port:04X}"
 

@@ -94,7 +94,7 @@ class MachineReader:
         return stalled_by_resource(lambda name: self._files.text(f"{self._proc}/pressure/{name}"))
 
     def _read_disks(self) -> Mapping[str, float]:
-        """Not by psutil, which falls back to our own /sys/block if diskstats is missing."""
+        """I/O time by disk. Without diskstats, psutil would fall back to our own /sys/block."""
         disks = dict(_IO_TIME.findall(self._files.text(f"{self._proc}/diskstats")))
         return {name: int(disks[name]) / 1000 for name in whole_disks(disks)}
 

@@ -42,7 +42,7 @@ _IO_URING = "anon_inode:[io_uring]"
 
 
 class Place(Enum):
-    """Where a file system has its data."""
+    """The place where a file system has its data."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -53,7 +53,7 @@ class Place(Enum):
 
 
 def place_of(kind: str) -> Place:
-    """Where file systems of type `kind` have their data.
+    """The place where file systems of type `kind` have their data.
 
     FUSE: elsewhere. The kernel has file systems for local data, `fuseblk` for block devices among
     them.
@@ -121,7 +121,7 @@ def _longest(points: dict[str, Mount], path: str) -> Mount | None:
 
 
 class Places:
-    """Where the files are for which the processes of one GPU wait; used by one thread."""
+    """The places of files for which the processes of one GPU wait; used by one thread."""
 
     def __init__(self, proc: Path) -> None:
         """`proc`: the host's."""
@@ -132,7 +132,7 @@ class Places:
         has files open by their point."""
 
     def of(self, pid: int, tid: int, now_ns: int) -> Place:
-        """Where the file is for which thread `tid` of process `pid` waits. Raises NoRoomError."""
+        """The place of the file that thread `tid` of `pid` waits for. Raises NoRoomError."""
         if now_ns >= self._due_ns or len(self._known) >= _MOST_KEPT:
             self._due_ns = now_ns + _STAYS_NS
             self._known.clear()
@@ -172,7 +172,7 @@ class Places:
 
 
 def _common(kinds: Iterable[str]) -> Place:
-    """Where these file systems are, if all of them are in the same place."""
+    """The place of these file systems, if all of them are in the same place."""
     places = {place_of(kind) for kind in kinds}
     return places.pop() if len(places) == 1 else Place.UNKNOWN
 

@@ -263,7 +263,7 @@ def trees(
     stop_at: frozenset[int],
     known: Callable[[int], list[int] | None] = lambda _: None,
 ) -> Trees:
-    """For each root its descendants, without those in `stop_at` and their descendants.
+    """The descendants of each root, without those in `stop_at` and their descendants.
 
     Walks /proc/PID/task/TID/children (8 µs a thread) for processes whose children are not `known`.
     On kernels without that file, scans all of /proc once.

@@ -77,7 +77,7 @@ def _sizes(place: int | str) -> SharedMemory:
 
 
 def hosts_shared_memory(proc: Path) -> SharedMemory | None:
-    """That of process 1, which takes the permission to ptrace it; else ours if it is the same.
+    """The /dev/shm of process 1, if we may ptrace it; else ours if it is the same.
 
     A container in the host's PID namespace sees the host's /proc, but its own /dev/shm. Comparing
     mount namespaces does not help: reading that of process 1 takes the permission to ptrace it,

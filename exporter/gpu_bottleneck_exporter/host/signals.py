@@ -15,7 +15,7 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str, bool]:
-    """By signal, whether it can be read. `proc`, `sysfs`: the host's.
+    """Whether each signal can be read. `proc`, `sysfs`: the host's.
 
     Signals that need permissions are tried on processes `pids`; without any, on process 1 unless
     that is us. Signals that cannot be determined at the moment are left out.

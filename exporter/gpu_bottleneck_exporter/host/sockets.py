@@ -213,7 +213,7 @@ def _datagrams(number: int, one: socket.socket) -> Connection | None:
 
 
 def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
-    """Who created the other end of those `numbers` that are connected UNIX sockets.
+    """Pids that created the other end of those `numbers` that are connected UNIX sockets.
 
     None without the permission. Raises NoRoomError.
     """

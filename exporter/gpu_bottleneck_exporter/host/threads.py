@@ -163,7 +163,7 @@ class Threads:
         self._ask(self.moving)
 
     def _count(self, tids: Iterable[int]) -> list[int]:
-        """Those of `tids` that moved since they were last counted, and those never counted."""
+        """The `tids` that moved since they were last counted, and those never counted."""
         used = {tid: found for tid in tids if (found := self._threads[tid].moved())}
         self.used += used.values()
         return [*used]
