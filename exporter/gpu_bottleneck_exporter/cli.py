@@ -258,7 +258,7 @@ def demo(settings: Settings, *, alerts: bool) -> None:
     """
     from gpu_bottleneck_exporter.commands import serve as serving  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.alerts import alerting  # noqa: PLC0415
-    from gpu_bottleneck_exporter.demo.run import running  # noqa: PLC0415
+    from gpu_bottleneck_exporter.demo.run import BANNER, running  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver  # noqa: PLC0415
 
     if alerts and settings.web_config_file:
@@ -266,10 +266,9 @@ def demo(settings: Settings, *, alerts: bool) -> None:
     listener, web_config = serving.listening(settings)
     exporter = f"127.0.0.1:{listener.getsockname()[1]}"
     tell = partial(click.echo, err=True)
-    with running() as started:
-        tell(started.banner)
+    with running() as board:
+        tell(BANNER)
         with alerting(exporter, tell) if alerts else nullcontext():
-            board = started.board
             driver = partial(VirtualDriver, board)
             serving.serve(settings, driver, listener, web_config, at_a_terminal=True)
 

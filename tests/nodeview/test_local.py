@@ -39,7 +39,7 @@ def in_metrics(text: str) -> Mapping[str, str]:
 
 
 def test_a_node_has_the_shares_that_were_recorded_and_the_advice_of_metrics() -> None:
-    with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
+    with running() as board, sampling(lambda: VirtualDriver(board), Settings()) as sampler:
         local, exposition = LocalNode(sampler), Exposition(sampler, ALL)
         until(lambda: len(sampler.state().gpus) == 4, "the GPUs")
         assert [gpu.busy_ratio for gpu in local.read().gpus] == [None] * 4

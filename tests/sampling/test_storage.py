@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from support.hangs import READ, unanswering
 from support.programs import program

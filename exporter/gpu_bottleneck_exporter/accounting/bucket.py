@@ -8,7 +8,7 @@ from operator import add, sub
 from typing import NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.host.mounts import Place
 
 
 class Role:

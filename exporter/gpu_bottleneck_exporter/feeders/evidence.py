@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.tcp import Owed
-from gpu_bottleneck_exporter.host.mounts import is_remote, mounts_of_open_files
+from gpu_bottleneck_exporter.host.mounts import Place, mounts_of_open_files, place_of
 from gpu_bottleneck_exporter.host.waits import Wait
 
 _SLEEPS = {
@@ -26,7 +26,7 @@ _SLEEPS = {
 _LATELY_NS = 10_000_000_000
 _MOST_MOUNTS = 3
 _LONGEST = 64
-_KINDS = {True: "remote", False: "local", None: "local or remote"}
+_KINDS = {Place.REMOTE: "remote", Place.LOCAL: "local", Place.UNKNOWN: "local or remote"}
 
 
 def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
@@ -53,8 +53,8 @@ def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:
         mounts |= mounts_of_open_files(proc, pid)
     for point, kind in sorted(mounts.items(), key=_remote_first)[:_MOST_MOUNTS]:
         place, what = printable(point, _LONGEST), printable(kind, _LONGEST)
-        yield f"has files open on {place} ({what}, {_KINDS[is_remote(kind)]})"
+        yield f"has files open on {place} ({what}, {_KINDS[place_of(kind)]})"
 
 
 def _remote_first(mount: tuple[str, str]) -> tuple[bool, str]:
-    return is_remote(mount[1]) is False, mount[0]
+    return place_of(mount[1]) is Place.LOCAL, mount[0]

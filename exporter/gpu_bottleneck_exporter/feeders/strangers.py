@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.links import End, find, other_ends
+from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, other_ends
 from gpu_bottleneck_exporter.host.process import parse_stat
-from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 
 _FIRST_NS, _OFTEN_NS = 300_000_000, 10_000_000_000
 """Between two searches: each time a quarter longer, up to so long."""

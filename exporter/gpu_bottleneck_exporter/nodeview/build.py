@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from gpu_bottleneck_exporter import __version__
-from gpu_bottleneck_exporter.collectors import memory, workload
+from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.exposition import own
@@ -180,7 +180,7 @@ def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
         "power_limit_watts": power.limit_watts,
         "temperature_celsius": thermal.sensors.get("gpu"),
         "slowdown_temperature_celsius": thermal.limits.get("slowdown"),
-        "memory_used_bytes": memory.used_bytes(gpu),
+        "memory_used_bytes": device.used_bytes(gpu),
         "memory_total_bytes": _reading(gpu, readings.Memory).total_bytes,
         "sm_clock_hertz": clocks.now.get("sm"),
         "sm_clock_max_hertz": clocks.maximum.get("sm"),

@@ -14,9 +14,9 @@ from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import trees
 from gpu_bottleneck_exporter.host.sockets import same_pids
-from gpu_bottleneck_exporter.host.tree import trees
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 
 
 class Discovery:

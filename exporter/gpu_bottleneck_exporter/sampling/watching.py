@@ -25,8 +25,7 @@ from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.sampling.watch import HostWatch
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import LONGEST_ANSWER_SECONDS
-from gpu_bottleneck_exporter.workload.groups import Groups
-from gpu_bottleneck_exporter.workload.owners import OwnerReader
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +163,7 @@ class HostSampler:
         """Note how the last tick of GPU `uuid` was split: busy time, and idle time by cause."""
         self._peers.note(uuid, active_ns, stalls)
         if self._prescribers:
-            self._prescribers.tell(uuid, active_ns, stalls)
+            self._prescribers.note_split(uuid, active_ns, stalls)
         if feed := self._feeds.get(uuid):
             feed.steady.note(active_ns, stalls)
 
@@ -196,7 +195,7 @@ class HostSampler:
             with self._isolated(f"reporting the feeders of {uuid}"):
                 feeding = self._readers[uuid].read(feed, now, queue_known=queue_known)
                 if self._prescribers:
-                    outlook = self._prescribers.look(uuid, feed, feeding, host)
+                    outlook = self._prescribers.advise(uuid, feed, feeding, host)
                     feeding = replace(feeding, outlook=outlook)
                 # Its holders are not in our /proc: of another PID namespace, or just ended.
                 unseen = not feed.mains and self._held.get(uuid) != frozenset()
