@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.commands.content import ExporterContent
+from gpu_bottleneck_exporter.commands.serve import ExporterContent
 from gpu_bottleneck_exporter.sampling.collector import EVERY_TICK
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
