@@ -29,8 +29,12 @@ def top(
     feed = Feed(source, interval_seconds)
     try:
         if count is None and not as_json and sys.stdout.isatty() and sys.stdin.isatty():
-            from gpu_bottleneck_exporter.top.terminal import show  # noqa: PLC0415 - takes curses
-
+            try:  # Python may have been built without curses
+                from gpu_bottleneck_exporter.top.terminal import show  # noqa: PLC0415
+            except ImportError as error:
+                raise ExporterError(
+                    f"this Python cannot draw on terminals ({error}): try top --once"
+                ) from error
             feed.start()
             show(feed, Choice(order=order))
         else:

@@ -49,7 +49,7 @@ def bind(address: str) -> socket.socket:
 
     Args:
         address: As for `parse_address`. An empty host means IPv4 and IPv6 on all interfaces; a
-            name means its IPv4 address.
+            name means one of its addresses, IPv4 if it has one, as for programs in Go.
 
     Raises:
         ExporterError: If the address is malformed or not available; the sentence says why.
@@ -57,11 +57,12 @@ def bind(address: str) -> socket.socket:
     host, port = parse_address(address)
     # Some kernels have no IPv6. [::] accepts IPv4 too, whatever net.ipv6.bindv6only says.
     dual = host in ("", "::") and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual or ":" in host else socket.AF_INET
+    wanted = socket.AF_INET6 if dual else socket.AF_UNSPEC if host else socket.AF_INET
     try:
-        place = socket.getaddrinfo(
-            host or None, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0][4]
+        found = socket.getaddrinfo(
+            host or None, port, wanted, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
         sock = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     except (socket.gaierror, ValueError) as error:
         raise ExporterError(f"Cannot listen on {address!r}: the host is unknown.") from error

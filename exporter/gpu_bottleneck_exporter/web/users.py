@@ -65,6 +65,8 @@ class Logins:
             if not wanted():
                 return False
         try:
+            if known and mark in self._right:  # another connection has brought it meanwhile
+                return True
             fits = wanted() and _fits(password, hashed, _cost(costliest)) and known
             if fits:
                 self._right.add(mark)
