@@ -80,7 +80,7 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTT
 bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a change against what it brings, alone on the machine (root)
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
 	$(BIN)/pip install -q torch==2.13.0 'mfusepy>=3.1'
-	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --record --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)
 
 # By hand, as it takes minutes; `make test` runs a short one.
 soak: $(VENV)/.tested-wheel tools  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow

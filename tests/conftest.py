@@ -12,9 +12,9 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending
+from support.board import Board
 from support.children import CODE, Parent
 from support.drivers import Libraries
 from support.models import Mig, create_with_mig

@@ -200,7 +200,7 @@ def test_a_demo_shows_simulated_gpus_fed_by_processes_of_which_nothing_is_left(
 def test_a_demo_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
     with serving(tmp_path, "demo", *ANY_PORT) as server:
         assert server.url
-        assert server.boards()
+        until(server.boards, "its processes")
         server.process.kill()
         server.process.wait(PATIENCE_SECONDS)
         until(lambda: not server.session(), "the end of its processes")

@@ -16,9 +16,10 @@ from select import select
 import psutil
 import pytest
 
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.jobs import JOBS
-from gpu_bottleneck_exporter.demo.run import Demo, running
+from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.feeders.programs import has_terminal
 from support.command import ANY_PORT, COMMAND, environment
 from support.tools import require
@@ -31,13 +32,13 @@ PROC = Path("/proc")
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Demo]:
+def demo() -> Iterator[Board]:
     with running() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def used(demo: Demo) -> tuple[dict[str, float], float]:
+def used(demo: Board) -> tuple[dict[str, float], float]:
     """Busy share of each job's GPU, and the cores that all of them burned."""
     began, busy, burned = time.monotonic(), busy_seconds(demo), burned_seconds(demo)
     time.sleep(WATCHED_SECONDS)
@@ -50,17 +51,17 @@ def used(demo: Demo) -> tuple[dict[str, float], float]:
     return shares, (burned_now - burned) / elapsed
 
 
-def busy_seconds(demo: Demo) -> list[float]:
+def busy_seconds(demo: Board) -> list[float]:
     """Seconds of work that each GPU was given so far."""
-    return [gpu.record.submitted[LANE["busy_ns"]] / 1e9 for gpu in demo.board.gpus]
+    return [gpu.record.submitted[LANE["busy_ns"]] / 1e9 for gpu in demo.gpus]
 
 
-def burned_seconds(demo: Demo) -> float:
+def burned_seconds(demo: Board) -> float:
     """CPU seconds of the loops and their workers so far."""
     loops = []
     for process in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # it ended between two looks, and is no loop
-            if str(demo.board.path) in process.cmdline():
+            if str(demo.path) in process.cmdline():
                 loops.append(process)
     assert len(loops) == len(JOBS)
     times = [p.cpu_times() for loop in loops for p in (loop, *loop.children())]
@@ -86,7 +87,7 @@ def test_what_burns_cpu_leaves_its_gpu_underused(
 
 
 def test_what_is_left_idle_worked_at_first_but_little(
-    demo: Demo, used: tuple[dict[str, float], float]
+    demo: Board, used: tuple[dict[str, float], float]
 ) -> None:
     (worked,) = (
         seconds

@@ -15,13 +15,12 @@ from typing import TypeVar
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.demo.board.layout import CALLS
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
+from support.board import CALLS, Board
 from support.drivers import Libraries
 from support.samplers import EVERY_TICK, sampling
 from support.waiting import until

@@ -9,7 +9,6 @@ import pytest
 
 SERVES = """
 import gpu_bottleneck_exporter.cli
-import gpu_bottleneck_exporter.commands.content
 import gpu_bottleneck_exporter.commands.serve
 import gpu_bottleneck_exporter.web.server
 import sys

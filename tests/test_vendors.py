@@ -15,8 +15,7 @@ VENDORS = re.compile("nvidia|nvml|nvrm", re.IGNORECASE)
 EXCEPTIONS = {
     "driver/nvml/": "the driver",
     "driver/open.py": "which vendors there are",
-    "demo/board/": "the virtual board imitates NVML, error codes included",
-    "demo/virtual/": "reads it",
+    "demo/virtual/": "the virtual board imitates NVML",
     "collectors/": "a metric's help text names its source",
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,19 +17,7 @@ import click
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
-from gpu_bottleneck_exporter.flags import (
-    PROGRAM,
-    REPORTING,
-    SAMPLING,
-    SERVING,
-    WEB,
-    WEB_CONFIG,
-    Decorator,
-    Group,
-    as_json,
-    flag,
-    settings_flags,
-)
+from gpu_bottleneck_exporter.flags import PROGRAM, Decorator, Group, as_json, flag, settings_flags
 from gpu_bottleneck_exporter.settings import Settings
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -61,7 +49,7 @@ def commands() -> None:
 
 
 @commands.command
-@settings_flags(WEB, WEB_CONFIG, SAMPLING, SERVING)
+@settings_flags(web="web.", log_level="info")
 def serve(settings: Settings) -> None:
     """Serve this machine's GPU metrics to Prometheus.
 
@@ -84,10 +72,9 @@ def serve(settings: Settings) -> None:
       1  cannot serve: the address is in use, or a part of the exporter has failed
       2  an option or a setting is wrong
     """
-    from gpu_bottleneck_exporter.commands.serve import listening  # noqa: PLC0415
-    from gpu_bottleneck_exporter.commands.serve import serve as run  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands import serve as serving  # noqa: PLC0415
 
-    run(settings, _driver(settings), *listening(settings))
+    serving.serve(settings, _driver(settings), *serving.listening(settings))
 
 
 @commands.command
@@ -100,7 +87,7 @@ def serve(settings: Settings) -> None:
     "what to try first and, from about 30 s on, what which change would bring.",
 )
 @as_json
-@settings_flags(WEB_CONFIG, SAMPLING, REPORTING)
+@settings_flags(web="web.config.file")
 def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
     """Report what works, what is missing and how to fix it.
 
@@ -121,21 +108,20 @@ def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
       1  works, with gaps
       2  no GPU metrics, or an option is wrong
     """
-    from gpu_bottleneck_exporter.commands.check import check as run  # noqa: PLC0415
-    from gpu_bottleneck_exporter.commands.check import diagnose  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
     from gpu_bottleneck_exporter.jsontext import dumps  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
 
     file = settings.web_config_file
-    summary = WebConfigFile(Path(file)).active.config.summary if file else None
+    summary = WebConfigFile(Path(file)).active.summary if file else None
     if summary and not as_json:
         click.echo(f"web config      OK: {file}: {summary}")
     if seconds is None:
-        report = run(settings, _driver(settings))
+        report = checking.check(settings, _driver(settings))
     else:
         if sys.stderr.isatty():
             click.echo(f"watching for {seconds:g} s", err=True)
-        report = diagnose(settings, _driver(settings), seconds)
+        report = checking.diagnose(settings, _driver(settings), seconds)
     document = {**report.document, "web_config": summary}
     click.echo(dumps(document) if as_json else "\n".join(report.lines))
     sys.exit(report.status)
@@ -178,7 +164,7 @@ def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
     help="Initial sort order of the live view.",
 )
 @as_json
-@settings_flags(SAMPLING, REPORTING)
+@settings_flags()
 def top(  # noqa: PLR0913 - one for each option
     settings: Settings,
     url: str | None,
@@ -218,7 +204,7 @@ def top(  # noqa: PLR0913 - one for each option
 
 @commands.command
 @as_json
-@settings_flags(SAMPLING, REPORTING)
+@settings_flags()
 def once(settings: Settings, *, as_json: bool) -> None:
     """Print the metrics once.
 
@@ -252,7 +238,7 @@ def once(settings: Settings, *, as_json: bool) -> None:
     is_flag=True,
     help="Also run Prometheus and Alertmanager with the rule pack, and print alerts here.",
 )
-@settings_flags(WEB, WEB_CONFIG, SAMPLING, SERVING)
+@settings_flags(web="web.", log_level="info")
 def demo(settings: Settings, *, alerts: bool) -> None:
     """Serve simulated GPUs: the exporter without a GPU.
 
@@ -270,22 +256,21 @@ def demo(settings: Settings, *, alerts: bool) -> None:
       1  cannot serve, or a part of the demo has failed
       2  an option or a setting is wrong
     """
-    from gpu_bottleneck_exporter.commands.serve import listening  # noqa: PLC0415
-    from gpu_bottleneck_exporter.commands.serve import serve as run  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands import serve as serving  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.alerts import alerting  # noqa: PLC0415
-    from gpu_bottleneck_exporter.demo.run import running  # noqa: PLC0415
+    from gpu_bottleneck_exporter.demo.run import BANNER, running  # noqa: PLC0415
     from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver  # noqa: PLC0415
 
     if alerts and settings.web_config_file:
         raise SettingsError("--alerts scrapes without TLS and users: omit --web.config.file")
-    listener, web_config = listening(settings)
+    listener, web_config = serving.listening(settings)
     exporter = f"127.0.0.1:{listener.getsockname()[1]}"
     tell = partial(click.echo, err=True)
-    with running() as started:
-        tell(started.banner)
+    with running() as board:
+        tell(BANNER)
         with alerting(exporter, tell) if alerts else nullcontext():
-            board = started.board
-            run(settings, lambda: VirtualDriver(board), listener, web_config, at_a_terminal=True)
+            driver = partial(VirtualDriver, board)
+            serving.serve(settings, driver, listener, web_config, at_a_terminal=True)
 
 
 def _writing(text: str) -> Decorator:
@@ -360,11 +345,12 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
       1  a value cannot be used, or a file cannot be written or differs and --force is missing
       2  an option is wrong
     """
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
     from gpu_bottleneck_exporter.commands import rules as output  # noqa: PLC0415
 
     choice = output.Wanted(**wanted)
     if folder is not None:
-        _write(folder, output.rendered(choice), force=force)
+        files.write(folder, output.rendered(choice), force=force)
     else:
         click.echo(output.printed(choice), nl=False)
 
@@ -395,24 +381,17 @@ def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
       1  a value cannot be used, or a file cannot be written or differs and --force is missing
       2  an option is wrong
     """
-    from gpu_bottleneck_exporter.commands.files import dashboards as files  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
 
-    known = files()
+    known = files.dashboards()
     if folder is not None and name is not None:
         raise ExporterError("--output writes all dashboards: omit the name")
     if name is not None and name not in known:
         raise ExporterError(f"there is no dashboard {name!r}, only {', '.join(known)}")
     if folder is not None:
-        _write(folder, {f"{name}.json": text for name, text in known.items()}, force=force)
+        files.write(folder, {f"{name}.json": text for name, text in known.items()}, force=force)
     else:
         click.echo(known[name] if name else "\n".join(known) + "\n", nl=False)
-
-
-def _write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
-    from gpu_bottleneck_exporter.commands.files import write  # noqa: PLC0415
-
-    for path in write(folder, files, force=force):
-        click.echo(f"wrote {path}", err=True)
 
 
 def _driver(settings: Settings) -> Callable[[], Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ PROGRAM = "gpu-bottleneck-exporter"
 ENVIRONMENT_PREFIX = "GPU_EXPORTER_"
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
-_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 _PATH = click.Path(readable=False, path_type=Path)
 """What may not be read is for `Settings` or `check` to report."""
 
@@ -69,13 +67,6 @@ def flag(name: str, *names: str, **attributes: Any) -> Decorator:
     return click.option(f"--{name}", *names, envvar=variable, **attributes)
 
 
-def _setting(name: str, field: str, **attributes: Any) -> Decorator:
-    """An option for a field of `Settings`, with its default and the type of that."""
-    default = _DEFAULTS[field]
-    kind = _PATH if isinstance(default, Path) else None
-    return flag(name, field, **{"default": default, "type": kind, **attributes})
-
-
 as_json = flag(
     "json",
     "as_json",
@@ -90,67 +81,22 @@ def _words(value: str | frozenset[str]) -> frozenset[str]:
     return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
 
 
-SAMPLING = (
-    _setting(
-        "sampling.interval",
-        "interval_seconds",
-        metavar="SECONDS",
-        help="Time between two readings of a GPU, 0.2 to 5.",
-    ),
-    _setting(
-        "sampling.deadline",
-        "deadline_seconds",
-        metavar="SECONDS",
-        help="Report a GPU as down if it does not answer within this time.",
-    ),
-    _setting(
-        "stall.longest-answer",
-        "longest_answer_seconds",
-        metavar="SECONDS",
-        help="A feeder that waits longer for another machine's answer is not slowed down by the "
-        "network: it long-polls, or its peer is dead.",
-    ),
-    _setting(
-        "driver.wake-suspended",
-        "wake_suspended",
-        is_flag=True,
-        help="Also read GPUs suspended by runtime power management, which keeps them awake.",
-    ),
-    _setting(
-        "without",
-        "without",
-        # One word, as environment variables have no lists.
-        type=_words,
-        default="",
-        metavar="SIGNAL,...",
-        help="Signals that you do not need, such as host_pids,kubelet. They are not reported as "
-        "gaps and gpu_exporter_signal_available omits them.",
-    ),
-    _setting("path.procfs", "procfs", help="Where the host's procfs is mounted."),
-    _setting("path.sysfs", "sysfs", help="Where the host's sysfs is mounted."),
-    _setting(
-        "kubelet.socket",
-        "kubelet_socket",
-        help="The kubelet's pod-resources socket. Without it, pods that have not opened their GPU "
-        "are not seen.",
-    ),
-    _setting(
-        "kubelet.container-logs",
-        "container_logs",
-        help="Where the host's /var/log/containers is mounted. Only the file names are read.",
-    ),
-    _setting(
-        "kubelet.cdi",
-        "cdi",
-        help="Where the host's /var/run/cdi is mounted: which MIG instance a claim was given.",
-    ),
-    _setting(
-        "slurm.job-mapping-dir",
-        "job_mapping_dir",
-        help="Folder in which a prolog writes which job was given which GPU, as for jobstats or "
-        "dcgm-exporter: jobs that have not opened their GPU are seen.",
-    ),
-)
+def _of_setting(setting: Field[Any]) -> Decorator:
+    """The option for a field of `Settings`, with its default and the type of that."""
+    default = setting.default
+    kind: Any = _PATH if isinstance(default, Path) else None
+    if setting.name == "without":  # one word, as environment variables have no lists
+        default, kind = "", _words
+    name, _, value = setting.metadata["flag"].partition(" ")
+    return flag(
+        name,
+        setting.name,
+        default=default,
+        type=kind,
+        is_flag=isinstance(default, bool),
+        metavar=value or None,
+        help=setting.metadata["help"],
+    )
 
 
 def _log(level: str) -> tuple[Decorator, ...]:
@@ -161,33 +107,6 @@ def _log(level: str) -> tuple[Decorator, ...]:
             "log.format", "log_format", type=formats, default="logfmt", help="Format of log lines."
         ),
     )
-
-
-SERVING = _log("info")
-REPORTING = _log("error")
-WEB_CONFIG = (
-    _setting(
-        "web.config.file",
-        "web_config_file",
-        metavar="FILE",
-        help="TLS and users, in the format of Prometheus' exporter-toolkit.",
-    ),
-)
-WEB = (
-    _setting(
-        "web.listen-address",
-        "listen_address",
-        metavar="ADDRESS",
-        help="Address to listen on, such as :10170, 127.0.0.1:10170 or [::1]:10170.",
-    ),
-    _setting("web.telemetry-path", "telemetry_path", metavar="PATH", help="Path of the metrics."),
-    _setting(
-        "web.runbook-base",
-        "runbook_base",
-        metavar="URL",
-        help="Base URL of the runbooks that the status page links to.",
-    ),
-)
 
 
 COLLECTORS = tuple(
@@ -201,19 +120,28 @@ COLLECTORS = tuple(
 )
 
 
-def settings_flags(*groups: Sequence[Decorator]) -> Decorator:
-    """Options that become a `Settings`, which the command gets as its first argument."""
+def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decorator:
+    """Options that become a `Settings`, which the command gets as its first argument.
+
+    `web`: how those flags begin that are taken of the ones for the web server; none by default.
+    """
+    settings = {
+        setting.name: _of_setting(setting)
+        for setting in fields(Settings)
+        if (name := setting.metadata.get("flag"))
+        and (not name.startswith("web.") or name.startswith(web))
+    }
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def command(**values: Any) -> None:
             configure(values.pop("log_level"), values.pop("log_format"))
             disabled = frozenset(c.name for c in ALL if not values.pop(f"collector_{c.name}"))
-            chosen = {name: values.pop(name) for name in _DEFAULTS.keys() & values.keys()}
+            chosen = {name: values.pop(name) for name in settings}
             function(Settings(disabled_collectors=disabled, **chosen), **values)
 
         wrapped: Function = command
-        for option in reversed([*itertools.chain(*groups), *COLLECTORS]):
+        for option in reversed([*settings.values(), *_log(log_level), *COLLECTORS]):
             wrapped = option(wrapped)
         return wrapped
 

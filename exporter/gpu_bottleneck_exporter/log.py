@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from datetime import datetime, timezone
+import time
 
 FORMATS = ("logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -21,20 +21,20 @@ def configure(level: str, layout: str) -> None:
 
 
 class _Formatter(logging.Formatter):
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
     def __init__(self, layout: str) -> None:
         super().__init__()
+        self.converter = time.gmtime
         self._json = layout == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
-        if record.exc_info:
-            message += "\n" + self.formatException(record.exc_info)
-        time = datetime.fromtimestamp(record.created, tz=timezone.utc)
         entries = {
-            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "source": record.name.rpartition(".")[2],
-            "msg": message,
+            "msg": super().format(record),  # with the traceback, if there is one
         }
         if self._json:
             return json.dumps(entries)

@@ -19,6 +19,7 @@ DCGM = "dcgm.yml"
 """Records from dcgm-exporter's metrics what the groups `INPUTS` record from this exporter's."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
 MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
+"""Ten thousand times faster, a day takes nine seconds."""
 
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _MORE_UNITS = {**_UNITS, "w": 7 * _UNITS["d"], "y": 365 * _UNITS["d"]}

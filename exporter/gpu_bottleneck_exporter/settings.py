@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
@@ -13,7 +14,9 @@ RUNBOOK_BASE = (
     "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
 )
 MINIMUM_INTERVAL_SECONDS = 0.2
+"""About the window of a utilization sample (1/6 s): reading more often shows nothing more."""
 LONGEST_ANSWER_SECONDS = 30.0
+"""A request that is older is taken for a long poll, or its peer for dead."""
 RENOUNCEABLE = tuple(
     sorted(name for name in OF_SIGNALS if name != "own_cpu" and not name.startswith("all_"))
 )
@@ -26,6 +29,11 @@ _URL = re.compile(r"https?://[^\s\"'<>]+")
 _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
 
+def option(default: object, flag: str, text: str) -> Any:  # noqa: ANN401 - as `field`
+    """A field that the command line sets: the flag, a word for its value, and its help."""
+    return field(default=default, metadata={"flag": flag, "help": text})
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings from the command line and the environment.
@@ -33,32 +41,72 @@ class Settings:
     Raises SettingsError, with the flag's name, for an invalid value.
     """
 
-    listen_address: str = ":10170"
-    telemetry_path: str = "/metrics"
-    web_config_file: str = ""
-    """TLS and users, in exporter-toolkit's format; "" for neither."""
-    runbook_base: str = RUNBOOK_BASE
-    """URL of the folder with the runbooks that the status page links to."""
-    interval_seconds: float = 1.0
-    """Time between two readings of a GPU; at most 5 s, as the driver's ring holds 10 s."""
-    deadline_seconds: float = 5.0
-    """A GPU whose driver calls take longer is reported down, and its series become absent."""
-    longest_answer_seconds: float = LONGEST_ANSWER_SECONDS
-    """A request to another machine that is older is taken for a long poll or a dead peer."""
-    procfs: Path = Path("/proc")
-    sysfs: Path = Path("/sys")
-    wake_suspended: bool = False
-    kubelet_socket: Path = KUBELET_SOCKET
-    """Socket of the kubelet's pod-resources API; it may be missing, and come and go."""
-    container_logs: Path = CONTAINER_LOGS
-    """Folder in which the kubelet links container logs; it may be missing."""
-    cdi: Path = CDI
-    """Folder in which DRA drivers describe claimed devices; it may be missing."""
-    job_mapping_dir: Path = JOB_MAPPING_DIR
-    """Folder in which a prolog says which Slurm job was given which GPU; it may be missing."""
-    disabled_collectors: frozenset[str] = field(default_factory=frozenset)
-    without: frozenset[str] = field(default_factory=frozenset)
-    """Those of `RENOUNCEABLE` that are not wanted: they are not reported as missing."""
+    listen_address: str = option(
+        ":10170",
+        "web.listen-address ADDRESS",
+        "Address to listen on, such as :10170, 127.0.0.1:10170 or [::1]:10170.",
+    )
+    telemetry_path: str = option("/metrics", "web.telemetry-path PATH", "Path of the metrics.")
+    runbook_base: str = option(
+        RUNBOOK_BASE,
+        "web.runbook-base URL",
+        "Base URL of the runbooks that the status page links to.",
+    )
+    web_config_file: str = option(
+        "", "web.config.file FILE", "TLS and users, in the format of Prometheus' exporter-toolkit."
+    )
+    # At most 5 s, as the driver's ring holds 10 s.
+    interval_seconds: float = option(
+        1.0, "sampling.interval SECONDS", "Time between two readings of a GPU, 0.2 to 5."
+    )
+    deadline_seconds: float = option(
+        5.0,
+        "sampling.deadline SECONDS",
+        "Report a GPU as down if it does not answer within this time.",
+    )
+    longest_answer_seconds: float = option(
+        LONGEST_ANSWER_SECONDS,
+        "stall.longest-answer SECONDS",
+        "A feeder that waits longer for another machine's answer is not slowed down by the "
+        "network: it long-polls, or its peer is dead.",
+    )
+    wake_suspended: bool = option(
+        False,  # noqa: FBT003 - a default
+        "driver.wake-suspended",
+        "Also read GPUs suspended by runtime power management, which keeps them awake.",
+    )
+    without: frozenset[str] = option(
+        frozenset(),
+        "without SIGNAL,...",
+        "Signals that you do not need, such as host_pids,kubelet. They are not reported as gaps "
+        "and gpu_exporter_signal_available omits them.",
+    )
+    procfs: Path = option(Path("/proc"), "path.procfs", "Where the host's procfs is mounted.")
+    sysfs: Path = option(Path("/sys"), "path.sysfs", "Where the host's sysfs is mounted.")
+    # The following may be missing, and come and go.
+    kubelet_socket: Path = option(
+        KUBELET_SOCKET,
+        "kubelet.socket",
+        "The kubelet's pod-resources socket. Without it, pods that have not opened their GPU are "
+        "not seen.",
+    )
+    container_logs: Path = option(
+        CONTAINER_LOGS,
+        "kubelet.container-logs",
+        "Where the host's /var/log/containers is mounted. Only the file names are read.",
+    )
+    cdi: Path = option(
+        CDI,
+        "kubelet.cdi",
+        "Where the host's /var/run/cdi is mounted: which MIG instance a claim was given.",
+    )
+    job_mapping_dir: Path = option(
+        JOB_MAPPING_DIR,
+        "slurm.job-mapping-dir",
+        "Folder in which a prolog writes which job was given which GPU, as for jobstats or "
+        "dcgm-exporter: jobs that have not opened their GPU are seen.",
+    )
+    disabled_collectors: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         interval, deadline = self.interval_seconds, self.deadline_seconds

@@ -18,8 +18,7 @@ from builders.panels import AMOUNT, GAUGE, NEUTRAL, merged, narrow, stats, table
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 
 BOUNDS = (
-    "An upper bound for host_code, checkpoints, startup, and workers that read from storage or "
-    "the network."
+    "An upper bound for host_code, checkpoints, and workers that read from storage or the network."
 )
 _RATIO: Json = {"unit": "percentunit", "decimals": 0}
 _HOURS = f"gpu:prescription:gain_hours{{{TARGETS}, {SPACE}}}"

@@ -34,7 +34,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     split,
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.host.mounts import Place
 
 SECOND = 1_000_000_000
 HELD = 1

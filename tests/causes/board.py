@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.demo.board.layout import (
-    CLOCKS,
-    NVML_ERROR_GPU_IS_LOST,
-    NVML_ERROR_NOT_SUPPORTED,
-)
+from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_UNKNOWN
+
+from gpu_bottleneck_exporter.demo.board.layout import CLOCKS
+from support.board import Board, VirtualGpu
 
 Condition = Callable[[Board, VirtualGpu, float], None]
 AFTER_SECONDS = 10.0
 """Faults come late: Prometheus must have seen the GPU healthy first."""
-_ERROR_UNKNOWN = 999
 
 
 def clock(share: float) -> Condition:
@@ -106,7 +103,7 @@ def hung(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
 def without_thermometer(_: Board, gpu: VirtualGpu, elapsed: float) -> None:
     """One driver call fails, the others work."""
     if elapsed >= AFTER_SECONDS:
-        gpu.fail("DeviceGetTemperature", _ERROR_UNKNOWN)
+        gpu.fail("DeviceGetTemperature", NVML_ERROR_UNKNOWN)
 
 
 def without_gpm(_: Board, gpu: VirtualGpu, elapsed: float) -> None:

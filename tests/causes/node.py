@@ -13,14 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.commands.content import ExporterContent
-from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.commands.serve import ExporterContent
 from gpu_bottleneck_exporter.sampling.collector import EVERY_TICK
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
+from support.board import Board, FaultyDriver
 
 HOST = "127.0.0.1"
 SOCKET = "kubelet.sock"
@@ -40,7 +39,7 @@ def main(board: str, port: str, folder: str) -> None:
         container_logs=Path(folder),
     )
     collectors = [replace(collector, every_seconds=EVERY_TICK) for collector in ALL]
-    driver = VirtualDriver(Board(Path(board)))
+    driver = FaultyDriver(Board(Path(board)))
     sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
     sampler.start()
     content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)

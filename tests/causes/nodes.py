@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,8 +11,7 @@ from pathlib import Path
 
 from causes import node
 from causes.cases import Case, Gpu
-from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.demo.board.create import create
+from support.board import Board, VirtualGpu, create
 from support.board_exporter import Exporter, started
 from support.kubelet import Kubelet, with_gpus
 
@@ -92,7 +92,7 @@ def start(one: Node, cleanup: ExitStack) -> None:
 def exporter(one: Node, port: int = 0) -> Iterator[Exporter]:
     """An exporter of its board; port 0 lets the kernel choose."""
     command = [sys.executable, node.__file__, f"{one.board.path}", f"{port}", f"{one.folder}"]
-    with started(command, {}) as exporter:
+    with started(command, {"PYTHONPATH": os.pathsep.join(sys.path)}) as exporter:
         yield exporter
 
 

@@ -24,7 +24,7 @@ _DRIVER = "virtual-driver"
 _JOB = """
 import os, signal, sys, time
 from pathlib import Path
-from gpu_bottleneck_exporter.demo.board import create
+from gpu_bottleneck_exporter.demo.board.create import create
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 board = create(Path("/board/board"))
 gpu = board.gpus[0]

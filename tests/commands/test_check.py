@@ -13,7 +13,6 @@ import pytest
 
 from gpu_bottleneck_exporter.commands.check import COMPLETE, NO_GPU, WITH_GAPS, Report, check
 from gpu_bottleneck_exporter.commands.watch import sampled
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
@@ -24,6 +23,7 @@ from gpu_bottleneck_exporter.driver.readings import Activity
 from gpu_bottleneck_exporter.exposition.own import _OF_THE_HOST
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings
+from support.board import Board
 from support.drivers import Libraries
 from support.models import A100
 from support.samplers import FAST

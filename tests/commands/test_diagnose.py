@@ -13,7 +13,7 @@ import pytest
 from gpu_bottleneck_exporter.commands.check import lines_of
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.nodeview.model import Gpu
-from gpu_bottleneck_exporter.prescription.model import Outlook, Refusal
+from gpu_bottleneck_exporter.prescription.model import Outlook
 from support.command import COMMAND, environment
 from support.nodes import node, waiting
 from support.states import PRESCRIBED, SCORED, feeding, state
@@ -59,15 +59,6 @@ def test_shares_worth_naming_the_verdict_what_to_try_and_what_it_would_bring() -
     )
     assert last == "  last change   num_workers 1 → 2: predicted 46 % (42–50), now 44 %"  # noqa: RUF001
     assert (runbook, end) == ("  runbook       GpuCpuPreprocessingBound.md", "")
-
-
-def test_a_refusal_has_its_reason_and_nothing_known_is_no_line() -> None:
-    *_, prescription, runbook, _ = lines_with(Outlook(Refusal("shared")))
-    assert prescription == "  prescription  none: several processes share this GPU"
-    assert runbook.startswith("  runbook")
-    told = " ".join(lines_with(Outlook()))
-    assert "prescription" not in told
-    assert "last change" not in told
 
 
 @pytest.mark.parametrize(

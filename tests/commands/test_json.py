@@ -15,12 +15,13 @@ import pynvml
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.board import Board as DemoBoard
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.demo.run import Demo, running
+from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.remedies import REMEDIES
+from support.board import Board
 from support.command import run
 from support.drivers import Libraries
 from support.nodes import node
@@ -31,20 +32,20 @@ README = Path(__file__).parents[2] / "exporter" / "README.md"
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Demo]:
+def demo() -> Iterator[DemoBoard]:
     with running() as started:
         yield started
 
 
-def on_board(board: Board, libraries: Libraries) -> dict[str, str]:
+def on_board(board: DemoBoard, libraries: Libraries) -> dict[str, str]:
     """Variables with which pynvml finds the GPUs of `board`."""
     folder = libraries.path(580).parent
     return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_BOARD": str(board.path)}
 
 
 @pytest.fixture
-def gpus(demo: Demo, libraries: Libraries) -> dict[str, str]:
-    return on_board(demo.board, libraries)
+def gpus(demo: DemoBoard, libraries: Libraries) -> dict[str, str]:
+    return on_board(demo, libraries)
 
 
 def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:

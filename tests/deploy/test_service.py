@@ -20,7 +20,7 @@ from support.waiting import until
 PORT = free_port()
 DROP_INS = f"/etc/systemd/system/{NAME}.service.d"
 SETTINGS = f"""
-GPU_EXPORTER_LOG_LEVEL=debug
+GPU_EXPORTER_LOG_FORMAT=json
 LD_LIBRARY_PATH=/opt/stage:{BASE}/lib
 FAKE_NVML_BOARD=/opt/stage/board
 ARGS="--web.listen-address={HOST}:{PORT} --no-collector.clocks"
@@ -128,7 +128,7 @@ def test_the_environment_file_is_read(service: Machine) -> None:
     found = {name for name, _ in samples()}
     assert "gpu_up" in found
     assert "gpu_clock_hertz" not in found
-    assert "level=debug" in service.log
+    assert '"level": "info"' in service.log
 
 
 def test_it_reads_what_other_users_processes_keep_to_themselves(service: Machine) -> None:

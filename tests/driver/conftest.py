@@ -5,9 +5,9 @@ from functools import cached_property
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
+from support.board import Board, VirtualGpu
 from support.drivers import KINDS, Libraries, open_driver
 
 

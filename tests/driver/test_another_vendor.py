@@ -17,12 +17,7 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.check import NO_GPU, WITH_GAPS, Report, check
 from gpu_bottleneck_exporter.driver.about import NO_GPU as REMEDY
 from gpu_bottleneck_exporter.driver.about import About
-from gpu_bottleneck_exporter.driver.protocol import (
-    Device,
-    DeviceLost,
-    Driver,
-    DriverMissing,
-)
+from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Driver, DriverMissing
 from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Process,

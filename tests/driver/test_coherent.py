@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pynvml import NVML_ERROR_NOT_SUPPORTED
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.demo.board.layout import NVML_ERROR_NOT_SUPPORTED
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Unsupported
 from gpu_bottleneck_exporter.driver.readings import Link, Memory
@@ -22,7 +22,7 @@ from support.waiting import until
 
 from .conftest import Make
 
-GH200 = replace(H100, name="NVIDIA GH200 480GB", c2c_links=10)
+GH200 = replace(H100, name=b"NVIDIA GH200 480GB", c2c_links=10)
 C2C = {"c2c_receive": 8e9, "c2c_data_receive": 8e9, "c2c_transmit": 3e9, "c2c_data_transmit": 3e9}
 
 
@@ -59,7 +59,7 @@ def test_memory_that_is_refused_is_the_machine_s(nvml: Make) -> None:
 
 def test_a_coherent_gpu_with_memory_of_its_own_keeps_it(nvml: Make) -> None:
     memory = nvml(gpus=[GH200]).device.memory()
-    assert memory == Memory(H100.memory_bytes, 0, H100.reserved_bytes)
+    assert memory == Memory(H100.memory_total, 0, H100.memory_reserved)
 
 
 def test_memory_that_is_refused_without_c2c_is_unknown(nvml: Make) -> None:

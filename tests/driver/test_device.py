@@ -1,4 +1,4 @@
-"""What every driver must answer; each test runs on both."""
+"""What every driver must answer; each test runs on both, but those of faults and MIG."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import time
 from itertools import pairwise
 
 import pytest
+from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
 
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.demo.board.layout import (
-    NVML_ERROR_GPU_IS_LOST,
-    NVML_ERROR_NOT_SUPPORTED,
-    PROCESS_GRAPHICS,
-)
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, RingSample
+from support.board import GRAPHICS
 from support.drivers import first
 from support.models import A100
 from support.waiting import PATIENCE_SECONDS
@@ -108,16 +105,16 @@ def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(both
     assert reading.gpu_percent == 100
 
 
-def test_without_a_ring_the_single_reading_stays(both: Make) -> None:
-    machine = both()
+def test_without_a_ring_the_single_reading_stays(nvml: Make) -> None:
+    machine = nvml()
     machine.gpu.fail("DeviceGetSamples", NVML_ERROR_NOT_SUPPORTED)
     reading = machine.device.utilization()
     assert reading.gpu is None
     assert reading.gpu_percent is not None
 
 
-def test_without_ring_and_reading_utilization_is_unsupported(both: Make) -> None:
-    machine = both()
+def test_without_ring_and_reading_utilization_is_unsupported(nvml: Make) -> None:
+    machine = nvml()
     machine.gpu.fail("DeviceGetSamples", NVML_ERROR_NOT_SUPPORTED)
     machine.gpu.fail("DeviceGetUtilizationRates", NVML_ERROR_NOT_SUPPORTED)
     device = machine.device
@@ -169,8 +166,8 @@ def test_activity_needs_two_readings_far_enough_apart(both: Make) -> None:
     assert device.activity() is not None
 
 
-def test_activity_is_unsupported_before_hopper(both: Make) -> None:
-    device = both(gpus=[A100]).device
+def test_activity_is_unsupported_before_hopper(nvml: Make) -> None:
+    device = nvml(gpus=[A100]).device
     with pytest.raises(Unsupported):
         device.activity()
 
@@ -208,8 +205,8 @@ def test_clocks_are_in_hertz(both: Make) -> None:
 
 
 @pytest.mark.parametrize("version", ["575.57.08", "580.65.06", "580.82.07", "595.45.04"])
-def test_throttle_time_by_reason_on_each_branch(both: Make, version: str) -> None:
-    machine = both(driver_version=version)
+def test_throttle_time_by_reason_on_each_branch(nvml: Make, version: str) -> None:
+    machine = nvml(driver_version=version)
     shares = {"power_cap": 0.25, "sw_thermal": 0.5, "hw_power_brake": 0.75, "hw_thermal": 1.0}
     for reason, share in shares.items():
         machine.gpu.throttle(reason, share)
@@ -229,8 +226,8 @@ def test_throttle_time_by_reason_on_each_branch(both: Make, version: str) -> Non
         assert share * least - 1000 <= spent - before[reason] <= share * most + 1000
 
 
-def test_what_throttles_now(both: Make) -> None:
-    machine = both()
+def test_what_throttles_now(nvml: Make) -> None:
+    machine = nvml()
     machine.record.event_reasons = 0x4 | 0x8 | 0x40 | 0x200
     active = machine.device.throttle().active
     on = {reason for reason, on in active.items() if on}
@@ -243,13 +240,13 @@ def test_memory_tells_used_and_reserved_apart(both: Make) -> None:
         machine.gpu.hold(process.pid, 5 * 2**30)
         memory = machine.device.memory()
         process.kill()
-    assert memory.total_bytes == H100.memory_bytes
+    assert memory.total_bytes == H100.memory_total
     assert memory.used_bytes == 5 * 2**30
-    assert memory.reserved_bytes == H100.reserved_bytes
+    assert memory.reserved_bytes == H100.memory_reserved
 
 
-def test_health(both: Make) -> None:
-    machine = both()
+def test_health(nvml: Make) -> None:
+    machine = nvml()
     record = machine.record
     record.ecc_corrected, record.ecc_uncorrected = 7, 2
     record.remapped_corrected, record.remapped_uncorrected = 1, 3
@@ -270,13 +267,14 @@ def test_link(both: Make) -> None:
     assert (link.width, link.width_max) == (8, 16)
 
 
-def test_processes_are_listed_once_and_only_while_they_live(both: Make) -> None:
-    machine = both()
+def test_processes_are_listed_once_and_only_while_they_live(nvml: Make) -> None:
+    machine = nvml()
     device = machine.device
     assert device.processes().processes == ()
     with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
         machine.gpu.hold(one.pid, 2**30)
-        machine.gpu.hold(other.pid, 2**20, PROCESS_GRAPHICS)
+        machine.gpu.hold(other.pid, 2**20)
+        machine.record.processes[1].kind = GRAPHICS
         found = device.processes().processes
         listed = {process.pid: process.used_bytes for process in found}
         assert [process.pid for process in found if process.draws_only] == [other.pid]
@@ -303,8 +301,8 @@ READINGS = (
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_a_lost_gpu_is_lost_for_every_reading_and_comes_back(both: Make, reading: str) -> None:
-    machine = both(gpus=[H100, H100])
+def test_a_lost_gpu_is_lost_for_every_reading_and_comes_back(nvml: Make, reading: str) -> None:
+    machine = nvml(gpus=[H100, H100])
     driver = machine.driver
     device, neighbour = first(driver), driver.open(1)[0]
     machine.record.device_result = NVML_ERROR_GPU_IS_LOST
@@ -317,8 +315,8 @@ def test_a_lost_gpu_is_lost_for_every_reading_and_comes_back(both: Make, reading
     getattr(first(driver), reading)()
 
 
-def test_xids_reach_whoever_waits(both: Make) -> None:
-    machine = both(gpus=[H100, H100])
+def test_xids_reach_whoever_waits(nvml: Make) -> None:
+    machine = nvml(gpus=[H100, H100])
     driver = machine.driver
     for index in (0, 1):
         driver.open(index)

@@ -11,7 +11,6 @@ import pynvml
 import pytest
 
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.demo.board.layout import CALL
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
@@ -26,6 +25,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
 )
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, System
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
+from support.board import CALLS
 from support.models import A100
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -149,28 +149,22 @@ def test_board_limit_and_reliability_are_active_reasons(
     assert device.last_error is None
 
 
-@pytest.mark.parametrize("branch", [450, 470, 515, 530, 550])
+@pytest.mark.parametrize("branch", [450, 470, 515, 530, 535, 550, 595])
 def test_an_old_library_gives_what_it_has(nvml: Make, branch: int) -> None:
     machine = nvml(gpus=[A100], driver_version=f"{branch}.10")
+    machine.gpu.hold(os.getpid(), 2**20)
     machine.gpu.run(0.2)
     device = machine.device
     assert device.utilization().gpu
+    assert [process.pid for process in device.processes().processes] == [os.getpid()]
     assert device.thermal().sensors["gpu"] == 41
     assert device.throttle().active["power_cap"] is False
     memory = device.memory()
-    assert memory.total_bytes == A100.memory_bytes
+    assert memory.total_bytes == A100.memory_total
     assert (memory.reserved_bytes is None) == (branch < 510)
     assert device.last_error is None
     with pytest.raises(Unsupported):
         device.activity()
-
-
-def test_processes_are_listed_by_libraries_old_and_new(nvml: Make) -> None:
-    for version in ("470.82.01", "535.54.03", "595.45.04"):
-        machine = nvml(gpus=[A100], driver_version=version)
-        machine.gpu.hold(os.getpid(), 2**20)
-        listed = machine.device.processes().processes
-        assert [process.pid for process in listed] == [os.getpid()]
 
 
 def test_timestamps_since_boot_are_as_good_as_since_the_epoch(nvml: Make) -> None:
@@ -301,7 +295,7 @@ def test_one_refusal_is_one_refusal(nvml: Make, refusal: int) -> None:
 
 def test_all_calls_broken_is_an_error_not_an_empty_reading(nvml: Make) -> None:
     machine = nvml()
-    for call in CALL:
+    for call in CALLS:
         if call.startswith(("DeviceGetCurrPcie", "DeviceGetMaxPcie")):
             machine.gpu.fail(call, pynvml.NVML_ERROR_TIMEOUT)
     machine.gpu.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)

@@ -52,12 +52,8 @@ enum ecc_counter { NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC, NVML_ECC_COUNTER_TYPE_
 enum pcie_counter { NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES };
 
 enum sample_type {
-  NVML_TOTAL_POWER_SAMPLES = 0,
   NVML_GPU_UTILIZATION_SAMPLES = 1,
   NVML_MEMORY_UTILIZATION_SAMPLES = 2,
-  NVML_DEC_UTILIZATION_SAMPLES = 4,
-  NVML_PROCESSOR_CLK_SAMPLES = 5,
-  NVML_MEMORY_CLK_SAMPLES = 6,
 };
 
 enum policy {
@@ -78,15 +74,8 @@ enum field_id {
   NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS = 80,
   NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS = 81,
   NVML_FI_DEV_MEMORY_TEMP = 82,
-  NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION = 83,
-  NVML_FI_DEV_PCIE_REPLAY_COUNTER = 94,
-  NVML_FI_DEV_REMAPPED_COR = 142,
-  NVML_FI_DEV_REMAPPED_FAILURE = 145,
   NVML_FI_DEV_C2C_LINK_COUNT = 170,
   NVML_FI_DEV_POWER_AVERAGE = 185,
-  NVML_FI_DEV_POWER_INSTANT = 186,
-  NVML_FI_DEV_POWER_MIN_LIMIT = 187,
-  NVML_FI_DEV_POWER_CURRENT_LIMIT = 190,
   NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT = 193,
   NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT = 196,
 };
@@ -178,7 +167,6 @@ struct field {
   union value value;
 };
 
-/* Same layout in NVML's versions 2 and 3. */
 struct process_info {
   unsigned pid;
   unsigned long long usedGpuMemory;
@@ -189,12 +177,6 @@ struct event_data {
   struct device *device;
   unsigned long long eventType, eventData;
   unsigned gpuInstanceId, computeInstanceId;
-};
-
-struct attributes {
-  unsigned multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount;
-  unsigned sharedJpegCount, sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
-  unsigned long long memorySizeMB;
 };
 
 struct metric {

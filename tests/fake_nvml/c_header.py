@@ -6,23 +6,19 @@ import ctypes
 from collections.abc import Sequence
 
 from gpu_bottleneck_exporter.demo.board.layout import (
-    CALLS,
-    KIND_GPU,
-    KIND_MIG,
     LANES,
     MAGIC,
     MAX_EVENTS,
     MAX_PROCESSES,
-    PROCESS_COMPUTE,
-    PROCESS_GRAPHICS,
     SLOT_NS,
     SLOTS,
-    THROTTLE_REASONS,
     Event,
     GpuRecord,
     Header,
     ProcessRecord,
 )
+from support.board import CALLS, GRAPHICS, THROTTLE_REASONS
+from support.models import KIND_MIG
 
 _C_TYPES = {
     ctypes.c_uint32: "uint32_t",
@@ -42,10 +38,10 @@ def c_header() -> str:
         "LANES": len(LANES),
         "MAX_PROCESSES": MAX_PROCESSES,
         "MAX_EVENTS": MAX_EVENTS,
-        "KIND_GPU": KIND_GPU,
+        "KIND_GPU": 0,
         "KIND_MIG": KIND_MIG,
-        "PROCESS_COMPUTE": PROCESS_COMPUTE,
-        "PROCESS_GRAPHICS": PROCESS_GRAPHICS,
+        "PROCESS_COMPUTE": 0,
+        "PROCESS_GRAPHICS": GRAPHICS,
     }
     lines = ["/* Generated from demo/board/layout.py. */", "#include <stdint.h>"]
     lines += [f"#define {name} {value}" for name, value in constants.items()]

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import create
+from support.board import Board, create
 
 from .build import build
 from .probe import Probe, probe

@@ -33,21 +33,6 @@ API int nvmlDeviceGetName(struct device *device, char *name, unsigned length)
   return result == NVML_SUCCESS ? copy_text(target.gpu->name, name, length) : result;
 }
 
-API int nvmlDeviceGetIndex(struct device *device, unsigned *index)
-{
-  struct target target;
-  int result = guard(device, NO_CALL, &target);
-  if (result != NVML_SUCCESS)
-    return result;
-  *index = 0;
-  for (unsigned before = 0; before < target.index; before++) {
-    const struct board_gpu *other = board_entity(target.header, before);
-    bool sibling = target.gpu->kind == KIND_GPU || other->parent == target.gpu->parent;
-    *index += other->kind == target.gpu->kind && sibling;
-  }
-  return NVML_SUCCESS;
-}
-
 API int nvmlDeviceGetMinorNumber(struct device *device, unsigned *minor)
 {
   struct target target;
@@ -56,7 +41,10 @@ API int nvmlDeviceGetMinorNumber(struct device *device, unsigned *minor)
     return result;
   if (target.gpu->kind != KIND_GPU)
     return NVML_ERROR_NOT_SUPPORTED;
-  return nvmlDeviceGetIndex(device, minor);
+  *minor = 0;
+  for (unsigned before = 0; before < target.index; before++)
+    *minor += board_entity(target.header, before)->kind == KIND_GPU;
+  return NVML_SUCCESS;
 }
 
 API int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
@@ -208,18 +196,6 @@ API int nvmlDeviceGetCurrentClocksThrottleReasons(struct device *device,
   return result;
 }
 
-API int nvmlDeviceGetSupportedClocksThrottleReasons(struct device *device,
-                                                    unsigned long long *reasons)
-{
-  struct target target;
-  int result = guard(device, NO_CALL, &target);
-  if (result != NVML_SUCCESS)
-    return result;
-  bool later = target.header->driver_branch >= 615;
-  *reasons = REASONS_OF_ALL | (later ? REASONS_SINCE_615 : 0);
-  return NVML_SUCCESS;
-}
-
 #if DRIVER_BRANCH >= 535
 API int nvmlDeviceGetCurrentClocksEventReasons(struct device *device, unsigned long long *reasons)
 {
@@ -229,7 +205,13 @@ API int nvmlDeviceGetCurrentClocksEventReasons(struct device *device, unsigned l
 API int nvmlDeviceGetSupportedClocksEventReasons(struct device *device,
                                                  unsigned long long *reasons)
 {
-  return nvmlDeviceGetSupportedClocksThrottleReasons(device, reasons);
+  struct target target;
+  int result = guard(device, NO_CALL, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  bool later = target.header->driver_branch >= 615;
+  *reasons = REASONS_OF_ALL | (later ? REASONS_SINCE_615 : 0);
+  return NVML_SUCCESS;
 }
 #endif
 

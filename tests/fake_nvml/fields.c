@@ -47,43 +47,16 @@ static int memory_temperature_field(const struct target *target, struct field *f
   return put_uint(field, (unsigned)target->gpu->memory_temperature);
 }
 
-static int energy_field(const struct target *target, struct field *field)
-{
-  int result = target->gpu->call_result[CALL_DeviceGetTotalEnergyConsumption];
-  return result == NVML_SUCCESS ? put_ull(field, energy_mj(target)) : result;
-}
-
-static int pcie_replays_field(const struct target *target, struct field *field)
-{
-  return put_uint(field, target->gpu->pcie_replays);
-}
-
-static int remapped_field(const struct target *target, struct field *field)
-{
-  const unsigned values[] = {target->gpu->remapped_corrected, target->gpu->remapped_uncorrected,
-                             target->gpu->remap_pending, target->gpu->remap_failed};
-  return put_uint(field, values[field->fieldId - NVML_FI_DEV_REMAPPED_COR]);
-}
-
 static int c2c_links_field(const struct target *target, struct field *field)
 {
   return put_uint(field, target->gpu->c2c_links);
 }
 
-/* Scope 0 is the GPU; there is no module or memory sensor here. */
 static int power_field(const struct target *target, struct field *field)
 {
-  bool instant = field->fieldId == NVML_FI_DEV_POWER_INSTANT;
-  if (field->scopeId != 0 || (!instant && !averages_power(target)))
+  if (!averages_power(target))
     return NVML_ERROR_NOT_SUPPORTED;
-  return put_uint(field, power_mw(target, instant ? INSTANT_SLOTS : SLOTS_PER_SECOND));
-}
-
-/* The board knows one limit: it is maximum, default and current. */
-static int power_limit_field(const struct target *target, struct field *field)
-{
-  unsigned limit = target->gpu->power_limit_mw;
-  return put_uint(field, field->fieldId == NVML_FI_DEV_POWER_MIN_LIMIT ? limit / 4 : limit);
+  return put_uint(field, power_mw(target, SLOTS_PER_SECOND));
 }
 
 /* Thresholds as distances from the hottest allowed operation. */
@@ -161,12 +134,8 @@ static const struct {
 } readers[] = {
     {NVML_FI_DEV_PERF_POLICY_POWER, NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS, policy_field},
     {NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_MEMORY_TEMP, memory_temperature_field},
-    {NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, energy_field},
-    {NVML_FI_DEV_PCIE_REPLAY_COUNTER, NVML_FI_DEV_PCIE_REPLAY_COUNTER, pcie_replays_field},
-    {NVML_FI_DEV_REMAPPED_COR, NVML_FI_DEV_REMAPPED_FAILURE, remapped_field},
     {NVML_FI_DEV_C2C_LINK_COUNT, NVML_FI_DEV_C2C_LINK_COUNT, c2c_links_field},
-    {NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT, power_field},
-    {NVML_FI_DEV_POWER_MIN_LIMIT, NVML_FI_DEV_POWER_CURRENT_LIMIT, power_limit_field},
+    {NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_AVERAGE, power_field},
     {NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT,
      temperature_limit_field},
     {FIELD_575_SW_THERMAL, FIELD_575_POWER_BRAKE, event_times_575_field},

@@ -1,9 +1,9 @@
-/* Multi-instance GPU: from a GPU to its instances and back. */
+/* Multi-instance GPU: from a GPU to its instances. */
 #include "fake_nvml.h"
 
 #if DRIVER_BRANCH >= 450
 
-enum { MAX_INSTANCES = 7, SM_PER_SLICE = 16 };
+enum { MAX_INSTANCES = 7 };
 
 API int nvmlDeviceGetMigMode(struct device *device, unsigned *current, unsigned *pending)
 {
@@ -42,63 +42,14 @@ API int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned want
   return NVML_ERROR_NOT_FOUND;
 }
 
-API int nvmlDeviceIsMigDeviceHandle(struct device *device, unsigned *is_instance)
-{
-  struct target target;
-  int result = guard(device, NO_CALL, &target);
-  if (result == NVML_SUCCESS)
-    *is_instance = target.gpu->kind == KIND_MIG;
-  return result;
-}
-
-/* The guard, for calls that only an instance answers. */
-static int guard_instance(const struct device *device, struct target *target)
-{
-  int result = guard(device, NO_CALL, target);
-  if (result == NVML_SUCCESS && target->gpu->kind != KIND_MIG)
-    return NVML_ERROR_NOT_SUPPORTED;
-  return result;
-}
-
 API int nvmlDeviceGetGpuInstanceId(struct device *device, unsigned *id)
 {
   struct target target;
-  int result = guard_instance(device, &target);
+  int result = guard(device, NO_CALL, &target);
+  if (result == NVML_SUCCESS && target.gpu->kind != KIND_MIG)
+    result = NVML_ERROR_NOT_SUPPORTED;
   if (result == NVML_SUCCESS)
     *id = target.gpu->gpu_instance;
-  return result;
-}
-
-API int nvmlDeviceGetComputeInstanceId(struct device *device, unsigned *id)
-{
-  struct target target;
-  int result = guard_instance(device, &target);
-  if (result == NVML_SUCCESS)
-    *id = target.gpu->compute_instance;
-  return result;
-}
-
-API int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *device, struct device **parent)
-{
-  struct target target;
-  int result = guard_instance(device, &target);
-  if (result == NVML_SUCCESS)
-    *parent = device_at(target.gpu->parent);
-  return result;
-}
-
-API int nvmlDeviceGetAttributes_v2(struct device *device, struct attributes *attributes)
-{
-  struct target target;
-  int result = guard_instance(device, &target);
-  if (result == NVML_SUCCESS)
-    *attributes = (struct attributes){
-        .multiprocessorCount = target.gpu->slices * SM_PER_SLICE,
-        .sharedCopyEngineCount = target.gpu->slices,
-        .gpuInstanceSliceCount = target.gpu->slices,
-        .computeInstanceSliceCount = target.gpu->slices,
-        .memorySizeMB = target.gpu->memory_total >> 20,
-    };
   return result;
 }
 

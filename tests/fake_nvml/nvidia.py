@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynvml
 
-from gpu_bottleneck_exporter.driver.nvml import fields, gpm, rings
+from gpu_bottleneck_exporter.driver.nvml import gpm, queries, rings
 from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS, field_ids
 
 Pair = tuple[str, str]
@@ -48,7 +48,6 @@ STRUCTURES = {
     "field": "nvmlFieldValue_t",
     "process_info": "nvmlProcessInfo_t",
     "event_data": "nvmlEventData_t",
-    "attributes": "nvmlDeviceAttributes_t",
     "metric": "nvmlGpmMetric_t",
     "metrics_request": "nvmlGpmMetricsGet_t",
     "support": "nvmlGpmSupport_t",
@@ -86,7 +85,7 @@ _C2C_RATES = {
 }
 _FORMATS = (
     (
-        fields._LAYOUT,
+        queries.FIELD,
         "nvmlFieldValue_t",
         "fieldId scopeId timestamp latencyUsec valueType nvmlReturn value",
     ),
@@ -109,7 +108,7 @@ _BINDING = {
     "c_nvmlViolationTime_t": "nvmlViolationTime_t",
     "nvmlPciInfo_t": "nvmlPciInfo_t",
 }
-_CODE = Path(fields.__file__).parent
+_CODE = Path(queries.__file__).parent
 
 
 def renamed(text: str) -> str:

@@ -14,14 +14,14 @@ from typing import Any
 
 import gpu_bottleneck_exporter
 
-_PACKAGES = Path(gpu_bottleneck_exporter.__file__).parents[1]
+_PATHS = [f"{Path(file).parents[1]}" for file in (gpu_bottleneck_exporter.__file__, __file__)]
 _PRELUDE = """
 import ctypes, json, os, threading, time
 from pathlib import Path
 import pynvml
 from pynvml import *
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.work import Work
+from support.board import CALL, Board
 
 def attempt(function, *arguments):
     try:
@@ -45,18 +45,6 @@ def fields(gpu, *ids):
 
 def read(value):
     return getattr(value.value, {1: "uiVal", 3: "ullVal", 5: "siVal"}[value.valueType])
-
-def samples(gpu, kind, last_seen=0):
-    taken = nvmlDeviceGetSamples(gpu, kind, last_seen)[1]
-    return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in taken]
-
-def gpm(first, second, *ids):
-    request = c_nvmlGpmMetricsGet_t(version=1, numMetrics=len(ids), sample1=first, sample2=second)
-    for position, metric in enumerate(ids):
-        request.metrics[position].metricId = metric
-    nvmlGpmMetricsGet(request)
-    metrics = request.metrics[:len(ids)]
-    return [m.value if m.nvmlReturn == 0 else f"error {m.nvmlReturn}" for m in metrics]
 """
 _OPENED = """
 board = Board(Path(os.environ["FAKE_NVML_BOARD"]))
@@ -101,7 +89,7 @@ class Probe:
 def probe(library: Path) -> Iterator[Probe]:
     """A process with pynvml that will use `library`."""
     environment = {key: value for key, value in os.environ.items() if key != "FAKE_NVML_BOARD"}
-    environment |= {"LD_LIBRARY_PATH": f"{library.parent}", "PYTHONPATH": f"{_PACKAGES}"}
+    environment |= {"LD_LIBRARY_PATH": f"{library.parent}", "PYTHONPATH": os.pathsep.join(_PATHS)}
     with subprocess.Popen(
         [sys.executable, "-c", _PRELUDE + _SERVE],
         env=environment,

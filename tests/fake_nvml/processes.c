@@ -102,40 +102,14 @@ API int nvmlDeviceGetGraphicsRunningProcesses_v2(struct device *device, unsigned
 #endif
 
 #if DRIVER_BRANCH >= 470
-static int no_processes(const struct device *device, unsigned *count)
-{
-  struct target target;
-  int result = guard(device, CALL_DeviceGetMPSComputeRunningProcesses, &target);
-  if (result == NVML_SUCCESS)
-    *count = 0;
-  return result;
-}
-
 API int nvmlDeviceGetMPSComputeRunningProcesses_v2(struct device *device, unsigned *count,
                                                    struct process_info *infos)
 {
+  struct target target;
+  int result = guard(device, CALL_DeviceGetMPSComputeRunningProcesses, &target);
   (void)infos;
-  return no_processes(device, count);
-}
-#endif
-
-#if DRIVER_BRANCH >= 510
-API int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *count,
-                                                struct process_info *infos)
-{
-  return nvmlDeviceGetComputeRunningProcesses_v2(device, count, infos);
-}
-
-API int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *device, unsigned *count,
-                                                 struct process_info *infos)
-{
-  return nvmlDeviceGetGraphicsRunningProcesses_v2(device, count, infos);
-}
-
-API int nvmlDeviceGetMPSComputeRunningProcesses_v3(struct device *device, unsigned *count,
-                                                   struct process_info *infos)
-{
-  (void)infos;
-  return no_processes(device, count);
+  if (result == NVML_SUCCESS)
+    *count = 0;
+  return result;
 }
 #endif

@@ -1,19 +1,11 @@
-/* The sample rings: power, utilization and clocks per window of the recent past. */
+/* The sample rings: utilization per window of the recent past. */
 #include "fake_nvml.h"
-
-/* What the size call answers, whatever the ring holds. */
-enum { RING_ROOM = 100, POWER_ROOM = MAX_WINDOWS };
 
 /* Windows first .. first + count - 1; window k covers slots k * slots up to (k + 1) * slots. */
 struct ring {
   uint64_t first;
   unsigned count, slots;
 };
-
-static unsigned ring_room(unsigned type)
-{
-  return type == NVML_TOTAL_POWER_SAMPLES ? POWER_ROOM : RING_ROOM;
-}
 
 static uint64_t window_end_ns(const struct ring *ring, uint64_t window)
 {
@@ -58,52 +50,15 @@ static unsigned memory_percent(const struct target *target, uint64_t busy, const
   return target->gpu->memory_always_zero ? 0 : percent(busy, ring);
 }
 
-static void fill_from_lane(const struct target *target, unsigned type, const struct ring *ring,
-                           unsigned *values)
-{
-  static const enum lane lanes[] = {LANE_energy_uj, LANE_busy_ns, LANE_memory_ns};
-  uint64_t sums[MAX_WINDOWS];
-  sums_of(target, lanes[type], ring, sums);
-  for (unsigned i = 0; i < ring->count; i++) {
-    if (type == NVML_GPU_UTILIZATION_SAMPLES)
-      values[i] = gpu_percent(target, sums[i], ring);
-    else if (type == NVML_MEMORY_UTILIZATION_SAMPLES)
-      values[i] = memory_percent(target, sums[i], ring);
-    else
-      values[i] = target->gpu->idle_mw + (unsigned)(sums[i] * 1000000 / (ring->slots * SLOT_NS));
-  }
-}
-
-static void fill_values(const struct target *target, unsigned type, const struct ring *ring,
-                        unsigned *values)
-{
-  if (type <= NVML_MEMORY_UTILIZATION_SAMPLES) {
-    fill_from_lane(target, type, ring, values);
-    return;
-  }
-  unsigned constant = 0;
-  if (type == NVML_PROCESSOR_CLK_SAMPLES)
-    constant = target->gpu->clock_mhz[NVML_CLOCK_SM];
-  else if (type == NVML_MEMORY_CLK_SAMPLES)
-    constant = target->gpu->clock_mhz[NVML_CLOCK_MEM];
-  for (unsigned i = 0; i < ring->count; i++)
-    values[i] = constant;
-}
-
 static bool in_mig_mode(const struct target *target)
 {
   return target->gpu->mig_enabled || target->gpu->kind == KIND_MIG;
 }
 
-static bool is_utilization(unsigned type)
-{
-  return type >= NVML_GPU_UTILIZATION_SAMPLES && type <= NVML_DEC_UTILIZATION_SAMPLES;
-}
-
 /* Some parts record no utilization while they idle. */
-static bool ring_is_empty(const struct target *target, unsigned type, const struct ring *ring)
+static bool ring_is_empty(const struct target *target, const struct ring *ring)
 {
-  if (!target->gpu->ring_empty_when_idle || !is_utilization(type))
+  if (!target->gpu->ring_empty_when_idle)
     return false;
   uint64_t sums[MAX_WINDOWS], busy = target->gpu->stuck_utilization;
   sums_of(target, LANE_busy_ns, ring, sums);
@@ -112,11 +67,11 @@ static bool ring_is_empty(const struct target *target, unsigned type, const stru
   return busy == 0;
 }
 
-static struct ring newer_than(const struct target *target, unsigned type, uint64_t last_seen_us)
+static struct ring newer_than(const struct target *target, uint64_t last_seen_us)
 {
   unsigned most = target->gpu->ring_samples;
-  struct ring ring = completed_windows(target, most < ring_room(type) ? most : ring_room(type));
-  if (ring_is_empty(target, type, &ring))
+  struct ring ring = completed_windows(target, most < MAX_WINDOWS ? most : MAX_WINDOWS);
+  if (ring_is_empty(target, &ring))
     ring.count = 0;
   while (ring.count > 0 &&
          timestamp_us(target->header, window_end_ns(&ring, ring.first)) <= last_seen_us) {
@@ -126,15 +81,16 @@ static struct ring newer_than(const struct target *target, unsigned type, uint64
   return ring;
 }
 
-static void write_samples(const struct target *target, unsigned type, const struct ring *ring,
+static void write_samples(const struct target *target, bool memory, const struct ring *ring,
                           struct ring_sample *samples)
 {
-  unsigned values[MAX_WINDOWS];
-  fill_values(target, type, ring, values);
+  uint64_t sums[MAX_WINDOWS];
+  sums_of(target, memory ? LANE_memory_ns : LANE_busy_ns, ring, sums);
   for (unsigned i = 0; i < ring->count; i++) {
     samples[i].timeStamp = timestamp_us(target->header, window_end_ns(ring, ring->first + i));
     samples[i].sampleValue.ull = 0;
-    samples[i].sampleValue.uint = values[i];
+    samples[i].sampleValue.uint =
+        memory ? memory_percent(target, sums[i], ring) : gpu_percent(target, sums[i], ring);
   }
 }
 
@@ -146,21 +102,22 @@ API int nvmlDeviceGetSamples(struct device *device, unsigned type, unsigned long
   int result = guard(device, CALL_DeviceGetSamples, &target);
   if (result != NVML_SUCCESS)
     return result;
-  if (type > NVML_MEMORY_CLK_SAMPLES || (in_mig_mode(&target) && is_utilization(type)))
+  bool memory = type == NVML_MEMORY_UTILIZATION_SAMPLES;
+  if ((type != NVML_GPU_UTILIZATION_SAMPLES && !memory) || in_mig_mode(&target))
     return NVML_ERROR_NOT_SUPPORTED;
-  struct ring ring = newer_than(&target, type, last_seen_us);
+  struct ring ring = newer_than(&target, last_seen_us);
   if (ring.count == 0)
     return NVML_ERROR_NOT_FOUND;
   *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
   if (samples == NULL) {
-    *count = ring_room(type);
+    *count = MAX_WINDOWS;
     return NVML_SUCCESS;
   }
   if (ring.count > *count) {
     ring.first += ring.count - *count;
     ring.count = *count;
   }
-  write_samples(&target, type, &ring, samples);
+  write_samples(&target, memory, &ring, samples);
   *count = ring.count;
   return NVML_SUCCESS;
 }

@@ -10,14 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.layout import (
+from pynvml import (
     NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NO_PERMISSION,
     NVML_ERROR_NOT_SUPPORTED,
+    NVML_ERROR_TIMEOUT,
+    NVML_ERROR_UNKNOWN,
 )
+
+from support.board import Board
 from support.children import Parent
 
-NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
 _PROCESS_LISTS = (
     "DeviceGetComputeRunningProcesses",
     "DeviceGetGraphicsRunningProcesses",
@@ -95,7 +98,7 @@ EVENTS = (
     _refused(
         "One call answers UNKNOWN (999)",
         ("DeviceGetTotalEnergyConsumption",),
-        UNKNOWN,
+        NVML_ERROR_UNKNOWN,
         "gpu_energy_joules_total",
         _SAYS,
     ),
@@ -109,14 +112,14 @@ EVENTS = (
     _refused(
         "The process lists answer NO_PERMISSION",
         _PROCESS_LISTS,
-        NO_PERMISSION,
+        NVML_ERROR_NO_PERMISSION,
         "gpu_processes gpu_feeder_* gpu_workload_info",
         f"{_SAYS}; idle time counts as `unknown`",
     ),
     _refused(
         "GPM answers NO_PERMISSION",
         ("GpmSampleGet",),
-        NO_PERMISSION,
+        NVML_ERROR_NO_PERMISSION,
         "gpu_sm_active_seconds_total gpu_sm_occupancy_seconds_total gpu_dram_active_seconds_total "
         "gpu_pipe_active_seconds_total gpu_pcie_receive_bytes_total gpu_pcie_transmit_bytes_total "
         "gpu_nvlink_receive_bytes_total gpu_nvlink_transmit_bytes_total",
@@ -125,7 +128,7 @@ EVENTS = (
     _refused(
         "Utilization times out, samples and single readings",
         ("DeviceGetSamples", "DeviceGetUtilizationRates"),
-        TIMEOUT,
+        NVML_ERROR_TIMEOUT,
         _UTILIZATION,
         _SAYS,
     ),

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from faults.events import EVENTS, Event, Scene
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.settings import Settings
+from support.board import Board
 from support.children import Parent
 from support.drivers import Libraries
 from support.samplers import EVERY_TICK, sampling

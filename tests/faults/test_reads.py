@@ -23,7 +23,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.host import aside, descriptors, waits
-from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import READ, unanswering

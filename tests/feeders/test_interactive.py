@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.feeders.job import facts_of
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.programs import has_terminal, runs_notebook
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 
 PROC = Path("/proc")
 KERNEL = "/root/.local/share/jupyter/runtime/kernel-6f1c.json"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.children import Parent
-from support.limits import all_in_use
+from support.limits import all_in_use, numbers_of_the_next
 from support.programs import descriptors, program
 from support.trees import lay
 from support.waiting import until
@@ -89,7 +89,7 @@ def told(watch: HostSampler) -> tuple[bool | None, dict[str, int]]:
 def little_room(monkeypatch: pytest.MonkeyPatch) -> int:
     """Room for few open files."""
     most = 100
-    monkeypatch.setattr(files, "_keepable", threading.Semaphore(most))
+    monkeypatch.setattr(files, "_most_kept", partial(int, numbers_of_the_next(most)[-1] + 1))
     return most
 
 

@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.sampling.peers import are_joined, ends_towards, inspect_connections
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 from support.programs import Program, program
 from support.rights import Way, as_nobody, with_a_network_of_its_own
 

@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.feeders.job import Networks, facts_of
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 from support.trees import cgroup_v2, lay
 
 HZ = 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ OURS, STORE = Endpoint(bytes([10, 0, 0, 1]), 50_000), Endpoint(bytes([10, 0, 0, 
 LONG_AGO = 4_000_000_000
 """What the kernel says of what never happened."""
 CLOSE_WAIT = 8
+replace = Connection._replace
 ASKED = Connection(
     fd=3,
     cookie=1,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of, hidden
+from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of, hidden, stalled_ns
 from support.trees import cgroup_v1, cgroup_v2, lay
 
 POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f.slice"
@@ -280,5 +280,24 @@ def test_of_groups_nested_without_end_both_ends_are_read(tmp_path: Path) -> None
     group.look()
     assert group.cpu_limit() == (root / "job", 0.5)
     assert group.counted.throttled_ns == 12_000
-    assert len(group._kept) < 100
-    group.close()
+    assert len(group.files) < 100
+
+
+SOME = "some avg10=0.00 avg60=0.00 avg300=0.00 total=123\n"
+FULL = "full avg10=0.00 avg60=0.00 avg300=0.00 total=4\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (SOME + FULL, {"some": 123_000, "full": 4000}),
+        (SOME, {"some": 123_000}),
+        (FULL, {"full": 4000}),
+        ("", {}),
+        ("some avg10=0.00 total=\n", {}),
+        ("some total=-1\nfull total=x\nother total=5\n", {}),
+        ("\0\0garbage", {}),
+    ],
+)
+def test_what_a_pressure_file_says(text: str, found: dict[str, int]) -> None:
+    assert stalled_ns(text) == found

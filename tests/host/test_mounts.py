@@ -8,9 +8,10 @@ import pytest
 
 from gpu_bottleneck_exporter.host.mounts import (
     REMOTE,
-    is_remote,
+    Place,
     mount_points,
     mounts_of_open_files,
+    place_of,
 )
 from support.programs import descriptors, program
 from support.rights import with_mounts_of_its_own
@@ -34,24 +35,24 @@ def opened(proc: Path, mountinfo: str, *files: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "remote"),
+    ("kind", "place"),
     [
-        ("nfs4", True),
-        ("lustre", True),
-        ("ceph", True),
-        ("virtiofs", True),
-        ("ext4", False),
-        ("tmpfs", False),
-        ("overlay", False),
-        ("fuseblk", False),
-        ("fusectl", False),
-        ("fuse.sshfs", True),
-        ("fuse", True),
-        ("fuse.fuse-overlayfs", None),
+        ("nfs4", Place.REMOTE),
+        ("lustre", Place.REMOTE),
+        ("ceph", Place.REMOTE),
+        ("virtiofs", Place.REMOTE),
+        ("ext4", Place.LOCAL),
+        ("tmpfs", Place.LOCAL),
+        ("overlay", Place.LOCAL),
+        ("fuseblk", Place.LOCAL),
+        ("fusectl", Place.LOCAL),
+        ("fuse.sshfs", Place.REMOTE),
+        ("fuse", Place.REMOTE),
+        ("fuse.fuse-overlayfs", Place.UNKNOWN),
     ],
 )
-def test_where_the_data_of_a_file_system_is(kind: str, remote: bool | None) -> None:  # noqa: FBT001
-    assert is_remote(kind) is remote
+def test_where_the_data_of_a_file_system_is(kind: str, place: Place) -> None:
+    assert place_of(kind) is place
 
 
 def test_remote_ones_are_named_as_mountinfo_does() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.places import Place, Places
+from gpu_bottleneck_exporter.host.mounts import Place, Places
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.threads import Threads
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -114,7 +114,7 @@ while True:
 """
 ASKS = """
 from pathlib import Path
-from gpu_bottleneck_exporter.host.places import Places
+from gpu_bottleneck_exporter.host.mounts import Places
 pid, tid = map(int, sys.argv[1:])
 ready(Places(Path("/proc")).of(pid, tid, 0).value)
 """

@@ -7,8 +7,8 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Sockets
 from gpu_bottleneck_exporter.host.threads import Threads
 from gpu_bottleneck_exporter.host.waits import Wait
-from support.limits import all_in_use
+from support.limits import all_in_use, numbers_of_the_next
 from support.programs import descriptors, program
 
 PROC = Path("/proc")
@@ -35,14 +35,14 @@ soft, hard = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 from gpu_bottleneck_exporter.host import files
 files.allow_many_files()
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], files._keepable._value)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], files._most_kept())
 """
 
 
 def test_of_many_files_so_many_are_kept_open_and_all_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(files, "_keepable", threading.Semaphore(10))
+    monkeypatch.setattr(files, "_most_kept", partial(int, numbers_of_the_next(10)[-1] + 1))
     kept = []
     before = descriptors()
     for number in range(100):
@@ -59,7 +59,6 @@ def test_of_many_files_so_many_are_kept_open_and_all_are_read(
     for file in kept:
         file.close()
     assert descriptors() <= before
-    assert files._keepable._value == 10
 
 
 def test_no_room_says_nothing_of_a_file() -> None:
@@ -84,7 +83,7 @@ def test_a_process_is_not_gone_because_we_cannot_look() -> None:
 def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: int) -> None:
     code = "s = socket.socket(); named('a', locked); named('b', burn); ready(); told()"
     with program(code) as one:
-        before, keepable = descriptors(), files._keepable._value
+        before = descriptors()
         text = read(f"/proc/{one.pid}/cgroup") or ""
         looks: list[Callable[[], object]] = [
             lambda: Process(PROC, one.pid),
@@ -103,7 +102,6 @@ def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: in
         assert len(sockets.all()) == 1
         threads.close()
         assert descriptors() <= before
-        assert files._keepable._value == keepable
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
 from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.mounts import mounts_of_open_files
-from gpu_bottleneck_exporter.host.process import command_line, environment
+from gpu_bottleneck_exporter.host.process import command_line, environment, trees
 from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS, Sockets
-from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 from support.memory import SAYS
 from support.programs import program
 from support.rights import as_nobody

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 
 import pytest
 
+from gpu_bottleneck_exporter.host.links import inode_of
 from gpu_bottleneck_exporter.host.sockets import Endpoint, Ends
-from gpu_bottleneck_exporter.host.tcpnetworks import inode_of
 
 LOOPBACK = "127.0.0.1"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.tree import trees
+from gpu_bottleneck_exporter.host.process import trees
 from support.trees import lay
 
 PROC = Path("/proc")

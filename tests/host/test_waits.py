@@ -71,7 +71,7 @@ FIFO = "r, w = os.pipe()\n"
 def test_a_state_letter_and_a_channel_make_a_wait(
     letter: str, channel: str | None, found: Wait
 ) -> None:
-    assert wait_of(letter, channel) is found
+    assert wait_of(letter, None if channel is None else channel.encode()) is found
 
 
 @pytest.mark.parametrize(

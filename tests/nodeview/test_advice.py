@@ -63,7 +63,6 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
         ("cpu_limit", 0.5, 2.0, "cpu_limit 0.5 → 2"),
         ("cpu_cores", 1.2345, 3.96, "cpu_cores 1.2 → 4"),
         ("host_code", 0.314, 0.0, "host_code 31 % → 0"),
-        ("startup", 0.314, 0.0, "startup 31 % → 0"),
         ("checkpoints", 0.06, 0.0, "checkpoints 6 % → 0"),
     ],
 )

@@ -10,7 +10,7 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.exposition.render import Exposition
-from gpu_bottleneck_exporter.nodeview.local import LocalNode
+from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.settings import Settings
 from support.beside import repeated
@@ -39,7 +39,7 @@ def in_metrics(text: str) -> Mapping[str, str]:
 
 
 def test_a_node_has_the_shares_that_were_recorded_and_the_advice_of_metrics() -> None:
-    with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
+    with running() as board, sampling(lambda: VirtualDriver(board), Settings()) as sampler:
         local, exposition = LocalNode(sampler), Exposition(sampler, ALL)
         until(lambda: len(sampler.state().gpus) == 4, "the GPUs")
         assert [gpu.busy_ratio for gpu in local.read().gpus] == [None] * 4

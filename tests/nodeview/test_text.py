@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
 
 
 def test_what_is_not_known_is_a_dash() -> None:
-    assert text.percent(None) == text.number(None) == text.of(None, 1, " W") == DASH
+    assert text.percent(None) == text.number(None) == text.of(DASH, "1", " W") == DASH
     assert text.gibibytes(None) == text.memory(None, 2**30) == DASH
 
 

@@ -13,7 +13,6 @@ from gpu_bottleneck_exporter.prescription.model import (
     HOST_CODE,
     KNOBS,
     NUM_WORKERS,
-    STARTUP,
 )
 from prescriptions.settings import Batch, Chain, Loop, Setting
 from scenarios.loops import CORES
@@ -62,7 +61,6 @@ _SERVER = "a server that answers late"
 _HOST = "a server, and host code"
 _HOST_GONE = "host code removed"
 _CHECKPOINTS_GONE = "checkpoints removed"
-_STARTS_GONE = "start-ups removed"
 _VARYING = "batches that vary"
 _DATALOADER = "PyTorch's DataLoader"
 _POOL = "Pool.imap"
@@ -119,13 +117,6 @@ OTHER_WAITS = (
         "of half the time",
         Setting(Loop(Batch(server=0.04), 4, 0.03, host=0.02)),
         HOST_CODE,
-        (0.0,),
-    ),
-    Chain(
-        _STARTS_GONE,
-        "8 s, then 12 s of work",
-        Setting(Loop(Batch(server=0.04), 4, 0.03, startup=8, run=12)),
-        STARTUP,
         (0.0,),
     ),
 )

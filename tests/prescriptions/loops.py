@@ -9,12 +9,10 @@ is, as for the loops of the suite with the loading libraries.
 from __future__ import annotations
 
 import http.client
-import math
 import mmap
 import multiprocessing
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -191,25 +189,15 @@ def checkpointing(mebibytes: float) -> Callable[[], None]:
     return step
 
 
-def one_run_after_the_other(arguments: list[str]) -> None:
-    """Runs of a sweep: each is a process of its own, with the same command line."""
-    while True:
-        subprocess.run([sys.executable, "-m", "prescriptions.loops", *arguments], check=True)
-
-
-def main(gpu_index: str, text: str, *runs: str) -> None:
-    """Train forever; `runs`: start anew now and then."""
+def main(gpu_index: str, text: str) -> None:
+    """Train forever."""
     loop = Loop.parse(text)
-    if loop.run and not runs:
-        one_run_after_the_other([gpu_index, text, "run"])
-    end = time.monotonic() + loop.startup + loop.run if loop.run else math.inf
     gpu = hold(int(gpu_index))
     in_main = loop.workers == 0 and loop.loader != "torch"
     load = making(loop.batch) if in_main else LOADERS[loop.loader](loop)
     save = checkpointing(loop.checkpoint) if loop.checkpoint else None
     ends: deque[int] = deque()
-    time.sleep(loop.startup)
-    while time.monotonic() < end:
+    while True:
         load()
         burn(loop.host)
         ends.append(gpu.launch(loop.step))

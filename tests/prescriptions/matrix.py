@@ -1,10 +1,11 @@
 """Change knobs of real loops, and hold what was predicted against what came of it.
 
-    PYTHONPATH=tests python -m prescriptions.matrix [--into FILE] [NAME ...]
+    PYTHONPATH=tests python -m prescriptions.matrix [--into FILE] [--record] [NAME ...]
 
 NAME are regular expressions: the chains that have one of them in `family: case`; all, without any.
 The tables are written between the markers `<!-- prescriptions: begin -->` and
-`<!-- prescriptions: end -->` of the file of --into.
+`<!-- prescriptions: end -->` of the file of --into. --record keeps what was seen for
+`test_recorded.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from prescriptions.cases import CHAINS, GROUPS
 from prescriptions.measure import Glance, Pace, Pair, measure
+from prescriptions.recorded import Change, save
 from prescriptions.rows import Check, Row, checks
 from prescriptions.settings import Chain
 from prescriptions.table import tables, wrong
@@ -36,6 +38,7 @@ def main() -> None:
         return
     rows: list[Row] = []
     found: list[Check] = []
+    changes: list[Change] = []
     lost: list[str] = []
     for group in GROUPS:
         chains = [chain for chain in group if chain in wanted]
@@ -45,12 +48,15 @@ def main() -> None:
         try:
             for one in measure(chains, Pace()):
                 _note(one, rows, found)
+                changes += recorded(one)
         except (Unavailable, AssertionError) as reason:
             titles = ", ".join(chain.title for chain in chains)
             lost.append(f"Not measured, or not to its end: {titles} ({reason})")
             _tell(lost[-1])
     text = "\n\n".join([tables(rows, found), *lost])
     sys.stdout.write(f"{text}\n")
+    if options.record:
+        save(changes)
     if options.into:
         put(options.into, {"prescriptions": text})
     faults = [*wrong(rows, found), *lost]
@@ -62,11 +68,26 @@ def _options() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="regular expression")
     parser.add_argument("--list", action="store_true", help="name the chains, and do nothing")
     parser.add_argument("--into", type=Path, metavar="FILE", help="write the tables into it")
+    parser.add_argument("--record", action="store_true", help="keep what was seen")
     return parser.parse_args()
 
 
 def _is_wanted(chain: Chain, names: Sequence[str]) -> bool:
     return not names or any(re.search(name, chain.title, re.IGNORECASE) for name in names)
+
+
+def recorded(one: Pair | Glance) -> list[Change]:
+    """What is kept of a change that came about."""
+    if not isinstance(one, Pair) or one.value is None or one.after is None:
+        return []
+    chain, seen = one.chain, one.before.outlook.seen
+    strangers = max(one.before.strangers, one.after.strangers)
+    busy = one.after.busy
+    return (
+        [Change(chain.family, chain.name, chain.knob, one.value, seen, busy, strangers)]
+        if seen
+        else []
+    )
 
 
 def _note(one: Pair | Glance, rows: list[Row], found: list[Check]) -> None:

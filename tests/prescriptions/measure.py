@@ -23,7 +23,6 @@ import gpu_bottleneck_exporter
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
-from gpu_bottleneck_exporter.demo.virtual import view
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.model import (
@@ -193,7 +192,7 @@ class Job:
 
     def busy_ns(self) -> int:
         """What the GPU has done until now."""
-        return view.done(self.gpu, time.monotonic_ns())[LANE["busy_ns"]]
+        return self.gpu.done(time.monotonic_ns())[LANE["busy_ns"]]
 
 
 class Stage:

@@ -10,7 +10,6 @@ from gpu_bottleneck_exporter.prescription.model import (
     CPU_LIMIT,
     HOST_CODE,
     NUM_WORKERS,
-    STARTUP,
     Prescription,
     Refusal,
 )
@@ -23,7 +22,6 @@ NOTHING = "nothing prescribed"
 _REMOVED = {
     HOST_CODE: "host code removed",
     CHECKPOINTS: "checkpoints removed",
-    STARTUP: "runs in one process",
 }
 _CORES_ERROR = 0.05
 """Nobody sees smaller shares of a core."""

@@ -13,7 +13,6 @@ from gpu_bottleneck_exporter.prescription.model import (
     CPU_LIMIT,
     HOST_CODE,
     NUM_WORKERS,
-    STARTUP,
 )
 
 CHECKPOINT_SECONDS = 1.0
@@ -58,10 +57,6 @@ class Loop:
     """CPU time of the main thread's own code, for each step."""
     checkpoint: float = 0.0
     """MiB that the main writes to the disk, past the page cache, every `CHECKPOINT_SECONDS`."""
-    startup: float = 0.0
-    """Time in which each run holds the GPU before its first step; runs follow each other."""
-    run: float = 0.0
-    """Time that a run works; 0: there is only one."""
     loader: str = "queue"
     """A key of `loops.LOADERS`."""
 
@@ -103,8 +98,6 @@ class Setting:
             return replace(self, loop=replace(self.loop, host=0.0))
         if knob == CHECKPOINTS:
             return replace(self, loop=replace(self.loop, checkpoint=0.0))
-        if knob == STARTUP:
-            return replace(self, loop=replace(self.loop, startup=0.0, run=0.0))
         raise ValueError(f"no way to stage a change of {knob}")
 
 

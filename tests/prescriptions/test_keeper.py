@@ -32,7 +32,6 @@ STARVED = Observed(
     stalls={NETWORK: 0.8},
     workers=1,
     active=1.0,
-    spread=0.0,
     free_cores=8.0,
 )
 TRAINS = Setting("alice\0train.py", frozenset({4711}), workers=1, limit_cores=None)

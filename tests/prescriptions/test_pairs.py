@@ -18,7 +18,6 @@ from gpu_bottleneck_exporter.prescription.model import (
     KNOBS,
     NOTHING_KNOWN,
     NUM_WORKERS,
-    STARTUP,
     Outlook,
     Prescription,
     Refusal,
@@ -179,8 +178,6 @@ def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
     assert first.turned(HOST_CODE, 0) == replace(first, loop=replace(first.loop, host=0.0))
     saving = replace(first, loop=replace(first.loop, checkpoint=8.0))
     assert saving.turned(CHECKPOINTS, 0) == first
-    sweep = replace(first, loop=replace(first.loop, startup=8.0, run=12.0))
-    assert sweep.turned(STARTUP, 0) == first
 
 
 def test_the_table_has_enough_pairs_of_every_kind() -> None:

@@ -467,7 +467,7 @@ class _Writer:
         self._c("gpu_feeder_read_bytes_total", read, role=role)
 
     def _outlook(self) -> None:
-        advice, score = self._gpu.outlook
+        advice, score, _ = self._gpu.outlook
         if isinstance(advice, Prescription):
             self._g("gpu_prescription_value", advice.value, knob=advice.knob)
             self._g("gpu_prescription_current_value", advice.current, knob=advice.knob)

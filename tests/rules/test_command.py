@@ -153,17 +153,9 @@ def test_errors_are_one_line(
     assert said(result).startswith(sentence)
 
 
-@pytest.mark.parametrize("name", ["Gpu", "-gpu", "gpu/x", "gpu\n", "g" * 254, "a: b"])
-def test_names_that_kubernetes_refuses(name: str) -> None:
-    with pytest.raises(ExporterError, match="--name must be a Kubernetes name"):
-        Wanted(prometheusrule=True, name=name)
-    with pytest.raises(ExporterError, match="--namespace must be a Kubernetes namespace"):
-        Wanted(prometheusrule=True, namespace=name)
-
-
-@pytest.mark.parametrize("label", ["a", "=b", "a=b=c", "a b=c", "a=b c", "a=-", "A/b/c=d", "a=b\n"])
-def test_labels_that_kubernetes_refuses(label: str) -> None:
-    with pytest.raises(ExporterError, match="--label must be a Kubernetes label"):
+@pytest.mark.parametrize("label", ["a", "a=b=c"])
+def test_labels_that_are_none(label: str) -> None:
+    with pytest.raises(ExporterError, match="--label must be like release=prometheus"):
         Wanted(prometheusrule=True, labels=(label,))
 
 

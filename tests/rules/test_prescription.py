@@ -8,7 +8,6 @@ from pathlib import Path
 from gpu_bottleneck_exporter.prescription.model import (
     CPU_LIMIT,
     NOTHING_KNOWN,
-    STARTUP,
     Outlook,
     Refusal,
 )
@@ -37,7 +36,7 @@ def told(
 
 def test_prescriptions(tmp_path: Path) -> None:
     fleet = Fleet(ROLLOUT)
-    for add in (recorded, nothing_made_up, never_busy, startups, gains, two_pods):
+    for add in (recorded, nothing_made_up, never_busy, gains, two_pods):
         add(fleet)
     fleet.check(tmp_path)
 
@@ -88,20 +87,6 @@ def never_busy(fleet: Fleet) -> None:
     add_gpu(fleet, "stuck", replace(IDLE, busy=0.0, stalls={"worker_cpu": 1.0}))
     fleet.expect(END, *told("speedup", "stuck", None))
     fleet.expect(END, *told("gain_hours", "stuck", 168.0))
-
-
-def startups(fleet: Fleet) -> None:
-    """They are compared with the hour and not with the last minutes.
-
-    A third of the hour: of 168 hours a week 56 come back, whether it just starts or works.
-    """
-    startup = replace(PRESCRIBED, knob=STARTUP, current=1 / 3, value=0, busy=0.6, predicted=0.9)
-    for node, busy in (("starts", 0.0), ("works", 0.9)):
-        stalls = {"storage": 1 - busy}
-        add_gpu(fleet, node, replace(IDLE, busy=busy, stalls=stalls, outlook=Outlook(startup)))
-        for name, value in (("speedup", 1.5), ("gain_hours", 56.0)):
-            query, _ = told(name, node, value)
-            fleet.expect(END, query, {f'{{knob="{STARTUP}"}}': value})
 
 
 def gains(fleet: Fleet) -> None:

@@ -13,10 +13,10 @@ from uuid import uuid4
 import pynvml
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.driver.protocol import DriverError
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
+from support.board import Board
 from support.drivers import Libraries
 from support.samplers import EVERY_TICK, FAST
 

@@ -11,14 +11,10 @@ from itertools import pairwise
 
 import pynvml
 import pytest
+from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.demo.board.layout import (
-    NVML_ERROR_GPU_IS_LOST,
-    NVML_ERROR_NOT_SUPPORTED,
-)
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver, DriverMissing
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
@@ -26,7 +22,8 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
 from support import samplers
-from support.drivers import KINDS, Libraries, open_driver
+from support.board import Board
+from support.drivers import Libraries
 from support.waiting import until
 
 MakeBoard = Callable[..., Board]
@@ -38,17 +35,6 @@ def running(open_it: Callable[[], Driver]) -> Iterator[tuple[Sampler, list[str]]
     fatal: list[str] = []
     with samplers.sampling(open_it, fatal=fatal) as sampler:
         yield sampler, fatal
-
-
-@pytest.fixture(params=KINDS)
-def sampling(
-    request: pytest.FixtureRequest, libraries: Libraries
-) -> Callable[[Board], Callable[[], Driver]]:
-    """Opens either driver on a board."""
-    return lambda board: lambda: open_driver(str(request.param), board, libraries)
-
-
-Sampling = Callable[[Board], Callable[[], Driver]]
 
 
 def snapshot(sampler: Sampler, index: int) -> GpuSnapshot:
@@ -75,10 +61,10 @@ def totals(sampler: Sampler, index: int) -> GpuTotals:
 
 
 def test_one_hung_gpu_of_eight_costs_its_own_series_only(
-    make_board: MakeBoard, sampling: Sampling, caplog: pytest.LogCaptureFixture
+    make_board: MakeBoard, libraries: Libraries, caplog: pytest.LogCaptureFixture
 ) -> None:
     board = make_board(gpus=[H100] * 8)
-    with running(sampling(board)) as (sampler, _), caplog.at_level(logging.INFO):
+    with running(lambda: libraries.open(board)) as (sampler, _), caplog.at_level(logging.INFO):
         exposition = Exposition(sampler, ALL)
         others = [index for index in range(8) if index != 3]
 
@@ -112,10 +98,10 @@ def test_one_hung_gpu_of_eight_costs_its_own_series_only(
 
 
 def test_counters_of_a_lost_gpu_go_on_where_they_stopped(
-    make_board: MakeBoard, sampling: Sampling, caplog: pytest.LogCaptureFixture
+    make_board: MakeBoard, libraries: Libraries, caplog: pytest.LogCaptureFixture
 ) -> None:
     board = make_board(gpus=[H100, H100])
-    with running(sampling(board)) as (sampler, _), caplog.at_level(logging.INFO):
+    with running(lambda: libraries.open(board)) as (sampler, _), caplog.at_level(logging.INFO):
         until(lambda: observed(sampler, 0), "samples")
         counted = observed(sampler, 0)
         board.raise_xid(0, 79)
@@ -137,11 +123,11 @@ def test_counters_of_a_lost_gpu_go_on_where_they_stopped(
 
 
 def test_a_gpu_lost_before_the_start_is_shown_down(
-    make_board: MakeBoard, sampling: Sampling
+    make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board(gpus=[H100, H100])
     board.gpus[1].record.device_result = NVML_ERROR_GPU_IS_LOST
-    with running(sampling(board)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         until(lambda: sampler.ready, "ready")
         until(lambda: up(sampler) == [True, False], "one up, one down")
         board.gpus[1].record.device_result = 0
@@ -153,7 +139,7 @@ def test_one_broken_reading_costs_its_own_series_only(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board()
-    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         exposition = Exposition(sampler, ALL)
         until(lambda: observed(sampler, 0), "samples")
         board.gpus[0].fail("DeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT)
@@ -187,7 +173,7 @@ def test_sums_of_what_cannot_be_read_any_more_do_not_stand_still(  # noqa: PLR09
 ) -> None:
     board = make_board()
     with (
-        running(lambda: open_driver("nvml", board, libraries)) as (sampler, _),
+        running(lambda: libraries.open(board)) as (sampler, _),
         caplog.at_level(logging.INFO),
     ):
 
@@ -226,7 +212,7 @@ def test_a_single_999_is_one_call_s(
     board = make_board(gpus=[H100, H100])
     for gpu in board.gpus:
         gpu.fail("DeviceGetClockInfo", pynvml.NVML_ERROR_UNKNOWN)
-    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+    with running(lambda: libraries.open(board)) as (sampler, fatal):
         until(lambda: up(sampler) == [True, True], "up")
         before = [observed(sampler, index) for index in (0, 1)]
         until(lambda: observed(sampler, 1) > before[1] + 3 * 10**9, "three seconds")
@@ -263,7 +249,7 @@ def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
 ) -> None:
     board = make_board()
     board.gpus[0].record.device_result = pynvml.NVML_ERROR_RESET_REQUIRED
-    driver = open_driver("nvml", board, libraries)
+    driver = libraries.open(board)
     opens: list[float] = []
     open_gpu = driver.open
 
@@ -287,7 +273,7 @@ def test_a_driver_that_gives_nothing_but_garbage_has_failed(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board()
-    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         exposition = Exposition(sampler, ALL)
 
         def body() -> str:
@@ -308,12 +294,12 @@ def test_a_driver_that_gives_nothing_but_garbage_has_failed(
 
 
 def test_an_unsupported_collector_is_absent_not_failed(
-    make_board: MakeBoard, sampling: Sampling
+    make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board()
     for call in ("DeviceGetTotalEccErrors", "DeviceGetRemappedRows"):
         board.gpus[0].fail(call, NVML_ERROR_NOT_SUPPORTED)
-    with running(sampling(board)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         until(lambda: observed(sampler, 0), "samples")
         names = {name for name, _ in sampler.state().outcomes}
         assert "health" not in names
@@ -354,9 +340,9 @@ def test_mig_instances_come_and_go(
 
 
 def test_a_missing_driver_is_tried_again(
-    make_board: MakeBoard, sampling: Sampling, caplog: pytest.LogCaptureFixture
+    make_board: MakeBoard, libraries: Libraries, caplog: pytest.LogCaptureFixture
 ) -> None:
-    open_it = sampling(make_board())
+    board = make_board()
     attempts: list[int] = []
     seen_missing = threading.Event()
 
@@ -364,7 +350,7 @@ def test_a_missing_driver_is_tried_again(
         attempts.append(1)
         if len(attempts) < 3 or not seen_missing.is_set():
             raise DriverMissing(MISSING)
-        return open_it()
+        return libraries.open(board)
 
     with running(late) as (sampler, fatal), caplog.at_level(logging.INFO):
         until(lambda: sampler.ready, "known that there is no driver")
@@ -379,7 +365,7 @@ def test_a_missing_driver_is_tried_again(
 def test_a_replaced_library_ends_the_process(make_board: MakeBoard, libraries: Libraries) -> None:
     board = make_board()
     board.header.init_result = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    with running(lambda: open_driver("nvml", board, libraries)) as (_, fatal):
+    with running(lambda: libraries.open(board)) as (_, fatal):
         until(lambda: fatal, "the reason")
         assert "LIB_RM_VERSION_MISMATCH" in fatal[0]
 
@@ -388,7 +374,7 @@ def test_a_library_replaced_while_running_ends_the_process(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board()
-    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+    with running(lambda: libraries.open(board)) as (sampler, fatal):
         until(lambda: up(sampler) == [True], "up")
         board.gpus[0].record.device_result = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
         until(lambda: fatal, "the reason")
@@ -402,7 +388,7 @@ def test_lasting_loss_of_access_ends_the_process(
     board = make_board(gpus=[H100, H100])
     if when == "at the start":
         board.header.init_result = pynvml.NVML_ERROR_UNKNOWN
-    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+    with running(lambda: libraries.open(board)) as (sampler, fatal):
         if when == "while running":
             until(lambda: up(sampler) == [True, True], "up")
             for gpu in board.gpus:
@@ -416,7 +402,7 @@ def test_access_lost_to_one_gpu_of_two_is_not_fatal(
 ) -> None:
     monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.2)
     board = make_board(gpus=[H100, H100])
-    with running(lambda: open_driver("nvml", board, libraries)) as (sampler, fatal):
+    with running(lambda: libraries.open(board)) as (sampler, fatal):
         until(lambda: up(sampler) == [True, True], "up")
         board.gpus[0].record.device_result = pynvml.NVML_ERROR_UNKNOWN
         until(lambda: up(sampler) == [False, True], "one down")
@@ -425,10 +411,10 @@ def test_access_lost_to_one_gpu_of_two_is_not_fatal(
 
 
 def test_a_tick_longer_than_the_interval_loses_no_samples(
-    make_board: MakeBoard, sampling: Sampling
+    make_board: MakeBoard, libraries: Libraries
 ) -> None:
     board = make_board()
-    with running(sampling(board)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         until(lambda: observed(sampler, 0), "samples")
         board.gpus[0].record.hang = 1
         time.sleep(3)
@@ -438,9 +424,9 @@ def test_a_tick_longer_than_the_interval_loses_no_samples(
         assert snapshot(sampler, 0).totals.lost_ns == 0
 
 
-def test_stopping_does_not_wait_for_a_hung_gpu(make_board: MakeBoard, sampling: Sampling) -> None:
+def test_stopping_does_not_wait_for_a_hung_gpu(make_board: MakeBoard, libraries: Libraries) -> None:
     board = make_board(gpus=[H100, H100])
-    with running(sampling(board)) as (sampler, _):
+    with running(lambda: libraries.open(board)) as (sampler, _):
         until(lambda: up(sampler) == [True, True], "up")
         board.gpus[0].record.hang = 1
         until(lambda: up(sampler) == [False, True], "hung")

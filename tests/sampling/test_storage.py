@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
-from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import READ, unanswering

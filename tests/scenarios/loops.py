@@ -29,6 +29,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.layout import MAX_EVENTS, Event
 from gpu_bottleneck_exporter.demo.jobs import burn
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
@@ -53,6 +54,8 @@ _BROKEN_AFTER_SECONDS = 8
 _BROKEN_AGAIN_SECONDS = 1
 """Repeated, so that it is still current when it is checked."""
 _DOUBLE_BIT_ERROR = 48
+_POWER_BRAKE = 3
+"""Its place in THROTTLE_REASONS (`support/board.py`, which other users cannot import)."""
 _SHM, _SHM_MEBIBYTES = "/dev/shm", 32  # noqa: S108 - the mount, no file in it
 _NEW_MOUNTS = 0x00020000
 """CLONE_NEWNS of sched.h; the mounts end with the processes."""
@@ -187,7 +190,10 @@ def broken(scene: Scene) -> None:
     def report() -> None:
         time.sleep(_BROKEN_AFTER_SECONDS)
         while True:
-            scene.board.raise_xid(scene.gpus[0].index, _DOUBLE_BIT_ERROR)
+            header = scene.board.header
+            at = header.event_count % MAX_EVENTS
+            header.events[at] = Event(scene.gpus[0].index, _DOUBLE_BIT_ERROR)
+            header.event_count += 1
             time.sleep(_BROKEN_AGAIN_SECONDS)
 
     threading.Thread(target=report, daemon=True).start()
@@ -196,7 +202,9 @@ def broken(scene: Scene) -> None:
 
 def braked(scene: Scene) -> None:
     """Works well, but the power brake of the server slows the GPU down."""
-    scene.gpus[0].throttle("hw_power_brake", 0.5)
+    record = scene.gpus[0].record
+    record.throttle_since_ns = time.monotonic_ns()
+    record.throttle_ppm[_POWER_BRAKE] = 500_000
     healthy(scene)
 
 

@@ -22,7 +22,6 @@ import psutil
 from gpu_bottleneck_exporter.accounting.bucket import Bucket
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
-from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
@@ -30,6 +29,7 @@ from scenarios import loops
 from scenarios.alerts import Heard, Listener
 from scenarios.cases import Case, Expected, Process, apart, side_by_side
 from scenarios.cgroups import disk_of, limited
+from support.board import FaultyDriver
 from support.samplers import sampling
 from support.waiting import until
 
@@ -210,7 +210,7 @@ def _difference(
 
 @contextmanager
 def _sampling(board: Board) -> Iterator[Sampler]:
-    with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
+    with sampling(lambda: FaultyDriver(board), Settings()) as sampler:
         until(lambda: _accounted(sampler, len(board.gpus)), "the sampler accounts for all GPUs")
         yield sampler
 

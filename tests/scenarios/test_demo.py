@@ -13,8 +13,8 @@ from support.waiting import until
 
 def test_more_workers_for_the_loader_that_waits_is_a_prescription() -> None:
     index = [job.name for job in JOBS].index("cpu-preprocessing")
-    with running() as demo, sampling(lambda: VirtualDriver(demo.board), Settings()) as sampler:
-        uuid = demo.board.gpus[index].record.uuid.decode()
+    with running() as board, sampling(lambda: VirtualDriver(board), Settings()) as sampler:
+        uuid = board.gpus[index].record.uuid.decode()
 
         def advice() -> Prescription | Refusal | None:
             gpus = {gpu.identity.uuid: gpu for gpu in sampler.state().gpus}

@@ -17,13 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.demo.board.layout import (
-    CALLS,
-    NVML_ERROR_GPU_IS_LOST,
-    NVML_ERROR_NOT_SUPPORTED,
-)
+from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
+
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
+from support.board import CALLS, Board, VirtualGpu
 
 STEP_SECONDS = 0.03
 MOST_MAINS = 6

@@ -39,6 +39,7 @@ TICKS = 100_000
 GPUS = 4
 HURRY = 100.0
 SAMPLES = 60
+_PATHS = os.pathsep.join([f"{Path(__file__).parents[1]}", *sys.path])
 _SCRAPES = ("text/plain", "application/openmetrics-text;version=1.0.0")
 _POLICIES = ("no-referrer", "same-origin")
 
@@ -68,8 +69,6 @@ SCRAPED = 10
 """At least as many scrapes, and changes of the configuration."""
 LEFT = 2
 """How many more descriptors may be open at the end."""
-BEGUN = 2
-"""The threads that read processes' memory and borrow their sockets start with the first process."""
 
 
 class Result(NamedTuple):
@@ -92,7 +91,7 @@ def grown(result: Result, allowed: Allowed) -> list[str]:
         before, after = (median(getattr(one, name) for one in half) for half in (first, second))
         if after > before + most:
             said.append(f"{name} grew from {before:.1f} to {after:.1f} while it ran")
-    for name, most in (("descriptors", LEFT), ("threads", BEGUN)):
+    for name, most in (("descriptors", LEFT), ("threads", 0)):
         before, after = getattr(result.quiet, name), getattr(result.settled, name)
         if after > before + most:
             said.append(f"{name}: {before} before, and {after} when all was over")
@@ -154,7 +153,7 @@ class Server:
             time.sleep(0.1)
             found, last = self.figures(), found
             if before and found.descriptors <= before.descriptors + 1:
-                if found.threads <= before.threads + BEGUN:
+                if found.threads <= before.threads:
                     break
             elif not before and found[2:] == last[2:] and found.ticks > last.ticks > 100:
                 break
@@ -171,7 +170,7 @@ def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
     port = free_port()
     command = [sys.executable, f"{Path(__file__).with_name('hurried.py')}", f"{HURRY}", f"{port}"]
     places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    places["PYTHONPATH"] = os.pathsep.join([f"{Path(__file__).parents[1]}", *sys.path])
+    places["PYTHONPATH"] = _PATHS
     log = board.path.with_name("log")
     with (
         log.open("wb") as errors,
@@ -197,7 +196,8 @@ def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
 @contextlib.contextmanager
 def _churn(board: Board) -> Iterator[None]:
     command = [sys.executable, f"{Path(__file__).with_name('churn.py')}"]
-    with subprocess.Popen([*command, f"{os.getpid()}", f"{board.path}", "1"]) as process:
+    command += [f"{os.getpid()}", f"{board.path}", "1"]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": _PATHS}) as process:
         try:
             yield
         finally:

@@ -29,6 +29,17 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[in
         connection.close()
 
 
+def drain(client: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    received = b""
+    try:
+        while piece := client.recv(65536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
 def free_port() -> int:
     """A port nobody listens on, kept for servers that set SO_REUSEADDR, as they all do.
 

@@ -4,39 +4,45 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import H100, Model, create
-from gpu_bottleneck_exporter.demo.board.layout import KIND_MIG, GpuRecord
+from gpu_bottleneck_exporter.demo.board.create import H100, Model
+from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
+from support.board import Board, create
 
-A100 = Model(
-    name="NVIDIA A100-SXM4-80GB",
+_A100_CLOCKS_MHZ = (1410, 1410, 1593, 1545)
+A100 = replace(
+    H100,
+    name=b"NVIDIA A100-SXM4-80GB",
     architecture=7,
-    gpm=False,
-    power_average=False,
-    memory_bytes=85_899_345_920,
-    reserved_bytes=560_000_000,
-    power_limit_watts=400,
-    idle_watts=55,
-    sm_clock_max_mhz=1410,
-    memory_clock_mhz=1593,
+    gpm_supported=False,
+    no_power_average=True,
+    memory_total=85_899_345_920,
+    memory_reserved=560_000_000,
+    power_limit_mw=400_000,
+    power_default_limit_mw=400_000,
+    idle_mw=55_000,
+    clock_mhz=_A100_CLOCKS_MHZ,
+    clock_max_mhz=_A100_CLOCKS_MHZ,
 )
 """GA100: no GPM, and instantaneous power only."""
-GB10 = Model(
-    name="NVIDIA GB10",
+GB10 = replace(
+    H100,
+    name=b"NVIDIA GB10",
     architecture=10,
-    gpm=False,
-    memory_bytes=0,
-    reserved_bytes=0,
-    power_limit_watts=140,
-    idle_watts=4,
-    sm_clock_max_mhz=3003,
-    pcie=(1, 1),
+    gpm_supported=False,
+    memory_total=0,
+    memory_reserved=0,
+    pcie_generation=1,
+    pcie_generation_max=1,
+    pcie_width=1,
+    pcie_width_max=1,
     c2c_links=8,
 )
 """NVLink-C2C and the machine's memory; its PCIe link is a placeholder."""
+KIND_MIG = 1
 Mig = Sequence[tuple[int, int]]
 """Parent and slices of seven of each instance."""
 

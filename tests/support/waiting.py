@@ -31,6 +31,11 @@ def until(
     return found
 
 
+def eventually(condition: Callable[[], Found | None]) -> Found:
+    """`until`, of a condition that says by itself what it is."""
+    return until(condition, "what comes in the end")
+
+
 def settled(measure: Callable[[], Result], wrong: Callable[[Result], object]) -> Result:
     """The result of `measure`, repeated once if it is wrong, as other processes may disturb it."""
     result = measure()

@@ -12,11 +12,11 @@ from gpu_bottleneck_exporter.sampling.collector import Family
 
 def families() -> list[Family]:
     """All metric families in the order of the exposition, each with all of its labels."""
-    found = [_of_gpu(family) for family in own.GPU_FAMILIES]
-    for collector in ALL:
+    found: list[Family] = []
+    for collector in (own.UP, *ALL):
         per_gpu = collector.of_machine is None
         found += map(_of_gpu, collector.families) if per_gpu else collector.families
-    return [*found, *own.FAMILIES]
+    return [*found, *own.EXPORTER]
 
 
 def _of_gpu(family: Family) -> Family:

@@ -10,9 +10,8 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.nodeview.model import DASH
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.run import table, write
-from gpu_bottleneck_exporter.top.source import Local
+from gpu_bottleneck_exporter.top.source import Feed, Local
 from support.nodes import node, with_gpu
 from support.states import ampere, hopper, state
 

@@ -10,9 +10,9 @@ import pytest
 from gpu_bottleneck_exporter import palette
 from gpu_bottleneck_exporter.nodeview.model import Key, Node
 from gpu_bottleneck_exporter.remedies import REMEDIES
-from gpu_bottleneck_exporter.top.feed import Latest
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
+from gpu_bottleneck_exporter.top.source import Feed, Remote
 from gpu_bottleneck_exporter.top.spans import (
     IN_ASCII,
     IN_COLOUR,
@@ -30,13 +30,17 @@ from support.states import HOPPER, NO_DRIVER, PRESCRIBED, SCORED, ampere, hopper
 UP, DOWN, PAGE_DOWN, END, ENTER = "KEY_UP", "KEY_DOWN", "KEY_NPAGE", "KEY_END", "\n"
 SIZES = [(80, 24), (200, 50), (100, 12), (40, 10), (20, 6), (1, 1)]
 
+NODE7 = Remote("http://node7:10170")
+
 
 def plain(line: Line) -> str:
     return "".join(span.text for span in line)
 
 
-def latest(shown: Node | None, error: str | None = None) -> Latest:
-    return Latest("node7:10170", shown, error)
+def latest(shown: Node | None, error: str | None = None) -> Feed:
+    feed = Feed(NODE7, 1)
+    feed.node, feed.error = shown, error
+    return feed
 
 
 def crowded(count: int) -> Node:
@@ -53,7 +57,7 @@ def without_gpus(status: str | None = None, remedy: str | None = None) -> Node:
 
 
 def screen(
-    shown: Latest, choice: Choice | None = None, size: tuple[int, int] = (80, 24)
+    shown: Feed, choice: Choice | None = None, size: tuple[int, int] = (80, 24)
 ) -> list[str]:
     lines = frame(shown, choice or Choice(), *size, IN_COLOUR)
     return [plain(line) for line in lines]
@@ -136,18 +140,6 @@ def test_wide_terminals_show_more_and_prescriptions_while_there_are_any() -> Non
     assert "PRESCRIPTION" not in table(node(state(ampere())), 230)[0]
 
 
-def test_the_details_have_what_is_known_of_prescriptions() -> None:
-    shown = node(mixed_state())
-
-    def told(steps: int) -> str:
-        return "\n".join(screen(latest(shown), after([DOWN] * steps, shown), (140, 40)))
-
-    assert "  prescription num_workers 2 → 6: busy 44 % → 93 % (88–95); uses 4 of 7" in told(0)  # noqa: RUF001
-    assert "  last change  num_workers 1 → 2: predicted 46 % (42–50), now 44 %" in told(0)  # noqa: RUF001
-    assert "  prescription none: several causes share the idle time, and none" in told(1)
-    assert "prescription" not in told(3)
-
-
 def test_keys_sort_turn_round_and_select() -> None:
     shown = crowded(4)
     assert rows(screen(latest(shown), after(["w"], shown))) == ["0", "1", "2", "3"]
@@ -182,9 +174,9 @@ def test_the_selected_row_is_always_on_the_screen() -> None:
 
 @pytest.mark.parametrize("details", [True, False])
 def test_a_page_is_what_is_on_the_screen(details: bool) -> None:  # noqa: FBT001 - a parameter
-    shown, choice = latest(crowded(60)), Choice(details=details)
-    assert page(shown, choice, 24) == len(rows(screen(shown, choice)))
-    assert page(latest(None), choice, 24) == 1
+    shown, choice = crowded(60), Choice(details=details)
+    assert page(shown, choice, 24) == len(rows(screen(latest(shown), choice)))
+    assert page(None, choice, 24) == 1
 
 
 def test_rows_beyond_the_screen_are_told() -> None:
@@ -235,7 +227,7 @@ def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
 
 def test_the_colours_of_waits_can_be_told_apart_in_256() -> None:
     colours = [palette.BUSY, *palette.WAITING_ON.values()]
-    assert len({nearest(colour, 256) for colour in colours}) == len(colours)
+    assert len({nearest(colour) for colour in colours}) == len(colours)
 
 
 def test_an_error_is_shown_and_said_since_when() -> None:
@@ -273,9 +265,6 @@ def test_wide_characters_take_two_cells() -> None:
     assert clipped("e\u0301", 1) == "e\u0301"
 
 
-@pytest.mark.parametrize(
-    ("colour", "count", "number"),
-    [("#D7AF00", 256, 178), ("#FFFFFF", 256, 231), ("#FF0000", 8, 1), ("#6F6569", 8, 7)],
-)
-def test_the_nearest_colour_of_a_terminal(colour: str, count: int, number: int) -> None:
-    assert nearest(colour, count) == number
+@pytest.mark.parametrize(("colour", "number"), [("#D7AF00", 178), ("#FFFFFF", 231)])
+def test_the_nearest_colour_of_a_terminal(colour: str, number: int) -> None:
+    assert nearest(colour) == number

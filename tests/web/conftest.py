@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.web import reload
-from gpu_bottleneck_exporter.web.connection import Limits
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from gpu_bottleneck_exporter.web.server import WebServer
+from gpu_bottleneck_exporter.web.server import Limits, WebServer
 from support.waiting import PATIENCE_SECONDS, until
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,24 +40,24 @@ class Page:
         self.accepted.append(accept)
         self.entered.release()
         assert self.gate.wait(PATIENCE_SECONDS)
-        if self.failure is not None:
-            raise self.failure
+        self._fail()
         return self.body, OPENMETRICS if "openmetrics" in accept else TEXT
 
     def status_page(self) -> bytes:
-        if self.failure is not None:
-            raise self.failure
+        self._fail()
         return self.page
 
     def node(self) -> bytes:
-        if self.failure is not None:
-            raise self.failure
+        self._fail()
         return self.document
 
     def healthy(self) -> tuple[bool, str]:
+        self._fail()
+        return self.alive
+
+    def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure
-        return self.alive
 
     def ready(self) -> tuple[bool, str]:
         return self.fit
@@ -117,27 +116,6 @@ class Running:
 Serve = Callable[..., Running]
 
 
-@pytest.fixture(name="eventually")
-def eventually_fixture() -> Callable[[Callable[[], bool]], object]:
-    return lambda condition: until(condition, "what comes in the end")
-
-
-def read_all(client: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
-    received = b""
-    try:
-        while piece := client.recv(65536):
-            received += piece
-    except ConnectionResetError:
-        pass
-    return received
-
-
-@pytest.fixture(name="drain")
-def drain_fixture() -> Callable[[socket.socket], bytes]:
-    return read_all
-
-
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changed files are noticed at once."""
@@ -177,6 +155,6 @@ def serve(page: Page) -> Iterator[Serve]:
             for client in running.clients:
                 client.close()
     for running in started:
-        until(lambda: running.server.connections == 0, "the end of its connections")  # noqa: B023
+        until(lambda: len(running.server.connections) == 0, "the end of its connections")  # noqa: B023
         assert running.listening.fileno() == -1
     until(lambda: set(threading.enumerate()) <= threads_before, "the end of its threads")

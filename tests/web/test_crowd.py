@@ -6,23 +6,20 @@ import gc
 import socket
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.flood import measure
-from gpu_bottleneck_exporter.web.connection import Connection
+from gpu_bottleneck_exporter.web.server import Connection, Phase
 from support.command import ANY_PORT, serving
-from support.daemon import get
-from support.waiting import PATIENCE_SECONDS
+from support.daemon import drain, get
+from support.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from .conftest import Page, Running, Serve
 
-    Eventually = Callable[[Callable[[], bool]], None]
-    Drain = Callable[[socket.socket], bytes]
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 PATIENT = {"head": 600, "response": 600, "rest": 600, "grace": 0, "connections": 4, "stay": 0.05}
@@ -52,13 +49,11 @@ def resting(running: Running) -> socket.socket:
     return client
 
 
-def test_who_has_been_without_a_request_for_longest_makes_way(
-    serve: Serve, drain: Drain, eventually: Eventually
-) -> None:
+def test_who_has_been_without_a_request_for_longest_makes_way(serve: Serve) -> None:
     running = serve(**PATIENT)
     first = resting(running)
     silent, half = running.connect(), running.connect(GET[:10])
-    eventually(lambda: running.server.connections == 3)
+    eventually(lambda: len(running.server.connections) == 3)
     second = resting(running)
     scrape(first)  # it has asked since the others came
     third = resting(running)
@@ -69,18 +64,22 @@ def test_who_has_been_without_a_request_for_longest_makes_way(
         scrape(client)
 
 
+def sending(running: Running) -> int:
+    return sum(one.phase is Phase.SENDING for one in running.server.connections)
+
+
 def read_on(client: socket.socket) -> None:
     while client.recv(65536):
         pass
 
 
-def test_who_does_not_read_makes_way_too(serve: Serve, page: Page, eventually: Eventually) -> None:
+def test_who_does_not_read_makes_way_too(serve: Serve, page: Page) -> None:
     page.body = b"x" * 50_000_000
     running = serve(**PATIENT)
     deaf = []
     for number in range(4):
         deaf.append(running.connect(GET))
-        eventually(lambda: len(page.accepted) > number)  # noqa: B023
+        eventually(lambda: sending(running) > number)  # noqa: B023
     assert running.get("/-/healthy").status == 200
     with pytest.raises(ConnectionResetError):  # the kernel keeps nothing for it
         read_on(deaf[0])
@@ -107,15 +106,13 @@ def test_everybody_stays_for_a_moment(serve: Serve) -> None:
     assert time.monotonic() - began >= 0.5
 
 
-def test_nothing_is_left_of_a_connection_that_was_reset(
-    serve: Serve, eventually: Eventually
-) -> None:
+def test_nothing_is_left_of_a_connection_that_was_reset(serve: Serve) -> None:
     running = serve(rest=600)
     for _ in range(20):
         one = resting(running)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         one.close()
-    eventually(lambda: running.server.connections == 0)
+    eventually(lambda: len(running.server.connections) == 0)
 
     def left() -> int:
         gc.collect()

@@ -74,12 +74,6 @@ def test_gzip_is_negotiated(serve: Serve, page: Page, encodings: str, packed: bo
     assert reply.headers["vary"] == "Accept, Accept-Encoding"
 
 
-def test_another_telemetry_path(serve: Serve) -> None:
-    running = serve("/gpu/metrics")
-    assert running.get("/gpu/metrics").status == 200
-    assert running.get("/metrics").status == 404
-
-
 @pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])
 @pytest.mark.parametrize(("good", "status"), [(True, 200), (False, 503)])
 def test_health(serve: Serve, page: Page, path: str, good: bool, status: int) -> None:  # noqa: FBT001 - a parameter of the case

@@ -12,8 +12,8 @@ import pytest
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
-from gpu_bottleneck_exporter.web.status import status_page
 from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY
+from gpu_bottleneck_exporter.web.status.page import status_page
 from support.nodes import changed, node, trends, waiting, with_gpu
 from support.states import NO_DRIVER, PRESCRIBED, SCORED, ampere, hopper, lost, mixed_state, state
 
@@ -156,18 +156,17 @@ def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
     assert "Nothing observed" in found.text
 
 
-def test_without_gpus_it_says_why_and_what_to_do() -> None:
-    found = outline(replace(node(NO_DRIVER), driver_status="opening the driver"))
+@pytest.mark.parametrize("remedy", [None, "modprobe nvidia"])
+def test_without_gpus_it_says_why_and_what_to_do_once_that_is_known(remedy: str | None) -> None:
+    shown = replace(node(NO_DRIVER), driver_status="opening the driver", driver_remedy=remedy)
+    found = outline(shown)
     assert "No GPU to show: opening the driver." in found.text
-    assert "To fix it" not in found.text, "it is being found out"
+    assert ("To fix it: modprobe nvidia." in found.text) == (remedy is not None)
+    assert ("To fix it" in found.text) == (remedy is not None)
     assert found.of.get("article") is None
 
 
-def test_what_is_known_of_the_cause_has_its_own_remedy() -> None:
-    status, remedy = "DRIVER_NOT_LOADED (9)", "modprobe nvidia"
-    found = outline(replace(node(NO_DRIVER), driver_status=status, driver_remedy=remedy))
-    assert "modprobe nvidia" in found.text
-    assert "install NVIDIA's driver" not in found.text
+def test_a_gpu_that_is_down_has_the_remedy_of_its_error() -> None:
     down = with_gpu(node(state(lost())), remedy="look at /dev/nvidia0")
     assert "look at /dev/nvidia0" in outline(down).text
 

@@ -59,22 +59,18 @@ HTTP = "http_server_config: {%s}"
 TLS = "tls_server_config: {%s}"
 BAD: Mapping[str | bytes, str] = {
     "- a": "the file must be a mapping",
-    "a": "the file must be a mapping",
     "a: b: c": "line 1: mapping values are not allowed here",
-    "\ta: b": "line 1: ",
     "tls_server_config: {": "line 1: ",
     "{}\n---\n{}": "line 2: ",
     "a: *b": "alias",
     TLS.replace("{", "&a {") % "cert: *a": "line 1: found unconstructable recursive node",
     "{a: " * 5_000: "no YAML: maximum recursion depth exceeded",
     b"a: \xe4": "no YAML: unacceptable character #x00e4",
-    b"a: \x01": "not allowed",
     r'a: "\UFFFFFFFF"': "no YAML: ",
     "? [a]\n: b": "line 1: found unhashable key",
     "#" * 300_000: "larger than 256 KiB",
     "basic_auth_users: {}\nbasic_auth_users: {}": "'basic_auth_users' occurs twice",
     f"basic_auth_users: {{a: {HASH}, a: {HASH}}}": "'a' occurs twice",
-    "tls_config: {}": "unknown key 'tls_config' in the file",
     f"{'x' * 900}: 1": "unknown key 'xxx",
     "rate_limit: {interval: 1s, burst: 2}": "unknown key 'rate_limit' in the file",
     UNKNOWN_KEY: "unknown key 'certfile' in tls_server_config",
@@ -87,11 +83,9 @@ BAD: Mapping[str | bytes, str] = {
     TLS % "cert_file: server.pem": "key_file (or key) is missing",
     TLS % "cert_file: [a]": "cert_file must be a string",
     tls("cert: abc"): "give cert or cert_file, not both",
-    tls("client_auth_type: noclientcert"): "client_auth_type must be one of NoClientCert",
     tls("client_auth_type: RequestClientCert"): "client_auth_type must be one of NoClientCert",
     tls("client_auth_type: RequireAnyClientCert"): "client_auth_type must be one of NoClientCert",
     tls(ASKS): "client_auth_type needs client_ca_file",
-    tls("client_auth_type: VerifyClientCertIfGiven"): "client_auth_type needs client_ca_file",
     tls("client_ca_file: ca.pem"): "client_ca_file needs client_auth_type",
     tls("client_allowed_sans: [a]"): "client_allowed_sans needs client_auth_type",
     tls(ASKS, "client_ca_file: ca.pem", "client_allowed_sans: []"): "client_allowed_sans is empty",
@@ -107,7 +101,6 @@ BAD: Mapping[str | bytes, str] = {
     HTTP % "headers: {X-Frame-Options: all}": "X-Frame-Options must be one of deny, sameorigin",
     HTTP % 'headers: {X-XSS-Protection: "1\\r\\nA: x"}': "must be plain ASCII on one line",
     TLS % "cert_file: no.pem, key_file: server.key": "no.pem' cannot be read: No such file",
-    TLS % "cert_file: server.pem, key_file: no.key": "no.key' cannot be read: No such file",
     TLS % "cert_file: folder.pem, key_file: server.key": "cannot be read: Is a directory",
     TLS % r'cert_file: "a\0", key_file: server.key': "cannot be read: embedded null byte",
     TLS % r'cert_file: "a\ud800", key_file: server.key': "surrogates not allowed",
@@ -119,7 +112,6 @@ BAD: Mapping[str | bytes, str] = {
     PLAIN_PASSWORD: "'alice' must be a name without a colon",
     "basic_auth_users: {alice: }": "its value a bcrypt hash of cost 4 to 18",
     "basic_auth_users: {alice: $apr1$x$y}": "its value a bcrypt hash",
-    f"basic_auth_users: {{alice: {HASH[:-1]}}}": "its value a bcrypt hash",
     f"basic_auth_users: {{alice: [{HASH}]}}": "its value a bcrypt hash",
     f"basic_auth_users: {{alice: {HASH.replace('$10$', '$03$')}}}": "its value a bcrypt hash",
     f"basic_auth_users: {{alice: {HASH.replace('$10$', '$31$')}}}": "its value a bcrypt hash",
@@ -135,11 +127,6 @@ def test_bad_files(site: Path, content: str | bytes, reason: str) -> None:
     said = refusal(path)
     assert reason in said
     assert "secret" not in said
-
-
-@pytest.mark.parametrize("name", ["missing.yml", "folder.pem"])
-def test_a_file_that_cannot_be_read(site: Path, name: str) -> None:
-    assert "cannot be read: " in refusal(site / name)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +207,8 @@ def test_all_keys_at_once(site: Path) -> None:
     for text in (json.dumps(config), yaml.safe_dump(config)):
         path.write_text(text)
         active = WebConfigFile(path).active
-        assert active.config.summary == "TLS with client certificates, 2 users"
-        assert active.config.headers == {"X-Content-Type-Options": "nosniff"}
+        assert active.summary == "TLS with client certificates, 2 users"
+        assert active.headers == {"X-Content-Type-Options": "nosniff"}
 
 
 KEYS = st.sampled_from(

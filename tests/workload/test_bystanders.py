@@ -12,7 +12,7 @@ import pytest
 
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.readings import Process, Processes
-from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
+from gpu_bottleneck_exporter.workload.owners import without_bystanders
 from support.trees import lay
 from support.waiting import until
 

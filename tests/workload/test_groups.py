@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host.cgroup import cgroup_of, hidden, made_by_root
-from gpu_bottleneck_exporter.workload.groups import Groups
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
-from gpu_bottleneck_exporter.workload.owners import read_owner
+from gpu_bottleneck_exporter.workload.owners import Groups, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.trees import cgroup_v1, cgroup_v2, lay
 

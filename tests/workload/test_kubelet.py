@@ -16,7 +16,6 @@ from gpu_bottleneck_exporter.driver.nvml import kubernetes
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload import containers
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
 from gpu_bottleneck_exporter.workload.kubelet import KubeletWatch, Pace
@@ -37,6 +36,7 @@ SERVE = Holder("research", "serve-0", "main")
 QUICK = Pace(
     look=0.02,
     search=0.02,
+    name=0.02,
     ask=0.1,
     deadline=PATIENCE_SECONDS,
     first_retry=0.02,
@@ -100,9 +100,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[Node]:
     found = Node(tmp_path)
-    monkeypatch.setattr(containers, "_AGAIN_SECONDS", QUICK.look)
     try:
         yield found
     finally:

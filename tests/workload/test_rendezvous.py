@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.workload.owners import OwnerReader, read_owner
-from gpu_bottleneck_exporter.workload.rendezvous import named, rendezvous
+from gpu_bottleneck_exporter.workload.owners import OwnerReader, named, read_owner, rendezvous
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.trees import lay
 

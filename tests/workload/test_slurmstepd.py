@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.workload.groups import Groups, job_number
+from gpu_bottleneck_exporter.workload.owners import Groups, job_number
 from support.trees import cgroup_v2, lay
 
 SLUID, OTHER = "sEKNKTV3WPV500", "sFNDM35NQ39R00"

@@ -18,9 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.workload import unary
-from gpu_bottleneck_exporter.workload.podresources import METHOD
-from gpu_bottleneck_exporter.workload.unary import KubeletTrouble, call
+from gpu_bottleneck_exporter.workload import podresources
+from gpu_bottleneck_exporter.workload.podresources import KubeletTrouble, call
 from support.kubelet import Kubelet, reply, with_gpus
 from support.waiting import PATIENCE_SECONDS
 
@@ -42,9 +41,9 @@ def kubelet(path: Path) -> Iterator[Kubelet]:
         yield serving
 
 
-def refused(path: Path, seconds: float = LONG_SECONDS, most_bytes: int = 2**20) -> KubeletTrouble:
+def refused(path: Path, seconds: float = LONG_SECONDS) -> KubeletTrouble:
     with pytest.raises(KubeletTrouble) as caught:
-        call(path, METHOD, seconds, most_bytes)
+        call(path, seconds)
     assert caught.value.sentence.isprintable()
     assert str(caught.value) == caught.value.sentence
     return caught.value
@@ -72,22 +71,17 @@ def server(path: Path, serve: Callable[[socket.socket], object]) -> Iterator[Non
 
 
 def test_an_answer(kubelet: Kubelet) -> None:
-    assert call(kubelet.path, METHOD, LONG_SECONDS) == reply(PODS)
+    assert call(kubelet.path, LONG_SECONDS) == reply(PODS)
 
 
 def test_an_empty_answer(kubelet: Kubelet) -> None:
     kubelet.pods = ()
-    assert call(kubelet.path, METHOD, LONG_SECONDS) == b""
+    assert call(kubelet.path, LONG_SECONDS) == b""
 
 
 def test_an_answer_of_many_frames(kubelet: Kubelet) -> None:
     kubelet.raw = os.urandom(3_000_000)
-    assert call(kubelet.path, METHOD, LONG_SECONDS) == kubelet.raw
-
-
-def test_an_answer_that_is_too_long_is_not_taken_in(kubelet: Kubelet) -> None:
-    kubelet.raw = bytes(2**20 + 1)
-    assert "exceeds 1048576 bytes" in refused(kubelet.path).sentence
+    assert call(kubelet.path, LONG_SECONDS) == kubelet.raw
 
 
 def test_a_slow_answer(kubelet: Kubelet) -> None:
@@ -99,9 +93,9 @@ def test_a_slow_answer(kubelet: Kubelet) -> None:
 @pytest.mark.parametrize(
     ("code", "number", "remedy"),
     [
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, unary.UNWELL),
-        (grpc.StatusCode.PERMISSION_DENIED, 7, unary.ROOT_ONLY),
-        (grpc.StatusCode.INTERNAL, 13, unary.UNWELL),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, podresources.UNWELL),
+        (grpc.StatusCode.PERMISSION_DENIED, 7, podresources.ROOT_ONLY),
+        (grpc.StatusCode.INTERNAL, 13, podresources.UNWELL),
     ],
 )
 def test_a_refusal(kubelet: Kubelet, code: grpc.StatusCode, number: int, remedy: str) -> None:
@@ -115,7 +109,7 @@ def test_another_service(path: Path) -> None:
     with Kubelet(path, service="v1alpha1.PodResourcesLister"):
         found = refused(path)
     assert "gRPC status 12" in found.sentence
-    assert found.remedy == unary.UPGRADE
+    assert found.remedy == podresources.UPGRADE
 
 
 def test_a_socket_that_nobody_serves(path: Path) -> None:
@@ -189,7 +183,7 @@ def test_no_frames_are_too_strange(path: Path, answer: bytes) -> None:
         connection.sendall(answer)
 
     with server(path, serve), contextlib.suppress(KubeletTrouble):
-        call(path, METHOD, LONG_SECONDS)
+        call(path, LONG_SECONDS)
 
 
 def test_without_the_extra_it_says_how_to_install_it(

@@ -9,7 +9,7 @@ from operator import add, sub
 from typing import NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.host.mounts import Place
 
 WINDOW_NS = 4_000_000_000
 """Workers are sampled in turn, and counters read once a second: what takes most of the helpers'

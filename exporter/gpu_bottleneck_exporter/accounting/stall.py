@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
-from gpu_bottleneck_exporter.host.places import Place
+from gpu_bottleneck_exporter.host.mounts import Place
 
 WAITING_ON = (
     UNALLOCATED := "unallocated",

@@ -5,35 +5,14 @@ To add a metric, add it to one of them; to add a collector, write its module and
 `ALL`.
 """
 
-from gpu_bottleneck_exporter.collectors import (
-    activity,
-    feeders,
-    health,
-    host,
-    info,
-    memory,
-    power,
-    prescription,
-    processes,
-    stall,
-    utilization,
-    workload,
-)
+from gpu_bottleneck_exporter.collectors import device, feeders, host, prescription, usage, workload
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.settings import Settings
 
 ALL: tuple[Collector, ...] = (
-    info.COLLECTOR,
-    processes.COLLECTOR,
-    workload.COLLECTOR,
-    utilization.COLLECTOR,
-    stall.COLLECTOR,
-    prescription.COLLECTOR,
-    feeders.COLLECTOR,
-    activity.COLLECTOR,
-    *power.COLLECTORS,
-    memory.COLLECTOR,
-    *health.COLLECTORS,
+    *(device.INFO, device.PROCESSES, workload.COLLECTOR),
+    *(usage.UTILIZATION, usage.STALL, prescription.COLLECTOR, feeders.COLLECTOR, usage.ACTIVITY),
+    *device.OTHERS,
     host.COLLECTOR,
 )
 """In the order in which they read and are shown. `processes` comes before `utilization`, as stalls

@@ -25,8 +25,8 @@ FAMILIES: Table[Outlook] = {
     gauge(
         "gpu_prescription_value",
         "What to set the knob to: num_workers (processes), cpu_limit and cpu_cores (cores), "
-        "host_code, checkpoints and startup (share of the time that the GPU waits for them: 0, as "
-        "they can only be removed). Absent while the GPU is busy or nothing can be prescribed.",
+        "host_code and checkpoints (share of the time that the GPU waits for them: 0, as they can "
+        "only be removed). Absent while the GPU is busy or nothing can be prescribed.",
         _KNOB,
     ): lambda outlook: _advised(outlook, lambda one: one.value),
     gauge(
@@ -35,7 +35,7 @@ FAMILIES: Table[Outlook] = {
     gauge(
         "gpu_prescription_busy_ratio",
         "Predicted busy share of the GPU after the change, 0-1. An upper bound for what is read "
-        "from storage or the network, and for host_code, checkpoints and startup.",
+        "from storage or the network, and for host_code and checkpoints.",
         _KNOB,
     ): lambda outlook: _advised(outlook, lambda one: one.predicted),
     gauge(

@@ -1,7 +1,7 @@
 """The owners of each GPU: pod, container, job and user."""
 
 from collections.abc import Iterable
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, gauge
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
@@ -17,8 +17,7 @@ def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
     found = joined(gpu.feeding.owners if gpu.feeding else (), gpu.assigned)
     places = {owner.rendezvous for owner in found if owner.rendezvous}
     place = places.pop() if len(places) == 1 else None
-    known = (astuple(replace(owner, rendezvous=place)) for owner in found)
-    return dict.fromkeys(tuple(text or "" for text in texts) for texts in known)
+    return dict.fromkeys(replace(owner, rendezvous=place).texts for owner in found)
 
 
 LABELS = (

@@ -15,8 +15,7 @@ from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.jsontext import Document
 from gpu_bottleneck_exporter.nodeview.advice import explained
-from gpu_bottleneck_exporter.nodeview.build import signal_remedies
-from gpu_bottleneck_exporter.nodeview.local import LocalNode
+from gpu_bottleneck_exporter.nodeview.build import LocalNode, signal_remedies
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import label, verdict
 from gpu_bottleneck_exporter.nodeview.wire import document
@@ -27,7 +26,9 @@ from gpu_bottleneck_exporter.settings import Settings
 COMPLETE, WITH_GAPS, NO_GPU = 0, 1, 2
 """Exit statuses."""
 _TICKS = 3
+"""Means take two readings; the first one of a GPU that wakes up takes longer than a tick."""
 _BAR = 30
+"""Cells of a whole bar: the line fits 80 columns."""
 
 
 class Gap(NamedTuple):
@@ -136,19 +137,17 @@ def missing_signals(
     for signal, remedy in sorted(signal_remedies(state).items()):
         if signal == "own_cpu":
             yield Gap(signal, "the exporter itself is starved of CPU", remedy)
-        elif signal != "kubelet":  # its trouble says more
-            lacking = [
-                gpu.identity.index
-                for gpu in boards
-                if signal in own.missing_signals(gpu, state.collectors)
-            ]
-            answers = (forbidden.get(gpu, {}).get(own.reader_of(signal) or "") for gpu in lacking)
+        elif signal in own.OF_GPUS:
+            lacking = [gpu.identity.index for gpu in boards if not own.gives(gpu, signal)]
+            reader, *_ = own.OF_GPUS[signal]
+            answers = (forbidden.get(index, {}).get(reader) for index in lacking)
             said = next(filter(None, answers), None)
-            elsewhere = "driver" if signal == "xid_events" else "host"
-            where = [f"gpu {gpu}" for gpu in lacking] or [elsewhere]
-            by = ", ".join(where) if lacking else f"the {elsewhere}"
-            problem = f"not given by {by}" + (f": {said}" if said else "")
-            yield Gap(signal, problem, state.about.forbidden if said else remedy, tuple(where))
+            where = tuple(f"gpu {index}" for index in lacking)
+            problem = f"not given by {', '.join(where)}" + (f": {said}" if said else "")
+            yield Gap(signal, problem, state.about.forbidden if said else remedy, where)
+        elif signal != "kubelet":  # its trouble says more
+            where = ("driver" if signal == "xid_events" else "host",)
+            yield Gap(signal, f"not given by the {where[0]}", remedy, where)
     if (trouble := state.kubelet.trouble) is not None:
         yield Gap("kubelet", trouble.sentence, trouble.remedy)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from importlib.resources import files as resources
 from pathlib import Path
 
+import click
+
 from gpu_bottleneck_exporter.errors import ExporterError
 
 
@@ -17,7 +19,7 @@ def dashboards() -> dict[str, str]:
 
 
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
-    """Write the files that are missing, and return these.
+    """Write the files that are missing, tell and return these.
 
     Raises ExporterError, before it writes any, if other content would be lost without `force`.
     """
@@ -33,6 +35,7 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
             )
         for path, text in missing.items():
             path.write_text(text, encoding="utf-8")
+            click.echo(f"wrote {path}", err=True)
     except OSError as error:
         raise ExporterError(
             f"--output: cannot write {error.filename or folder}: {error.strerror}"

@@ -22,8 +22,11 @@ from gpu_bottleneck_exporter.web.server import WebServer
 log = logging.getLogger(__name__)
 
 _STARTING_SECONDS = 0.1
+"""Between two looks whether we are ready: what waits for us waits no longer than that."""
 _LONGEST_PAUSE_SECONDS = 10.0
+"""So old may the status be that `systemctl status` shows."""
 _SEND_SECONDS = 1.0
+"""For a datagram that systemd does not take: it must not delay the end."""
 
 
 class Supervisor:
@@ -66,8 +69,20 @@ def reporting(
         yield
         return
     over = threading.Event()
-    arguments = (sampler, server, supervisor, ready_within_seconds, over)
-    thread = threading.Thread(target=_report, name="notify", args=arguments, daemon=True)
+    # A thread may stand still for half of the watchdog's limit, if there is one.
+    patience = supervisor.watchdog_seconds / 2 or PATIENCE_SECONDS
+
+    def report() -> None:
+        give_up = time.monotonic() + ready_within_seconds
+        while not sampler.ready and time.monotonic() < give_up and not over.wait(_STARTING_SECONDS):
+            pass
+        while not over.is_set():
+            standstill = sampler.standstill(patience) or server.standstill(patience)
+            fed = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
+            supervisor.tell("READY=1", f"STATUS={standstill or _sentence(sampler)}", *fed)
+            over.wait(min(patience, _LONGEST_PAUSE_SECONDS))
+
+    thread = threading.Thread(target=report, name="notify", daemon=True)
     thread.start()
     try:
         yield
@@ -75,25 +90,6 @@ def reporting(
         supervisor.tell("STOPPING=1")
         over.set()
         thread.join(_SEND_SECONDS)
-
-
-def _report(
-    sampler: Sampler,
-    server: WebServer,
-    supervisor: Supervisor,
-    ready_within_seconds: float,
-    over: threading.Event,
-) -> None:
-    give_up = time.monotonic() + ready_within_seconds
-    while not sampler.ready and time.monotonic() < give_up and not over.wait(_STARTING_SECONDS):
-        pass
-    # A thread may stand still for half of the watchdog's limit, if there is one.
-    patience = supervisor.watchdog_seconds / 2 or PATIENCE_SECONDS
-    while not over.is_set():
-        standstill = sampler.standstill(patience) or server.standstill(patience)
-        fed = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
-        supervisor.tell("READY=1", f"STATUS={standstill or _sentence(sampler)}", *fed)
-        over.wait(min(patience, _LONGEST_PAUSE_SECONDS))
 
 
 def _sentence(sampler: Sampler) -> str:

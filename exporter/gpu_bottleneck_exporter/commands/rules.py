@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.errors import ExporterError
 
 NAME = "gpu-bottleneck-exporter"
-_WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
-_NAMESPACE = re.compile(r"(?=.{1,63}$)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
-_LABEL = re.compile(rf"((?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?{_WORD})=((?:{_WORD})?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +33,8 @@ class Wanted:
         given = {"--name": self.name, "--namespace": self.namespace, "--label": self.labels}
         if alone := [flag for flag, value in given.items() if value and not self.prometheusrule]:
             raise ExporterError(f"{' and '.join(alone)}: only with --prometheusrule")
-        _check("--name", self.name, _NAME, "a Kubernetes name like gpu-rules")
-        _check("--namespace", self.namespace, _NAMESPACE, "a Kubernetes namespace like monitoring")
-        for label in self.labels:
-            _check("--label", label, _LABEL, "a Kubernetes label like release=prometheus")
+        if wrong := [label for label in self.labels if label.count("=") != 1]:
+            raise ExporterError(f"--label must be like release=prometheus, not {wrong[0]!r}")
 
 
 def rendered(wanted: Wanted) -> dict[str, str]:
@@ -77,8 +70,3 @@ def _adapted(text: str, wanted: Wanted) -> str:
     if wanted.workload_namespace:
         text = rulepack.with_workload_namespace(text)
     return text
-
-
-def _check(flag: str, value: str | None, pattern: re.Pattern[str], like: str) -> None:
-    if value is not None and not pattern.fullmatch(value):
-        raise ExporterError(f"{flag} must be {like}, not {value!r}")

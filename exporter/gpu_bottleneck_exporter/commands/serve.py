@@ -1,4 +1,4 @@
-"""The `serve` command: sampler in the background, HTTP server in front, signals, shutdown."""
+"""The `serve` command: what is served, sampler, HTTP server, signals, shutdown."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
 from gpu_bottleneck_exporter import collectors as catalogue
-from gpu_bottleneck_exporter.commands.content import ExporterContent
 from gpu_bottleneck_exporter.commands.notify import Supervisor, reporting
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview.build import LocalNode
+from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.pod import in_a_pod
+from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
@@ -35,6 +40,49 @@ Errors create cycles, so up to this many dead objects may stay in memory.
 """
 _M_ARENA_MAX = -8
 """mallopt(3)."""
+
+
+class ExporterContent:
+    """The exporter as `web.routes.Content`."""
+
+    def __init__(
+        self, sampler: Sampler, collectors: Sequence[Collector], telemetry_path: str, runbooks: str
+    ) -> None:
+        self._sampler = sampler
+        self._exposition = Exposition(sampler, collectors)
+        self._telemetry_path = telemetry_path
+        self._runbooks = runbooks
+        self.recorder = LocalNode(sampler)
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """One scrape."""
+        return self._exposition.render(accept)
+
+    def status_page(self) -> bytes:
+        """The status page."""
+        # Imported late: it takes a megabyte, and most exporters' pages are never opened.
+        from gpu_bottleneck_exporter.web.status.page import status_page  # noqa: PLC0415
+
+        page = status_page(
+            self.recorder.read(),
+            self.recorder.trends(),
+            telemetry_path=self._telemetry_path,
+            runbooks=self._runbooks,
+        )
+        return page.encode(errors="replace")
+
+    def node(self) -> bytes:
+        """The node document."""
+        return f"{dumps(document(self.recorder.read()))}\n".encode()
+
+    def healthy(self) -> tuple[bool, str]:
+        """Liveness: the sampler runs. A missing or hung driver is no reason for a restart."""
+        standstill = self._sampler.standstill()
+        return standstill is None, standstill or "the sampler is running"
+
+    def ready(self) -> tuple[bool, str]:
+        """Readiness: every GPU was tried once, or there is no driver."""
+        return self._sampler.ready, self._sampler.status
 
 
 def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
@@ -87,7 +135,9 @@ def serve(
     sampler = Sampler(open_driver, collectors, settings, end)
     content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
     server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)
-    signal.signal(signal.SIGHUP, lambda *_: _reread(web_config))
+    nothing = partial(logger.info, "Nothing to reload: there is no --web.config.file.")
+    reread = web_config.reload if web_config else nothing
+    signal.signal(signal.SIGHUP, lambda *_: reread())
     for number in ending:
         signal.signal(number, lambda *_: server.stop())
     sampler.start()
@@ -97,17 +147,9 @@ def serve(
         with reporting(sampler, server, Supervisor(os.environ), settings.deadline_seconds):
             server.serve()
     finally:
-        content.recorder.stop()
         sampler.stop()
     if fatal:
         raise ExporterError(fatal[0])
-
-
-def _reread(web_config: WebConfigFile | None) -> None:
-    if web_config is None:
-        logger.info("Nothing to reload: there is no --web.config.file.")
-    else:
-        web_config.reload()
 
 
 def _share_one_heap() -> None:

@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.nodeview.local import LocalNode
+from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
@@ -20,7 +20,9 @@ from gpu_bottleneck_exporter.settings import Settings
 _PATIENCE_SECONDS = 60.0
 """A driver opens slowly without its persistence daemon, and on a busy machine."""
 _WARM_UP_TICKS = 3
+"""Until all counters have been read twice, and the feeders are known."""
 _ONCE_TICKS = 2
+"""The least from which there are means."""
 
 
 @contextmanager

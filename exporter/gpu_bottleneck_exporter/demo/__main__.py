@@ -1,6 +1,7 @@
 """One training loop on one virtual GPU; `demo` starts one per GPU."""
 
 import fcntl
+import os
 import signal
 import sys
 import termios
@@ -8,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.jobs import JOBS, run
+from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
 
@@ -24,4 +25,6 @@ if __name__ == "__main__":
     leave_terminal()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the exporter, which stops us
     job = next(job for job in JOBS if job.name == name)
-    run(job, Board(Path(path)).gpus[int(index)])
+    gpu = Board(Path(path)).gpus[int(index)]
+    gpu.hold(os.getpid(), job.memory_bytes)
+    job.loop(gpu)

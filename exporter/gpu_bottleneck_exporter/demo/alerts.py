@@ -8,10 +8,9 @@ import socket
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,26 +32,23 @@ def alerting(exporter: str, tell: Tell) -> Iterator[None]:
     prometheus = shutil.which("prometheus")
     # Debian's package has the longer name.
     alertmanager = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
-    if prometheus is None:
-        tell(f"no alerts: prometheus is not installed ({PACKAGES})")
+    if not prometheus or not alertmanager:
+        missing = "alertmanager" if prometheus else "prometheus"
+        tell(f"no alerts: {missing} is not installed ({PACKAGES})")
         yield
         return
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(TemporaryDirectory(prefix="gpu-demo-")))
-        routed = f"{_LOCAL}:{_free_port()}" if alertmanager else None
-        address = f"{_LOCAL}:{_free_port()}"
-        _configure(folder, exporter, routed)
+        address, router = (f"{_LOCAL}:{_free_port()}" for _ in range(2))
+        _configure(folder, exporter, router)
         storage = f"--storage.tsdb.path={folder}/prometheus"
         _run(cleanup, prometheus, storage, *_flags(folder, "prometheus", address))
         tell(f"alerts, {SCALE} times as fast as usual: http://{address}/alerts")
-        if alertmanager and routed:
-            storage = f"--storage.path={folder}/alertmanager"
-            # No cluster, hence no port for its peers.
-            flags = _flags(folder, "alertmanager", routed)
-            _run(cleanup, alertmanager, storage, "--cluster.listen-address=", *flags)
-            tell(f"grouped and routed: http://{routed}/")
-        else:
-            tell(f"no Alertmanager: it is not installed ({PACKAGES})")
+        storage = f"--storage.path={folder}/alertmanager"
+        # No cluster, hence no port for its peers.
+        flags = _flags(folder, "alertmanager", router)
+        _run(cleanup, alertmanager, storage, "--cluster.listen-address=", *flags)
+        tell(f"grouped and routed: http://{router}/")
         stop = threading.Event()
         cleanup.callback(stop.set)
         threading.Thread(target=_watch, args=(address, tell, stop), daemon=True).start()
@@ -68,23 +64,21 @@ def _flags(folder: Path, name: str, address: str) -> list[str]:
     return [f"--config.file={folder}/{name}.json", f"--web.listen-address={address}"]
 
 
-def _configure(folder: Path, exporter: str, alertmanager: str | None) -> None:
+def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
     """Write the rules and both configurations. JSON will do, as it is YAML too."""
     for name, text in for_dialect(files(), "exporter").items():
         (folder / name).write_text(scaled(text, SCALE))
-    prometheus: dict[str, object] = {
+    prometheus = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [f"{folder}/*.yml"],
         "scrape_configs": [{"job_name": "gpu", "static_configs": [{"targets": [exporter]}]}],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
     }
-    if alertmanager:
-        targets = [{"static_configs": [{"targets": [alertmanager]}]}]
-        prometheus["alerting"] = {"alertmanagers": targets}
-    (folder / "prometheus.json").write_text(json.dumps(prometheus))
     # It groups by alert and instance, and sends nothing.
     route = {"receiver": "nobody", "group_by": ["alertname", "instance"], "group_wait": "5s"}
-    receivers = {"route": route, "receivers": [{"name": "nobody"}]}
-    (folder / "alertmanager.json").write_text(json.dumps(receivers))
+    routes = {"route": route, "receivers": [{"name": "nobody"}]}
+    for program, settings in (("prometheus", prometheus), ("alertmanager", routes)):
+        (folder / f"{program}.json").write_text(json.dumps(settings))
 
 
 def _run(cleanup: ExitStack, *command: str) -> None:
@@ -101,12 +95,11 @@ def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
     began = time.monotonic()
     known: Alerts = {}
     while not stop.wait(_POLL_SECONDS):
-        now = _alerts(prometheus)
-        if now is None:
-            continue
-        for line in changes(known, now):
-            tell(f"[{time.monotonic() - began:4.0f} s] {line}")
-        known = now
+        with suppress(OSError):
+            now = _alerts(prometheus)
+            for line in changes(known, now):
+                tell(f"[{time.monotonic() - began:4.0f} s] {line}")
+            known = now
 
 
 def changes(before: Alerts, now: Alerts) -> list[str]:
@@ -119,13 +112,10 @@ def changes(before: Alerts, now: Alerts) -> list[str]:
     return lines + [f"{'over':8} {alert}" for alert in sorted(before.keys() - now.keys())]
 
 
-def _alerts(prometheus: str) -> Alerts | None:
-    """All alerts; None while Prometheus does not answer."""
-    try:
-        with urllib.request.urlopen(f"http://{prometheus}/api/v1/alerts", timeout=5) as reply:
-            found = json.load(reply)["data"]["alerts"]
-    except (urllib.error.URLError, OSError, ValueError, KeyError):
-        return None
+def _alerts(prometheus: str) -> Alerts:
+    """All alerts. Raises OSError while Prometheus does not answer."""
+    with urllib.request.urlopen(f"http://{prometheus}/api/v1/alerts", timeout=5) as reply:
+        found = json.load(reply)["data"]["alerts"]
     return {
         _named(one["labels"]): (one["state"], one["annotations"].get("description", ""))
         for one in found

@@ -15,8 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Semaphore
+from multiprocessing.queues import Queue
 
 from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
 from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
@@ -46,19 +45,19 @@ class DemoJob:
 
 def healthy(gpu: VirtualGpu) -> None:
     """A loop whose batches are ready before the GPU needs them."""
-    loader = _loader(0.004, ahead=4)
+    batches = _loader(0.004, ahead=4)
     end = 0
     while True:
-        loader.next_batch()
+        batches.get()
         gpu.synchronize(end)
         end = gpu.launch(0.12, TRAINING)
 
 
 def cpu_preprocessing(gpu: VirtualGpu) -> None:
     """A loop whose only worker fetches and decodes batches, too slowly for the GPU."""
-    loader = _loader(_DECODE_SECONDS, ahead=1, wait=_FETCH_SECONDS)
+    batches = _loader(_DECODE_SECONDS, ahead=1, wait=_FETCH_SECONDS)
     while True:
-        loader.next_batch()
+        batches.get()
         gpu.run(_STEP_SECONDS, INPUT)
 
 
@@ -90,12 +89,6 @@ JOBS = (
 )
 
 
-def run(job: DemoJob, gpu: VirtualGpu) -> None:
-    """Hold the GPU and loop until killed."""
-    gpu.hold(os.getpid(), job.memory_bytes)
-    job.loop(gpu)
-
-
 def burn(seconds: float) -> None:
     """Use `seconds` of CPU time in this thread."""
     end = time.thread_time() + seconds
@@ -103,35 +96,21 @@ def burn(seconds: float) -> None:
         sum(range(500))
 
 
-@dataclass(frozen=True, slots=True)
-class _Loader:
-    """A data loader with one worker, which prepares batches on request."""
+def _loader(burn_seconds: float, ahead: int, wait: float = 0.0) -> Queue[bytes]:
+    """The batches of one worker, which is up to `ahead` of them ahead.
 
-    wanted: Semaphore
-    batches: SimpleQueue[bytes]
-
-    def next_batch(self) -> bytes:
-        """Wait for the next batch; the worker may begin another."""
-        self.wanted.release()
-        return self.batches.get()
-
-
-def _loader(burn_seconds: float, ahead: int, wait: float = 0.0) -> _Loader:
-    """A loader that works `ahead` batches ahead.
-
-    Each batch takes its worker `wait` seconds without a CPU and then `burn_seconds` with one.
+    Each batch takes it `wait` seconds without a CPU and then `burn_seconds` with one.
     """
     context = multiprocessing.get_context("fork")
-    loader = _Loader(context.Semaphore(ahead), context.SimpleQueue())
-    arguments = (loader, wait, burn_seconds, os.getpid())
+    batches: Queue[bytes] = context.Queue(ahead)
+    arguments = (batches, wait, burn_seconds, os.getpid())
     context.Process(target=_produce, args=arguments, daemon=True).start()
-    return loader
+    return batches
 
 
-def _produce(loader: _Loader, wait: float, burn_seconds: float, parent: int) -> None:
+def _produce(batches: Queue[bytes], wait: float, burn_seconds: float, parent: int) -> None:
     die_with_parent(parent)
     while True:
-        loader.wanted.acquire()
         time.sleep(wait)
         burn(burn_seconds)
-        loader.batches.put(bytes(64))
+        batches.put(bytes(64))

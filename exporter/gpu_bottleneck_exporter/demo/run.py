@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,52 +15,35 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the board is shared on purpose
 _PATIENCE_SECONDS = 10.0
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the board is shared on purpose
-
-
-@dataclass(frozen=True, slots=True)
-class Demo:
-    """A running demo."""
-
-    board: Board
-    banner: str
+"""For jobs to start: ten times what they take on a busy laptop. Without one, the demo goes on."""
+BANNER = "\n".join(
+    (
+        "SIMULATED GPUs: a virtual board; the processes that feed it are real.",
+        *(f"  GPU {index}  {job.name:18} {job.shows}" for index, job in enumerate(JOBS)),
+    )
+)
 
 
 @contextmanager
-def running() -> Iterator[Demo]:
-    """The demo, until the end of the block: then its processes end and its board is removed."""
-    processes: list[subprocess.Popen[bytes]] = []
+def running() -> Iterator[Board]:
+    """The demo's board, until the end of the block: then its processes end and it is removed."""
     with ExitStack() as cleanup:
-        memory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-        folder = cleanup.enter_context(TemporaryDirectory(prefix="gpu-board-", dir=memory))
-        board = cleanup.enter_context(create(Path(folder) / "board", gpus=[H100] * len(JOBS)))
-        cleanup.callback(_end, processes)
+        folder = TemporaryDirectory(prefix="gpu-board-", dir=_SHARED_MEMORY)
+        path = Path(cleanup.enter_context(folder)) / "board"
+        board = cleanup.enter_context(create(path, gpus=[H100] * len(JOBS)))
         for index, job in enumerate(JOBS):
-            job_arguments = [str(board.path), str(index), job.name, str(os.getpid())]
-            command = [sys.executable, "-m", __package__, *job_arguments]
-            processes.append(subprocess.Popen(command))  # noqa: S603 - our own module
+            arguments = [f"{path}", f"{index}", job.name, f"{os.getpid()}"]
+            command = [sys.executable, "-m", __package__, *arguments]
+            process = subprocess.Popen(command)  # noqa: S603 - our own module
+            cleanup.callback(process.wait)
+            cleanup.callback(process.kill)
         _wait_until_held(board)
-        yield Demo(board, _banner())
+        yield board
 
 
 def _wait_until_held(board: Board) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        if all(any(p.pid for p in gpu.record.processes) for gpu in board.gpus):
-            return
+    while time.monotonic() < deadline and not all(g.record.processes[0].pid for g in board.gpus):
         time.sleep(0.05)
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def _banner() -> str:
-    lines = [
-        "SIMULATED GPUs: a virtual board; the processes that feed it are real.",
-        *(f"  GPU {index}  {job.name:18} {job.shows}" for index, job in enumerate(JOBS)),
-    ]
-    return "\n".join(lines)

@@ -9,14 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
-    Power,
-    Processes,
-    Reading,
-    Thermal,
-    Utilization,
-)
+from gpu_bottleneck_exporter.driver import readings
 
 Drop = Callable[[str, object], None]
 """Called with the name of an impossible value, and the value."""
@@ -27,44 +20,43 @@ class Range(NamedTuple):
 
     low: float
     high: float
-    below: float = 0.0
-    above: float = 0.0
-    """By how much values may be too small and too large: these become `low` and `high`."""
+    slack: float = 0.0
+    """By how much values may be too small or too large: these become `low` and `high`."""
 
     def fit(self, value: float) -> float | None:
         """`value`, within the range; None if it is impossible."""
-        if not self.low - self.below <= value <= self.high + self.above:
+        if not self.low - self.slack <= value <= self.high + self.slack:
             return None
         return min(max(value, self.low), self.high)
 
 
 _PERCENT = Range(0, 100)
 """808334905 and 4294967295 % on H100 (NVIDIA/dcgm-exporter#418, NVIDIA/DCGM#199)."""
-_RATIO = Range(0, 1, below=0.01, above=0.05)
+_RATIO = Range(0, 1, slack=0.05)
 """NaN (DCGM leaves it out); means between two GPM samples overshoot slightly."""
 _RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
-    Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
+    readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
     # NaN, as above: 1 PiB is far more than any link moves between two readings.
-    Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": Range(0, 2**50)},
+    readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": Range(0, 2**50)},
     # 3.69 TW for one reading (intel/xpumanager#130).
-    Power: {"watts": Range(0, 20_000)},
+    readings.Power: {"watts": Range(0, 20_000)},
     # 345 to 644245923 degrees Celsius on A100 and H100 (NVIDIA/dcgm-exporter#312).
-    Thermal: {"sensors": Range(-50, 150)},
+    readings.Thermal: {"sensors": Range(-50, 150)},
 }
 _LARGEST_PID = 2**22
 """PID_MAX_LIMIT of the kernel's linux/threads.h; 0 and 4294967295 came (XuehaiPan/nvitop#75)."""
 
 
-def plausible(reading: Reading, drop: Drop) -> Reading:
+def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     """`reading` without impossible values; `drop` is called for each."""
     for name, possible in _RANGES.get(type(reading), {}).items():
         reading = _fitted(reading, name, possible, drop)
-    if isinstance(reading, Utilization):
+    if isinstance(reading, readings.Utilization):
         for sample in (*(reading.gpu or ()), *(reading.memory or ())):
             if sample.percent is None:
                 drop("samples", "not 0 to 100 %")
-    if isinstance(reading, Processes):
+    if isinstance(reading, readings.Processes):
         return _of_known_pids(reading, drop)
     return reading
 
@@ -84,7 +76,7 @@ def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noq
     return replace(reading, **{name: found if whole else kept[None]})
 
 
-def _of_known_pids(reading: Processes, drop: Drop) -> Processes:
+def _of_known_pids(reading: readings.Processes, drop: Drop) -> readings.Processes:
     known = tuple(one for one in reading.processes if 1 <= one.pid <= _LARGEST_PID)
     if len(known) == len(reading.processes):
         return reading
@@ -93,9 +85,9 @@ def _of_known_pids(reading: Processes, drop: Drop) -> Processes:
     return replace(reading, processes=known, others_hidden=True)
 
 
-def is_void(reading: Reading) -> bool:
+def is_void(reading: readings.Reading) -> bool:
     """Whether no value is left in it."""
-    if isinstance(reading, Utilization):
+    if isinstance(reading, readings.Utilization):
         told = [sample.percent for sample in reading.gpu or ()]
         return all(percent is None for percent in (reading.gpu_percent, *told))
     values = {field.name: getattr(reading, field.name) for field in fields(reading)}

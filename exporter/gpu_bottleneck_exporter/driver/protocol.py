@@ -11,22 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import NOT_GIVEN, About
-from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
-    Clocks,
-    ErrorEvent,
-    Health,
-    Identity,
-    Link,
-    Memory,
-    Power,
-    Processes,
-    System,
-    Thermal,
-    Throttle,
-    Utilization,
-)
 
 
 class DriverError(Exception):
@@ -76,7 +62,7 @@ GPU_WIDE_ERRORS = (DeviceLost, AccessLost, DriverUnusable)
 class Device(Protocol):
     """One GPU or MIG instance, read by one thread only."""
 
-    identity: Identity
+    identity: readings.Identity
 
     @property
     def last_error(self) -> DriverError | None:
@@ -93,43 +79,43 @@ class Device(Protocol):
         """Free what the readings allocated; reads nothing from the GPU."""
         return
 
-    def utilization(self) -> Utilization:
+    def utilization(self) -> readings.Utilization:
         """Utilization in percent, since the last call; empties the driver's rings."""
         raise Unsupported(NOT_GIVEN)
 
-    def activity(self) -> Activity | None:
+    def activity(self) -> readings.Activity | None:
         """Activity since the last call, ratios and bytes; None without an earlier call."""
         raise Unsupported(NOT_GIVEN)
 
-    def power(self) -> Power:
+    def power(self) -> readings.Power:
         """Power in watts, and energy in joules."""
         raise Unsupported(NOT_GIVEN)
 
-    def thermal(self) -> Thermal:
+    def thermal(self) -> readings.Thermal:
         """Temperatures and their limits, in degrees Celsius."""
         raise Unsupported(NOT_GIVEN)
 
-    def clocks(self) -> Clocks:
+    def clocks(self) -> readings.Clocks:
         """Clocks in hertz."""
         raise Unsupported(NOT_GIVEN)
 
-    def throttle(self) -> Throttle:
+    def throttle(self) -> readings.Throttle:
         """Throttle time by reason, in nanoseconds, and the reasons that hold now."""
         raise Unsupported(NOT_GIVEN)
 
-    def memory(self) -> Memory:
+    def memory(self) -> readings.Memory:
         """Memory in bytes."""
         raise Unsupported(NOT_GIVEN)
 
-    def health(self) -> Health:
+    def health(self) -> readings.Health:
         """Counters of ECC errors and remapped rows."""
         raise Unsupported(NOT_GIVEN)
 
-    def link(self) -> Link:
+    def link(self) -> readings.Link:
         """The PCIe link: generation, lanes, replayed packets."""
         raise Unsupported(NOT_GIVEN)
 
-    def processes(self) -> Processes:
+    def processes(self) -> readings.Processes:
         """Processes with a context. Costly: holds the driver's global lock for milliseconds."""
         raise Unsupported(NOT_GIVEN)
 
@@ -141,7 +127,7 @@ class Driver(Protocol):
     """Short name for the log, such as `nvml`."""
     about: About
     """Vendor, limits and remedies, the same for all GPUs."""
-    system: System
+    system: readings.System
     """Versions of driver and CUDA."""
 
     @property
@@ -173,16 +159,16 @@ class Driver(Protocol):
         return ()
 
     def gpus_of_device(
-        self, source: str, device: str, gpus: Sequence[Identity]
-    ) -> Sequence[Identity]:
-        """Those of `gpus` that the kubelet may mean by `device`; none if it is not a GPU.
+        self, source: str, device: str, gpus: Sequence[readings.Identity]
+    ) -> Sequence[readings.Identity]:
+        """The `gpus` that the kubelet may mean by `device`; none if it is not a GPU.
 
         `source`: the resource of the device plugin that named it (`example.com/gpu`), the DRA
         driver of the claim, or "" for a claim without a driver's name.
         """
         return ()
 
-    def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
+    def wait_error(self, timeout_seconds: float) -> readings.ErrorEvent | None:
         """The next error event of any registered GPU; None after `timeout_seconds`.
 
         Raises Unsupported if the driver has no events.

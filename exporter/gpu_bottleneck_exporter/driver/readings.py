@@ -185,7 +185,7 @@ class Processes(Reading):
 
     @property
     def count(self) -> int | None:
-        """How many; None if there may be some that all are hidden."""
+        """Number of processes; None if there may be some that all are hidden."""
         return len(self.processes) if self.processes or not self.others_hidden else None
 
 

@@ -22,12 +22,12 @@ class Refusals:
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
         self._answered: set[Hashable] = set()
-        self._since: dict[Hashable, int] = {}
-        self._again: dict[Hashable, int] = {}
+        self._refused: dict[Hashable, tuple[int, int]] = {}
+        """Since when, and until when the refusal stands."""
 
     def stands(self, key: Hashable) -> bool:
         """Whether the refusal of `key` stands and no recheck is due."""
-        return key in self._again and self._clock() < self._again[key]
+        return key in self._refused and self._clock() < self._refused[key][1]
 
     def was_answered(self, key: Hashable) -> bool:
         """Whether `key` was ever answered."""
@@ -36,12 +36,12 @@ class Refusals:
     def answered(self, key: Hashable) -> None:
         """Note that `key` was answered."""
         self._answered.add(key)
-        self._since.pop(key, None)
-        self._again.pop(key, None)
+        self._refused.pop(key, None)
 
     def refused(self, key: Hashable) -> bool:
         """Note that `key` was refused; returns whether it failed, as it was answered before."""
-        now = self._clock()
-        if now - self._since.setdefault(key, now) >= SETTLE_NS and key not in self._answered:
-            self._again[key] = now + RECHECK_NS
-        return key in self._answered
+        now, failed = self._clock(), key in self._answered
+        since, _ = self._refused.get(key, (now, now))
+        stands = now - since >= SETTLE_NS and not failed
+        self._refused[key] = since, now + RECHECK_NS if stands else now
+        return failed

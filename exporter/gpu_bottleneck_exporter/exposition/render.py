@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -15,8 +14,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.exposition.accept import prefers_openmetrics
-from gpu_bottleneck_exporter.sampling.collector import Collector, Family, Histogram, Sample
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.collector import Collector, Family, Histogram, Sample, samples
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 GPU_LABELS = ("gpu", "uuid")
@@ -37,47 +35,40 @@ class Families(Registrable):
         self._sampler = sampler
         self._collectors = collectors
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing, which saves a collection at registration."""
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         """Fresh families, without those that have no sample."""
         state = self._sampler.state()
-        yield from _families(own.GPU_FAMILIES, _of_gpus(state, own.gpu_samples))
-        for collector in self._collectors:
+        for collector in (own.UP, *self._collectors):
             if collector.of_machine is None:
-                yield from _families(collector.families, _of_gpus(state, collector.samples))
+                yield from _families(collector.families, _of_gpus(state, collector))
             elif state.host is not None and state.host.machine is not None:
                 of_machine = collector.of_machine(state.host.machine)
                 yield from _families(collector.families, ((s, ()) for s in of_machine))
-        yield from _families(own.FAMILIES, ((s, ()) for s in own.samples(state)))
+        yield from _families(own.EXPORTER, ((s, ()) for s in samples(own.EXPORTER, state)))
 
 
 class Exposition:
-    """Renders scrapes. Thread-safe; scrapes within one tick share one rendering."""
+    """Renders scrapes. Those within one tick share one rendering: what a crowd costs is bounded."""
 
     def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
         self._sampler = sampler
-        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry = CollectorRegistry()
         self._registry.register(Families(sampler, collectors))
         ProcessCollector(registry=self._registry)
-        self._lock = threading.Lock()
         self._last: dict[str, tuple[object, bytes]] = {}
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type, OpenMetrics or text by the Accept header."""
         # Ignore the version that the client asks for, or it could fill the cache with keys.
         content_type = OPENMETRICS if prefers_openmetrics(accept) else TEXT
-        with self._lock:
-            state = self._sampler.state()
-            key = _version_of(state)
-            known, body = self._last.get(content_type, (None, b""))
-            # Without GPUs, nothing in the key changes as time passes.
-            if known is None or known != key or not state.gpus:
-                body = _ENCODERS[content_type](self._registry)
-                self._last[content_type] = key, body
-            return body, content_type
+        state = self._sampler.state()
+        key = _version_of(state)
+        known, body = self._last.get(content_type, (None, b""))
+        # Without GPUs, nothing in the key changes as time passes.
+        if known != key or not state.gpus:
+            body = _ENCODERS[content_type](self._registry)
+            self._last[content_type] = key, body
+        return body, content_type
 
 
 def _version_of(state: SamplerState) -> object:
@@ -95,28 +86,26 @@ def _version_of(state: SamplerState) -> object:
 Labelled = tuple[Sample, tuple[str, ...]]
 
 
-def _of_gpus(
-    state: SamplerState, samples: Callable[[GpuSnapshot], Iterable[Sample]]
-) -> Iterator[Labelled]:
+def _of_gpus(state: SamplerState, collector: Collector) -> Iterator[Labelled]:
     for gpu in state.gpus:
         labels = (str(gpu.identity.index), gpu.identity.uuid)
-        for sample in samples(gpu):
+        for sample in collector.samples(gpu):
             yield sample, labels
 
 
-def _families(families: Sequence[Family], samples: Iterable[Labelled]) -> Iterator[Metric]:
+def _families(families: Iterable[Family], labelled: Iterable[Labelled]) -> Iterator[Metric]:
     by_name: dict[str, list[Labelled]] = {}
-    for sample, labels in samples:
+    for sample, labels in labelled:
         by_name.setdefault(sample.family, []).append((sample, labels))
     for family in families:
         if found := by_name.get(family.name):
             yield _family(family, found)
 
 
-def _family(family: Family, samples: list[Labelled]) -> Metric:
-    names = (*(GPU_LABELS if samples[0][1] else ()), *family.labels)
+def _family(family: Family, labelled: list[Labelled]) -> Metric:
+    names = (*(GPU_LABELS if labelled[0][1] else ()), *family.labels)
     metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
-    for sample, labels in samples:
+    for sample, labels in labelled:
         pairs = dict(zip(names, (*labels, *sample.labels), strict=True))
         if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
             pairs = {name: value for name, value in pairs.items() if value}

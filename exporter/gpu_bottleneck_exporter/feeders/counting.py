@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import reduce
 
 from gpu_bottleneck_exporter.accounting.bucket import (
@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.accounting.bucket import (
 )
 from gpu_bottleneck_exporter.accounting.stall import IDLES
 from gpu_bottleneck_exporter.feeders.family import Family
-from gpu_bottleneck_exporter.feeders.pace import Pace
+from gpu_bottleneck_exporter.feeders.handovers import Handovers
 from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
@@ -29,8 +29,7 @@ class CounterReader:
     """Used by the watching thread only."""
 
     def __init__(self, family: Family) -> None:
-        self.pace = Pace()
-        """How the batches of its workers differ."""
+        self.handovers = Handovers()
         self._family = family
         self._cgroups: dict[Cgroup, CgroupCounters] = {}
         """Those of the mains, as last read."""
@@ -65,7 +64,9 @@ class CounterReader:
         if busy >= IDLES:  # one that hardly works tells nothing of who drives it
             for main, did in mains.items():
                 main.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED_NS
-        self._note_pace(second.at_ns, workers, deep=deep)
+        if deep:
+            for worker, did in workers.items():
+                self.handovers.note(worker.pid, did.write_calls)
         self._add_threads(used)
         self._add_children(used, second.elapsed_ns)
         for role, total in used.items():
@@ -79,13 +80,6 @@ class CounterReader:
         self._turn += 1
         rounds = self._family.share.rounds(len(self._family.workers))
         return [*self._family.workers.values()][self._turn % rounds :: rounds]
-
-    def _note_pace(self, now_ns: int, workers: Mapping[Process, Counters], *, deep: bool) -> None:
-        if not deep:
-            self.pace.pause()
-            return
-        for worker, used in workers.items():
-            self.pace.note(worker.pid, now_ns, used.write_calls)
 
     def _add_threads(self, used: dict[str, Counters]) -> None:
         """Add what threads used, as far as deep probes counted it.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.tcp import Owed
-from gpu_bottleneck_exporter.host.mounts import is_remote, mounts_of_open_files
+from gpu_bottleneck_exporter.host.mounts import Place, mounts_of_open_files, place_of
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 
@@ -26,7 +26,7 @@ _SLEEPS = {
 }
 _MOST_MOUNTS, _LONGEST = 3, 64
 """Mounts and characters of each that fit into a line for people."""
-_KINDS = {True: "remote", False: "local", None: "local or remote"}
+_KINDS = {Place.REMOTE: "remote", Place.LOCAL: "local", Place.UNKNOWN: "local or remote"}
 
 
 def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
@@ -51,7 +51,7 @@ def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:
     mounts: dict[str, str] = {}
     for pid in pids:
         mounts |= mounts_of_open_files(proc, pid)
-    remote_first = sorted(mounts.items(), key=lambda one: (is_remote(one[1]) is False, one[0]))
+    remote_first = sorted(mounts.items(), key=lambda one: (place_of(one[1]) is Place.LOCAL, one[0]))
     for point, kind in remote_first[:_MOST_MOUNTS]:
         place, what = printable(point, _LONGEST), printable(kind, _LONGEST)
-        yield f"has files open on {place} ({what}, {_KINDS[is_remote(kind)]})"
+        yield f"has files open on {place} ({what}, {_KINDS[place_of(kind)]})"

@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import LATELY_NS, RefreshSchedule
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 
 _WORKS = 0.5
 """Busy share of a tick from which it is worth asking for whom the GPU works."""
@@ -92,7 +92,7 @@ class FeederGroup:
         self.worker_starts += started if started_before else 0
         if came or started:
             self.steady.restart()
-            self.counters.pace.forget()
+            self.counters.handovers.forget()
         # A runtime may move a process into its control group after it started: ask again.
         texts = (read(self._proc / str(pid) / "cgroup") for pid in self.mains)
         groups = (self._groups.of(text) for text in texts if text)

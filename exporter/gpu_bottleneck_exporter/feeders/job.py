@@ -22,8 +22,7 @@ from gpu_bottleneck_exporter.host.process import (
     user_id,
 )
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
-from gpu_bottleneck_exporter.workload.groups import Groups
-from gpu_bottleneck_exporter.workload.rendezvous import rendezvous
+from gpu_bottleneck_exporter.workload.owners import Groups, rendezvous
 
 GROUP = "group"
 _SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import links
-from gpu_bottleneck_exporter.host.process import Stat, parse_stat
+from gpu_bottleneck_exporter.host.process import Stat, parse_stat, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
-from gpu_bottleneck_exporter.host.tree import trees
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 
 MOST_KIN = 32
 """Of one holder: a bound on what a job can make us follow."""

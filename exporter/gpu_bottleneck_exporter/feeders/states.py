@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.feeders.crowd import DeeplyProbed, RoundRobin
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.host.places import Places
+from gpu_bottleneck_exporter.host.mounts import Places
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
 

@@ -17,9 +17,8 @@ from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.kin import MOST_KIN
 from gpu_bottleneck_exporter.host.descriptors import link_of
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.links import End, find, other_ends
+from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, other_ends
 from gpu_bottleneck_exporter.host.process import parse_stat
-from gpu_bottleneck_exporter.host.tcpnetworks import TcpNetworks
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
 _FIRST_NS = 300_000_000

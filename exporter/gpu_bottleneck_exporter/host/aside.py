@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 PATIENCE_SECONDS = 0.25
+"""A read takes microseconds unless it hangs; meanwhile two passes over the feeders are missed."""
 MOST_LEFT_BEHIND = 64
 """Processes that may hang a thread each; once so many do, none is asked."""
 T = TypeVar("T")
@@ -43,7 +43,11 @@ class Aside:
         with self._turn:
             if pid in self._held_up or len(self._held_up) >= MOST_LEFT_BEHIND:
                 return None
-            calls = self._thread()
+            if self._calls is None:
+                self._calls = SimpleQueue()
+                begun = (self._calls,)
+                threading.Thread(target=self._serve, args=begun, name="aside", daemon=True).start()
+            calls = self._calls
             calls.put((pid, what, answers))
             try:
                 answer, error = answers.get(timeout=self._patience)
@@ -56,13 +60,6 @@ class Aside:
         if error is not None:
             raise error
         return answer
-
-    def _thread(self) -> _Calls:
-        if self._calls is None:
-            self._calls = SimpleQueue()
-            serve = partial(self._serve, self._calls)
-            threading.Thread(target=serve, name="aside", daemon=True).start()
-        return self._calls
 
     def _serve(self, calls: _Calls) -> None:
         pid, before = 0, 0.0

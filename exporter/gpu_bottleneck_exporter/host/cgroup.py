@@ -1,20 +1,25 @@
-"""The control groups of a process: limits, throttling, memory, pressure; v1, v2 and hybrid."""
+"""The control groups of a process: limits, throttling, memory, pressure; v1, v2 and hybrid.
+
+Also the pressure of the whole machine, whose files (/proc/pressure) have the same form.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from glob import escape
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import KeptFile, read
-from gpu_bottleneck_exporter.host.pressure import stalled_by_resource
+from gpu_bottleneck_exporter.host.files import KeptFiles, read
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_RESOURCES = ("cpu", "io", "memory")
+"""Those whose pressure stall information (PSI) the kernel gives."""
 _UNLIMITED_BYTES = 2**60
 """Cgroup v1 writes "no limit" as the largest multiple of a page."""
 _NAMESPACE_DEPTH = 3
@@ -25,6 +30,10 @@ _MOST_LEVELS = 64
 _FLAT_KEYED = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
 _REFAULTS = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
 """Lines of memory.stat; a kernel has either the plain one or the other two."""
+_MEMBERSHIP = re.compile(r"^[^:\n]*:([^:\n]*):(.+)$", re.MULTILINE)
+_QUOTA = re.compile(r"([0-9]+)\s+([0-9]+)\s*")
+"""Quota and period; v2 writes `max` for no quota, v1 -1."""
+_STALLED = re.compile(r"^(some|full) .*\btotal=([0-9]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +74,25 @@ class Cgroup:
     memory: Path | None
     counted: Counted = field(default=Counted(), compare=False)
     """As of the last `look`."""
-    _kept: dict[Path, KeptFile] = field(default_factory=dict, compare=False)
+    files: KeptFiles = field(default_factory=KeptFiles, compare=False)
+    """Those that stay open between looks."""
 
     def look(self) -> Counted:
         """Read the counters."""
         stats = [one for level in self._cpu_levels if (one := self._numbers(level / "cpu.stat"))]
         # A quota of any level throttles.
         known = [ns for one in stats if (ns := _throttled_ns(one)) is not None]
-        most = max(stats, key=lambda one: one.get("nr_throttled", 0), default=None)
+        most = max(stats, key=lambda one: one.get("nr_throttled", 0), default={})
         memory = self._numbers(self.memory / "memory.stat") if self.memory else {}
         pages = [memory[name] for name in _REFAULTS if name in memory]
         self.counted = Counted(
             sum(known) if known else None,
-            None if most is None else most.get("nr_periods", 0),
-            None if most is None else most.get("nr_throttled", 0),
+            most.get("nr_periods"),
+            most.get("nr_throttled"),
             sum(pages) * PAGE_BYTES if pages else None,
             stalled_by_resource(self._pressure),
         )
         return self.counted
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        for file in self._kept.values():
-            file.close()
 
     @cached_property
     def _cpu_levels(self) -> list[Path]:
@@ -95,16 +100,10 @@ class Cgroup:
 
     def _numbers(self, path: Path) -> dict[str, int]:
         """A file of a name and a number per line (flat keyed); empty if it cannot be read."""
-        return {name: int(value) for name, value in _FLAT_KEYED.findall(self._read(path))}
+        return {name: int(value) for name, value in _FLAT_KEYED.findall(self.files.text(path))}
 
     def _pressure(self, resource: str) -> str:
-        return self._read(self.unified / f"{resource}.pressure") if self.unified else ""
-
-    def _read(self, path: Path) -> str:
-        """Through a descriptor that stays open; empty if it cannot be read."""
-        if path not in self._kept:
-            self._kept[path] = KeptFile(path)
-        return (self._kept[path].read() or b"").decode()
+        return self.files.text(self.unified / f"{resource}.pressure") if self.unified else ""
 
     def cpu_limit(self) -> tuple[Path, float] | None:
         """The tightest CPU quota of all levels: its folder, and cores; None without a quota."""
@@ -147,8 +146,8 @@ class Cgroups:
 
     def keep(self, wanted: Collection[Cgroup]) -> None:
         """Forget all others."""
-        for group in [group for group in self._known if group not in wanted]:
-            self._known.pop(group).close()
+        for group in self._known.keys() - wanted:
+            self._known.pop(group).files.clear()
 
 
 def cgroup_of(text: str, sysfs: Path) -> Cgroup:
@@ -164,7 +163,7 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
 
 
 def hierarchy(sysfs: Path, controllers: str) -> Path | None:
-    """Where the hierarchy of `controllers` is mounted, as /proc/PID/cgroup names them.
+    """The mount of the hierarchy of `controllers`, as /proc/PID/cgroup names them.
 
     None without one. Empty: the v2 hierarchy, which a hybrid machine has beside those of v1.
     """
@@ -191,12 +190,12 @@ def hidden(text: str, sysfs: Path) -> set[str]:
 
 def _paths(text: str) -> Mapping[str, str]:
     """Path by controller; the v2 hierarchy has the empty name."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        for controller in controllers.split(",") if path else ():
-            found[controller] = path
-    return found
+    return {name: path for names, path in memberships(text) for name in names.split(",")}
+
+
+def memberships(text: str) -> list[tuple[str, str]]:
+    """Controllers and path of each line of `text`, a /proc/PID/cgroup file."""
+    return _MEMBERSHIP.findall(text)
 
 
 def find_group(root: Path | None, path: str | None) -> Path | None:
@@ -247,20 +246,15 @@ def _is_v2(folder: Path) -> bool:
 
 
 def _throttled_ns(stat: Mapping[str, int]) -> int | None:
-    """From cpu.stat of v2 or of v1; None without the CPU controller."""
+    """Time throttled, by cpu.stat of v2 or of v1; None without the CPU controller."""
     microseconds = stat.get("throttled_usec")
     return stat.get("throttled_time") if microseconds is None else microseconds * 1000
 
 
 def _quota(level: Path) -> float | None:
-    text = read(level / "cpu.max")
-    if text is not None:
-        quota, period = text.split()
-        return None if quota == "max" else int(quota) / int(period)
-    quota, period = (read(level / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
-    if not quota or not period or int(quota) < 0:  # v1 writes -1 for no limit
-        return None
-    return int(quota) / int(period)
+    v1 = (read(level / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+    found = _QUOTA.fullmatch(read(level / "cpu.max") or " ".join(v1))
+    return int(found[1]) / int(found[2]) if found else None
 
 
 def _memory_limit(level: Path) -> int | None:
@@ -279,22 +273,35 @@ def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
     """
     mount = hierarchy(sysfs, controllers)
     folder = find_group(mount, path)
-    if mount is None or folder is None:
-        return path
-    try:
-        parts = folder.relative_to(mount).parts
-        count = _made_by_owner_of(mount, parts)
-    except (OSError, ValueError):
-        return path
-    return "/" + "/".join(parts[:count])
+    if mount and folder:
+        with suppress(OSError, ValueError):
+            return "/" + "/".join(_made_by_owner_of(mount, folder.relative_to(mount).parts))
+    return path
 
 
-def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> int:
-    """How many of the folders `parts` below `mount` only the owner of `mount` can have created."""
+def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> tuple[str, ...]:
+    """The nested folders `parts` that only the owner of `mount` can have created."""
     owner, folder = mount.stat().st_uid, mount
     for count, part in enumerate(parts):
         found = folder.stat()
         if found.st_uid != owner or found.st_mode & _OTHERS_WRITE:
-            return count
+            return parts[:count]
         folder /= part
-    return len(parts)
+    return parts
+
+
+def stalled_ns(text: str) -> Mapping[str, int]:
+    """Nanoseconds stalled by kind (some, full), from the `total=` fields (µs) of a PSI file.
+
+    Kinds that the file lacks are left out: before Linux 5.13, `full` of cpu.
+    """
+    return {kind: int(total) * 1000 for kind, total in _STALLED.findall(text)}
+
+
+def stalled_by_resource(text_of: Callable[[str], str]) -> dict[tuple[str, str], int]:
+    """Nanoseconds stalled by (resource, kind); `text_of` reads a resource's PSI file."""
+    return {
+        (resource, kind): value
+        for resource in _RESOURCES
+        for kind, value in stalled_ns(text_of(resource)).items()
+    }

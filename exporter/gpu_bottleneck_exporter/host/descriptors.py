@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.aside import lending
-from gpu_bottleneck_exporter.host.files import check_room, listed
+from gpu_bottleneck_exporter.host.files import check_room, numbered
 
 _MOST = 512
 """Descriptors of a process that are looked at."""
@@ -64,8 +64,8 @@ def is_file(link: str) -> bool:
 def descriptors(proc: Path, pid: int) -> Iterator[tuple[int, str]]:
     """Numbers and links of what is open; none without the permission. Raises NoRoomError."""
     folder = f"{proc}/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for number in map(int, listed(folder, _MOST)[0]):
+    with contextlib.suppress(PermissionError):
+        for number in numbered(folder, _MOST):
             link = link_of(folder, number)
             if link is not None:
                 yield number, link
@@ -78,7 +78,7 @@ def fields(fdinfo: str) -> dict[str, str]:
 
 
 def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
-    """By number, what `what` says of each socket, given its number and our duplicate of it.
+    """Answers of `what` by number, given the number of each socket and our duplicate of it.
 
     `folder` is /proc/PID/fd, of our own PID namespace. What is open but no socket is None; what
     is not open is left out. Raises OSError if we may not ask, NoRoomError.
@@ -92,17 +92,25 @@ def ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dic
 
 def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> dict[int, T | None]:
     found: dict[int, T | None] = {}
-    pidfd = _call(_PIDFD_OPEN, pid, 0)
-    if pidfd is None:
-        return found
-    try:
+    with _pidfd(pid) as pidfd:
+        if pidfd is None:
+            return found
         for number in numbers:
             link = link_of(folder, number)
             if link is not None:
                 found[number] = _ask_one(pidfd, number, what) if is_socket(link) else None
-    finally:
-        os.close(pidfd)
     return found
+
+
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Iterator[int | None]:
+    """A descriptor of the process itself; None if it has ended. Raises as `ask`."""
+    pidfd = _call(_PIDFD_OPEN, pid, 0)
+    try:
+        yield pidfd
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
 
 
 def _ask_one(pidfd: int, number: int, what: Question[T]) -> T | None:
@@ -125,13 +133,8 @@ def may_borrow(pid: int) -> bool | None:
     Tried with a number that is not open: the kernel checks permissions first. Raises NoRoomError.
     """
     try:
-        pidfd = _call(_PIDFD_OPEN, pid, 0)
-        if pidfd is None:
-            return None
-        try:
-            return _call(_PIDFD_GETFD, pidfd, _NO_DESCRIPTOR, 0) is None
-        finally:
-            os.close(pidfd)
+        with _pidfd(pid) as pidfd:
+            return None if pidfd is None else _call(_PIDFD_GETFD, pidfd, _NO_DESCRIPTOR, 0) is None
     except OSError:
         return False
 

@@ -11,7 +11,6 @@ import errno
 import os
 import resource
 import stat
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -149,6 +148,15 @@ def listed(folder: Path | str, most: int) -> tuple[list[str], bool]:
     return names[:most], len(names) <= most
 
 
+def numbered(folder: Path | str, most: int) -> list[int]:
+    """At most `most` numbers in `folder`; none if it cannot be listed. Raises NoRoomError."""
+    try:
+        names, _ = listed(folder, most)
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdigit()]
+
+
 def _open(path: Path | str, flags: int = 0) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
@@ -164,28 +172,21 @@ def check_room(error: OSError) -> None:
 
 
 def _most_kept() -> int:
-    """How many files may stay open: a part of what RLIMIT_NOFILE allows."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_KEPT
+    """Number of files that may stay open: a part of what RLIMIT_NOFILE allows.
+
+    A job has as many processes as it likes.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # never infinite: fs.nr_open bounds it
     # A limit too small for the reserve still leaves a quarter.
     return min(max(soft - _RESERVE, soft // 4), _MOST_KEPT)
 
 
-_keepable = threading.Semaphore(_most_kept())
-"""Counts how many more files may stay open: a job has as many processes as it likes."""
-
-
 def allow_many_files() -> None:
     """Raise the soft limit of open files to `_WANTED_FILES`, as far as the hard limit allows."""
-    before = _most_kept()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if more := _most_kept() - before:
-        _keepable.release(more)
+    with suppress(OSError, ValueError):
+        wanted = max(soft, min(hard, _WANTED_FILES))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class KeptFile:
@@ -195,12 +196,11 @@ class KeptFile:
     it, as where another file of the same process could not be opened.
     """
 
-    __slots__ = ("_descriptor", "_kept", "_path", "anew", "whole")
+    __slots__ = ("_descriptor", "_path", "anew", "whole")
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
         self._descriptor: int | None = None
-        self._kept = False
         self.whole = True
         """Whether the last `read` returned the entire file."""
         self.anew = True
@@ -210,17 +210,17 @@ class KeptFile:
         self.close()
 
     def read(self) -> bytes | None:
-        """Its content now, cut as by `read`; None if it cannot be read. Raises NoRoomError."""
+        """The content now, cut as by `read`; None if it cannot be read. Raises NoRoomError."""
         self.anew = self._descriptor is None
         text = None
         try:
             if self._descriptor is None:
                 self._descriptor = _open(self._path)
-                self._kept = _keepable.acquire(blocking=False)
             text, self.whole = _content(self._descriptor, _KEPT_BYTES)
         except OSError:
             self.close()
-        if not self._kept:
+        # The kernel gives the lowest free number, so a new one tells how many are open.
+        if self.anew and self._descriptor is not None and self._descriptor >= _most_kept():
             self.close()
         return text
 
@@ -229,6 +229,15 @@ class KeptFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-            if self._kept:
-                self._kept = False
-                _keepable.release()
+
+
+class KeptFiles(dict[Path | str, KeptFile]):
+    """Such files by path, made as they are asked for."""
+
+    def __missing__(self, path: Path | str) -> KeptFile:
+        self[path] = KeptFile(path)
+        return self[path]
+
+    def text(self, path: Path | str) -> str:
+        """The content of `path` now; empty if it cannot be read. Raises NoRoomError."""
+        return (self[path].read() or b"").decode()

@@ -14,15 +14,13 @@ from typing import TypeVar
 
 import psutil
 
-from gpu_bottleneck_exporter.host.files import KeptFile
-from gpu_bottleneck_exporter.host.pressure import RESOURCES, stalled_by_resource
+from gpu_bottleneck_exporter.host.cgroup import stalled_by_resource
+from gpu_bottleneck_exporter.host.files import KeptFiles
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
-from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
 log = logging.getLogger(__name__)
 
-_throttle = LogThrottle(log)
 T = TypeVar("T")
 M = TypeVar("M")
 
@@ -30,15 +28,16 @@ MOST_DEVICES = 16
 """Disks, and network interfaces, that get series: a bound on their number."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
 """Name prefixes of interfaces that come and go with containers, or only forward traffic."""
-_RECEIVED, _SENT = 0, 8
-"""Columns of /proc/net/dev."""
-_DISK, _MILLISECONDS = 2, 12
-"""Columns of /proc/diskstats: name, and time with I/O in progress."""
+_TRAFFIC = re.compile(r"^ *([^:\s]+): *([0-9]+)(?: +[0-9]+){7} +([0-9]+) ", re.MULTILINE)
+"""Name, bytes received and bytes sent in /proc/net/dev."""
+_IO_TIME = re.compile(r"^ *[0-9]+ +[0-9]+ (\S+)(?: [0-9]+){9} ([0-9]+)", re.MULTILINE)
+"""Name, and milliseconds with I/O in progress, in /proc/diskstats."""
 _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 _STACKED = ("dm-", "md", "drbd")
 """Block devices on top of others, whose I/O time is that of the disks below once more."""
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _SIZES_EVERY_NS = 5_000_000_000
+"""Sizes are no counters: once in a few seconds is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +67,7 @@ class MachineReader:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._sees_host = in_hosts_pid_namespace(proc) is not False
-        # /proc/net/dev would be that of our own network namespace.
-        self._network = KeptFile(proc / "1/net/dev")
-        self._disks = KeptFile(proc / "diskstats")
-        self._pressure = {name: KeptFile(proc / "pressure" / name) for name in RESOURCES}
+        self._files = KeptFiles()
         self._sizes = Machine()
         """What is no counter and need not be read every second."""
         self._sizes_due_ns = 0
@@ -88,16 +84,25 @@ class MachineReader:
             self._sizes,
             cpu_busy_seconds=sum(getattr(times, name, 0.0) for name in _BUSY) if times else None,
             iowait_seconds=getattr(times, "iowait", None),
-            disk_io_seconds=_part(lambda: _disk_io_seconds(_text(self._disks)), {}),
+            disk_io_seconds=_part(self._read_disks, {}),
             network_receive_bytes={name: received for name, (received, _) in traffic.items()},
             network_transmit_bytes={name: sent for name, (_, sent) in traffic.items()},
-            pressure_ns=_part(
-                lambda: stalled_by_resource(lambda name: _text(self._pressure[name])), {}
-            ),
+            pressure_ns=_part(self._read_pressure, {}),
         )
 
+    def _read_pressure(self) -> Mapping[tuple[str, str], int]:
+        return stalled_by_resource(lambda name: self._files.text(f"{self._proc}/pressure/{name}"))
+
+    def _read_disks(self) -> Mapping[str, float]:
+        """I/O time by disk. Without diskstats, psutil would fall back to our own /sys/block."""
+        disks = dict(_IO_TIME.findall(self._files.text(f"{self._proc}/diskstats")))
+        return {name: int(disks[name]) / 1000 for name in whole_disks(disks)}
+
     def _read_traffic(self) -> dict[str, tuple[int, int]]:
-        found = network_bytes(_text(self._network)) if self._sees_host else {}
+        if not self._sees_host:
+            return {}
+        # /proc/net/dev would be that of our own network namespace.
+        found = network_bytes(self._files.text(f"{self._proc}/1/net/dev"))
         return {name: found[name] for name in _bounded(found)}
 
     def _read_sizes(self) -> Machine:
@@ -117,12 +122,10 @@ def network_bytes(text: str) -> dict[str, tuple[int, int]]:
 
     Without the loopback and `VIRTUAL_INTERFACES`.
     """
-    lines = (line.partition(":") for line in text.splitlines()[2:])
-    found = {name.strip(): columns.split() for name, _, columns in lines}
     return {
-        name: (int(columns[_RECEIVED]), int(columns[_SENT]))
-        for name, columns in found.items()
-        if len(columns) > _SENT and not (name == "lo" or name.startswith(VIRTUAL_INTERFACES))
+        name: (int(received), int(sent))
+        for name, received, sent in _TRAFFIC.findall(text)
+        if not (name == "lo" or name.startswith(VIRTUAL_INTERFACES))
     }
 
 
@@ -143,22 +146,10 @@ def _bounded(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:MOST_DEVICES]
 
 
-def _text(file: KeptFile) -> str:
-    return (file.read() or b"").decode()
-
-
-def _disk_io_seconds(text: str) -> dict[str, float]:
-    """From /proc/diskstats. Not psutil, which falls back to our own /sys/block if it is missing."""
-    lines = [line.split() for line in text.splitlines()]
-    disks = {fields[_DISK]: int(fields[_MILLISECONDS]) for fields in lines}
-    return {name: disks[name] / 1000 for name in whole_disks(disks)}
-
-
 def _part(reading: Callable[[], T], missing: M) -> T | M:
     """The result of `reading`, or `missing` if it fails in any way."""
     try:
         return reading()
-    except Exception as error:
-        if _throttle.is_new("reading the machine", str(error)):
-            log.debug("reading the machine", exc_info=True)
+    except Exception:
+        log.debug("reading the machine", exc_info=True)
         return missing

@@ -1,21 +1,40 @@
-"""One process as seen in /proc: counters, identity, what its first thread sleeps in."""
+"""Processes as seen in /proc: counters, identity, what a first thread sleeps in, descendants."""
 
 from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.files import KeptFile, Part, listed, read, read_part, understood
+from gpu_bottleneck_exporter.host.files import (
+    MANY_BYTES,
+    KeptFile,
+    Part,
+    listed,
+    numbered,
+    numbers,
+    read,
+    read_part,
+    understood,
+)
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 _CPUS = re.compile(r"^Cpus_allowed_list:\t(\S+)$", re.MULTILINE)
 _MOST_PROCESSES = 16_384
+"""Half of what a machine allows by default (kernel.pid_max); more are not looked at."""
+MOST_LISTED_THREADS = 8_192
+"""Of a process; of more, the youngest are not found."""
+MOST_DESCENDANTS = 32_768
+"""Per root; more are not followed."""
+Children = tuple[list[int], bool]
+"""Pids of a process's children, and whether these are all."""
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+"""The clock's tick, in which /proc/PID/stat counts."""
 
 _STATE, _PPID, _SID, _MAJFLT = 0, 1, 3, 9
 _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = 11, 12, 13, 14, 17, 19
@@ -93,10 +112,7 @@ def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
 
 def processes(proc: Path) -> list[int]:
     """Many of the processes of the machine, by pid."""
-    with suppress(OSError):
-        names, _ = listed(proc, _MOST_PROCESSES)
-        return sorted(int(name) for name in names if name.isdigit())
-    return []
+    return sorted(numbered(proc, _MOST_PROCESSES))
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
@@ -112,14 +128,13 @@ def network_namespace(proc: Path, pid: int) -> int | None:
 
 def user_id(proc: Path, pid: int) -> str:
     """The real user id of a process as text; empty if it has ended."""
-    uid = real_uid(read(proc / str(pid) / "status") or "")
-    return "" if uid is None else str(uid)
+    return real_uid(read(proc / str(pid) / "status") or "")
 
 
-def real_uid(status: str) -> int | None:
-    """The real user id in `status`, a /proc/PID/status file."""
+def real_uid(status: str) -> str:
+    """The real user id in `status`, a /proc/PID/status file; empty if missing."""
     found = _UID.search(status)
-    return int(found[1]) if found else None
+    return found[1] if found else ""
 
 
 def environment(proc: Path, pid: int) -> str:
@@ -127,10 +142,7 @@ def environment(proc: Path, pid: int) -> str:
 
     Takes the same user or the permission to ptrace; empty without either.
     """
-    path = proc / str(pid) / "environ"
-    part = aside.call(pid, lambda: read_part(path))
-    if part is None:
-        return ""
+    part = _from_memory(proc, pid, "environ")
     return part.text if part.whole else part.text[: part.text.rfind("\0") + 1]
 
 
@@ -145,7 +157,12 @@ def allowed_cpus(status: str) -> frozenset[int]:
 
 def command_line(proc: Path, pid: int) -> Part:
     """The arguments of a process, each ended by a NUL; empty if they cannot be read."""
-    path = proc / str(pid) / "cmdline"
+    return _from_memory(proc, pid, "cmdline")
+
+
+def _from_memory(proc: Path, pid: int, name: str) -> Part:
+    """Aside, as these files are in the memory of the process."""
+    path = proc / str(pid) / name
     return aside.call(pid, lambda: read_part(path)) or Part("", whole=True)
 
 
@@ -208,11 +225,8 @@ class ProcessReader:
             self._gone = True
             return Wait.GONE
         _, letter = found
-        if letter != "S":
-            return wait_of(letter, None)
         # Again: it may have fallen asleep between the two reads.
-        channel = self._read(self._channel)
-        return wait_of("S", channel.decode() if channel else None)
+        return wait_of(letter, self._read(self._channel) if letter == "S" else None)
 
     def leader_ns(self) -> tuple[int, int] | None:
         """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""
@@ -234,3 +248,72 @@ class ProcessReader:
 def _number_after(name: bytes, text: bytes) -> int:
     """The number after the first `name`: `write_bytes: ` also ends `cancelled_write_bytes: `."""
     return int(text.partition(name)[2].partition(b"\n")[0])
+
+
+class Trees(NamedTuple):
+    """Descendants by root, and the roots whose descendants are incomplete (`cut`)."""
+
+    of: dict[int, set[int]]
+    cut: set[int]
+
+
+def trees(
+    proc: Path,
+    roots: Iterable[int],
+    stop_at: frozenset[int],
+    known: Callable[[int], list[int] | None] = lambda _: None,
+) -> Trees:
+    """The descendants of each root, without those in `stop_at` and their descendants.
+
+    Walks /proc/PID/task/TID/children (8 µs a thread) for processes whose children are not `known`.
+    On kernels without that file, scans all of /proc once.
+    """
+    roots = list(roots)
+    # The file needs CONFIG_PROC_CHILDREN.
+    lists = (read(proc / f"{root}/task/{root}/children") for root in roots)
+    if roots and all(one is None for one in lists):
+        known = _scan(proc).__getitem__
+
+    def children(pid: int) -> Children:
+        found = known(pid)
+        return _children(proc, pid) if found is None else (found, True)
+
+    found = {root: _follow(children, root, stop_at) for root in roots}
+    cut = {root for root, (_, whole) in found.items() if not whole}
+    return Trees({root: pids for root, (pids, _) in found.items()}, cut)
+
+
+def _children(proc: Path, pid: int) -> Children:
+    folder = f"{proc}/{pid}/task"
+    try:
+        tasks, whole = listed(folder, MOST_LISTED_THREADS)
+    except OSError:
+        return [], True
+    # Each thread lists only the children that it started itself.
+    parts = [read_part(f"{folder}/{task}/children", MANY_BYTES) for task in tasks]
+    found = [child for part in parts if part for child in numbers(part.text) or ()]
+    return found, whole and all(part.whole for part in parts if part)
+
+
+def _scan(proc: Path) -> defaultdict[int, list[int]]:
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for pid in processes(proc):
+        if stat := parse_stat(read(proc / f"{pid}/stat")):
+            children[stat.parent].append(pid)
+    return children
+
+
+def _follow(
+    children: Callable[[int], Children], root: int, stop_at: frozenset[int]
+) -> tuple[set[int], bool]:
+    found: set[int] = set()
+    pending = [root]
+    whole = True
+    while pending and len(found) < MOST_DESCENDANTS:
+        pids, all_of_them = children(pending.pop())
+        whole = whole and all_of_them
+        for child in pids:
+            if child not in found and child not in stop_at:
+                found.add(child)
+                pending.append(child)
+    return found, whole and not pending

@@ -10,21 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import fields
 from gpu_bottleneck_exporter.host.files import check_room, read
-from gpu_bottleneck_exporter.host.mounts import is_remote, mount_points
+from gpu_bottleneck_exporter.host.mounts import Place, mount_points, place_of
 
 _POINT = "/dev/shm"  # noqa: S108 - looked at only
 _FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class SharedMemory:
+class SharedMemory(NamedTuple):
     """A tmpfs: its size and the bytes in use."""
 
     size_bytes: int
@@ -39,17 +38,13 @@ def shared_memory_of(proc: Path, pid: int) -> tuple[int, SharedMemory] | None:
     """
     points = mount_points(proc / str(pid))
     mount = points.get(_POINT)
-    above = (points[point].kind for point in ("/", "/dev") if point in points)
-    if (
-        mount is None
-        or mount.kind != "tmpfs"
-        or any(is_remote(kind) is not False for kind in above)
-    ):
+    above = {place_of(points[point].kind) for point in ("/", "/dev") if point in points}
+    if mount is None or mount.kind != "tmpfs" or above - {Place.LOCAL}:
         return None
     return aside.call(pid, partial(_look, proc, pid, mount.number))
 
 
-def _look(proc: Path, pid: int, mount: int) -> tuple[int, SharedMemory] | None:
+def _look(proc: Path, pid: int, mount: str) -> tuple[int, SharedMemory] | None:
     # The dot makes /proc/PID/root, which is a link, the only one that is followed.
     try:
         with (
@@ -58,7 +53,7 @@ def _look(proc: Path, pid: int, mount: int) -> tuple[int, SharedMemory] | None:
             _opened("shm", above) as place,
         ):
             # From fdinfo, as that asks no file system.
-            if fields(read(proc / f"self/fdinfo/{place}") or "").get("mnt_id") != f"{mount}":
+            if fields(read(proc / f"self/fdinfo/{place}") or "").get("mnt_id") != mount:
                 return None
             return os.fstat(place).st_dev, _sizes(place)
     except OSError as error:
@@ -82,7 +77,7 @@ def _sizes(place: int | str) -> SharedMemory:
 
 
 def hosts_shared_memory(proc: Path) -> SharedMemory | None:
-    """That of process 1, which takes the permission to ptrace it; else ours if it is the same.
+    """The /dev/shm of process 1, if we may ptrace it; else ours if it is the same.
 
     A container in the host's PID namespace sees the host's /proc, but its own /dev/shm. Comparing
     mount namespaces does not help: reading that of process 1 takes the permission to ptrace it,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.cgroup import hidden, hierarchy
+from gpu_bottleneck_exporter.host.cgroup import hidden, hierarchy, stalled_ns
 from gpu_bottleneck_exporter.host.descriptors import may_borrow
 from gpu_bottleneck_exporter.host.files import listed, read
-from gpu_bottleneck_exporter.host.pressure import stalled_ns
 from gpu_bottleneck_exporter.host.sockets import same_pids
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
@@ -16,7 +15,7 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str, bool]:
-    """By signal, whether it can be read. `proc`, `sysfs`: the host's.
+    """Whether each signal can be read. `proc`, `sysfs`: the host's.
 
     Signals that need permissions are tried on processes `pids`; without any, on process 1 unless
     that is us. Signals that cannot be determined at the moment are left out.
@@ -83,13 +82,8 @@ def _tells_wait_channel(process: Path) -> bool | None:
         return _is_readable(path)
     if channel != "0":
         return True
-    try:  # following this link takes the same permission
-        (process / "root").readlink()
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return False
-    return None
+    # It may be awake; following this link takes the same permission.
+    return False if _succeeds((process / "root").readlink) is False else None
 
 
 def _lends(proc: Path, pid: int) -> bool | None:
@@ -100,13 +94,18 @@ def _lends(proc: Path, pid: int) -> bool | None:
     """
     if not same_pids(proc):
         return False
+    return _succeeds(lambda: listed(proc / str(pid) / "fd", 1)) and may_borrow(pid)
+
+
+def _succeeds(attempt: Callable[[], object]) -> bool | None:
+    """Whether an `attempt` to read of a process does; None if the process has ended."""
     try:
-        listed(proc / str(pid) / "fd", 1)
+        attempt()
     except FileNotFoundError:
         return None
     except OSError:
         return False
-    return may_borrow(pid)
+    return True
 
 
 def _sees_all_processes(proc: Path) -> bool | None:

@@ -10,9 +10,7 @@ import os
 import random
 import socket
 import struct
-import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -21,17 +19,21 @@ from gpu_bottleneck_exporter.host.descriptors import ask, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import listed
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
+"""asm-generic/socket.h: Python has no names for them."""
 _PEER_NAMES = {socket.AF_INET: (16, slice(4, 8)), socket.AF_INET6: (28, slice(8, 24))}
 """Sizes of struct sockaddr_in and struct sockaddr_in6, and where the address is."""
-_COOKIE_BYTES = 8
+_COOKIE = struct.Struct("=Q")
 _CREDENTIALS = struct.Struct("=iII")
+"""struct ucred: pid, uid, gid."""
 _INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
 """Fields of struct tcp_info (linux/tcp.h): state, last_data_sent, last_data_recv, last_ack_recv,
 bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
 _MAPPED = bytes(10) + b"\xff\xff"
+"""How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
 MOST_SOCKETS = 64
 """Sockets of a process that are queried per look."""
 _KEPT_NAMES = 4 * MOST_SOCKETS
+"""Sockets whose ends are kept: they come and go."""
 _MOST_CHECKED = 1024
 """Numbers whose links are read per look; of more, any."""
 _MOST_LISTED = 4_096
@@ -84,8 +86,7 @@ class TcpState:
     LISTEN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """One socket at one moment, mostly of TCP; ages in ms, counters since it was opened."""
 
     fd: int
@@ -107,24 +108,14 @@ class Connection:
     """Written, but not sent: the other side, or the network, takes no more for now."""
 
     @property
-    def is_tcp(self) -> bool:
-        """Whether it is a socket of TCP."""
-        return self.state != TcpState.DATAGRAMS
-
-    @property
     def connects(self) -> bool:
         """Whether it is one end of a TCP connection."""
-        return self.is_tcp and not self.listens
+        return self.state not in (TcpState.DATAGRAMS, TcpState.LISTEN)
 
     @property
     def listens(self) -> bool:
         """Whether it is a listening socket, which accepts clients."""
         return self.state == TcpState.LISTEN
-
-    @property
-    def is_lively(self) -> bool:
-        """Whether something was sent or received in the last `_LIVELY_MS`."""
-        return not self.listens and min(self.sent_ms, self.received_ms) < _LIVELY_MS
 
 
 class Sockets:
@@ -137,15 +128,15 @@ class Sockets:
         """Whether the last call of `all` covered all sockets."""
         self._folder = f"{proc}/{pid}/fd"
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
-        self._numbers: set[int] = set()
-        self._others: set[int] = set()
+        self._is_tcp: dict[int, bool] = {}
+        """By descriptor, whether it is a TCP socket; one that was not checked may be."""
         self._lively: set[int] = set()
         """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
         self._turn = 0
 
     def forget(self) -> None:
         """Check all descriptors again next time: a number may have become a socket's."""
-        self._others.clear()
+        self._is_tcp = {number: True for number, is_tcp in self._is_tcp.items() if is_tcp}
 
     def all(self, surely: Collection[int] = ()) -> list[Connection]:
         """All TCP sockets, `MOST_SOCKETS` at most, those of descriptors `surely` first.
@@ -162,14 +153,13 @@ class Sockets:
             return []
         numbers = {int(name) for name in names}
         # Closed numbers are forgotten, as the next file with that number may be a socket.
-        self._others &= numbers
-        self._numbers &= numbers
+        for number in self._is_tcp.keys() - numbers:
+            del self._is_tcp[number]
         self._lively &= numbers
-        new = [*numbers.difference(self._others, self._numbers, surely)]
+        new = [*numbers.difference(self._is_tcp, surely)]
         for number in random.sample(new, min(len(new), _MOST_CHECKED)):
-            found = is_socket(link_of(self._folder, number) or "")
-            (self._numbers if found else self._others).add(number)
-        known = sorted(self._numbers - {*surely})
+            self._is_tcp[number] = is_socket(link_of(self._folder, number) or "")
+        known = sorted({number for number, is_tcp in self._is_tcp.items() if is_tcp} - {*surely})
         most = max(MOST_SOCKETS - len(surely), 0)
         self.complete = listed_all and len(known) <= most and len(new) <= _MOST_CHECKED
         if len(known) > most:
@@ -187,12 +177,12 @@ class Sockets:
         """The TCP sockets among descriptors `numbers`. Raises as `all`."""
         answers = ask(self._folder, self.pid, numbers[:MOST_SOCKETS], self._describe)
         found = [one for one in answers.values() if one is not None]
-        # No sockets, or not of TCP.
-        others = self._numbers & answers.keys() - {one.fd for one in found if one.is_tcp}
-        self._numbers -= others
-        self._others |= others
+        tcp = {one.fd for one in found if one.state != TcpState.DATAGRAMS}
+        others = [number for number in answers.keys() - tcp if self._is_tcp.get(number)]
+        self._is_tcp.update(dict.fromkeys(others, False))
         self._lively -= answers.keys()
-        self._lively |= {one.fd for one in found if one.is_lively}
+        latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if not one.listens}
+        self._lively |= {number for number, ms in latest.items() if ms < _LIVELY_MS}
         return found
 
     def _describe(self, number: int, one: socket.socket) -> Connection | None:
@@ -203,8 +193,7 @@ class Sockets:
         if len(info) < _INFO.size:
             return None
         state, sent, received, acked, data, unsent, came, went = _INFO.unpack(info)
-        raw = one.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE_BYTES)
-        cookie = int.from_bytes(raw, sys.byteorder)
+        (cookie,) = _COOKIE.unpack(one.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE.size))
         names = self._names.get(cookie)
         if names is None:
             names = ends_of(number, one)
@@ -224,7 +213,7 @@ def _datagrams(number: int, one: socket.socket) -> Connection | None:
 
 
 def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
-    """Who created the other end of those `numbers` that are connected UNIX sockets.
+    """Pids that created the other end of those `numbers` that are connected UNIX sockets.
 
     None without the permission. Raises NoRoomError.
     """
@@ -236,11 +225,8 @@ def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
 
 def _unix_peer(_number: int, one: socket.socket) -> int:
     """The pid that created the other end of a UNIX socket (SO_PEERCRED); 0 if there is none."""
-    pid: int
-    pid, _, _ = _CREDENTIALS.unpack(
-        one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    return pid
+    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[0])
 
 
 def ends_of(_number: int, one: socket.socket) -> Ends:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import random
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed
-from gpu_bottleneck_exporter.host.process import comm_and_state, parse_schedstat
+from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, numbered
+from gpu_bottleneck_exporter.host.process import (
+    MOST_LISTED_THREADS,
+    comm_and_state,
+    parse_schedstat,
+)
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of, waits_on
 
 MOST_THREADS = 128
@@ -25,23 +29,10 @@ SCAN_NS = 900_000_000
 """Between two scans: less than the tick of a second, so that each tick has one."""
 _ALONE = 3
 """Link count of the task folder of a single-threaded process: its own two and the thread's."""
-_MOST_LISTED = 8_192
-"""Of more threads, the youngest are not found."""
 _KEPT_USED = 8 * MOST_THREADS
+"""Entries that wait for a reader: those of eight scans, so of seven seconds."""
 _ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.PIPE, Wait.UNKNOWN})
 _MAY_BE_ANY = frozenset({Wait.SOCKET, Wait.POLL})
-
-
-class Thread(NamedTuple):
-    """One thread at one moment."""
-
-    name: str
-    wait: Wait
-    descriptors: tuple[int, ...] | None
-    """Those that it waits on, if on sockets, pipes or polls; None: any of the process's."""
-    moves: bool = False
-    """Whether it was scheduled between the last two scans."""
-    tid: int = 0
 
 
 class Used(NamedTuple):
@@ -53,27 +44,33 @@ class Used(NamedTuple):
     """Runnable without a CPU."""
 
 
-class _Thread:
-    """One thread, read through open descriptors: schedstat's always, others while it moves."""
+class Thread:
+    """One thread as last seen.
+
+    Read through open descriptors: schedstat's always, which shows when it moves, others while it
+    moves.
+    """
 
     def __init__(self, folder: str, tid: int, pid: int | None) -> None:
+        """`pid`: None if its descriptors cannot be asked for."""
         folder = f"{folder}/{tid}"
+        self.tid = tid
+        self.name = ""
+        self.wait = Wait.OTHER
+        self.descriptors: tuple[int, ...] | None = ()
+        """Those that it waits on, if on sockets, pipes or polls; None: any of the process's."""
+        self.moves = False
+        """Whether it was scheduled between the last two scans."""
         self._pid = pid
         self._schedstat = KeptFile(f"{folder}/schedstat")
         self._stat = KeptFile(f"{folder}/stat")
         self._channel = KeptFile(f"{folder}/wchan")
         self._call = KeptFile(f"{folder}/syscall")
         self._counted: tuple[int, int, int] | None = None
-        self.seen = Thread("", Wait.OTHER, (), tid=tid)
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        self._schedstat.close()
-        self.rest()
 
     def rest(self) -> None:
-        """Close all but schedstat, which shows when it moves again."""
-        self.seen = self.seen._replace(moves=False)
+        """Note that it does not move any more."""
+        self.moves = False
         for file in (self._stat, self._channel, self._call):
             file.close()
 
@@ -82,32 +79,29 @@ class _Thread:
         counted, before = parse_schedstat(self._schedstat.read()), self._counted
         self._counted = counted
         if counted is None:
-            self.seen = self.seen._replace(wait=Wait.GONE)
-            return None
-        if counted == before:
+            self.wait = Wait.GONE
+        if counted is None or counted == before:
             return None
         if before is None or counted < before:  # another thread with the same number
-            return Used(self.seen.name, 0, 0)
-        return Used(self.seen.name, counted[0] - before[0], counted[1] - before[1])
+            return Used(self.name, 0, 0)
+        return Used(self.name, counted[0] - before[0], counted[1] - before[1])
 
-    def ask(self) -> Thread:
-        """What it does now."""
+    def ask(self) -> Wait:
+        """See what it does now."""
         found = comm_and_state(self._stat.read())
         if found is None:
-            self.seen = self.seen._replace(wait=Wait.GONE)
-            return self.seen
-        name, letter = found
-        wait = wait_of(letter, None)
-        descriptors: tuple[int, ...] | None = ()
-        if wait is Wait.UNKNOWN:
-            wait = wait_of(letter, (self._channel.read() or b"").decode())
-            if wait in _ASKS_FOR:
+            self.wait = Wait.GONE
+            return self.wait
+        self.name, letter = found
+        self.wait, self.descriptors, self.moves = wait_of(letter, None), (), True
+        if self.wait is Wait.UNKNOWN:
+            self.wait = wait_of(letter, self._channel.read())
+            if self.wait in _ASKS_FOR:
                 on = None if self._pid is None else waits_on(self._pid, self._call.read())
                 # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
                 # queue at once; it has no wait channel then, but its system call is known.
-                descriptors = () if on is None and wait not in _MAY_BE_ANY else on
-        self.seen = Thread(name, wait, descriptors, moves=True, tid=self.seen.tid)
-        return self.seen
+                self.descriptors = () if on is None and self.wait not in _MAY_BE_ANY else on
+        return self.wait
 
 
 class Threads:
@@ -124,7 +118,7 @@ class Threads:
         """Threads that moved between the last two scans."""
         self._pid = pid
         self._folder = proc / str(pid) / "task"
-        self._threads: dict[int, _Thread] = {}
+        self._threads: dict[int, Thread] = {}
         self._due_ns = 0
         self._links = 0
         """Link count of the folder at the last scan."""
@@ -132,9 +126,7 @@ class Threads:
         """Where the last choice among too many new threads began."""
 
     def close(self) -> None:
-        """Close all descriptors."""
-        for thread in self._threads.values():
-            thread.close()
+        """Close all descriptors: each file closes its own as it is dropped."""
         self._threads.clear()
         self.moving = frozenset()
         self._due_ns = 0
@@ -145,24 +137,20 @@ class Threads:
         if links == _ALONE:
             self.close()
             return []
-        # A changed link count shows that threads came or went: servers start one per request.
-        if now_ns >= self._due_ns or links != self._links:
-            self._due_ns, self._links = now_ns + SCAN_NS, links
-            self._scan()
-        else:
-            asked = [self._threads[tid].ask() for tid in self._chosen(self.moving)]
-            if any(thread.wait is Wait.GONE for thread in asked):
-                self._scan()  # a recreated pool may have as many threads as the old one had
-        return [thread.seen for thread in self._threads.values()]
-
-    def _scan(self) -> None:
         try:
-            self._scan_all()
+            # A changed link count shows that threads came or went: servers start one per request.
+            # A recreated pool may have as many as the old one, but some of these are gone.
+            if now_ns >= self._due_ns or links != self._links:
+                self._due_ns, self._links = now_ns + SCAN_NS, links
+                self._scan()
+            elif Wait.GONE in self._ask(self.moving):
+                self._scan()
         except NoRoomError:
             self.close()  # some were counted, others were not: begin anew
             raise
+        return [*self._threads.values()]
 
-    def _scan_all(self) -> None:
+    def _scan(self) -> None:
         if len(self.used) > _KEPT_USED:  # nobody reads it
             self.used.clear()
         moving = self._count(self._threads)
@@ -172,40 +160,31 @@ class Threads:
                 self._threads[tid].rest()
         moving += self._count(self._follow(frozenset(moving)))
         self.moving = frozenset(self._threads.keys() & moving)  # without those that ended meanwhile
-        for tid in self._chosen(self.moving):
-            self._threads[tid].ask()
+        self._ask(self.moving)
 
     def _count(self, tids: Iterable[int]) -> list[int]:
-        """Those of `tids` that moved since they were last counted, and those never counted."""
-        moving = []
-        for tid in tids:
-            used = self._threads[tid].moved()
-            if used is not None:
-                moving.append(tid)
-                self.used.append(used)
-        return moving
+        """The `tids` that moved since they were last counted, and those never counted."""
+        used = {tid: found for tid in tids if (found := self._threads[tid].moved())}
+        self.used += used.values()
+        return [*used]
 
-    def _chosen(self, tids: Iterable[int]) -> list[int]:
+    def _ask(self, tids: Collection[int]) -> list[Wait]:
         """At most `MOST_ASKED` of `tids`, each time others."""
-        chosen = list(tids)
-        return random.sample(chosen, min(len(chosen), MOST_ASKED))
+        chosen = random.sample([*tids], min(len(tids), MOST_ASKED))
+        return [self._threads[tid].ask() for tid in chosen]
 
     def _follow(self, moving: frozenset[int]) -> list[int]:
         """Drop dead threads, and resting ones if there are too many; return the new ones."""
-        try:
-            names, _ = listed(self._folder, _MOST_LISTED)
-        except OSError:
-            names = []
-        tids = {int(name) for name in names} - {self._pid}
+        tids = {*numbered(self._folder, MOST_LISTED_THREADS)} - {self._pid}
         for tid in self._threads.keys() - tids:
-            self._threads.pop(tid).close()
+            del self._threads[tid]
         new = sorted(tids - self._threads.keys())
         self.complete = len(tids) <= MOST_THREADS
         if not self.complete:
             new = self._make_room(new, moving)
         for tid in new:
             pid = self._pid if self._same_pids else None
-            self._threads[tid] = _Thread(f"{self._folder}", tid, pid)
+            self._threads[tid] = Thread(f"{self._folder}", tid, pid)
         return new
 
     def _make_room(self, new: list[int], moving: frozenset[int]) -> list[int]:
@@ -213,10 +192,10 @@ class Threads:
         resting = [
             tid
             for tid, thread in self._threads.items()
-            if tid not in moving and thread.seen.wait is not Wait.RUN
+            if tid not in moving and thread.wait is not Wait.RUN
         ]
         for tid in resting[: len(self._threads) + len(new) - MOST_THREADS]:
-            self._threads.pop(tid).close()
+            del self._threads[tid]
         room = max(MOST_THREADS - len(self._threads), 0)
         # The newest first: libraries start their pools long before the job starts to load.
         turn = bisect_left(new, self._last)

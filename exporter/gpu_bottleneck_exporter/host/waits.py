@@ -104,6 +104,7 @@ those to read and to write.
 """
 _ON_ONE, _POLL, _SELECT = _CALLS.get(platform.machine(), (set(), set(), set()))
 _MOST_POLLED = 64
+"""As many as sockets are queried per look (`sockets.MOST_SOCKETS`)."""
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
 _POLLFD = struct.Struct("=ihh")
@@ -112,14 +113,14 @@ _iovec = ctypes.c_size_t * 2
 """struct iovec: an address and a size."""
 
 
-def wait_of(letter: str, channel: str | None) -> Wait:
+def wait_of(letter: str, channel: bytes | None) -> Wait:
     """What a thread in state `letter` and in `channel` waits for.
 
     The channel reads "0" without the permission to ptrace: that means unknown, not running.
     """
     if letter in _BY_LETTER:
         return _BY_LETTER[letter]
-    if not channel or channel == "0":
+    if not channel or channel == b"0":
         return Wait.UNKNOWN
     return _in_channel(channel) or Wait.OTHER
 
@@ -130,12 +131,13 @@ def asleep_in(channel: bytes) -> Wait | None:
 
     Threads sleep in most channels in state S only: there the channel is enough.
     """
-    found = _in_channel(channel.decode())
+    found = _in_channel(channel)
     return found if found is not Wait.DISK else None
 
 
-def _in_channel(channel: str) -> Wait | None:
-    return next((wait for wait, prefixes in _BY_CHANNEL if channel.startswith(prefixes)), None)
+def _in_channel(channel: bytes) -> Wait | None:
+    name = channel.decode()
+    return next((wait for wait, prefixes in _BY_CHANNEL if name.startswith(prefixes)), None)
 
 
 @understood
@@ -145,10 +147,8 @@ def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     `call` is the text of its syscall file. Returns at most 64; nothing but their numbers is read
     from the process's memory.
     """
-    words = (call or b"").split()
-    if len(words) < 4 or not words[0].isdigit():  # noqa: PLR2004 - "running", "-1 SP PC"
-        return None
-    number, (first, second, third) = int(words[0]), (int(word, 16) for word in words[1:4])
+    # Fails for `running`, and for `-1 SP PC` of a thread that is in no call.
+    number, first, second, third = (int(word, 0) for word in (call or b"").split()[:4])
     if number in _ON_ONE:
         return (first,)
     if number in _POLL:

@@ -1,26 +1,66 @@
-"""From the sampler's state to the node document."""
+"""This process as a node: the document of its sampler, and the last minutes of its counters."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from gpu_bottleneck_exporter import __version__
-from gpu_bottleneck_exporter.collectors import memory, workload
+from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.nodeview import model
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, Lately, Moment
+from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment, Trends
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Gpu, Key, Node
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Prescription
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
+from gpu_bottleneck_exporter.sampling.collector import seconds, seconds_by
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 T = TypeVar("T")
+WINDOW_SECONDS = 60.0
+"""The span of the shares."""
+KEPT_SECONDS = 300.0
+"""The span of the trends."""
+STEP_SECONDS = 5.0
+"""Between two moments of a trend: 60 columns, each as wide as a pixel or more."""
+
+
+class LocalNode:
+    """The node document of a sampler. Thread-safe."""
+
+    def __init__(self, sampler: Sampler, span_seconds: float | None = None) -> None:
+        """Shares and trends cover `span_seconds` of what was recorded; None: 60 s and 5 min."""
+        self._sampler = sampler
+        self._history = History(span_seconds or WINDOW_SECONDS, span_seconds or KEPT_SECONDS)
+
+    def start(self) -> None:
+        """Record every 5 s, in a thread that ends with the program."""
+        threading.Thread(target=self._run, name="recorder", daemon=True).start()
+
+    def record(self) -> None:
+        """Keep the counters as they are now."""
+        self._history.add(time.monotonic(), moment_of(self._sampler.state()))
+
+    def read(self) -> Node:
+        """The node now."""
+        state = self._sampler.state()
+        lately = self._history.lately(time.monotonic(), moment_of(state))
+        return node_of(self._sampler, state, lately)
+
+    def trends(self) -> Trends:
+        """The course of the shares, by GPU."""
+        return self._history.trends()
+
+    def _run(self) -> None:
+        while True:
+            self.record()
+            time.sleep(STEP_SECONDS)
 
 
 def moment_of(state: SamplerState) -> Moment:
@@ -52,7 +92,7 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
             model.CollectorHealth(
                 collector=name, success=one.success, duration_seconds=one.seconds, error=one.error
             )
-            for name, one in own.health(state.outcomes)
+            for name, one in own.health(state)
         ),
     )
 
@@ -72,13 +112,8 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
     if totals.observed_ns is None:
         return None
     stall_ns = (totals.stall_ns or {}) if "stall" in collectors else {}
-    sm_active_ns = totals.active_ns.get("sm")
-    return GpuTime(
-        observed=totals.observed_ns / 1e9,
-        busy=totals.busy_ns / 1e9,
-        stalls={cause: ns / 1e9 for cause, ns in stall_ns.items()},
-        sm_active=None if sm_active_ns is None else sm_active_ns / 1e9,
-    )
+    sm_active = seconds(totals.active_ns.get("sm"))
+    return GpuTime(totals.observed_ns / 1e9, totals.busy_ns / 1e9, seconds_by(stall_ns), sm_active)
 
 
 def _gpu(gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately) -> Gpu:
@@ -146,7 +181,7 @@ def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
         "power_limit_watts": power.limit_watts,
         "temperature_celsius": thermal.sensors.get("gpu"),
         "slowdown_temperature_celsius": thermal.limits.get("slowdown"),
-        "memory_used_bytes": memory.used_bytes(gpu),
+        "memory_used_bytes": device.used_bytes(gpu),
         "memory_total_bytes": _reading(gpu, readings.Memory).total_bytes,
         "sm_clock_hertz": clocks.now.get("sm"),
         "sm_clock_max_hertz": clocks.maximum.get("sm"),

@@ -155,15 +155,3 @@ def parts_of(busy: float, stalls: Mapping[str, float]) -> Parts:
 def named(parts: Parts) -> Parts:
     """Those worth naming."""
     return {name: part for name, part in parts.items() if part >= WORTH_NAMING}
-
-
-def likely_cause(gpu: Gpu) -> str:
-    """One word for a cell: the cause, `busy`, `down`, or a dash."""
-    return (gpu.verdict or DASH) if gpu.up else "down"
-
-
-def notices(gpu: Gpu) -> list[str]:
-    """What else somebody should know, in words."""
-    found = [f"clocks held down: {reason}" for reason in gpu.throttle_reasons or ()]
-    found += [f"XID {code} ({count})" for code, count in (gpu.xid_errors or {}).items()]
-    return found + list(gpu.trouble or ())

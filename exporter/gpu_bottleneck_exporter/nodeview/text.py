@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, WORTH_NAMING, Gpu, Host, Node
 
-_GIB = 2**30
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_TEN = 10
-_MEGA = 1e6
+_MINUTE = 60
+_UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
+"""Of rough durations, in seconds."""
+_ONE_DIGIT = 10
+"""Smaller amounts have a decimal."""
 
 
 def percent(share: float | None) -> str:
@@ -24,38 +25,36 @@ def number(value: float | None) -> str:
     return DASH if value is None else f"{value:.0f}"
 
 
-def of(value: float | None, most: float | None, unit: str) -> str:
+def of(value: str, most: str, unit: str, between: str = " of ") -> str:
     """`412 of 700 W`, or as much as is known."""
-    if value is None:
+    if value == DASH:
         return DASH
-    return f"{value:.0f}{unit}" if most is None else f"{value:.0f} of {most:.0f}{unit}"
+    return f"{value}{unit}" if most == DASH else f"{value}{between}{most}{unit}"
 
 
 def gibibytes(value: float | None) -> str:
     """Bytes in GiB, with one decimal below ten."""
     if value is None:
         return DASH
-    amount = value / _GIB
-    return f"{amount:.1f}" if amount < _TEN else f"{amount:.0f}"
+    amount = value / 2**30
+    return f"{amount:.1f}" if amount < _ONE_DIGIT else f"{amount:.0f}"
 
 
 def memory(used: float | None, total: float | None) -> str:
     """`52 of 80 GiB`, or as much as is known."""
-    if used is None:
-        return DASH
-    return f"{gibibytes(used)}{'' if total is None else f' of {gibibytes(total)}'} GiB"
+    return of(gibibytes(used), gibibytes(total), " GiB")
 
 
-def megahertz(hertz: float | None) -> float | None:
-    """Hertz in MHz."""
-    return None if hertz is None else hertz / _MEGA
+def megahertz(hertz: float | None) -> str:
+    """Hertz in MHz, a whole number."""
+    return number(None if hertz is None else hertz / 1e6)
 
 
 def levels(gpu: Gpu) -> tuple[str, str, str, str]:
     """Power, temperature, memory and SM clock, each with its limit if known."""
     return (
-        of(gpu.power_watts, gpu.power_limit_watts, " W"),
-        of(gpu.temperature_celsius, gpu.slowdown_temperature_celsius, " °C"),
+        of(number(gpu.power_watts), number(gpu.power_limit_watts), " W"),
+        of(number(gpu.temperature_celsius), number(gpu.slowdown_temperature_celsius), " °C"),
         memory(gpu.memory_used_bytes, gpu.memory_total_bytes),
         of(megahertz(gpu.sm_clock_hertz), megahertz(gpu.sm_clock_max_hertz), " MHz"),
     )
@@ -63,7 +62,7 @@ def levels(gpu: Gpu) -> tuple[str, str, str, str]:
 
 def duration(seconds: float) -> str:
     """A rough duration, in one unit."""
-    for length, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+    for unit, length in _UNITS.items():
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"
     return f"{seconds:.0f} s"
@@ -96,6 +95,18 @@ def verdict(gpu: Gpu) -> str:
     if gpu.cause:
         return f"{gpu.cause}{lasted(gpu)}: {gpu.meaning}"
     return f"kept busy{lasted(gpu)}" if gpu.verdict == KEPT_BUSY else "what it waits for is unknown"
+
+
+def likely_cause(gpu: Gpu) -> str:
+    """One word for a cell: the cause, `busy`, `down`, or a dash."""
+    return (gpu.verdict or DASH) if gpu.up else "down"
+
+
+def notices(gpu: Gpu) -> list[str]:
+    """What else somebody should know, in words."""
+    found = [f"clocks held down: {reason}" for reason in gpu.throttle_reasons or ()]
+    found += [f"XID {code} ({count})" for code, count in (gpu.xid_errors or {}).items()]
+    return found + list(gpu.trouble or ())
 
 
 def label(gpu: Gpu) -> str:

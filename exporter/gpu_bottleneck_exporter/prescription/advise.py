@@ -2,20 +2,17 @@
 
 One cause must lead, or there is no telling what a change of its knob would bring. The model is
 that of a loop of steps. Now a step takes one unit of time, of which the GPU works `busy`; a change
-makes `rate` steps in that time, so the GPU works `busy * rate`. Wherever idle time cannot be split
-for certain, the model is played with both extremes, and these are the ends of the interval.
+makes `rate` steps in that time, so the GPU works `busy * rate`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.prescription import model
-from gpu_bottleneck_exporter.prescription.loader import Loader
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
 from gpu_bottleneck_exporter.prescription.observed import Observed
 
@@ -23,6 +20,8 @@ HEALTHY = 0.85
 """Busy share from which nothing is prescribed: what platform teams call well tuned."""
 LEAST_GAIN = 0.05
 """Less is not worth a change, nor told from noise."""
+ERROR = 0.1
+"""Of a prediction, in parts of it: nine of ten outcomes lie within (`tests/prescriptions`)."""
 _HARDLY_WORKS = 0.01
 _LEADS = 0.4
 """Share of the idle time from which a cause counts (`gpu:threshold:evidence` of the rules)."""
@@ -37,31 +36,14 @@ _THROTTLED = 0.5
 _HEADROOM = 1.2
 """CPU limit per core used: a limit counts per tenth of a second, in which use comes in bursts."""
 _HALF_A_CORE = 0.5
-_SPREADS = (0.6, 1.0, 1.5)
-"""Least, likeliest and largest spread, as multiples of the measured one."""
-_UNKNOWN = (0.0, 0.3, 1.0)
-"""The same where none was measured."""
-_WORK_ERROR = 0.06
-PAD = 0.025
-"""On each side of an interval, for what was measured inexactly."""
-_NINE_OF_TEN = 1.64
-"""Standard errors to each side."""
-_TOLD = 0.4
-"""Share of the waits for batches that must look like waits for another process."""
-_BESIDE = 0.08
-"""Share of the time by which running and waiting must exceed the idle time: samples scatter."""
 _EXPLAINS = 0.6
-"""Share of the work that must have been seen: workers that rest while they are waited for are
-held up by something else."""
+"""Share of the workers that must be at work while they are waited for: else something else holds
+them up."""
 _HARDLY_BURNS = 0.1
 """Cores per worker: more of them need none to speak of."""
 _ALWAYS_FOUND = 0.25
 """Cores that a job gets even on a busy machine if it mostly waits: the scheduler prefers it."""
 _MOST_MEMORY = 0.9
-_LOADS = 0.85
-"""At least this share of the host code of a main that loads is loading, to an optimist."""
-_TIGHT, _WIDE = 0.8, 1.3
-"""Share of the free cores that a pessimist and an optimist count on."""
 _UNSURE = 1.2
 """Times as much of the idle time may belong to what is removed: it is told from samples."""
 _OUTSIDE = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
@@ -71,22 +53,24 @@ _WAITS_FOR_WORKERS = (stall.WORKER_CPU, *_OUTSIDE)
 Advice = Prescription | Refusal
 
 
-class Range(NamedTuple):
-    """Rates, in steps per unit of time: pessimistic, likely, optimistic."""
+class Loop(NamedTuple):
+    """A training loop. The unit of time is the one in which it now takes one step."""
 
-    low: float
-    likely: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """The loop as it is now, in three versions: pessimistic, likely, optimistic."""
-
-    low: Loader
-    likely: Loader
-    high: Loader
+    work: float
+    """Time of a lone worker for a batch."""
+    power: float
+    """Of the number of workers that their speed grows with; 1: none ever waits for another."""
+    serial: float
+    """Time of the main and its GPU for a batch that is there."""
     cause: str
+
+    def rate(self, workers: float) -> float:
+        """Steps per unit of time with so many workers: theirs, or what the main can take."""
+        return min(math.pow(workers, self.power) / self.work, 1 / self.serial)
+
+    def fewest(self, rate: float) -> int:
+        """The fewest workers that make `rate` steps."""
+        return min(math.ceil(math.pow(rate * self.work, 1 / self.power) - 1e-6), _MOST_WORKERS)
 
 
 def advise(seen: Observed) -> Advice | None:
@@ -100,10 +84,12 @@ def advise(seen: Observed) -> Advice | None:
     leading = max(parts, key=lambda name: parts[name])
     if parts[leading] < _LEADS * seen.idle:
         return Refusal("mixed")
-    found = _ADVISERS[leading](seen)
-    if isinstance(found, Prescription) and found.predicted - found.busy < LEAST_GAIN:
-        return Refusal("no_gain")
-    return found
+    found = ADVISERS[leading](seen)
+    return found if isinstance(found, Refusal) or _gains(found) else Refusal("no_gain")
+
+
+def _gains(found: Advice) -> bool:
+    return isinstance(found, Prescription) and found.predicted - found.busy >= LEAST_GAIN
 
 
 def predict(seen: Observed, knob: str, value: float) -> Advice:
@@ -123,7 +109,7 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
     own_files = files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
     own_answers = min(seen.waits(stall.NETWORK), seen.main_network)
     loading = seen.waits(*_WAITS_FOR_WORKERS) - own_files - own_answers
-    parts = dict.fromkeys(_ADVISERS, 0.0)
+    parts = dict.fromkeys(ADVISERS, 0.0)
     parts[model.CPU_LIMIT] = seen.waits(stall.CPU_QUOTA)
     parts[model.CPU_CORES] = seen.waits(stall.CPU_QUEUE)
     parts[model.HOST_CODE] = seen.waits(stall.HOST_CODE)
@@ -174,8 +160,9 @@ def _more_workers(seen: Observed) -> Advice:
     now, room = round(seen.workers), _room(seen)
     if room < _ROOM and (now or seen.main_cores > _HALF_A_CORE):
         limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
-        return _more_cores(seen, model.CPU_LIMIT) if limited else Refusal("no_cores")
-    wanted = _fewest(loop.likely, now, min(_ENOUGH / loop.likely.cycle, room))
+        found = _more_cores(seen, model.CPU_LIMIT if limited else model.CPU_CORES)
+        return found if _gains(found) else Refusal("no_cores")
+    wanted = max(loop.fewest(min(_ENOUGH / loop.serial, room)), now + 1)
     if seen.worker_bytes and seen.free_bytes is not None:
         wanted = min(wanted, now + int(_MOST_MEMORY * seen.free_bytes / seen.worker_bytes))
     return _with_workers(seen, loop, wanted) if wanted > now else Refusal("no_memory")
@@ -188,41 +175,18 @@ def _loop(seen: Observed) -> Loop | Refusal:
     if seen.workers < 1 or abs(seen.workers - round(seen.workers)) > 0.1 * seen.workers:
         return Refusal("changing")
     now, waits = round(seen.workers), _waits_for_workers(seen)
-    serial = max(1 - waits, seen.busy)
-    # Host code may run while the GPU works: then, without waits, a step takes that much less.
-    overlap = min(seen.busy, seen.waits(stall.HOST_CODE))
-    none, some, most = (part * overlap for part in _overlapping(seen))
-    spread = seen.spread
-    least, likeliest, largest = (
-        _UNKNOWN if spread is None else tuple(part * spread for part in _SPREADS)
-    )
-    likely = Loader(seen.active, serial - some, likeliest)
-    loose = replace(likely, in_order=False)
-    if now > 1 and abs(loose.rate(now) - 1) < abs(likely.rate(now) - 1):
-        likely = loose
-    fitted = likely.fitted(now)
-    if waits > LEAST_GAIN and seen.active < _EXPLAINS * fitted.work:
+    if waits > LEAST_GAIN and seen.active < _EXPLAINS * now:
         return Refusal("inconsistent")
-    low = Loader(1.0, serial - none, largest).fitted(now)
-    high = Loader(1.0, serial - most, least, in_order=False).fitted(now)
+    # As many as are at work at a time is the work of a step (Little's law). Where the others rest
+    # although they are waited for, batches differ and are taken in order: with more workers, more
+    # of them rest, so their speed grows with a power of their number.
+    work = min(max(seen.active, _EXPLAINS * now), now) if now > 1 else 1.0
     return Loop(
-        replace(low, work=max(low.work, fitted.work) * (1 + _WORK_ERROR)),
-        fitted,
-        replace(high, work=min(high.work, fitted.work) * (1 - _WORK_ERROR)),
+        work,
+        math.log(work) / math.log(now) if now > 1 else 1.0,
+        max(1 - waits, seen.busy),
         max((*_WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits),
     )
-
-
-def _overlapping(seen: Observed) -> tuple[float, float, float]:
-    """Which part of the host code runs while the GPU works: at least, likely, at most.
-
-    A main that hands a step to the GPU and waits for its end does nothing else meanwhile: what it
-    runs and waits for batches adds up to the idle time. With launches ahead that is more.
-    """
-    if seen.main_waits < _TOLD * _waits_for_workers(seen):
-        return 0.0, 0.5, 1.0  # how it waits for batches looks like any other sleep
-    beyond = seen.main_run + seen.main_waits - seen.idle
-    return (0.0, 0.0, 0.5) if beyond < _BESIDE else (0.0, 0.75, 1.0)
 
 
 def _waits_for_workers(seen: Observed) -> float:
@@ -231,21 +195,34 @@ def _waits_for_workers(seen: Observed) -> float:
     return max(seen.waits(*causes) - seen.main_disk - seen.main_network - seen.main_queue, 0.0)
 
 
+def _inline(seen: Observed) -> Loop | Refusal:
+    """The loop as it would be if workers did what the main now does between two steps.
+
+    That is the idle time if nothing overlaps, else what the main waited for and ran.
+    """
+    # As states, not as idle time: what the main waits for while the GPU works moves along.
+    waits = min(seen.main_disk + seen.main_network, 1.0)
+    code = min(seen.waits(stall.HOST_CODE, stall.CPU_QUEUE), 1 - waits)
+    if seen.threads >= _HALF_A_CORE or not (waits or code):
+        return Refusal("no_knob")
+    loading = max(waits + code, seen.idle)
+    cause = max((*_OUTSIDE, stall.HOST_CODE), key=seen.waits)
+    return Loop(loading, 1.0, max(1 - loading, seen.busy), cause)
+
+
 def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
     now, room = round(seen.workers), _room(seen)
-    low, likely, high = (one.rate(workers) for one in (loop.low, loop.likely, loop.high))
-    least, most = (1 + part * (room - 1) for part in (_TIGHT, _WIDE))
-    rate = min(likely, room)
+    rate = min(loop.rate(workers), room)
     then: str | None
-    if likely > room:
+    if rate == room:
         then = stall.CPU_QUEUE if seen.limit_cores is None else stall.CPU_QUOTA
     else:
         told = _afterwards(seen, rate, _WAITS_FOR_WORKERS)
-        then = model.leading({**told, loop.cause: 1 - loop.likely.cycle * rate})
+        then = model.leading({**told, loop.cause: 1 - loop.serial * rate})
     more = max(workers - now, 0)
     return _prescription(
         seen,
-        Range(min(low, least), rate, min(high, most)),
+        rate,
         cause=loop.cause,
         knob=model.NUM_WORKERS,
         current=now,
@@ -259,19 +236,18 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
     )
 
 
-def _prescription(seen: Observed, rates: Range, **change: Any) -> Prescription:  # noqa: ANN401
-    """The prescription of `change`; the interval allows for what was measured inexactly."""
-    pad = PAD + _NINE_OF_TEN * seen.noise * rates.likely
-    best = min(seen.busy * rates.likely, 1.0)
-    low = max(min(seen.busy * rates.low, best) - pad, 0.0)
+def _prescription(seen: Observed, rate: float, **change: Any) -> Prescription:  # noqa: ANN401
+    """The prescription of `change`, which makes `rate` steps in the time of one."""
+    predicted = min(seen.busy * rate, 1.0)
     bytes_now = seen.data_bytes
+    low = (1 - ERROR) * predicted
     return Prescription(
         busy=seen.busy,
-        predicted=best,
+        predicted=predicted,
         low=min(low, seen.busy) if change.get("at_most") else low,
-        high=min(max(seen.busy * rates.high, best) + pad, 1.0),
+        high=min((1 + ERROR) * predicted, 1.0),
         # A step takes as many as before.
-        bytes_per_second=None if bytes_now is None else max(rates.likely - 1, 0.0) * bytes_now,
+        bytes_per_second=None if bytes_now is None else max(rate - 1, 0.0) * bytes_now,
         **change,
     )
 
@@ -281,60 +257,20 @@ def _afterwards(seen: Observed, rate: float, gone: Collection[str]) -> dict[str,
     return {cause: part * rate for cause, part in seen.stalls.items() if cause not in gone}
 
 
-def _fewest(loader: Loader, now: int, target: float) -> int:
-    """The fewest workers that reach `target` steps per unit of time, more than `now`."""
-    low, high = now, now + 1
-    while loader.rate(high) < target and high < _MOST_WORKERS:
-        low, high = high, min(2 * high, _MOST_WORKERS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if loader.rate(middle) < target:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
 def _free(seen: Observed) -> float | None:
     """Cores that the job may use in addition."""
     left = [] if seen.limit_cores is None else [max(seen.limit_cores - seen.cores, 0.0)]
     left += [] if seen.free_cores is None else [seen.free_cores]
-    return min(left, default=None)
+    least = _ALWAYS_FOUND if seen.worker_cores <= _HARDLY_BURNS * seen.active else 0.0
+    return max(min(left), least) if left else None
 
 
 def _room(seen: Observed) -> float:
-    """How many times as many steps the free cores hold."""
+    """Steps that the free cores hold, as a multiple of those taken now."""
     free = _free(seen)
     if free is None or seen.cores <= 0:
         return math.inf
-    if seen.worker_cores <= _HARDLY_BURNS * seen.active:
-        free = max(free, _ALWAYS_FOUND)
     return 1 + free / seen.cores
-
-
-# --- Loading in the main process ---------------------------------------------------------------
-
-
-def _inline(seen: Observed) -> Loop | Refusal:
-    """The loop as it would be if workers did what the main now does between two steps.
-
-    Its waits for files and answers are loading. Of its host code nobody knows how much is: all
-    of it, if this is about workers at all; a pessimist counts on none.
-    """
-    # As states, not as idle time: what the main waits for while the GPU works moves along.
-    waits = min(seen.main_disk + seen.main_network, 1.0)
-    code = min(seen.waits(stall.HOST_CODE, stall.CPU_QUEUE), 1 - waits)
-    if seen.threads >= _HALF_A_CORE or not (waits or code):
-        return Refusal("no_knob")
-    most = waits + code
-    whole = max(most, seen.idle)  # if nothing overlaps, that is exact, and states are samples
-    _, likeliest, largest = _UNKNOWN
-    return Loop(
-        Loader(waits, max(1 - waits, seen.busy), largest),
-        Loader(whole, max(1 - whole, seen.busy), likeliest),
-        Loader(waits + _LOADS * code, max(1 - most, seen.busy), in_order=False),
-        max((*_OUTSIDE, stall.HOST_CODE), key=seen.waits),
-    )
 
 
 # --- CPU ---------------------------------------------------------------------------------------
@@ -346,7 +282,7 @@ def _more_cores(seen: Observed, knob: str) -> Advice:
     rate = _unhindered(seen)
     if isinstance(rate, Refusal):
         return rate
-    wanted = seen.cores * rate.likely
+    wanted = seen.cores * rate
     if knob == model.CPU_CORES:
         return _with_cores(seen, knob, math.ceil(round(10 * wanted, 3)) / 10)
     value = math.ceil(round(_HEADROOM * wanted / _HALF_A_CORE, 3)) * _HALF_A_CORE
@@ -361,59 +297,50 @@ def _with_cores(seen: Observed, knob: str, value: float) -> Advice:
     rate = _unhindered(seen)
     if isinstance(rate, Refusal):
         return rate
-    held = value / seen.cores if seen.cores else 1.0
-    reached = min(rate.likely, held)
+    rate = min(rate, value / seen.cores if seen.cores else 1.0)
     limit = knob == model.CPU_LIMIT
     return _prescription(
         seen,
-        Range(min(rate.low, 0.85 * held), reached, min(rate.high, 1.1 * held)),
+        rate,
         cause=stall.CPU_QUOTA if limit else stall.CPU_QUEUE,
         knob=knob,
         current=(seen.limit_cores if limit else None) or seen.cores,
         value=value,
-        cores=max(reached - 1, 0.0) * seen.cores,
+        cores=max(rate - 1, 0.0) * seen.cores,
         free_cores=seen.free_cores if limit else None,
-        then=model.leading(_afterwards(seen, reached, (stall.CPU_QUOTA, stall.CPU_QUEUE))),
+        then=model.leading(_afterwards(seen, rate, (stall.CPU_QUOTA, stall.CPU_QUEUE))),
     )
 
 
-def _unhindered(seen: Observed) -> Range | Refusal:
+def _unhindered(seen: Observed) -> float | Refusal:
     """Steps per unit of time if nobody ever waited for a CPU."""
     if not seen.main_queue and not seen.worker_queue:
         return Refusal("unseen")
     own = min(seen.main_queue, seen.idle)
     if seen.workers < _HALF_A_CORE:
-        cycle = max(1 - own, seen.busy)
-        return Range(1 / (cycle + own * 0.15), 1 / cycle, 1 / max(cycle - own * 0.15, seen.busy))
+        return 1 / max(1 - own, seen.busy)
     loop = _loop(seen)
     if isinstance(loop, Refusal):
         return loop
     queued = seen.worker_queue / max(seen.worker_queue + seen.worker_cores, 1e-9)
-    part = queued * seen.running / max(seen.active, 1e-9)
-    now = round(seen.workers)
-
-    def faster(version: Loader, gone: float) -> float:
-        cycle = max(version.cycle - own * gone, seen.busy)
-        return replace(version, work=version.work * (1 - part * gone), cycle=cycle).rate(now)
-
-    return Range(faster(loop.low, 0.9), faster(loop.likely, 1.0), faster(loop.high, 1.0))
+    part = min(queued * seen.running / max(seen.active, 1e-9), queued)
+    faster = loop._replace(work=loop.work * (1 - part), serial=max(loop.serial - own, seen.busy))
+    return faster.rate(round(seen.workers)) if part < 1 else 1 / faster.serial
 
 
 # --- What can only be removed ------------------------------------------------------------------
 
 
-def _without(seen: Observed, knob: str) -> Advice:
+def _without(seen: Observed, knob: str) -> Prescription:
     """What is left of a step without it: an upper bound, as nobody removes all of it."""
     share = parts_of(seen)[knob]
-    code = knob == model.HOST_CODE
-    cause = stall.HOST_CODE if code else stall.STORAGE
-    # What it waits for a CPU is part of it; less of it is less of that.
-    queued = min(seen.waits(stall.CPU_QUEUE), seen.main_queue)
-    removed = (max(share, _own_time(seen)) if code else share) + queued
-    rate, best = (1 / max(1 - part * removed, seen.busy) for part in (1, _UNSURE))
+    cause = stall.HOST_CODE if knob == model.HOST_CODE else stall.STORAGE
+    # What the main waits for a CPU is part of it; less of it is less of that.
+    removed = _UNSURE * share + min(seen.waits(stall.CPU_QUEUE), seen.main_queue)
+    rate = 1 / max(1 - removed, seen.busy)
     return _prescription(
         seen,
-        Range(rate, rate, best),
+        rate,
         cause=cause,
         knob=knob,
         current=share,
@@ -423,14 +350,8 @@ def _without(seen: Observed, knob: str) -> Advice:
     )
 
 
-def _own_time(seen: Observed) -> float:
-    """Share in which the main runs, unless it spins while the GPU works: an upper bound."""
-    spins = seen.main_run > seen.waits(stall.HOST_CODE) + seen.busy / 2
-    return 0.0 if spins else min(seen.main_run, seen.idle)
-
-
 _INLINE, _OTHER = "inline", "other"
-_ADVISERS: Mapping[str, Callable[[Observed], Advice]] = {
+ADVISERS: Mapping[str, Callable[[Observed], Advice]] = {
     model.NUM_WORKERS: _more_workers,
     _INLINE: _more_workers,
     model.CPU_LIMIT: lambda seen: _more_cores(seen, model.CPU_LIMIT),

@@ -7,17 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.prescription import model
-from gpu_bottleneck_exporter.prescription.advise import (
-    HEALTHY,
-    LEAST_GAIN,
-    Advice,
-    advise,
-    predict,
-)
+from gpu_bottleneck_exporter.prescription.advise import Advice, advise, predict
 from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
 from gpu_bottleneck_exporter.prescription.observed import Observed, merged
-from gpu_bottleneck_exporter.prescription.pauses import Pauses
-from gpu_bottleneck_exporter.prescription.startups import Startups
 
 WINDOW_SECONDS = 60.0
 """Judged: long enough for slow batches, short enough to follow a job's phases."""
@@ -50,10 +42,9 @@ class _Known(NamedTuple):
 
 
 class Keeper:
-    """Of one GPU. Times are monotonic seconds; only one thread adds."""
+    """The last minute of one GPU, and the last change. Times are monotonic seconds."""
 
-    def __init__(self, pauses: Pauses | None = None) -> None:
-        """`pauses`: when the GPU did nothing; without them start-ups cannot be told."""
+    def __init__(self) -> None:
         self.outlook = model.NOTHING_KNOWN
         self._parts: deque[Observed] = deque()
         self._setting: Setting | None = None
@@ -62,12 +53,10 @@ class Keeper:
         self._trial: Score | None = None
         """The last change that was noticed, until it has been judged."""
         self._due = 0.0
-        self._startups = Startups(pauses or Pauses())
         self._starts_for = 0.0
 
     def add(self, at: float, part: Observed, setting: Setting, idle_gpus: int = 1) -> None:
         """Take in what was seen until `at`, while the knobs were at `setting`."""
-        self._startups.add(at, part, setting.job, setting.mains)
         if setting != self._setting:
             before, waited = self._setting, self._pending
             self._pending = setting
@@ -80,20 +69,15 @@ class Keeper:
         if not self._parts and part.busy < _WORKS:
             self._starts_for += part.seconds
             if setting.job and self._starts_for >= LEAST_SECONDS:
-                self.outlook = self.outlook._replace(advice=self._better(Refusal("starting")))
+                self.outlook = self.outlook._replace(advice=Refusal("starting"))
             return
         self._parts.append(part)
         while sum(one.seconds for one in self._parts) - self._parts[0].seconds >= WINDOW_SECONDS:
             self._parts.popleft()
         self._conclude(at, idle_gpus)
 
-    def cross(self, at: float, part: Observed, setting: Setting) -> None:
-        """Take in a part in which the mains changed, to those of `setting`."""
-        self._pending = None
-        self._startups.add(at, part, setting.job, setting.mains)
-
     def skip(self) -> None:
-        """Nothing was seen for a while."""
+        """Note that nothing was seen for a while."""
         self._pending = None
 
     def _adopt(self, at: float, setting: Setting) -> None:
@@ -126,23 +110,13 @@ class Keeper:
             self._trial = None  # what comes later is no answer to that change
         if self._setting.job:
             self._known = _Known(at, self._setting, seen)
-        self.outlook = Outlook(self._better(self._advised(seen)), score)
+        self.outlook = Outlook(self._advised(seen), score, seen)
 
     def _known_parts(self) -> list[Observed]:
         """Without those that nobody saw, unless it is mostly so."""
         seen = [part for part in self._parts if not part.is_unseen]
         unseen = [part for part in self._parts if part.is_unseen]
         return [*seen, *unseen] if _enough(unseen) and not _enough(seen) else seen
-
-    def _better(self, found: Advice | None) -> Advice | None:
-        """`found`, or that the job should start less often or faster, if this brings more."""
-        startups = self._startups.advice()
-        if not isinstance(startups, Prescription) or startups.busy >= HEALTHY:
-            return found
-        gain = 0.0
-        if isinstance(found, Prescription):
-            gain = (found.predicted - found.busy) * (1 - startups.current)
-        return startups if startups.predicted - startups.busy > max(gain, LEAST_GAIN) else found
 
     def _advised(self, seen: Observed) -> Advice | None:
         new, old = advise(seen), self.outlook.advice

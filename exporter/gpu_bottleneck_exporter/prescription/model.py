@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.prescription.observed import Observed
+
 KNOBS = (
     NUM_WORKERS := "num_workers",
     CPU_LIMIT := "cpu_limit",
     CPU_CORES := "cpu_cores",
     HOST_CODE := "host_code",
     CHECKPOINTS := "checkpoints",
-    STARTUP := "startup",
 )
 """What can be changed, and the unit of its value: worker processes of a loader; cores of the CPU
 limit; cores that the job gets while others compete for them; and what can only be removed: the
-share of the time, 0-1, that the GPU waits for host code, for checkpoints, or for a job that starts
-again and again."""
-REMOVED = frozenset({HOST_CODE, CHECKPOINTS, STARTUP})
+share of the time, 0-1, that the GPU waits for host code or for checkpoints."""
+REMOVED = frozenset({HOST_CODE, CHECKPOINTS})
 """Knobs that are removed rather than set."""
 
 REFUSALS = {
@@ -107,6 +107,8 @@ class Outlook(NamedTuple):
     advice: Prescription | Refusal | None = None
     """None for a GPU that is busy, or while too little is known."""
     score: Score | None = None
+    seen: Observed | None = None
+    """What the advice rests on."""
 
 
 NOTHING_KNOWN = Outlook()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from statistics import stdev
 from typing import Any
 
 from gpu_bottleneck_exporter.accounting import stall
@@ -39,9 +37,6 @@ class Observed:
     main_cores: float = 0.0
     main_queue: float = 0.0
     """Share in which the main waited for a CPU."""
-    main_run: float = 0.0
-    main_waits: float = 0.0
-    """Shares in which the main ran, and in which it waited for another process or thread."""
     main_disk: float = 0.0
     main_network: float = 0.0
     """Shares in which the main itself waited for files, and for answers."""
@@ -53,8 +48,6 @@ class Observed:
     """Per second."""
     throttled: float = 0.0
     """Share of the quota periods in which the CPU limit ran out."""
-    spread: float | None = None
-    """Coefficient of variation of the time that a worker takes for a batch."""
     limit_cores: float | None = None
     """CPU limit; None without one."""
     free_cores: float | None = None
@@ -66,8 +59,6 @@ class Observed:
     """Per second: what main and workers read from storage, or received if they wait for that."""
     saturated: bool = False
     """Whether a disk or a network interface was busy all the time."""
-    noise: float = 0.0
-    """Standard error of `busy`."""
 
     def waits(self, *causes: str) -> float:
         """Share in which it waited for any of `causes`."""
@@ -90,11 +81,11 @@ class Observed:
 
 
 _IDLES = 0.1
-_LATEST = frozenset({"spread", "limit_cores", "worker_bytes", "free_bytes"})
+_LATEST = frozenset({"limit_cores", "worker_bytes", "free_bytes"})
 """What is no mean over the stretch: the last one counts."""
 _WORST = frozenset({"saturated", "main_writes", "main_reads"})
 _WHERE_KNOWN = frozenset({"free_cores", "data_bytes"})
-_APART = _LATEST | _WORST | _WHERE_KNOWN | {"seconds", "stalls", "noise"}
+_APART = _LATEST | _WORST | _WHERE_KNOWN | {"seconds", "stalls"}
 _MEANS = [item.name for item in fields(Observed) if item.name not in _APART]
 
 
@@ -122,5 +113,4 @@ def merged(parts: Sequence[Observed]) -> Observed:
         stalls={
             cause: over_time(part.stalls.get(cause, 0.0) for part in parts) for cause in causes
         },
-        noise=stdev(part.busy for part in parts) / math.sqrt(len(parts)) if parts[1:] else 0.0,
     )

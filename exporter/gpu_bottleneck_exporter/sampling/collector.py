@@ -116,13 +116,3 @@ def seconds(nanoseconds: int | None) -> float | None:
 def seconds_by(nanoseconds: Mapping[K, int]) -> dict[K, float]:
     """Each of `nanoseconds` in seconds."""
     return {key: value / 1e9 for key, value in nanoseconds.items()}
-
-
-def each(family: str, values: Mapping[str, float]) -> Iterable[Sample]:
-    """A sample of each value, by label."""
-    return (Sample(family, float(value), (label,)) for label, value in values.items())
-
-
-def optional(family: str, value: float | None, *labels: str) -> Iterable[Sample]:
-    """A sample, or none if the value could not be read."""
-    return () if value is None else (Sample(family, float(value), labels),)

@@ -13,10 +13,10 @@ from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import trees
 from gpu_bottleneck_exporter.host.sockets import same_pids
-from gpu_bottleneck_exporter.host.tree import trees
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.groups import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups
 
 Isolated = Callable[[str], AbstractContextManager[None]]
 

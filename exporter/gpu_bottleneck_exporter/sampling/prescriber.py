@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
 from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
-from gpu_bottleneck_exporter.feeders.pace import Pace
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
@@ -22,7 +21,6 @@ from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
-from gpu_bottleneck_exporter.prescription.pauses import Pauses, Time
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 
 STRETCH_NS = 3_900_000_000
@@ -30,8 +28,6 @@ STRETCH_NS = 3_900_000_000
 _TOO_LONG = 4
 """Stretches of more times that length are out of the feeders' history."""
 _MEMORY_NS = 60_000_000_000
-_PACE_NS = 7_500_000_000
-"""Times the number of idle GPUs."""
 _LIMIT_NS = 60_000_000_000
 """For so long after it idled, a GPU may have become busy because the limit was raised."""
 _MUCH_BYTES_PER_SECOND = 1e6
@@ -42,9 +38,27 @@ _DIGITS = re.compile(r"\d+")
 _AT_WORK = (Activity.RUN, Activity.DISK, Activity.NETWORK, Activity.TIMER)
 
 
+@dataclass(slots=True)
+class Time:
+    """How the time of one GPU was split since the start; one thread adds, another one copies."""
+
+    active_ns: int = 0
+    stall_ns: dict[str, int] = field(default_factory=dict)
+
+    def add(self, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """Add a tick."""
+        self.active_ns += active_ns
+        for cause, ns in stalls.items():
+            self.stall_ns[cause] = self.stall_ns.get(cause, 0) + ns
+
+    def copy(self) -> Time:
+        """As it is now."""
+        return Time(self.active_ns, dict(self.stall_ns))
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a stretch begins."""
+    """The beginning of a stretch."""
 
     at_ns: int
     time: Time
@@ -56,29 +70,26 @@ class Mark:
 
 
 class Prescriber:
-    """Of one GPU; the host sampler's thread calls it, and `tell` the thread that reads the GPU."""
+    """What would help one GPU; the thread that reads it calls `note_split`, another `advise`."""
 
     def __init__(self, proc: Path, sysfs: Path) -> None:
         self._proc = proc
         self._sysfs = sysfs
         self._mark: Mark | None = None
-        self._pauses = Pauses()
-        self._keeper = Keeper(self._pauses)
+        self._time = Time()
+        self._keeper = Keeper()
         self._worker_bytes: float | None = None
         self._memory_due_ns = 0
-        self._spread: float | None = None
-        self._idlers = 0
         self._limit_until_ns = 0
-        self._pace_due_ns = 0
         self.idle_mains: frozenset[int] = frozenset()
         """Who has the GPU, while it idles: more may be prescribed for them."""
         self._rivals = 1
 
-    def tell(self, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """How a tick was split."""
-        self._pauses.add(active_ns, stalls)
+    def note_split(self, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """Note how a tick was split."""
+        self._time.add(active_ns, stalls)
 
-    def look(
+    def advise(
         self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, rivals: int
     ) -> Outlook:
         """What is known now; closes the stretch, if it is long enough, and begins the next one.
@@ -98,8 +109,8 @@ class Prescriber:
         mark, mains = self._mark, frozenset(feed.mains)
         received = feeding.job.received_bytes if feeding else None
         starts = feed.worker_starts
-        self._mark = Mark(now_ns, self._pauses.time.copy(), mains, starts, host, received)
-        if mark is None or now_ns - mark.at_ns > _TOO_LONG * STRETCH_NS:
+        self._mark = Mark(now_ns, self._time.copy(), mains, starts, host, received)
+        if mark is None or mark.mains != mains or now_ns - mark.at_ns > _TOO_LONG * STRETCH_NS:
             self._keeper.skip()
             return
         seen = _plain(mark, self._mark, feed)
@@ -107,9 +118,6 @@ class Prescriber:
             return
         wanted = feed.idles(now_ns)
         seen = replace(seen, limit_cores=self._limit(feed, feeding, now_ns, wanted=wanted))
-        if mark.mains != mains:
-            self._keeper.cross(now_ns / 1e9, seen, _setting(feed, seen))
-            return
         if wanted and (did := feed.history.seconds(mark.at_ns, now_ns)):
             seen = self._explained(seen, did, mark, self._mark, feed, feeding)
         self.idle_mains = mains if seen.busy < HEALTHY else frozenset()
@@ -125,7 +133,7 @@ class Prescriber:
         feeding: Feeding | None,
     ) -> Observed:
         elapsed = max(did.elapsed_ns, 1)
-        self._judge(feed.counters.pace, now.at_ns)
+        idlers = feed.counters.handovers.idlers()
         much = _MUCH_BYTES_PER_SECOND * elapsed / 1e9
         held, crew, states = did.held, did.of(Role.WORKER), did.of(Role.MAIN).seen
         main, workers = did.of(Role.MAIN).used, crew.used
@@ -134,8 +142,8 @@ class Prescriber:
         machines = _machines(mark, now)
         return replace(
             plain,
-            workers=max(plain.workers - self._idlers, 0),
-            idlers=self._idlers,
+            workers=max(plain.workers - idlers, 0),
+            idlers=idlers,
             active=sum(crew.mean(activity) for activity in _AT_WORK),
             running=crew.mean(Activity.RUN),
             reading=crew.mean(Activity.DISK),
@@ -144,15 +152,12 @@ class Prescriber:
             worker_queue=workers.queue_ns / elapsed,
             main_cores=main.cpu_ns / elapsed,
             main_queue=min((main.queue_ns + main.launch_queue_ns) / elapsed, 1.0),
-            main_run=states.get(Activity.RUN, 0) / samples,
-            main_waits=states.get(Activity.QUEUE, 0) / samples,
             main_disk=states.get(Activity.DISK, 0) / samples,
             main_network=states.get(Activity.NETWORK, 0) / samples,
             main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, much),
             main_reads=main.read_chars > much,
             worker_starts=(now.starts - mark.starts) * 1e9 / elapsed,
             throttled=held.throttled_periods / held.periods if held.periods else 0.0,
-            spread=self._spread,
             free_cores=self._shared(_free_cores(machines, feeding, cores)),
             worker_bytes=self._size(feed, now.at_ns),
             free_bytes=self._shared(free_bytes(feed.counters.cgroups, _available(now.host))),
@@ -173,11 +178,6 @@ class Prescriber:
             return cpu_cores(feed.counters.cgroups)
         return feeding.job.limits.cpu_cores if feeding else None
 
-    def _judge(self, pace: Pace, now_ns: int) -> None:
-        if now_ns >= self._pace_due_ns:
-            self._pace_due_ns = now_ns + _PACE_NS * self._rivals
-            self._spread, self._idlers = pace.spread(), pace.idlers()
-
     def _size(self, feed: FeederGroup, now_ns: int) -> float | None:
         """Memory of one worker."""
         if not feed.workers:
@@ -189,25 +189,25 @@ class Prescriber:
 
 
 class Prescribers:
-    """Those of all GPUs."""
+    """What would help each GPU."""
 
     def __init__(self, proc: Path, sysfs: Path) -> None:
         """`proc`, `sysfs`: the host's."""
         self._paths = proc, sysfs
         self._of: dict[str, Prescriber] = {}
 
-    def tell(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """How a tick of GPU `uuid` was split. For any thread."""
+    def note_split(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """Note how a tick of GPU `uuid` was split. For any thread."""
         if found := self._of.get(uuid):
-            found.tell(active_ns, stalls)
+            found.note_split(active_ns, stalls)
 
-    def look(
+    def advise(
         self, uuid: str, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None
     ) -> Outlook:
         """What would help GPU `uuid`."""
         found = self._of.setdefault(uuid, Prescriber(*self._paths))
         idle = {one.idle_mains for one in self._of.values() if one.idle_mains}
-        return found.look(feed, feeding, host, len(idle | {frozenset(feed.mains)}))
+        return found.advise(feed, feeding, host, len(idle | {frozenset(feed.mains)}))
 
     def forget(self, uuid: str) -> None:
         """Drop GPU `uuid`."""
@@ -265,7 +265,7 @@ class Machines(NamedTuple):
     seconds: float
 
     def rates(self, name: str) -> dict[str, float]:
-        """By device, how fast the counters in field `name` rise per second."""
+        """Rates per second, by device, at which the counters in field `name` rise."""
         before, now = getattr(self.before, name), getattr(self.now, name)
         return {
             device: (now[device] - before[device]) / self.seconds

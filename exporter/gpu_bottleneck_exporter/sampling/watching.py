@@ -24,8 +24,7 @@ from gpu_bottleneck_exporter.sampling.peers import engaged_peer, inspect_connect
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, SELDOM_NS, Every
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.groups import Groups
-from gpu_bottleneck_exporter.workload.owners import OwnerReader
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ class HostSampler:
     def note_split(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Note how the last tick of GPU `uuid` was split: busy time, and idle time by cause."""
         if self._prescribers:
-            self._prescribers.tell(uuid, active_ns, stalls)
+            self._prescribers.note_split(uuid, active_ns, stalls)
         if feed := self._feeds.get(uuid):
             feed.note_split(active_ns, stalls, time.monotonic_ns())
 
@@ -168,7 +167,7 @@ class HostSampler:
             with self._isolated(f"reporting the feeders of {uuid}"):
                 feeding = reader.read(feed, now, queue_known=queue_known)
                 if self._prescribers:
-                    outlook = self._prescribers.look(uuid, feed, feeding, host)
+                    outlook = self._prescribers.advise(uuid, feed, feeding, host)
                     feeding = replace(feeding, outlook=outlook)
                 # Its holders are not in our /proc: of another PID namespace, or just ended.
                 unseen = not feed.mains and feed.holders.pids != frozenset()

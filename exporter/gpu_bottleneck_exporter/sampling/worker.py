@@ -32,7 +32,7 @@ from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import LATELY_NS, SELDOM_NS, Backoff, Every
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.bystanders import without_bystanders
+from gpu_bottleneck_exporter.workload.owners import without_bystanders
 
 log = logging.getLogger(__name__)
 

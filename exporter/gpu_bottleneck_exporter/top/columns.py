@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.advice import in_brief
-from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu, likely_cause
-from gpu_bottleneck_exporter.nodeview.text import gibibytes, label, megahertz, number, owners
+from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
 
 _LONGEST_LABEL = 16
+"""Cells for `0 · MIG 3g.40gb`."""
 _WIDEST_OWNER, _LEAST_OWNER = 48, 10
+"""Cells: a pod with its namespace, or enough of it to be recognised."""
 BAR, OWNER, PRESCRIPTION = "busy and waiting", "OWNER", "PRESCRIPTION"
 
 
@@ -32,15 +34,12 @@ def share(value: float | None) -> str:
 
 
 def _watts(gpu: Gpu) -> str:
-    return _pair(number(gpu.power_watts), number(gpu.power_limit_watts))
+    return words.of(words.number(gpu.power_watts), words.number(gpu.power_limit_watts), "", "/")
 
 
 def _memory(gpu: Gpu) -> str:
-    return _pair(gibibytes(gpu.memory_used_bytes), gibibytes(gpu.memory_total_bytes))
-
-
-def _pair(used: str, most: str) -> str:
-    return used if DASH in (used, most) else f"{used}/{most}"
+    used, total = words.gibibytes(gpu.memory_used_bytes), words.gibibytes(gpu.memory_total_bytes)
+    return words.of(used, total, "", "/")
 
 
 def _prescribed(gpu: Gpu) -> str:
@@ -48,24 +47,24 @@ def _prescribed(gpu: Gpu) -> str:
 
 
 COLUMNS = (
-    Column("GPU", 4, label, right=False),
+    Column("GPU", 4, words.label, right=False),
     Column(BAR, 18, lambda _: "", right=False),
     Column("BUSY", 5, lambda gpu: share(gpu.busy_ratio)),
     Column("WATTS", 7, _watts, drops=2),
-    Column("°C", 3, lambda gpu: number(gpu.temperature_celsius), drops=3),
+    Column("°C", 3, lambda gpu: words.number(gpu.temperature_celsius), drops=3),
     Column("GiB", 7, _memory, drops=4),
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
-    Column("MHz", 4, lambda gpu: number(megahertz(gpu.sm_clock_hertz)), drops=8),
-    Column("LIKELY CAUSE", 13, likely_cause, right=False, drops=1),
+    Column("MHz", 4, lambda gpu: words.megahertz(gpu.sm_clock_hertz), drops=8),
+    Column("LIKELY CAUSE", 13, words.likely_cause, right=False, drops=1),
     Column(PRESCRIPTION, 30, _prescribed, right=False, drops=7),
-    Column(OWNER, _LEAST_OWNER, owners, right=False, drops=6),
+    Column(OWNER, _LEAST_OWNER, words.owners, right=False, drops=6),
     Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )
 
 
 def columns(gpus: Sequence[Gpu], width: int) -> list[Column]:
     """The columns that fit; the bar and the owner share the remaining width."""
-    longest = min(max(4, *(len(label(gpu)) for gpu in gpus)), _LONGEST_LABEL)
+    longest = min(max(4, *(len(words.label(gpu)) for gpu in gpus)), _LONGEST_LABEL)
     found = [replace(COLUMNS[0], width=longest), *COLUMNS[1:]]
     if not any(gpu.prescription for gpu in gpus):
         found = [column for column in found if column.title != PRESCRIPTION]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Key, Node, likely_cause
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Key, Node
+from gpu_bottleneck_exporter.nodeview.text import likely_cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from gpu_bottleneck_exporter.nodeview.text import owners, to_have_one
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
 from gpu_bottleneck_exporter.top.columns import BAR, COLUMNS, OWNER, Column, share
-from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.keys import Choice
-from gpu_bottleneck_exporter.top.source import Source
+from gpu_bottleneck_exporter.top.source import Feed, Source
 
 
 def top(
@@ -30,7 +29,14 @@ def top(
     feed = Feed(source, interval_seconds)
     try:
         if count is None and not as_json and sys.stdout.isatty() and sys.stdin.isatty():
-            _live(feed, Choice(order=order))
+            try:  # Python may have been built without curses
+                from gpu_bottleneck_exporter.top.terminal import show  # noqa: PLC0415
+            except ImportError as error:
+                raise ExporterError(
+                    f"this Python cannot draw on terminals ({error}): try top --once"
+                ) from error
+            feed.start()
+            show(feed, Choice(order=order))
         else:
             write(feed, interval_seconds, count, as_json=as_json)
     except BrokenPipeError:
@@ -38,17 +44,6 @@ def top(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         source.close()
-
-
-def _live(feed: Feed, choice: Choice) -> None:
-    try:  # Python may have been built without curses
-        from gpu_bottleneck_exporter.top.terminal import show  # noqa: PLC0415
-    except ImportError as error:
-        raise ExporterError(
-            f"this Python cannot draw on terminals ({error}): try top --once"
-        ) from error
-    feed.start()
-    show(feed, choice)
 
 
 def write(feed: Feed, interval_seconds: float, count: int | None, *, as_json: bool = False) -> None:
@@ -59,20 +54,24 @@ def write(feed: Feed, interval_seconds: float, count: int | None, *, as_json: bo
     """
     told: str | None = None
     heading = True
-    # A busy machine takes its time to open the driver.
-    wait(lambda: (node := feed.read().node) is None or node.driver_status != OPENING)
+
+    def opened() -> bool:
+        feed.read()
+        return feed.node is None or feed.node.driver_status != OPENING
+
+    wait(opened)  # a busy machine takes its time to open the driver
     for _ in itertools.repeat(None) if count is None else range(count):
         time.sleep(interval_seconds)
-        latest = feed.read()
-        trouble = latest.error or _empty(latest.node)
+        feed.read()
+        trouble = feed.error or _empty(feed.node)
         if trouble and trouble != told and count != 1:
             click.echo(f"{trouble}; trying again", err=True)
         told = trouble
-        if latest.node and not trouble:
+        if feed.node and not trouble:
             if as_json:
-                click.echo(dumps({"source": latest.source, **document(latest.node)}))
+                click.echo(dumps({"source": feed.source.name, **document(feed.node)}))
             else:
-                click.echo("\n".join(table(latest.node, heading=heading)))
+                click.echo("\n".join(table(feed.node, heading=heading)))
             heading = False
     if told:
         raise ExporterError(told)

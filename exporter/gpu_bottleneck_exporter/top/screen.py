@@ -9,54 +9,55 @@ from collections.abc import Iterator, Sequence
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.advice import explained
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node, named, notices
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node, named
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
-from gpu_bottleneck_exporter.top.feed import Latest
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
+from gpu_bottleneck_exporter.top.source import Feed
 from gpu_bottleneck_exporter.top.spans import Glyphs, Line, Span, clipped, fitted
 
 _FOOTER = " q quit   ? help   up/down select   Enter details   s sort: {order}   r reverse"
 _SORTED = {"gpu": "GPU", "busy": "BUSY", "watts": "WATTS", "temperature": "°C", "memory": "GiB"}
 _LEAST_DETAILS = 5
+"""Lines kept for details: name, cause, remedy, prescription, busy share."""
 _FIXED_LINES = 5
 """Heading, host, message, titles, footer."""
 _NAME, _PERCENT = 15, 10
+"""Cells before and behind a bar."""
 
 
-def frame(latest: Latest, choice: Choice, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Exactly `height` lines of at most `width` cells."""
-    lines = [*_top(latest, width)]
+    node = feed.node
+    lines = [*_top(feed, node, width)]
     if choice.help:
         # The help fits 24 lines and replaces everything below the heading.
         lines[1:] = _help(width, glyphs)
-    elif latest.node is not None and latest.node.gpus:
-        lines += _gpus(latest.node, choice, width, height, glyphs)
-    elif latest.node is not None:
-        lines += _nothing(latest.node, width)
+    elif node and node.gpus:
+        lines += _gpus(node, choice, width, height, glyphs)
+    elif node:
+        lines += _nothing(node, width)
     body = height - 1
     lines = lines[:body] + [[] for _ in range(body - len(lines))]
     footer = _FOOTER.format(order=choice.order)
     return [*lines, [Span(fitted(footer, width), spans.HEAD)]][-height:]
 
 
-def page(latest: Latest, choice: Choice, height: int) -> int:
+def page(node: Node | None, choice: Choice, height: int) -> int:
     """How many GPUs are on a screen of `height` lines."""
-    count = len(latest.node.gpus) if latest.node else 0
-    return len(_window(count, 0, _room(choice, height))) or 1
+    return len(_window(len(node.gpus) if node else 0, 0, _room(choice, height))) or 1
 
 
-def _top(latest: Latest, width: int) -> Iterator[Line]:
-    node = latest.node
+def _top(feed: Feed, node: Node | None, width: int) -> Iterator[Line]:
     said = words.summary(node) if node else "no reading yet"
     simulated = "  SIMULATED" if node and node.simulated else ""
-    left = clipped(f"{latest.source}  {said}{simulated}", width - 9)
+    left = clipped(f"{feed.source.name}  {said}{simulated}", width - 9)
     yield [Span(fitted(left, width - 8), spans.STRONG), Span(time.strftime("%H:%M:%S"))]
     yield [Span(clipped(_host(node.host) if node else "", width), spans.SOFT)]
-    if latest.error:
-        since = words.duration(time.monotonic() - latest.error_since)
-        yield [Span(clipped(f"{latest.error}; for {since}, trying again", width), spans.BAD)]
+    if error := feed.error:
+        since = words.duration(time.monotonic() - feed.error_since)
+        yield [Span(clipped(f"{error}; for {since}, trying again", width), spans.BAD)]
     else:
         covered = f"Shares cover the last {node.window_seconds:.0f} s." if node else ""
         yield [Span(clipped(covered, width), spans.SOFT)]
@@ -137,7 +138,7 @@ def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
     for what, part in named(gpu.parts).items():
         drawn = Span(glyphs.of(what, gpu.parts) * round(part * room), what)
         yield [Span(fitted(f"  {what}", _NAME)), drawn, Span(f" {words.percent(part)}")]
-    for text in notices(gpu):
+    for text in words.notices(gpu):
         yield [Span(clipped(text, width), spans.BAD)]
     if gpu.up:
         yield from _said("held by", words.owners(gpu), width)

@@ -1,11 +1,15 @@
-"""Where the node document comes from: this machine's sampler, or another exporter."""
+"""The node document that `top` shows: of this machine's sampler, or of another exporter."""
 
 from __future__ import annotations
 
 import base64
 import http.client
 import ssl
+import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -13,15 +17,18 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
-from gpu_bottleneck_exporter.nodeview.local import LocalNode
+from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, node_in
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
 _TIMEOUT_SECONDS = 5.0
+"""For each step of an answer, which takes milliseconds."""
 _WINDOW_SECONDS = 15.0
 """The span of the shares of this machine."""
+_STALE_SECONDS = 10.0
+"""After so long without a new reading, the last one is no longer shown."""
 
 
 class Local:
@@ -54,26 +61,27 @@ class Remote:
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
         """`url` may hold user:password. Raises SettingsError."""
-        self._parts = parts = _parsed(url)
+        parts = _parsed(url)
         self.name = parts.netloc.rpartition("@")[2]
         # Beside the metrics, whose path people have at hand.
         prefix = parts.path.rstrip("/").removesuffix(NODE_PATH).removesuffix("/metrics")
         self._path = prefix + NODE_PATH
         self._url = f"{parts.scheme}://{self.name}{self._path}"
         self._headers = {"Accept": "application/json", **_authorization(parts)}
-        self._trusted = _trust(ca_file)
+        connection: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+        if parts.scheme == "https":
+            connection = partial(http.client.HTTPSConnection, context=_trust(ca_file))
+        self._connect = partial(connection, self.name, timeout=_TIMEOUT_SECONDS)
 
     def read(self) -> Node:
         """Ask it once. Raises ExporterError, in one sentence."""
-        connection = self._connection()
         try:
-            connection.request("GET", self._path, headers=self._headers)
-            with connection.getresponse() as reply:
-                body = reply.read(MOST_BYTES + 1)
+            with closing(self._connect()) as connection:
+                connection.request("GET", self._path, headers=self._headers)
+                with connection.getresponse() as reply:
+                    body = reply.read(MOST_BYTES + 1)
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             raise ExporterError(f"cannot read {self._url}: {printable(_reason(error))}") from error
-        finally:
-            connection.close()
         if reply.status != HTTPStatus.OK:
             raise ExporterError(f"{self._url} answers {reply.status} {printable(reply.reason)}")
         if len(body) > MOST_BYTES:
@@ -86,16 +94,50 @@ class Remote:
     def close(self) -> None:
         """Does nothing: nothing runs in the background."""
 
-    def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port
-        if self._parts.scheme == "http":
-            return http.client.HTTPConnection(host, port or 80, timeout=_TIMEOUT_SECONDS)
-        return http.client.HTTPSConnection(
-            host, port or 443, timeout=_TIMEOUT_SECONDS, context=self._trusted
-        )
-
 
 Source = Local | Remote
+
+
+class Feed:
+    """What a source shows, read in the background: keys work whatever the network does."""
+
+    def __init__(self, source: Source, interval_seconds: float) -> None:
+        self.source = source
+        self.node: Node | None = None
+        """The last reading; None before the first, and once it is too old to be shown."""
+        self.error: str | None = None
+        """Why there is no new reading; None while all is well."""
+        self.error_since = 0.0
+        """Monotonic seconds."""
+        self.bug: Exception | None = None
+        """What ended the thread, to be raised where it can be seen."""
+        self._interval = interval_seconds
+        self._read_at = time.monotonic()
+
+    def start(self) -> None:
+        """Read at each interval, in a thread that ends with the program."""
+        threading.Thread(target=self._run, name="feed", daemon=True).start()
+
+    def read(self) -> None:
+        """Read once, now."""
+        now = time.monotonic()
+        try:
+            self.node, self.error = self.source.read(), None
+            self._read_at = time.monotonic()
+        except ExporterError as error:
+            if self.error is None:
+                self.error_since = now
+            if now - self._read_at > max(_STALE_SECONDS, 3 * self._interval):
+                self.node = None
+            self.error = f"{error}"
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self.read()
+                time.sleep(self._interval)
+        except Exception as error:  # noqa: BLE001 - raised again where it can be seen
+            self.bug = error
 
 
 def _parsed(url: str) -> SplitResult:

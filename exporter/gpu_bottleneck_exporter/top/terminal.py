@@ -13,13 +13,15 @@ from functools import partial
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.palette import BUSY, WAITING_ON
 from gpu_bottleneck_exporter.top import spans
-from gpu_bottleneck_exporter.top.feed import Feed
 from gpu_bottleneck_exporter.top.keys import Choice, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
+from gpu_bottleneck_exporter.top.source import Feed
 from gpu_bottleneck_exporter.top.spans import Glyphs, Line
 
 _WAIT_MILLISECONDS = 200
-_MANY_COLOURS = 256
+"""For a key, before the screen is drawn anew: its clock shows each second."""
+_ENOUGH_COLOURS = 256
+"""What nearly all terminals have."""
 _BAD = "#C94A53"
 _STEPS = (0, 95, 135, 175, 215, 255)
 """Of red, green and blue in the cube of colours that all terminals with 256 share."""
@@ -55,16 +57,16 @@ def _loop(screen: curses.window, feed: Feed, choice: Choice) -> None:
     while not choice.ended:
         if feed.bug is not None:
             raise feed.bug
-        latest = feed.latest
         height, width = screen.getmaxyx()
-        _draw(screen, frame(latest, choice, width, height, glyphs), styles)
+        _draw(screen, frame(feed, choice, width, height, glyphs), styles)
         key = ""
         with suppress(curses.error):  # there was none
             key = screen.getkey()
         if key == "KEY_RESIZE":
             screen.clear()  # terminals differ in what they keep, and where
         elif key:
-            choice = pressed(choice, key, latest.node, page(latest, choice, height))
+            node = feed.node
+            choice = pressed(choice, key, node, page(node, choice, height))
 
 
 def _draw(screen: curses.window, lines: list[Line], styles: Mapping[str, int]) -> None:
@@ -85,7 +87,10 @@ def _glyphs(*, coloured: bool) -> Glyphs:
 
 
 def _styles() -> dict[str, int]:
-    """Attributes by style; without colours waits have none."""
+    """Attributes by style; without colours waits have none.
+
+    So it is in fewer colours than 256, too, in which a dozen waits cannot be told apart.
+    """
     styles = {
         spans.HEAD: curses.A_REVERSE,
         spans.SELECTED: curses.A_REVERSE,
@@ -96,19 +101,18 @@ def _styles() -> dict[str, int]:
     if not curses.has_colors():
         return styles
     curses.use_default_colors()  # else text is white on black, whatever the terminal's background
-    if os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR") or curses.COLORS < _ENOUGH_COLOURS:
         return styles
     colours = {"busy": BUSY, **WAITING_ON, spans.BAD: _BAD}
     for number, (name, colour) in enumerate(colours.items(), 1):
-        curses.init_pair(number, nearest(colour, curses.COLORS), -1)
+        curses.init_pair(number, nearest(colour), -1)
         styles[name] = curses.color_pair(number)
     return styles
 
 
-def nearest(colour: str, count: int) -> int:
-    """The number of a colour like `colour` (#RRGGBB) in a terminal that has `count`."""
-    red, green, blue = bytes.fromhex(colour[1:])
-    if count < _MANY_COLOURS:  # the basic eight: each part is on or off, and black is not seen
-        return (red // 128 + 2 * (green // 128) + 4 * (blue // 128)) or curses.COLOR_WHITE
-    steps = [min(range(6), key=lambda n: abs(_STEPS[n] - part)) for part in (red, green, blue)]
+def nearest(colour: str) -> int:
+    """The number of a colour like `colour` (#RRGGBB) in a terminal that has 256."""
+    steps = [
+        min(range(6), key=lambda n: abs(_STEPS[n] - part)) for part in bytes.fromhex(colour[1:])
+    ]
     return 16 + 36 * steps[0] + 6 * steps[1] + steps[2]

@@ -86,6 +86,8 @@ class WebConfig:
     """The parsed file; users and hashes are bytes, as in HTTP."""
 
     tls: TlsConfig | None = None
+    context: ssl.SSLContext | None = None
+    """Of `tls`, once its certificates have been read."""
     headers: Mapping[str, str] = field(default_factory=dict)
     users: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
 
@@ -118,9 +120,9 @@ def parse(path: Path) -> WebConfig:
             "PyYAML or bcrypt is missing: pip install 'gpu-bottleneck-exporter[web-config]'"
         ) from None
     return WebConfig(
-        found.get("tls_server_config"),
-        found.get("http_server_config", {}),
-        found.get("basic_auth_users", {}),
+        tls=found.get("tls_server_config"),
+        headers=found.get("http_server_config", {}),
+        users=found.get("basic_auth_users", {}),
     )
 
 

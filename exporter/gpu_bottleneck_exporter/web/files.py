@@ -10,6 +10,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.errors import SettingsError
 
 _SHOWN_CHARACTERS = 60
+"""Of a text in an error, which is one line."""
 
 
 def read(what: str, path: Path, most: int) -> bytes:

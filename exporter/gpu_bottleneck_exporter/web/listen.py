@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-from typing import Any
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 
@@ -56,27 +55,20 @@ def bind(address: str) -> socket.socket:
         ExporterError: If the address is malformed or not available; the sentence says why.
     """
     host, port = parse_address(address)
+    # Some kernels have no IPv6. [::] accepts IPv4 too, whatever net.ipv6.bindv6only says.
+    dual = host in ("", "::") and socket.has_dualstack_ipv6()
+    wanted = socket.AF_INET6 if dual else socket.AF_UNSPEC if host else socket.AF_INET
     try:
-        return _open(*_place(host, port))
+        found = socket.getaddrinfo(
+            host or None, port, wanted, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
+        sock = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     except (socket.gaierror, ValueError) as error:
         raise ExporterError(f"Cannot listen on {address!r}: the host is unknown.") from error
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise ExporterError(f"Cannot listen on {address!r}: {reason}.") from error
-
-
-def _place(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    if not host:  # some kernels have no IPv6
-        return (socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET), ("", port)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
-    return family, place
-
-
-def _open(family: socket.AddressFamily, place: tuple[Any, ...]) -> socket.socket:
-    # [::] accepts IPv4 too, whatever the sysctl net.ipv6.bindv6only says.
-    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    sock = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     # Both are inherited by accepted sockets. Without the first, a body waits 40 ms for an ACK.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNSENT_BYTES)

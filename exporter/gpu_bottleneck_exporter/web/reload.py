@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLongError
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import WebConfig, parse
@@ -23,13 +22,6 @@ PATIENCE_SECONDS = 10.0
 """For reading the files, which takes milliseconds unless a file system hangs."""
 CHECK_SECONDS = 1.0
 """Between two checks whether a file has changed; each costs one stat per file."""
-
-
-class Active(NamedTuple):
-    """A configuration that works."""
-
-    config: WebConfig
-    tls: ssl.SSLContext | None
 
 
 class WebConfigFile:
@@ -52,7 +44,7 @@ class WebConfigFile:
         self._asked = threading.Event()
         self._closed = False
         self._reading_since: float | None = None
-        first: Future[Active] = Future()
+        first: Future[WebConfig] = Future()
         threading.Thread(target=self._watch, args=(first,), name="web-config", daemon=True).start()
         try:
             self._active = first.result(patience)
@@ -63,7 +55,7 @@ class WebConfigFile:
             ) from None
 
     @property
-    def active(self) -> Active:
+    def active(self) -> WebConfig:
         """The newest configuration that worked; returns at once."""
         since = self._reading_since
         if since is not None and time.monotonic() - since > self._patience:
@@ -84,7 +76,7 @@ class WebConfigFile:
         self._closed = True
         self._asked.set()
 
-    def _watch(self, first: Future[Active]) -> None:
+    def _watch(self, first: Future[WebConfig]) -> None:
         try:
             first.set_result(self._read())
         except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
@@ -109,19 +101,19 @@ class WebConfigFile:
                 logger.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
             return
         self._active = active
-        logger.info("Reloaded the web configuration: %s.", active.config.summary)
+        logger.info("Reloaded the web configuration: %s.", active.summary)
 
-    def _read(self) -> Active:
+    def _read(self) -> WebConfig:
         # Stamped before reading: a file that changes meanwhile is reread next time.
         self._seen = _stamps([self._path])
         try:
             config = parse(self._path)
-            if config.tls is None:
-                return Active(config, None)
-            self._seen |= _stamps(config.tls.files)
-            return Active(config, build(config.tls))
+            if config.tls is not None:
+                self._seen |= _stamps(config.tls.files)
+                config = replace(config, context=build(config.tls))
         except SettingsError as error:
             raise self._fault(f"{error}") from error
+        return config
 
     def _fault(self, sentence: str) -> SettingsError:
         return SettingsError(f"--web.config.file {self._path}: {sentence}")

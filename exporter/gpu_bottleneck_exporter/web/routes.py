@@ -15,8 +15,6 @@ from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TELEMETRY_PATH = "/metrics"
-ALLOWED_METHODS = ("GET", "HEAD")
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 PLAIN = "text/plain; charset=utf-8"
@@ -89,7 +87,7 @@ Page = Callable[[str], Answer]
 class Routes:
     """The table of pages for a content and a path of the metrics; thread-safe."""
 
-    def __init__(self, content: Content, telemetry_path: str = DEFAULT_TELEMETRY_PATH) -> None:
+    def __init__(self, content: Content, telemetry_path: str) -> None:
         self._pages: Mapping[str, Page] = {
             "/": _in_turn(lambda _: Answer(200, HTML, content.status_page(), page_headers())),
             NODE_PATH: _in_turn(lambda _: Answer(200, JSON, content.node(), _VARY)),
@@ -110,9 +108,8 @@ class Routes:
         page = self._pages.get(path)
         if page is None:
             return plain(404, "No such page; see / for a list.")
-        if method not in ALLOWED_METHODS:
-            allowed = ", ".join(ALLOWED_METHODS)
-            return plain(405, f"This page accepts {allowed} only.", {"Allow": allowed})
+        if method not in ("GET", "HEAD"):
+            return plain(405, "This page accepts GET and HEAD only.", {"Allow": "GET, HEAD"})
         try:
             answer = page(accept)
         except Exception:

@@ -6,11 +6,10 @@ import base64
 import hmac
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 _LOOK_SECONDS = 0.1
-"""Between two looks whether a client in the queue still waits."""
+"""Between two looks whether a client in line still waits: how long a thread outlives it."""
 _BCRYPT_BYTES = 72
 """Of a password that htpasswd and Go hash; the module refuses more."""
 
@@ -37,8 +36,7 @@ class Logins:
         self._secret = os.urandom(32)
         self._right: set[bytes] = set()
         """Passwords with their hashes, worthless without this process's secret."""
-        self._queue: list[object] = []
-        self._changed = threading.Condition()
+        self._turn = threading.Lock()
 
     def right(
         self, users: Mapping[bytes, bytes], authorization: str, wanted: Callable[[], bool]
@@ -60,30 +58,21 @@ class Logins:
         costliest = max(users.values(), key=_cost)
         hashed = users.get(user, costliest)
         mark = hmac.digest(self._secret, hashed + password, "sha256")
-        if user in users and mark in self._right:
+        known = user in users
+        if known and mark in self._right:
             return True
-        with self._turn(wanted):
-            if user in users and mark in self._right:  # another connection has brought it meanwhile
-                return True
-            if not wanted() or not _fits(password, hashed, _cost(costliest)) or user not in users:
+        while not self._turn.acquire(timeout=_LOOK_SECONDS):
+            if not wanted():
                 return False
-            self._right.add(mark)
-        return True
-
-    @contextmanager
-    def _turn(self, wanted: Callable[[], bool]) -> Iterator[None]:
-        """First come, first served; who is not wanted any more need not wait."""
-        place = object()
-        with self._changed:
-            self._queue.append(place)
-            while self._queue[0] is not place and wanted():
-                self._changed.wait(_LOOK_SECONDS)
         try:
-            yield
+            if known and mark in self._right:  # another connection has brought it meanwhile
+                return True
+            fits = wanted() and _fits(password, hashed, _cost(costliest)) and known
+            if fits:
+                self._right.add(mark)
+            return fits
         finally:
-            with self._changed:
-                self._queue.remove(place)
-                self._changed.notify_all()
+            self._turn.release()
 
 
 def _cost(hashed: bytes) -> int:

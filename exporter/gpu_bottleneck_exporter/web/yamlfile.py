@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.files import read, shown
 
 MAX_BYTES = 256 * 1024
+"""More than three thousand users."""
 
 
 class _Loader(yaml.BaseLoader):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import takewhile
 
-_LINE = re.compile(r"^[^:\n]*:([^:\n]*):(.+)$", re.MULTILINE)
-"""Controllers and path of one hierarchy."""
+from gpu_bottleneck_exporter.host.cgroup import memberships
+
 _POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:$|:)"
 )
@@ -46,6 +46,11 @@ class Owner:
     rendezvous: str | None = None
     """A hash of the place where the ranks of its job meet."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All of these in this order, empty if unknown."""
+        return tuple(text or "" for text in astuple(self))
+
 
 NOBODY = Owner()
 
@@ -61,14 +66,14 @@ def owner_in_cgroup(
     of the pod or job: the most specific line counts. Folders are recognised by name, so a path
     from another cgroup namespace may begin with `/../..`.
     """
-    around = {controllers: _around(path) for controllers, path in _LINE.findall(ours)}
+    around = {controllers: _around(path) for controllers, path in memberships(ours)}
     found = [
         # The kernel appends ` (deleted)` to the path of a group that was removed.
         _owner(
             made_by_root(controllers, path.removesuffix(" (deleted)")),
             around.get(controllers, ()),
         )
-        for controllers, path in _LINE.findall(text)
+        for controllers, path in memberships(text)
     ]
     most = max(found, key=lambda one: (bool(one.pod_uid), bool(one.container_id)), default=NOBODY)
     jobs = (one.slurm_job_id for one in found if one.slurm_job_id)

@@ -21,8 +21,11 @@ from gpu_bottleneck_exporter.workload.watch import Watch
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
+"""Between two looks at the folder: as often as owners of processes are read."""
 _MOST_FILES = 256
+"""More than twice as many as 16 GPUs have instances."""
 _MOST_BYTES = 4096
+"""A page: far more than `_MOST_JOBS` jobs."""
 _MOST_JOBS = 32
 """Per file."""
 _JOB = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
@@ -57,8 +60,7 @@ class JobFiles(Watch):
             if len(matching) == 1:
                 found.setdefault(matching[0], set()).update(jobs)
         return {
-            uuid: tuple(sorted(jobs, key=lambda job: (job.slurm_job_id or "", job.user or "")))
-            for uuid, jobs in found.items()
+            uuid: tuple(sorted(jobs, key=lambda job: job.texts)) for uuid, jobs in found.items()
         }
 
     def _look(self) -> None:

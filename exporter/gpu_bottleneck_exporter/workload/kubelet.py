@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.workload import podresources
 from gpu_bottleneck_exporter.workload.cdi import device_nodes
-from gpu_bottleneck_exporter.workload.containers import ContainerNames
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, Named, holders
-from gpu_bottleneck_exporter.workload.podresources import METHOD, Given, Holder, given
-from gpu_bottleneck_exporter.workload.unary import (
-    ROOT_ONLY,
-    UNWELL,
-    UPGRADE,
-    KubeletTrouble,
-    call,
-)
+from gpu_bottleneck_exporter.workload.podresources import Given, Holder, KubeletTrouble
 from gpu_bottleneck_exporter.workload.watch import Watch
 
 log = logging.getLogger(__name__)
 
 _MOST_DESCRIBED = 1024
-"""Devices in an answer whose files are looked for."""
+"""Devices in an answer whose files are looked for: far more than a node has GPUs and instances."""
 _MOUNT = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder, because a kubelet that "
     "restarts creates a new socket) and name the socket with --kubelet.socket"
 )
+_MOUNT_LOGS = (
+    "mount the host's folder /var/log/containers, whose links carry the names of containers (no "
+    "log is opened), and name it with --kubelet.container-logs"
+)
+_NAME = "([-.A-Za-z0-9]{1,253})"
+_LINK = re.compile(rf"{_NAME}_{_NAME}_{_NAME}-([0-9a-f]{{64}})\.log")
+"""`<pod>_<namespace>_<container>-<id>.log`; Kubernetes allows no `_` in these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Pace:
     """Between two looks for new pods on the GPUs."""
     search: float = 10.0
     """The same while there is no socket."""
+    name: float = 10.0
+    """Between two searches for the names of containers."""
     ask: float = 30.0
     """Between two calls."""
     deadline: float = 5.0
@@ -71,14 +76,6 @@ class Condition:
 UNASKED = Condition()
 
 
-class Answer(NamedTuple):
-    """The kubelet's at `at` (monotonic seconds)."""
-
-    at: float
-    socket: tuple[int, int] | None
-    devices: tuple[Given, ...]
-
-
 class KubeletWatch(Watch):
     """Queries the kubelet periodically, and as soon as a new pod is seen on a GPU."""
 
@@ -95,43 +92,39 @@ class KubeletWatch(Watch):
         `expected`: a missing socket is reported.
         """
         super().__init__("kubelet", "polling the kubelet", pace.search)
-        self._path = settings.kubelet_socket
-        self._cdi = settings.cdi
+        self.condition = UNASKED
+        """Whether the kubelet answers, and if not, why."""
+        self._settings = settings
         self._expected = expected
         self._owners = owners
         self._pace = pace
-        self._containers = ContainerNames(settings.container_logs)
         self._names: Mapping[str, Holder] = {}
+        self._naming = Every(pace.name)
         self._nodes: Mapping[str, tuple[str, ...]] = {}
         """Device nodes by CDI name; a claim's never change."""
-        self._answer: Answer | None = None
+        self._devices: tuple[Given, ...] | None = None
+        """In the last answer that was accepted."""
+        self._answered = 0.0
+        """When that came, in monotonic seconds."""
         self._doubted = False
         """Whether the last answer was rejected."""
-        self._condition = UNASKED
         self._socket: tuple[int, int] | None = None
         self._asked_about: frozenset[str] = frozenset()
         self._due = 0.0
         self._retry = pace.first_retry
 
-    @property
-    def condition(self) -> Condition:
-        """Whether the kubelet answers, and if not, why."""
-        return self._condition
-
     def assigned(self, gpus: Sequence[Identity], named: Named) -> Mapping[str, Assigned]:
         """Allocations by uuid; `gpus` must be all GPUs and MIG instances of the node."""
-        answer = self._answer
-        is_current = answer is not None and time.monotonic() - answer.at <= self._pace.keep
-        having = holders(answer.devices if answer and is_current else (), gpus, named)
+        is_current = time.monotonic() - self._answered <= self._pace.keep
+        having = holders((self._devices or ()) if is_current else (), gpus, named)
         return {gpu.uuid: Assigned(having.get(gpu.uuid, ()), self._names) for gpu in gpus}
 
     def _look(self) -> None:
         owners, now = list(self._owners()), time.monotonic()
         pods = frozenset(owner.pod_uid for owner in owners if owner.pod_uid)
-        ids = {owner.container_id for owner in owners if owner.container_id}
-        self._names = self._containers.of(ids, now)
+        self._name({owner.container_id for owner in owners if owner.container_id}, now)
         try:
-            found = _identify(self._path)
+            found = _identify(self._settings.kubelet_socket)
             if found is None:
                 self._miss(pods)
             elif self._is_due(found, pods, now):
@@ -144,60 +137,61 @@ class KubeletWatch(Watch):
             self._tell(Condition(given=False, trouble=kept))
         self._pause_seconds = self._pace.look if self._socket else self._pace.search
 
+    def _name(self, ids: set[str], now: float) -> None:
+        if not self._names.keys() >= ids and self._naming.is_due(now):
+            with suppress(OSError):
+                self._names = container_names(self._settings.container_logs, ids)
+
     def _is_due(self, found: tuple[int, int], pods: frozenset[str], now: float) -> bool:
         if found != self._socket:
             self._retry, self._doubted = self._pace.first_retry, False
             return True
         # A new pod triggers a call at once, except during the pause after a failure.
-        sure = self._condition.given and not self._doubted
+        sure = self.condition.given and not self._doubted
         return now >= self._due or bool(sure and pods - self._asked_about)
 
     def _ask(self) -> None:
-        if self._condition.given is None:
-            waiting = KubeletTrouble(f"{self._path} has not answered yet", UNWELL)
-            self._condition = Condition(None, waiting)
-        reply = call(self._path, METHOD, self._pace.deadline)
+        path = self._settings.kubelet_socket
+        if self.condition.given is None:
+            waiting = KubeletTrouble(f"{path} has not answered yet", podresources.UNWELL)
+            self.condition = Condition(None, waiting)
+        reply = podresources.call(path, self._pace.deadline)
         at = time.monotonic()
         try:
-            devices = tuple(given(reply))
+            devices = tuple(podresources.given(reply))
         except ValueError as error:
-            sentence = f"{self._path} sent an invalid answer: {error}"
-            raise KubeletTrouble(sentence, UPGRADE) from error
-        self._take(Answer(at, self._socket, self._described(devices)))
-        self._tell(Condition(given=True, trouble=self._containers.trouble()))
+            sentence = f"{path} sent an invalid answer: {error}"
+            raise KubeletTrouble(sentence, podresources.UPGRADE) from error
+        self._accept(self._described(devices), at)
+        self._tell(Condition(given=True, trouble=names_trouble(self._settings.container_logs)))
 
     def _described(self, devices: Sequence[Given]) -> tuple[Given, ...]:
         """`devices` with the nodes of those that are claimed."""
+        folder, known = self._settings.cdi, self._nodes
         names = [device.cdi or device.device for device in devices[:_MOST_DESCRIBED]]
-        folder, known = self._cdi, self._nodes
         self._nodes = {name: known.get(name) or device_nodes(folder, name) for name in names}
         return tuple(
             one._replace(nodes=self._nodes.get(one.cdi or one.device, ())) for one in devices
         )
 
-    def _take(self, answer: Answer) -> None:
-        """Accept `answer`, or reject it and query again soon.
+    def _accept(self, devices: tuple[Given, ...], at: float) -> None:
+        """Accept an answer that came `at`, or reject it and query again soon.
 
         A kubelet that has just started answers before it knows its pods: with none, or with
-        static pods only. Until then the last answer stays; a second answer in a row is accepted.
+        static pods only. So while devices are missing, the last answer stays; a second answer in a
+        row is accepted.
         """
-        self._doubted = not self._doubted and self._lacks(answer)
-        if self._doubted or answer.devices:
+        missing = not devices if self._devices is None else not {*self._devices} <= {*devices}
+        self._doubted = missing and not self._doubted
+        if self._doubted or devices:
             self._retry = self._pace.first_retry
         if not self._doubted:
-            self._answer = answer
-        if not self._doubted and answer.devices:
-            self._due = answer.at + self._pace.ask
+            self._devices, self._answered = devices, at
+        if not self._doubted and devices:
+            self._due = at + self._pace.ask
         else:
             # It may still not know its pods; an empty node is queried ever less often.
-            self._pause(answer.at)
-
-    def _lacks(self, answer: Answer) -> bool:
-        """Whether all devices vanished at once, or some together with a restart of the kubelet."""
-        if self._answer is None:
-            return not answer.devices
-        lost = set(self._answer.devices) - set(answer.devices)
-        return bool(lost) and (not answer.devices or answer.socket != self._answer.socket)
+            self._pause(at)
 
     def _pause(self, since: float) -> None:
         self._due = since + self._retry
@@ -205,13 +199,13 @@ class KubeletWatch(Watch):
 
     def _miss(self, pods: Collection[str]) -> None:
         if self._expected or pods or self._socket is not None:
-            sentence = f"there is no socket {self._path}"
+            sentence = f"there is no socket {self._settings.kubelet_socket}"
             self._tell(Condition(given=False, trouble=KubeletTrouble(sentence, _MOUNT)))
         # Matches no socket: the next one counts as new.
         self._socket = (0, 0) if self._socket else None
 
     def _tell(self, condition: Condition) -> None:
-        self._condition = condition
+        self.condition = condition
         if not self._throttle.is_new("kubelet", condition.given):
             return
         if condition.trouble is None:
@@ -219,6 +213,25 @@ class KubeletWatch(Watch):
         else:
             how = "available, but" if condition.given else "not available:"
             log.warning("signal kubelet is %s %s", how, condition.trouble)
+
+
+def container_names(folder: Path, ids: Collection[str]) -> Mapping[str, Holder]:
+    """Names of those containers among `ids` whose log is linked in `folder`. Raises OSError.
+
+    The kubelet keeps these links; no log is opened.
+    """
+    links = [_LINK.fullmatch(link.name) for link in folder.iterdir()]
+    return {one[4]: Holder(one[2], one[1], one[3]) for one in links if one and one[4] in ids}
+
+
+def names_trouble(folder: Path) -> KubeletTrouble | None:
+    """Why no container gets a name; None if `folder` can be read."""
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        sentence = f"pods have uids only, no names: {folder}: {error.strerror}"
+        return KubeletTrouble(sentence, _MOUNT_LOGS)
+    return None
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
@@ -231,7 +244,7 @@ def _identify(path: Path) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        remedy = ROOT_ONLY if isinstance(error, PermissionError) else _MOUNT
+        remedy = podresources.ROOT_ONLY if isinstance(error, PermissionError) else _MOUNT
         raise KubeletTrouble(f"{path}: {error.strerror}", remedy) from error
     if not stat.S_ISSOCK(found.st_mode):
         raise KubeletTrouble(f"{path} is not a socket", _MOUNT)

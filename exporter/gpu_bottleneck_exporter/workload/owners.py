@@ -1,24 +1,57 @@
-"""The owners of the processes that hold a GPU, from /proc."""
+"""Whose the processes are that hold a GPU, from /proc and their control groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import re
+import socket
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
+from gpu_bottleneck_exporter.driver.readings import Process, Processes
+from gpu_bottleneck_exporter.host.cgroup import find_group, made_by_root
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import environment, real_uid
+from gpu_bottleneck_exporter.host.process import (
+    command_line,
+    environment,
+    network_namespace,
+    real_uid,
+    user_id,
+)
+from gpu_bottleneck_exporter.host.sockets import is_here
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, RefreshSchedule
-from gpu_bottleneck_exporter.workload.groups import Groups
-from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, slurm_job_in_environment
-from gpu_bottleneck_exporter.workload.rendezvous import named, rendezvous
+from gpu_bottleneck_exporter.workload.identity import (
+    NOBODY,
+    Owner,
+    owner_in_cgroup,
+    slurm_job_in_environment,
+)
 from gpu_bottleneck_exporter.workload.users import UserNames
 
+SYSFS = Path("/sys")
 MOST_OWNERS = 8
 """Per GPU; only a program that forks without end would have more."""
+_MOST_GROUPS = 1024
+"""Whose owners are kept until they are forgotten: more than a node has pods and jobs."""
+_MOST_OF_A_STEP = 8
+"""Processes of one step that are looked at: slurmstepd, and what it has just forked."""
+_TITLE = re.compile(r"slurmstepd: \[([0-9]{1,10})[.+]")
+"""`[7.0]`, `[7.batch]`, `[7.extern]`, `[7.interactive]`, `[7.0+1]` in a heterogeneous job."""
+_SLURM_GROUPS = ("*.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
+_NAMES_HERE = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
+_STATUS = re.compile(r"Name:\t(.*)\n(?:.*\n)*?PPid:\t([0-9]+)\n")
+_DIGITS = 12
+"""Of the hash of a place: 48 bits tell the jobs of a cluster apart."""
 
 Started = tuple[int, int | None]
 """A process: its pid, and its start in clock ticks since boot, as pids are reused."""
+Place = tuple[str, ...]
+"""Where the ranks of a distributed job meet: it shows which processes in many pods are one job."""
 
 
 class OwnerReader:
@@ -39,13 +72,12 @@ class OwnerReader:
 
         An owner whose processes meet in several places gets none: they belong to several jobs.
         """
-        places: dict[Owner, set[str]] = {}
+        places: defaultdict[Owner, set[str]] = defaultdict(set)
         for owner in {self._owner(process, now_ns) for process in processes} - {NOBODY}:
-            met = places.setdefault(replace(owner, rendezvous=None), set())
-            met |= {owner.rendezvous} if owner.rendezvous else set()
+            places[replace(owner, rendezvous=None)].update(filter(None, (owner.rendezvous,)))
         return tuple(
             replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
-            for owner in sorted(places, key=_order)[:MOST_OWNERS]
+            for owner in sorted(places, key=lambda one: one.texts)[:MOST_OWNERS]
         )
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
@@ -77,11 +109,141 @@ def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups | None = N
         owner = replace(owner, slurm_job_id=slurm_job_in_environment(variables))
     if place := rendezvous(proc, pid, variables, groups.unit(pid)):
         owner = replace(owner, rendezvous=named(place))
-    uid = real_uid(read(proc / str(pid) / "status") or "")
-    return owner if uid is None else replace(owner, user=users.of(uid))
+    uid = user_id(proc, pid)
+    return replace(owner, user=users.of(int(uid))) if uid else owner
 
 
-def _order(owner: Owner) -> tuple[str, ...]:
-    return tuple(
-        name or "" for name in (owner.pod_uid, owner.container_id, owner.slurm_job_id, owner.user)
+class Groups:
+    """Owners by control group: determined once for all processes in a group."""
+
+    def __init__(self, proc: Path, sysfs: Path = SYSFS) -> None:
+        """`proc`, `sysfs`: the host's."""
+        self._proc = proc
+        self._made_by_root = partial(made_by_root, sysfs)
+        self._cgroups = sysfs / "fs/cgroup"
+        self._ours = ""
+        self._known: dict[str, Owner] = {}
+        self._slurm_tracks: bool | None = None
+
+    def owner(self, pid: int) -> Owner:
+        """Pod, container and Slurm job of process `pid`; `NOBODY` if it has ended."""
+        text = read(self._proc / str(pid) / "cgroup")
+        if not text:
+            return NOBODY
+        if text not in self._known:
+            if len(self._known) >= _MOST_GROUPS:
+                self.forget()
+            self._ours = self._ours or read(self._proc / "self/cgroup") or ""
+            owner = owner_in_cgroup(text, self._ours, self._made_by_root)
+            number = job_number(self._proc, self._cgroups, text, owner.slurm_job_id or "")
+            self._known[text] = replace(owner, slurm_job_id=number)
+        return self._known[text]
+
+    def unit(self, pid: int) -> str:
+        """The container id or Slurm job of a process; empty if it is in neither."""
+        owner = self.owner(pid)
+        return owner.container_id or owner.slurm_job_id or ""
+
+    def forget(self) -> None:
+        """Read again: a group may have been recreated for another owner."""
+        self._known.clear()
+        self._slurm_tracks = None
+
+    def slurm_tracks(self) -> bool:
+        """Whether Slurm creates groups for jobs here; then a process outside of them has no job."""
+        if self._slurm_tracks is None:
+            found = (one for pattern in _SLURM_GROUPS for one in self._cgroups.glob(pattern))
+            self._slurm_tracks = next(found, None) is not None
+        return self._slurm_tracks
+
+
+def job_number(proc: Path, cgroups: Path, text: str, job: str) -> str | None:
+    """The number of Slurm job `job` if it is a SLUID and its slurmstepd visible; else `job` itself.
+
+    From Slurm 26.05 on, groups of cgroup v2 are named by SLUID. Slurm keeps the slurmstepd of a
+    step beside the job's own processes, in `step_0/slurm`, and gives it the title `slurmstepd:
+    [JOB.STEP]` (src/plugins/cgroup/v2/cgroup_v2.c, src/slurmd/slurmstepd/slurmstepd.c). That group
+    and this process are root's, so the job can forge neither. `text`: a /proc/PID/cgroup file;
+    `cgroups`: the mount of cgroup v2.
+    """
+    if not job or job.isdecimal():
+        return job or None
+    step = re.search(rf"^0::(.*?/{job}/step_[^/\n]+)", text, re.MULTILINE)
+    leaf = find_group(cgroups, f"{step[1]}/slurm") if step else None
+    pids = (read(leaf / "cgroup.procs") or "").split() if leaf else []
+    titles = (_title(proc, int(pid)) for pid in pids[:_MOST_OF_A_STEP])
+    return next((found[1] for title in titles if (found := _TITLE.match(title))), job)
+
+
+def _title(proc: Path, pid: int) -> str:
+    """The title of process `pid` if it is root's: what runs for the user may choose its own."""
+    return command_line(proc, pid).text if user_id(proc, pid) == "0" else ""
+
+
+def rendezvous(proc: Path, pid: int, variables: str, unit: str = "") -> Place | None:
+    """Address, port and user, the same for all processes of one job; None for a single process.
+
+    `variables` is the text of /proc/PID/environ, where torchrun and similar launchers set
+    MASTER_ADDR, MASTER_PORT and WORLD_SIZE. A loopback address is only unique within one network
+    namespace and one `unit` (the process's container or Slurm job), so these are added to it.
+    """
+    values = dict(entry.partition("=")[::2] for entry in variables.split("\0"))
+    address, port = values.get("MASTER_ADDR"), values.get("MASTER_PORT")
+    if not address or not port or values.get("WORLD_SIZE", "1") == "1":
+        return None
+    where = ""
+    if _is_here(address):  # in one network namespace of one machine, which its boot tells
+        boot = (read(proc / "sys/kernel/random/boot_id") or "").strip()
+        where = f"{boot}/{network_namespace(proc, pid)}/{unit}"
+    return address, port, user_id(proc, pid), where
+
+
+def named(place: Place) -> str:
+    """A short hash of `place`: a plain address would disclose the job's network."""
+    return hashlib.sha256("\0".join(place).encode(errors="replace")).hexdigest()[:_DIGITS]
+
+
+def _is_here(address: str) -> bool:
+    if _NAMES_HERE.fullmatch(address):
+        return True
+    with suppress(OSError, ValueError):  # also knows short forms such as `127.1`
+        return is_here(IPv4Address(socket.inet_aton(address)))
+    with suppress(ValueError):
+        return is_here(IPv6Address(address))
+    return False
+
+
+def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str]) -> Processes:
+    """`reading` without the processes of a desktop and without the driver's own `daemons`.
+
+    X server, compositor and browser only draw, and are in no container and no job: nobody
+    allocated the GPU for them. Daemons hold it for others. A process whose files cannot be read
+    is kept. `proc` is the host's.
+    """
+    kept = tuple(
+        process
+        for process in reading.processes
+        if not (_is_desktops(process, proc) or _is_daemon(proc, process.pid, daemons))
+    )
+    return reading if len(kept) == len(reading.processes) else replace(reading, processes=kept)
+
+
+def _is_desktops(process: Process, proc: Path) -> bool:
+    if not process.draws_only:
+        return False
+    groups = read(proc / str(process.pid) / "cgroup")
+    return groups is not None and owner_in_cgroup(groups) == NOBODY
+
+
+def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = True) -> bool:
+    """Whether it is root's, or `started` by root's and runs as its client's user.
+
+    Anybody can take such a name, but only root can start a process as another user.
+    """
+    status = (read(proc / str(pid) / "status") or "") if names else ""
+    found = _STATUS.match(status)
+    if found is None or found[1] not in names:
+        return False
+    return real_uid(status) == "0" or (
+        started and _is_daemon(proc, int(found[2]), names, started=False)
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pwd
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
@@ -17,7 +18,6 @@ _AGAIN_SECONDS = 600.0
 """Between two look-ups of a user without a name."""
 _LONGEST = 64
 """A directory service may allow names that useradd does not; they become label values."""
-_ROOT = 0
 
 
 def known_name(uid: int) -> str | None:
@@ -39,28 +39,20 @@ class UserNames:
         """`proc`: the host's."""
         self._look_up = look_up
         self._ours_are_the_hosts = _users_are_the_hosts(proc)
-        self._known: dict[int, str] = {_ROOT: "root"}
+        self._known: dict[int, str] = {0: "root"}
         self._due: dict[int, float] = {}
-        self._asking: threading.Thread | None = None
+        self._directory = Aside(_PATIENCE_SECONDS)
 
     def of(self, uid: int) -> str:
         """The name of user `uid`."""
-        if uid not in self._known and self._ours_are_the_hosts:
-            self._ask(uid)
+        due = uid not in self._known and time.monotonic() >= self._due.get(uid, 0.0)
+        if due and self._ours_are_the_hosts:
+            # As of one process, so that one question at a time waits for an answer.
+            self._directory.call(0, partial(self._learn, uid))
         return self._known.get(uid, str(uid))
 
-    def _ask(self, uid: int) -> None:
-        """Look the name up in a new thread: a directory that does not answer must not block us."""
-        now = time.monotonic()
-        busy = self._asking is not None and self._asking.is_alive()
-        if busy or now < self._due.get(uid, now):
-            return
-        self._due[uid] = now + _AGAIN_SECONDS
-        self._asking = threading.Thread(target=self._learn, args=(uid,), name="users", daemon=True)
-        self._asking.start()
-        self._asking.join(_PATIENCE_SECONDS)
-
     def _learn(self, uid: int) -> None:
+        self._due[uid] = time.monotonic() + _AGAIN_SECONDS
         name = self._look_up(uid)
         if name:
             self._known[uid] = name

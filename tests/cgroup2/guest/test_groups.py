@@ -210,4 +210,3 @@ def test_a_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
         assert ours.look().throttled_ns is not None
     assert ours.look().throttled_ns is None
     assert ours.counted.pressure_ns == {}
-    ours.close()

@@ -5,70 +5,52 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import mmap
-import os
+import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.layout import (
-    CALL,
+    LANE,
     LANES,
-    MAGIC,
-    MAX_EVENTS,
-    MAX_PROCESSES,
     MAX_QUEUED_NS,
-    PROCESS_COMPUTE,
     SLOT_NS,
     SLOTS,
-    THROTTLE_REASONS,
-    Event,
     GpuRecord,
     Header,
-    throttled_ns,
 )
 from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
 
+_ROW = struct.Struct(f"={len(LANES)}Q")
+_TRIES, _TRY_SECONDS = 2000, 50e-6
+"""Readers wait 0.1 s for a writer: longer than any takes, unless it has died inside."""
 
-class BoardError(Exception):
-    """A board file that is missing, of another layout, or full."""
 
-
-class Board:
+class Board(AbstractContextManager["Board"]):
     """An open board file. Close it, or use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Map the board at `path`. Raises BoardError if it is not a board of this layout."""
+        """Map the board at `path`, which `create` has made."""
         self.path = path
-        try:
-            self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            self.memory = mmap.mmap(self.descriptor, 0)
-            self.header = Header.from_buffer(self.memory)
-        except (OSError, ValueError) as error:
-            raise BoardError(f"cannot open the virtual board {path}: {error}") from error
-        if self.header.magic != MAGIC:
-            raise BoardError(f"{path} is not a virtual board of this layout")
+        self.file = path.open("r+b")
+        self.memory = mmap.mmap(self.file.fileno(), 0)
+        self.header = Header.from_buffer(self.memory)
         self.gpus = tuple(VirtualGpu(self, index) for index in range(self.header.gpu_count))
-
-    def __enter__(self) -> Board:  # noqa: PYI034 - Self needs Python 3.11
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the file; the memory stays mapped as long as a record of it is in use."""
-        os.close(self.descriptor)
-
-    def raise_xid(self, gpu: int, xid: int) -> None:
-        """Report an XID of GPU `gpu` to all processes that wait for events."""
-        position = self.header.event_count
-        self.header.events[position % MAX_EVENTS] = Event(gpu=gpu, xid=xid)
-        self.header.event_count = position + 1
+        self.file.close()
 
 
 class VirtualGpu:
-    """One GPU of a board: run work on it, hold it, break it."""
+    """One GPU of a board: run work on it, hold it, read what it did.
+
+    The tests' C library computes the same figures from the same memory.
+    """
 
     def __init__(self, board: Board, index: int) -> None:
         self.index = index
@@ -101,35 +83,46 @@ class VirtualGpu:
         while (left := end_ns - time.monotonic_ns()) > 0:
             time.sleep(left / 1e9)
 
-    def hold(self, pid: int, used_bytes: int, kind: int = PROCESS_COMPUTE) -> None:
-        """Give process `pid` a context with `used_bytes` of memory. Raises BoardError if full."""
+    def hold(self, pid: int, used_bytes: int) -> None:
+        """Give process `pid` a context with `used_bytes` of memory; there is room for 64."""
         with self._locked():
-            for entry in self.record.processes:
-                if entry.pid in (0, pid):
-                    entry.pid, entry.kind, entry.used_bytes = pid, kind, used_bytes
-                    return
-        raise BoardError(f"virtual GPU {self.index} holds {MAX_PROCESSES} processes already")
+            entry = next(one for one in self.record.processes if one.pid in {0, pid})
+            entry.pid, entry.used_bytes = pid, used_bytes
 
-    def release(self, pid: int) -> None:
-        """Drop the context of process `pid`."""
-        with self._locked():
-            for entry in self.record.processes:
-                if entry.pid == pid:
-                    entry.pid, entry.used_bytes = 0, 0
+    def done(self, at_ns: int) -> list[int]:
+        """Sums up to the last slot that ended before `at_ns`, one for each of `LANES`."""
+        # A sequence lock: odd while a writer is inside, and different after each write.
+        for _ in range(_TRIES):
+            before = self.record.sequence
+            sums = self._done_now(at_ns // SLOT_NS)
+            if before % 2 == 0 and self.record.sequence == before:
+                break
+            time.sleep(_TRY_SECONDS)
+        return sums
 
-    def throttle(self, reason: str, ratio: float) -> None:
-        """Throttle by `reason` for `ratio` of the time from now on."""
-        now = time.monotonic_ns()
-        position = THROTTLE_REASONS.index(reason)
-        with self._locked():
-            for other in range(len(THROTTLE_REASONS)):
-                self.record.throttle_base_ns[other] = throttled_ns(self.record, other, now)
-            self.record.throttle_since_ns = now
-            self.record.throttle_ppm[position] = round(ratio * 1e6)
+    def sum_of(self, lane: str, first_slot: int, slots: int) -> int:
+        """Sum of lane `lane` over `slots` slots from `first_slot` on."""
+        rows = [self._row(index) for index in range(first_slot, first_slot + slots)]
+        return sum(row[LANE[lane]] for row in rows if row)
 
-    def fail(self, call: str, result: int) -> None:
-        """Make NVML call `call` (a name of `CALLS`) return `result` from now on."""
-        self.record.call_result[CALL[call]] = result
+    def percent(self, lane: str, window: int) -> int:
+        """Share of utilization window number `window` in lane `lane`, in whole percent."""
+        slots = self.record.period_slots
+        return round(100 * self.sum_of(lane, window * slots, slots) / int(slots * SLOT_NS))
+
+    def _row(self, slot: int) -> tuple[int, ...] | None:
+        """The sums of slot `slot`; None if its row holds another one."""
+        row = _ROW.unpack_from(self.record, GpuRecord.slots.offset + (slot % SLOTS) * _ROW.size)
+        return row if row[0] == slot else None
+
+    def _done_now(self, slot: int) -> list[int]:
+        # A launch adds all of its work to `submitted`: take off what lies in slots still to come.
+        sums = list(self.record.submitted)
+        for index in range(slot, self.record.free_at_ns // SLOT_NS + 1):
+            if row := self._row(index):
+                for lane in range(1, len(LANES)):
+                    sums[lane] -= row[lane]
+        return sums
 
     def _book(self, start: int, end: int, work: Work) -> None:
         rates = work.per_nanosecond()
@@ -150,11 +143,11 @@ class VirtualGpu:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         # A lock of the process on one byte: it is not inherited by those that it forks.
-        fcntl.lockf(self._board.descriptor, fcntl.LOCK_EX, 1, self.index)
+        fcntl.lockf(self._board.file, fcntl.LOCK_EX, 1, self.index)
         # Odd while a writer is inside; `|=` also mends what a writer that died inside left behind.
         self.record.sequence |= 1
         try:
             yield
         finally:
             self.record.sequence += 1
-            fcntl.lockf(self._board.descriptor, fcntl.LOCK_UN, 1, self.index)
+            fcntl.lockf(self._board.file, fcntl.LOCK_UN, 1, self.index)

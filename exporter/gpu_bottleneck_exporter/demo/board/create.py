@@ -4,31 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.layout import MAGIC, GpuRecord, Header
 
+_CLOCKS_MHZ = (1980, 1980, 2619, 1545)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The figures of a GPU model, from its data sheet or the driver."""
+    """The fields of `GpuRecord` in which all GPUs of a model are alike; by default an H100's.
 
-    name: str = "NVIDIA H100 80GB HBM3"
+    From its data sheet or the driver.
+    """
+
+    name: bytes = b"NVIDIA H100 80GB HBM3"
+    slices: int = 7
     architecture: int = 9
-    gpm: bool = True
-    power_average: bool = True
-    memory_bytes: int = 85_520_809_984
-    reserved_bytes: int = 564_133_888
-    power_limit_watts: int = 700
-    idle_watts: int = 72
-    sm_clock_max_mhz: int = 1980
-    memory_clock_mhz: int = 2619
-    pcie: tuple[int, int] = (5, 16)
-    """Generation and width, now and at most."""
+    gpm_supported: bool = True
+    no_power_average: bool = False
+    period_slots: int = 17
+    """As on real GPUs: utilization windows of 1/6 s."""
+    ring_samples: int = 60
+    """About 10 s."""
+    idle_mw: int = 72_000
+    power_limit_mw: int = 700_000
+    power_default_limit_mw: int = 700_000
+    temperature: int = 41
+    memory_temperature: int = 47
+    max_operating_temperature: int = 85
+    slowdown_temperature: int = 87
+    shutdown_temperature: int = 92
+    clock_mhz: Sequence[int] = _CLOCKS_MHZ
+    clock_max_mhz: Sequence[int] = _CLOCKS_MHZ
+    pcie_generation: int = 5
+    pcie_generation_max: int = 5
+    pcie_width: int = 16
+    pcie_width_max: int = 16
     c2c_links: int = 0
+    memory_total: int = 85_520_809_984
+    memory_reserved: int = 564_133_888
 
 
 H100 = Model()
@@ -48,42 +66,15 @@ def create(
         driver_branch=int(driver_version.split(".", maxsplit=1)[0]),
         driver_version=driver_version.encode(),
     )
-    records = [_described(index, model) for index, model in enumerate(gpus)]
+    records = [
+        GpuRecord(
+            uuid=f"GPU-{uuid4()}".encode(),
+            pci_bus_id=f"00000000:{0x10 + index:02X}:00.0".encode(),
+            parent=index,
+            throttle_since_ns=now,
+            **asdict(model),
+        )
+        for index, model in enumerate(gpus)
+    ]
     path.write_bytes(b"".join(map(bytes, (header, *records))))
     return Board(path)
-
-
-def _described(index: int, model: Model) -> GpuRecord:
-    clocks = (model.sm_clock_max_mhz, model.sm_clock_max_mhz, model.memory_clock_mhz, 1545)
-    generation, width = model.pcie
-    return GpuRecord(
-        uuid=f"GPU-{uuid4()}".encode(),
-        name=model.name.encode(),
-        pci_bus_id=f"00000000:{0x10 + index:02X}:00.0".encode(),
-        parent=index,
-        slices=7,
-        architecture=model.architecture,
-        gpm_supported=model.gpm,
-        # As on real GPUs: utilization windows of 1/6 s, of which the ring holds about 10 s.
-        period_slots=17,
-        ring_samples=60,
-        idle_mw=model.idle_watts * 1000,
-        power_limit_mw=model.power_limit_watts * 1000,
-        power_default_limit_mw=model.power_limit_watts * 1000,
-        no_power_average=not model.power_average,
-        temperature=41,
-        memory_temperature=47,
-        max_operating_temperature=85,
-        slowdown_temperature=87,
-        shutdown_temperature=92,
-        clock_mhz=clocks,
-        clock_max_mhz=clocks,
-        pcie_generation=generation,
-        pcie_generation_max=generation,
-        pcie_width=width,
-        pcie_width_max=width,
-        c2c_links=model.c2c_links,
-        memory_total=model.memory_bytes,
-        memory_reserved=model.reserved_bytes,
-        throttle_since_ns=time.monotonic_ns(),
-    )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 
-MAGIC = 0x4552414F42555047
-"""`GPUBOARE`; another one for each layout."""
+MAGIC = 0x4652414F42555047
+"""`GPUBOARF`; another one for each layout."""
 SLOT_NS = 10_000_000
+"""10 ms: a utilization window has 17 of them."""
 SLOTS = 2048
 """Slots kept per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
 MAX_QUEUED_NS = 8_000_000_000
-MAX_PROCESSES = 64
-MAX_EVENTS = 64
+MAX_PROCESSES = MAX_EVENTS = 64
+"""More than the demo and the tests have at once."""
 
 LANES = (
     "index",
@@ -36,66 +37,12 @@ LANES = (
 """The sums of a slot. `index` is the slot's number, which shows whether it was overwritten."""
 LANE = {name: position for position, name in enumerate(LANES)}
 
-THROTTLE_REASONS = (
-    "power_cap",
-    "sw_thermal",
-    "hw_thermal",
-    "hw_power_brake",
-    "sync_boost",
-    "board_limit",
-    "reliability",
-    "app_clocks",
-)
 CLOCKS = ("graphics", "sm", "memory", "video")
 """In the order of NVML's clock types."""
 
-CALLS = (
-    "DeviceGetHandleByIndex",
-    "DeviceGetUUID",
-    "DeviceGetName",
-    "DeviceGetPciInfo",
-    "DeviceGetArchitecture",
-    "DeviceGetSamples",
-    "DeviceGetUtilizationRates",
-    "DeviceGetFieldValues",
-    "DeviceGetTotalEnergyConsumption",
-    "DeviceGetPowerUsage",
-    "DeviceGetEnforcedPowerLimit",
-    "DeviceGetPowerManagementDefaultLimit",
-    "DeviceGetTemperature",
-    "DeviceGetMemoryTemperature",
-    "DeviceGetTemperatureThreshold",
-    "DeviceGetMarginTemperature",
-    "DeviceGetClockInfo",
-    "DeviceGetMaxClockInfo",
-    "DeviceGetCurrentClocksEventReasons",
-    "DeviceGetViolationStatus",
-    "DeviceGetMemoryInfo",
-    "DeviceGetTotalEccErrors",
-    "DeviceGetRemappedRows",
-    "DeviceGetPcieReplayCounter",
-    "DeviceGetCurrPcieLinkGeneration",
-    "DeviceGetCurrPcieLinkWidth",
-    "DeviceGetMaxPcieLinkGeneration",
-    "DeviceGetMaxPcieLinkWidth",
-    "DeviceGetComputeRunningProcesses",
-    "DeviceGetGraphicsRunningProcesses",
-    "DeviceGetMPSComputeRunningProcesses",
-    "DeviceGetMigMode",
-    "DeviceRegisterEvents",
-    "GpmSampleGet",
-    "GpmMetricsGet",
-)
-"""Calls whose result and latency can be set per GPU; NVML's names without versions."""
-CALL = {name: position for position, name in enumerate(CALLS)}
-
-NVML_ERROR_NOT_SUPPORTED = 3
-NVML_ERROR_GPU_IS_LOST = 15
-
-KIND_GPU = 0
-KIND_MIG = 1
-PROCESS_COMPUTE = 0
-PROCESS_GRAPHICS = 1
+MAX_CALLS, MAX_REASONS = 64, 8
+"""Room for calls that fail and for reasons to throttle: tests alone have them, and name them in
+`tests/support/board.py`."""
 
 
 def _each(kind: type, *names: str) -> list[tuple[str, type]]:
@@ -103,7 +50,10 @@ def _each(kind: type, *names: str) -> list[tuple[str, type]]:
 
 
 class ProcessRecord(ctypes.Structure):
-    """A process that holds a context; `pid` 0 marks a free entry. Dead pids do not count."""
+    """A process that holds a context; `pid` 0 marks a free entry. Dead pids do not count.
+
+    `kind` is 1 for graphics, else 0.
+    """
 
     _fields_ = [*_each(ctypes.c_uint32, "pid", "kind"), ("used_bytes", ctypes.c_uint64)]
 
@@ -120,14 +70,14 @@ class GpuRecord(ctypes.Structure):
     _fields_ = [
         *_each(ctypes.c_char * 96, "uuid", "name", "pci_bus_id"),
         *_each(ctypes.c_uint32, "architecture", "gpm_supported", "no_power_average", "c2c_links"),
-        # MIG: which only the stand-in for NVML knows
+        # MIG, which only the stand-in for NVML knows; `kind` is 1 for an instance
         *_each(ctypes.c_uint32, "kind", "parent", "gpu_instance", "compute_instance"),
         *_each(ctypes.c_uint32, "slices", "mig_enabled"),
-        # Faults
+        # Faults, which only tests set
         ("device_result", ctypes.c_int32),
         ("hang", ctypes.c_uint32),
-        ("call_result", ctypes.c_int32 * len(CALLS)),
-        ("call_delay_us", ctypes.c_uint32 * len(CALLS)),
+        ("call_result", ctypes.c_int32 * MAX_CALLS),
+        ("call_delay_us", ctypes.c_uint32 * MAX_CALLS),
         # The utilization ring
         *_each(ctypes.c_uint32, "period_slots", "ring_samples", "ring_empty_when_idle"),
         *_each(ctypes.c_uint32, "memory_always_zero", "stuck_utilization"),
@@ -142,10 +92,10 @@ class GpuRecord(ctypes.Structure):
         *_each(ctypes.c_uint32, "remap_pending", "remap_failed"),
         *_each(ctypes.c_uint64, "ecc_corrected", "ecc_uncorrected", "event_reasons"),
         *_each(ctypes.c_uint64, "memory_total", "memory_reserved"),
-        # Throttling: `throttled_ns` makes a counter of these
+        # Throttling by reason, which only tests set and read
         ("throttle_since_ns", ctypes.c_uint64),
-        ("throttle_base_ns", ctypes.c_uint64 * len(THROTTLE_REASONS)),
-        ("throttle_ppm", ctypes.c_uint32 * len(THROTTLE_REASONS)),
+        ("throttle_base_ns", ctypes.c_uint64 * MAX_REASONS),
+        ("throttle_ppm", ctypes.c_uint32 * MAX_REASONS),
         ("processes", ProcessRecord * MAX_PROCESSES),
         # Work: `sequence` is odd while a writer is inside
         *_each(ctypes.c_uint64, "sequence", "free_at_ns"),
@@ -167,9 +117,3 @@ class Header(ctypes.Structure):
         ("event_count", ctypes.c_uint64),
         ("events", Event * MAX_EVENTS),
     ]
-
-
-def throttled_ns(record: GpuRecord, reason: int, now: int) -> int:
-    """Nanoseconds for which GPU `record` was throttled so far by `THROTTLE_REASONS[reason]`."""
-    grown = (now - record.throttle_since_ns) * record.throttle_ppm[reason] // 1_000_000
-    return int(record.throttle_base_ns[reason] + grown)

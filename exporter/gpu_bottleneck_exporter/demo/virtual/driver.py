@@ -3,17 +3,139 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.layout import MAX_EVENTS
-from gpu_bottleneck_exporter.demo.virtual.device import VirtualDevice
-from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
+from gpu_bottleneck_exporter.demo.board.layout import CLOCKS, LANE, SLOT_NS
+from gpu_bottleneck_exporter.driver import readings
+from gpu_bottleneck_exporter.driver.nvml.gpm import MINIMUM_INTERVAL_NS
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
+from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
-from gpu_bottleneck_exporter.driver.readings import ErrorEvent, System
 
-_POLL_SECONDS = 0.05
+_PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
+_TRAFFIC = ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
+_LIMITS = ("slowdown", "shutdown", "max_operating")
+
+
+class VirtualDevice(Device):
+    """One virtual GPU."""
+
+    def __init__(self, board: Board, index: int) -> None:
+        self._created_ns = board.header.created_ns
+        self._gpu = board.gpus[index]
+        self._record = record = self._gpu.record
+        self._next_window = 0
+        self._before: tuple[int, list[int]] = (0, [])
+        self.identity = readings.Identity(
+            index=index,
+            uuid=record.uuid.decode(),
+            name=record.name.decode(),
+            architecture="hopper",
+            pci_bus_id=record.pci_bus_id.decode(),
+            minor=index,
+        )
+
+    def check(self) -> None:
+        """Nothing: it always answers."""
+        return
+
+    def utilization(self) -> readings.Utilization:
+        """Utilization in percent: the windows that ended since the last call, and the last one."""
+        record = self._record
+        period_ns = record.period_slots * SLOT_NS
+        end = time.monotonic_ns() // period_ns
+        oldest = max(self._created_ns // period_ns, end - record.ring_samples)
+        new = range(max(oldest, self._next_window), end)
+        self._next_window = end
+        return readings.Utilization(
+            self._ring("busy_ns", new),
+            self._ring("memory_ns", new),
+            self._gpu.percent("busy_ns", end - 1),
+            self._gpu.percent("memory_ns", end - 1),
+        )
+
+    def _ring(self, lane: str, windows: range) -> readings.Ring:
+        period_us = self._record.period_slots * SLOT_NS // 1000
+        return tuple(
+            readings.RingSample((window + 1) * period_us, self._gpu.percent(lane, window))
+            for window in windows
+        )
+
+    def activity(self) -> readings.Activity | None:
+        """Means since the last call, 0-1."""
+        now = time.monotonic_ns() // SLOT_NS * SLOT_NS
+        before_ns, before = self._before
+        if now - before_ns < MINIMUM_INTERVAL_NS:
+            return None
+        sums = self._gpu.done(now)
+        self._before = now, sums
+        if not before:
+            return None
+        return _activity(
+            [new - old for new, old in zip(sums, before, strict=True)], now - before_ns
+        )
+
+    def power(self) -> readings.Power:
+        """Mean power of the last second and limits in watts, energy since the board was created."""
+        now = time.monotonic_ns()
+        record = self._record
+        last_second = self._gpu.sum_of("energy_uj", now // SLOT_NS - 100, 100)
+        idle_joules = record.idle_mw / 1000 * (now - self._created_ns) / 1e9
+        work_joules = self._gpu.done(now)[LANE["energy_uj"]] / 1e6
+        return readings.Power(
+            watts=record.idle_mw / 1000 + last_second / 1e6,
+            limit_watts=record.power_limit_mw / 1000,
+            default_limit_watts=record.power_default_limit_mw / 1000,
+            energy_joules=idle_joules + work_joules,
+        )
+
+    def thermal(self) -> readings.Thermal:
+        """Temperatures and limits, in degrees Celsius."""
+        record = self._record
+        return readings.Thermal(
+            sensors={"gpu": record.temperature, "memory": record.memory_temperature},
+            limits={limit: getattr(record, f"{limit}_temperature") for limit in _LIMITS},
+        )
+
+    def clocks(self) -> readings.Clocks:
+        """Clocks now and maximum, in hertz."""
+        record = self._record
+        return readings.Clocks(
+            now={clock: record.clock_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)},
+            maximum={clock: record.clock_max_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)},
+        )
+
+    def throttle(self) -> readings.Throttle:
+        """No throttling, for any reason."""
+        none = dict.fromkeys(EVENT_REASONS, 0)
+        return readings.Throttle(none, dict.fromkeys(none, False))
+
+    def memory(self) -> readings.Memory:
+        """Memory in bytes: total, used by living processes, reserved."""
+        used = sum(process.used_bytes or 0 for process in self.processes().processes)
+        return readings.Memory(self._record.memory_total, used, self._record.memory_reserved)
+
+    def health(self) -> readings.Health:
+        """No errors."""
+        none = dict.fromkeys(("corrected", "uncorrected"), 0)
+        return readings.Health(none, none, remap_pending=False, remap_failed=False)
+
+    def link(self) -> readings.Link:
+        """The PCIe link."""
+        parts = (part.name for part in fields(readings.Link))
+        return readings.Link(*(getattr(self._record, f"pcie_{part}") for part in parts))
+
+    def processes(self) -> readings.Processes:
+        """Living processes with a context: the driver forgets those of dead ones."""
+        return readings.Processes(
+            tuple(
+                readings.Process(int(entry.pid), int(entry.used_bytes))
+                for entry in self._record.processes
+                if entry.pid and Path(f"/proc/{entry.pid}").exists()
+            )
+        )
 
 
 class VirtualDriver(Driver):
@@ -22,34 +144,39 @@ class VirtualDriver(Driver):
     name = "virtual"
     calls = 0
     seconds = 0.0
-    gpus_of_device = staticmethod(gpus_of_device)
     about = replace(NVIDIA, title="virtual board", simulated=True, sees_all_namespaces=True)
 
     def __init__(self, board: Board) -> None:
-        self._board = board
-        self._next_event = board.header.event_count
+        self.board = board
         cuda = board.header.cuda_version
-        self.system = System(
+        self.system = readings.System(
             board.header.driver_version.decode(), f"{cuda // 1000}.{cuda % 1000 // 10}"
         )
 
     def count(self) -> int:
         """Number of GPUs."""
-        return len(self._board.gpus)
+        return len(self.board.gpus)
 
     def open(self, index: int) -> list[Device]:
         """GPU `index`."""
-        device = VirtualDevice(self._board, index)
-        device.inject_faults("DeviceGetHandleByIndex")
-        return [device]
+        return [VirtualDevice(self.board, index)]
 
-    def wait_error(self, timeout_seconds: float) -> ErrorEvent | None:
-        """The next event on the board; None after `timeout_seconds`."""
-        deadline = time.monotonic() + timeout_seconds
-        while self._next_event >= self._board.header.event_count:
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(_POLL_SECONDS)
-        event = self._board.header.events[self._next_event % MAX_EVENTS]
-        self._next_event += 1
-        return ErrorEvent(int(event.gpu), int(event.xid))
+    def wait_error(self, timeout_seconds: float) -> readings.ErrorEvent | None:
+        """None after `timeout_seconds`: its GPUs have no errors."""
+        time.sleep(timeout_seconds)
+        return None
+
+
+def _activity(amounts: list[int], interval_ns: int) -> readings.Activity:
+    def ratio(lane: str) -> float:
+        return min(amounts[LANE[f"{lane}_ns"]] / interval_ns, 1.0)
+
+    return readings.Activity(
+        interval_ns=interval_ns,
+        graphics=ratio("busy"),
+        sm_active=ratio("sm_active"),
+        sm_occupancy=ratio("sm_occupancy"),
+        dram_active=ratio("dram"),
+        pipes={pipe: ratio(pipe) for pipe in _PIPES},
+        traffic_bytes={name: amounts[LANE[f"{name}_bytes"]] for name in _TRAFFIC},
+    )

@@ -6,20 +6,11 @@ from collections.abc import Mapping
 
 import pynvml
 
+from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
-from gpu_bottleneck_exporter.driver.readings import (
-    Clocks,
-    Health,
-    Identity,
-    Link,
-    Power,
-    Thermal,
-    Throttle,
-    Utilization,
-)
 
 _CLOCKS = {
     "graphics": pynvml.NVML_CLOCK_GRAPHICS,
@@ -66,7 +57,7 @@ class NvmlDevice(NvmlInstance):
         self,
         calls: Calls,
         handle: object,
-        identity: Identity,
+        identity: readings.Identity,
         driver_version: str | None,
         *,
         coherent: bool,
@@ -80,21 +71,20 @@ class NvmlDevice(NvmlInstance):
         self._clock_maximum: dict[str, int] = {}
         self._temperature_limits: dict[str, float] = {}
 
-    def utilization(self) -> Utilization:
+    def utilization(self) -> readings.Utilization:
         """Utilization in percent: the rings (nvmlDeviceGetSamples), else ...GetUtilizationRates."""
         queries = self._queries.begin()
         gpu, memory = self._gpu_ring.drain(), self._memory_ring.drain()
         if gpu and memory:
-            return Utilization(gpu, memory)
+            return readings.Utilization(gpu, memory)
         rates = queries.ask(pynvml.nvmlDeviceGetUtilizationRates)
         # An empty ring is an answer. Without a ring, the single reading has to do.
         if not gpu and (gpu is None or queries.last_error):
             queries.require(rates)
-        if rates is None:
-            return Utilization(gpu, memory)
-        return Utilization(gpu, memory, int(rates.gpu), int(rates.memory))
+        percents = () if rates is None else (int(rates.gpu), int(rates.memory))
+        return readings.Utilization(gpu, memory, *percents)
 
-    def power(self) -> Power:
+    def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the driver was loaded."""
         queries = self._queries.begin()
         milliwatts = queries.field(pynvml.NVML_FI_DEV_POWER_AVERAGE)
@@ -106,9 +96,9 @@ class NvmlDevice(NvmlInstance):
         if self._default_limit is None:
             self._default_limit = queries.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
         values = (milliwatts, limit, energy, self._default_limit)
-        return Power(*(None if value is None else value / 1000 for value in values))
+        return readings.Power(*(None if value is None else value / 1000 for value in values))
 
-    def thermal(self) -> Thermal:
+    def thermal(self) -> readings.Thermal:
         """Temperatures and absolute limits, in degrees Celsius."""
         queries = self._queries.begin()
         gpu = queries.ask_any(_TEMPERATURE, pynvml.NVML_TEMPERATURE_GPU)
@@ -116,7 +106,7 @@ class NvmlDevice(NvmlInstance):
         queries.require(gpu, memory)
         self._temperature_limits = self._temperature_limits or self._limits(gpu)
         sensors = {"gpu": gpu, "memory": memory}
-        return Thermal(
+        return readings.Thermal(
             {name: degrees for name, degrees in sensors.items() if degrees is not None},
             self._temperature_limits,
         )
@@ -136,16 +126,16 @@ class NvmlDevice(NvmlInstance):
             if field in offsets
         }
 
-    def clocks(self) -> Clocks:
+    def clocks(self) -> readings.Clocks:
         """Clocks in hertz (nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo)."""
         queries = self._queries.begin()
         now = queries.ask_each(pynvml.nvmlDeviceGetClockInfo, _CLOCKS)
         missing = {name: kind for name, kind in _CLOCKS.items() if name not in self._clock_maximum}
         self._clock_maximum |= queries.ask_each(pynvml.nvmlDeviceGetMaxClockInfo, missing)
         queries.require(now, self._clock_maximum)
-        return Clocks(_hertz(now), _hertz(self._clock_maximum))
+        return readings.Clocks(_hertz(now), _hertz(self._clock_maximum))
 
-    def throttle(self) -> Throttle:
+    def throttle(self) -> readings.Throttle:
         """Throttle time in nanoseconds from field values, and the event-reason bits."""
         queries = self._queries.begin()
         spent = self._throttle.read()
@@ -154,9 +144,9 @@ class NvmlDevice(NvmlInstance):
         if self._supported_reasons is None:
             self._supported_reasons = queries.ask(pynvml.nvmlDeviceGetSupportedClocksEventReasons)
         supported = self._supported_reasons or 0
-        return Throttle(spent, {} if bits is None else active_reasons(bits, supported))
+        return readings.Throttle(spent, {} if bits is None else active_reasons(bits, supported))
 
-    def health(self) -> Health:
+    def health(self) -> readings.Health:
         """Volatile ECC counters and row remapping."""
         queries = self._queries.begin()
         errors = queries.ask_each(
@@ -165,19 +155,19 @@ class NvmlDevice(NvmlInstance):
         rows = queries.ask(pynvml.nvmlDeviceGetRemappedRows)
         queries.require(errors, rows)
         if rows is None:
-            return Health(errors)
+            return readings.Health(errors)
         corrected, uncorrected, pending, failed = rows
         remapped = {"corrected": corrected, "uncorrected": uncorrected}
-        return Health(errors, remapped, bool(pending), bool(failed))
+        return readings.Health(errors, remapped, bool(pending), bool(failed))
 
-    def link(self) -> Link:
+    def link(self) -> readings.Link:
         """The PCIe link and its replays; no link if the GPU is not on PCIe."""
         queries = self._queries.begin()
         values = [queries.ask(getter) for getter in _LINK]
         queries.require(*values)
-        link = Link(*values)
+        link = readings.Link(*values)
         if self._coherent and (link.generation, link.width) == _PLACEHOLDER:
-            return Link(replays=link.replays)
+            return readings.Link(replays=link.replays)
         return link
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.events import XidEvents
-from gpu_bottleneck_exporter.driver.nvml.fields import read_fields
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, load
+from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, remedy
 from gpu_bottleneck_exporter.driver.protocol import (
     Device,
@@ -33,8 +31,6 @@ _ARCHITECTURES = {
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_DEVICE_ARCH_") and not name.endswith("_UNKNOWN")
 }
-_C2C_LINKS = (pynvml.NVML_FI_DEV_C2C_LINK_COUNT,)
-"""NCCL reads it too (8 on a GB10)."""
 T = TypeVar("T")
 
 
@@ -56,14 +52,14 @@ class NvmlDriver(Driver):
         DriverError.
         """
         self._metered: dict[int | None, Calls] = {}
-        self._lock = threading.Lock()
         self._handles: dict[int, object] = {}
         calls = self._meter(None)
         load()
         calls.ask(pynvml.nvmlInit)
+        cuda = _optional(calls.ask, pynvml.nvmlSystemGetCudaDriverVersion_v2)  # 13000 means 13.0
         self.system = System(
-            driver_version=_optional(lambda: calls.text("nvmlSystemGetDriverVersion")),
-            cuda_version=_optional(lambda: _cuda_version(calls)),
+            driver_version=_optional(calls.text, "nvmlSystemGetDriverVersion"),
+            cuda_version=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
         )
         self._count = int(calls.ask(pynvml.nvmlDeviceGetCount))
         if not self._count:
@@ -92,8 +88,8 @@ class NvmlDriver(Driver):
         calls = self._meter(index)
         whole = calls.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         identity = _identify(calls, index, whole)
-        links = _optional(lambda: read_fields(calls, whole, _C2C_LINKS)) or {}
-        coherent = any(links.values())
+        # NCCL reads it too (8 on a GB10).
+        coherent = bool(Queries(calls, whole).field(pynvml.NVML_FI_DEV_C2C_LINK_COUNT))
         self._handles[index] = whole
         self._events.forget(index)
         version = self.system.driver_version
@@ -121,28 +117,24 @@ class NvmlDriver(Driver):
 
     def _meter(self, index: int | None) -> Calls:
         # One per GPU, hence per thread: counting then needs no lock.
-        with self._lock:
-            return self._metered.setdefault(index, Calls())
+        return self._metered.setdefault(index, Calls())
 
 
 def _identify(calls: Calls, index: int, handle: object) -> Identity:
-    def optional(function: Callable[..., T]) -> T | None:
-        return _optional(partial(calls.ask, function, handle))
-
-    architecture = optional(pynvml.nvmlDeviceGetArchitecture)
-    pci = optional(pynvml.nvmlDeviceGetPciInfo)
+    queries = Queries(calls, handle)
+    pci = queries.ask(pynvml.nvmlDeviceGetPciInfo)
     return Identity(
         index=index,
         uuid=calls.text("nvmlDeviceGetUUID", handle),
-        name=_optional(lambda: calls.text("nvmlDeviceGetName", handle)),
-        architecture=_ARCHITECTURES.get(architecture),
-        pci_bus_id=pci.busId if pci else None,
-        minor=optional(pynvml.nvmlDeviceGetMinorNumber),
+        name=_optional(calls.text, "nvmlDeviceGetName", handle),
+        architecture=_ARCHITECTURES.get(queries.ask(pynvml.nvmlDeviceGetArchitecture)),
+        pci_bus_id=pci and pci.busId,
+        minor=queries.ask(pynvml.nvmlDeviceGetMinorNumber),
     )
 
 
 def _identify_instance(calls: Calls, handle: object, whole: Identity) -> Identity:
-    name = _optional(lambda: calls.text("nvmlDeviceGetName", handle))
+    name = _optional(calls.text, "nvmlDeviceGetName", handle)
     return replace(
         whole,
         uuid=calls.text("nvmlDeviceGetUUID", handle),
@@ -167,15 +159,8 @@ def _instance_handles(calls: Calls, whole: object) -> list[object]:
     return handles
 
 
-def _optional(ask: Callable[[], T]) -> T | None:
-    """The result of `ask`, tried twice, as it is never read again later; None if both fail."""
-    for _ in range(2):
-        with contextlib.suppress(DriverError):
-            return ask()
+def _optional(ask: Callable[..., T], *arguments: object) -> T | None:
+    """The answer of `ask`; None if it fails."""
+    with contextlib.suppress(DriverError):
+        return ask(*arguments)
     return None
-
-
-def _cuda_version(calls: Calls) -> str:
-    """The highest CUDA version that the driver supports; 13000 means 13.0."""
-    version = int(calls.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
-    return f"{version // 1000}.{version % 1000 // 10}"

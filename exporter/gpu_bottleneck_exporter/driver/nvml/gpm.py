@@ -70,8 +70,9 @@ class GpmReader:
         Raises Unsupported if the GPU has no GPM.
         """
         self._calls = calls
-        self._handle = handle
-        self._instance = gpu_instance
+        self._get: tuple[Any, ...] = (pynvml.nvmlGpmSampleGet, handle)
+        if gpu_instance is not None:
+            self._get = (pynvml.nvmlGpmMigSampleGet, handle, gpu_instance)
         if not calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle).isSupportedDevice:
             raise Unsupported("nvmlGpmQueryDeviceSupport: the GPU has no GPM")
         self._old = calls.ask(pynvml.nvmlGpmSampleAlloc)
@@ -92,13 +93,13 @@ class GpmReader:
         """
         now = time.monotonic_ns()
         if self._old_at_ns is None:
-            self._sample(self._old)
+            self._calls.ask(*self._get, self._old)
             self._old_at_ns = now
             return None
         interval = now - self._old_at_ns
         if interval < MINIMUM_INTERVAL_NS:
             return None
-        self._sample(self._new)
+        self._calls.ask(*self._get, self._new)
         values = self._compare(_IDS)
         if coherent:
             with contextlib.suppress(Unsupported):
@@ -107,12 +108,6 @@ class GpmReader:
         self._old_at_ns = now
         # After a series of failures: minutes booked at once would look like a rate above one.
         return None if interval > MAXIMUM_INTERVAL_NS else _activity(values, interval)
-
-    def _sample(self, sample: object) -> None:
-        if self._instance is None:
-            self._calls.ask(pynvml.nvmlGpmSampleGet, self._handle, sample)
-        else:
-            self._calls.ask(pynvml.nvmlGpmMigSampleGet, self._handle, self._instance, sample)
 
     def _compare(self, ids: tuple[int, ...]) -> dict[int, float]:
         addresses = [

@@ -76,15 +76,14 @@ class NvmlInstance(Device):
     def memory(self) -> Memory:
         """Memory in bytes (nvmlDeviceGetMemoryInfo); the machine's if the GPU has none."""
         queries = self._queries.begin()
-        info = queries.ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
-        if info is not None:
-            return Memory(int(info.total), int(info.used), int(info.reserved))
-        info = queries.ask(pynvml.nvmlDeviceGetMemoryInfo)
-        if info is not None:
-            return Memory(int(info.total), int(info.used))
-        if queries.last_error is None and self._coherent:
-            return machine_memory()
-        return queries.fail()
+        for version in ((pynvml.nvmlMemory_v2,), ()):  # the latter has no `reserved`
+            info = queries.ask(pynvml.nvmlDeviceGetMemoryInfo, *version)
+            if info is not None:
+                return Memory(int(info.total), int(info.used), getattr(info, "reserved", None))
+        if queries.last_error or not self._coherent:
+            queries.fail()
+        # `MemTotal` of /proc/meminfo, through sysinfo(2).
+        return Memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), of_machine=True)
 
     def processes(self) -> Processes:
         """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
@@ -95,14 +94,8 @@ class NvmlInstance(Device):
         computing = {process.pid for process in (*compute, *shared)}
         found: dict[int, int | None] = {}
         for process in (*compute, *graphics, *shared):
-            known = found.get(process.pid)
-            found[process.pid] = known if process.usedGpuMemory is None else process.usedGpuMemory
+            if process.usedGpuMemory is not None or process.pid not in found:
+                found[process.pid] = process.usedGpuMemory
         return Processes(
             tuple(Process(pid, used, pid not in computing) for pid, used in found.items())
         )
-
-
-def machine_memory() -> Memory:
-    """The machine's memory (`MemTotal` of /proc/meminfo, through sysinfo(2)) as a GPU's."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Memory(total, of_machine=True)

@@ -29,7 +29,7 @@ _PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
 
 
 def gpus_of_device(source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
-    """Those of `gpus` that the kubelet may mean: see `Driver.gpus_of_device`."""
+    """The `gpus` that the kubelet may mean: see `Driver.gpus_of_device`."""
     if source.startswith(_RESOURCES):
         return _plain(device, gpus)
     return _claimed(device, gpus) if source in (_DRA_DRIVER, "") else []
@@ -37,19 +37,14 @@ def gpus_of_device(source: str, device: str, gpus: Sequence[Identity]) -> list[I
 
 def _plain(device: str, gpus: Sequence[Identity]) -> list[Identity]:
     if node := _NODE.fullmatch(device):
-        of_node = [gpu for gpu in gpus if gpu.minor == int(node[1])]
-        if node[2] is None:
-            return [gpu for gpu in of_node if gpu.parent_uuid is None]
-        return [gpu for gpu in of_node if gpu.gpu_instance == int(node[2])]
+        return _at(gpus, node[1], node[2])
     return _by_uuid(_REPLICA.sub("", device), gpus)
 
 
-def _by_capability(capability: str, gpus: Sequence[Identity]) -> list[Identity]:
-    if not _instances:
-        lines = _MIG_MINOR.findall(read(MIG_MINORS, MANY_BYTES) or "")
-        _instances.update({number: (minor, instance) for minor, instance, number in lines})
-    place = _instances.get(capability)
-    return [gpu for gpu in gpus if place == (str(gpu.minor), str(gpu.gpu_instance))]
+def _at(gpus: Sequence[Identity], minor: str, instance: str | None) -> list[Identity]:
+    """The GPU with this device node, or its MIG GPU instance with the id `instance`."""
+    place = int(minor), instance and int(instance)
+    return [gpu for gpu in gpus if (gpu.minor, gpu.gpu_instance) == place]
 
 
 _instances: dict[str, tuple[str, str]] = {}
@@ -58,16 +53,20 @@ _instances: dict[str, tuple[str, str]] = {}
 
 def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
     if capability := _CAPABILITY.fullmatch(device):
-        return _by_capability(capability[1], gpus)
+        if not _instances:
+            lines = _MIG_MINOR.findall(read(MIG_MINORS, MANY_BYTES) or "")
+            _instances.update({number: (minor, instance) for minor, instance, number in lines})
+        place = _instances.get(capability[1])
+        return _at(gpus, *place) if place else []
     name = _CLAIMED.fullmatch(device)
     if name is None:
         return []
     numbered = _NUMBERED.fullmatch(name[1])
     if numbered is None:
         return _by_uuid(name[1], gpus)
-    of_gpu = [gpu for gpu in gpus if gpu.minor == int(numbered[1])]
     if numbered[2] is None:
-        return [gpu for gpu in of_gpu if gpu.parent_uuid is None]
+        return _at(gpus, numbered[1], None)
+    of_gpu = [gpu for gpu in gpus if gpu.minor == int(numbered[1])]
     return _by_profile(_PLACEMENT.sub("", numbered[2]), of_gpu)
 
 

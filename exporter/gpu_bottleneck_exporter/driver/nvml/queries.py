@@ -1,16 +1,39 @@
-"""The queries of one GPU or MIG instance, each tried by itself."""
+"""The queries of one GPU or MIG instance, each tried by itself.
+
+Of the ids of field values (nvmlDeviceGetFieldValues), only 199, 200 and 251-273 ever changed their
+meaning between driver branches (nvml.h from CUDA 11.5 to 13.3); choose those by driver version.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import NoReturn, TypeVar
 
-from gpu_bottleneck_exporter.driver.nvml.fields import read_fields
-from gpu_bottleneck_exporter.driver.nvml.library import Calls
+import pynvml
+
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
 from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 
 T = TypeVar("T")
+FIELD = struct.Struct("=IIqqII8s")
+"""nvmlFieldValue_t: field id, scope id, timestamp, latency, value type, return code, value."""
+_UNTOUCHED = 998
+"""Not an NVML code: marks entries that the driver did not fill in, as it does with ECC off."""
+VALUES = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "d",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "I4x",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "Q",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "Q",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "q",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "i4x",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "H6x",
+}
+"""Format of nvmlValue_t, a union of eight bytes, by value type."""
+_FORMATS = {kind: struct.Struct(f"={value}") for kind, value in VALUES.items()}
 
 
 class Queries:
@@ -52,7 +75,7 @@ class Queries:
 
     def fields(self, *ids: int) -> dict[int, float]:
         """Value by field id, of those that there are."""
-        return self.attempt(ids, lambda: read_fields(self.calls, self.handle, ids)) or {}
+        return self.attempt(ids, lambda: self._read_fields(ids)) or {}
 
     def field(self, number: int) -> float | None:
         """The value of one field, or None."""
@@ -82,3 +105,24 @@ class Queries:
         if isinstance(self.last_error, Unsupported):  # kept only as it was answered before
             raise DriverError(str(self.last_error)) from self.last_error
         raise self.last_error or Unsupported("not provided by this GPU")
+
+    def _read_fields(self, ids: tuple[int, ...]) -> dict[int, float]:
+        buffer = ctypes.create_string_buffer(_unanswered(ids))
+        name = "nvmlDeviceGetFieldValues"
+        self.calls.call(name, self.handle, ctypes.c_int32(len(ids)), buffer)
+        values: dict[int, float] = {}
+        rows = memoryview(buffer)[: len(ids) * FIELD.size]
+        for field, _, _, _, kind, result, raw in FIELD.iter_unpack(rows):
+            if result == pynvml.NVML_ERROR_GPU_IS_LOST:
+                raise driver_error(result, name)
+            if result == pynvml.NVML_SUCCESS and kind in _FORMATS:
+                values[field] = _FORMATS[kind].unpack(raw)[0]
+        if not values:
+            raise Unsupported("no such field values")
+        return values
+
+
+@cache
+def _unanswered(ids: tuple[int, ...]) -> bytes:
+    # NVML may touch one entry past the requested count.
+    return b"".join(FIELD.pack(i, 0, 0, 0, 0, _UNTOUCHED, bytes(8)) for i in (*ids, 0))

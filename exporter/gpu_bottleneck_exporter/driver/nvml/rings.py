@@ -10,8 +10,7 @@ import ctypes
 import struct
 import time
 
-from gpu_bottleneck_exporter.driver.nvml.fields import VALUES
-from gpu_bottleneck_exporter.driver.nvml.queries import Queries
+from gpu_bottleneck_exporter.driver.nvml.queries import VALUES, Queries
 from gpu_bottleneck_exporter.driver.protocol import DriverError, NothingFound
 from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 

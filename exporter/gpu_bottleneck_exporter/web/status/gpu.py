@@ -4,78 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.advice import outcome, prescription
 from gpu_bottleneck_exporter.nodeview.history import Shares
-from gpu_bottleneck_exporter.nodeview.model import (
-    DASH,
-    KEPT_BUSY,
-    Gpu,
-    Parts,
-    likely_cause,
-    named,
-    notices,
-)
-from gpu_bottleneck_exporter.nodeview.text import (
-    duration,
-    feeders,
-    label,
-    lasted,
-    levels,
-    owners,
-    percent,
-)
-from gpu_bottleneck_exporter.web.status.html import (
-    Html,
-    described,
-    element,
-    join,
-    listed,
-    table_row,
-)
+from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Gpu, Parts, named
+from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed, row
 
 _WIDE, _HIGH = 1000, 100
 """Of the drawings, in their own units; CSS scales them."""
 _COLUMNS = 60
 """Columns of a trend: 5 s each, 5 min in all; the last one is now."""
+_FACTS = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Feeders")
+_UNKNOWN = "What it waits for is unknown"
 
 
 def card(at: int, gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Html:
     """The GPU at position `at`, with its shares per step."""
     heading = f"gpu-{at}"
     colour = f"c-{gpu.cause or KEPT_BUSY}" if gpu.up and gpu.parts else "c-unknown"
-    content = (_head(gpu, heading), *_body(gpu, trend, runbooks))
-    return element("li", element("article", *content, aria_labelledby=heading, class_=colour))
-
-
-def row(at: int, gpu: Gpu) -> Html:
-    """The same GPU in one line, with a link to its card."""
-    name = element("a", label(gpu), href=f"#gpu-{at}")
-    parts = gpu.parts
-    strip = _drawing("bar", f"0 0 {_WIDE} 1", _spoken(parts), _rects(parts)) if parts else None
-    return table_row(
-        name,
-        element("td", strip or DASH, class_="wide"),
-        element("td", percent(gpu.busy_ratio), class_="number"),
-        element("td", likely_cause(gpu), class_=None if gpu.up else "bad"),
-    )
-
-
-def _head(gpu: Gpu, heading: str) -> Html:
-    title = element("h3", f"GPU {label(gpu)} ", element("small", gpu.name or ""), id=heading)
-    busy = percent(gpu.busy_ratio) if gpu.up else "down"
+    title = element("h3", f"GPU {words.label(gpu)} ", element("small", gpu.name or ""), id=heading)
+    busy = element("b", words.percent(gpu.busy_ratio) if gpu.up else "down")
     kind = "busy" if gpu.up else "busy bad"
-    state = element("p", element("b", busy), " busy" if gpu.up else None, class_=kind)
-    return element("div", title, state, class_="head")
+    head = element(
+        "div", title, element("p", busy, " busy" if gpu.up else None, class_=kind), class_="head"
+    )
+    body = _body(gpu, trend, runbooks)
+    return element("li", element("article", head, *body, aria_labelledby=heading, class_=colour))
+
+
+def overview(at: int, gpu: Gpu) -> Html:
+    """The same GPU in one line, with a link to its card."""
+    parts = gpu.parts
+    return row(
+        element("a", words.label(gpu), href=f"#gpu-{at}"),
+        element("td", _bar(parts, _spoken(parts)) if parts else DASH, class_="wide"),
+        element("td", words.percent(gpu.busy_ratio), class_="number"),
+        element("td", words.likely_cause(gpu), class_=None if gpu.up else "bad"),
+    )
 
 
 def _body(gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Iterator[Html | None]:
     if not gpu.up:
         yield _verdict(gpu, f"Down: {gpu.down_reason or 'see the log'}", runbooks)
         return
-    yield element("p", "Held by ", element("bdi", owners(gpu)), class_="owner")
+    yield element("p", "Held by ", element("bdi", words.owners(gpu)), class_="owner")
     if gpu.parts:
-        last = f"last {duration(gpu.observed_seconds or 0)}"
-        yield _bar(gpu.parts, last)
+        last = f"last {words.duration(gpu.observed_seconds or 0)}"
+        yield _strip(last, _bar(gpu.parts, f"The {last}: {_spoken(gpu.parts)}"))
         yield _trend(trend)
         yield _parts(gpu.parts, last)
         yield _verdict(gpu, _waits(gpu), runbooks)
@@ -84,25 +59,21 @@ def _body(gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Iterator[H
         yield _advice(gpu)
     else:
         yield element("p", "Nothing observed in the last minute.")
-    yield _facts(gpu)
-    if found := notices(gpu):
+    facts = (*words.levels(gpu), words.percent(gpu.sm_active_ratio), words.feeders(gpu))
+    yield described(zip(_FACTS, facts, strict=True), "facts")
+    if found := words.notices(gpu):
         yield listed(found, "chips", "Notices")
 
 
-def _bar(parts: Parts, last: str) -> Html:
-    """Busy and waiting shares, side by side."""
-    text = f"The {last}: {_spoken(parts)}"
-    return _strip(last, _drawing("bar", f"0 0 {_WIDE} 1", text, _rects(parts)))
-
-
-def _rects(parts: Parts) -> list[Html]:
+def _bar(parts: Parts, text: str) -> Html:
+    """Busy and waiting shares, side by side; `text` says the same."""
     rects, at = [], 0.0
     for name, part in parts.items():
         width = part * _WIDE
         place = {"x": f"{at:.1f}", "width": f"{width:.1f}", "height": "1"}
         rects.append(element("rect", class_=f"c-{name}", **place))
         at += width
-    return rects
+    return _drawing("bar", f"0 0 {_WIDE} 1", text, rects)
 
 
 def _strip(caption: str, drawing: Html) -> Html:
@@ -123,8 +94,8 @@ def _trend(steps: Sequence[Shares | None]) -> Html | None:
             paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
             below += part
     mean = sum(step.busy for step in known) / len(known)
-    seconds = sum(step.seconds for step in known)
-    text = f"Trend of the last {duration(seconds)}: {percent(mean)} busy on average"
+    last = words.duration(sum(step.seconds for step in known))
+    text = f"Trend of the last {last}: {words.percent(mean)} busy on average"
     drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
     return _strip("last 5 min", _drawing("trend", f"0 0 {_COLUMNS} {_HIGH}", text, drawn))
 
@@ -136,7 +107,7 @@ def _drawing(kind: str, box: str, text: str, shapes: Sequence[Html]) -> Html:
 
 def _parts(parts: Parts, last: str) -> Html:
     items = (
-        join(element("i", class_=f"c-{name}"), element("span", name), f" {percent(part)}")
+        join(element("i", class_=f"c-{name}"), element("span", name), f" {words.percent(part)}")
         for name, part in named(parts).items()
     )
     return listed(items, "parts", f"Shares of the {last}")
@@ -144,8 +115,8 @@ def _parts(parts: Parts, last: str) -> Html:
 
 def _waits(gpu: Gpu) -> str:
     if gpu.verdict == KEPT_BUSY:
-        return f"Kept busy{lasted(gpu)}"
-    return f"Waits: {gpu.cause}{lasted(gpu)}" if gpu.cause else "What it waits for is unknown"
+        return f"Kept busy{words.lasted(gpu)}"
+    return f"Waits: {gpu.cause}{words.lasted(gpu)}" if gpu.cause else _UNKNOWN
 
 
 def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
@@ -158,17 +129,11 @@ def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
 
 
 def _advice(gpu: Gpu) -> Html | None:
-    last = outcome(gpu.last_change) if gpu.last_change else None
+    last = gpu.last_change and outcome(gpu.last_change)
     pairs = {"Prescription": prescription(gpu), "Last change": last}
     known = [(name, text) for name, text in pairs.items() if text]
     return described(known, "advice") if known else None
 
 
-def _facts(gpu: Gpu) -> Html:
-    names = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Feeders")
-    facts = (*levels(gpu), percent(gpu.sm_active_ratio), feeders(gpu))
-    return described(zip(names, facts, strict=True), "facts")
-
-
 def _spoken(parts: Parts) -> str:
-    return ", ".join(f"{name} {percent(part)}" for name, part in named(parts).items())
+    return ", ".join(f"{name} {words.percent(part)}" for name, part in named(parts).items())

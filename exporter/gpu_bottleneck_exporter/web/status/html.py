@@ -6,9 +6,6 @@ from collections.abc import Iterable
 from html import escape
 from string import Template
 
-VOID = frozenset({"rect", "path"})
-"""Elements without content, closed in the tag as SVG requires."""
-
 
 class Html(str):
     """Text that is already HTML."""
@@ -26,8 +23,6 @@ def element(tag: str, /, *content: str | None, **attributes: str | None) -> Html
         for key, value in attributes.items()
         if value is not None
     )
-    if tag in VOID:
-        return Html(f"<{tag}{written}/>")
     return Html(f"<{tag}{written}>{join(*content)}</{tag}>")
 
 
@@ -52,7 +47,7 @@ def described(pairs: Iterable[tuple[str, str]], class_: str) -> Html:
     return element("dl", *items, class_=class_)
 
 
-def table_row(name: str, *cells: Html) -> Html:
+def row(name: str, *cells: Html) -> Html:
     """A row of a table, headed by its name."""
     return element("tr", element("th", name, scope="row"), *cells)
 

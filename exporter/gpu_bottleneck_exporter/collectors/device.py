@@ -1,0 +1,218 @@
+"""What the driver says of each GPU: identity, holders, memory, power, clocks, errors, link."""
+
+from collections.abc import Callable, Mapping
+
+from gpu_bottleneck_exporter.driver import readings
+from gpu_bottleneck_exporter.sampling.collector import (
+    SLOWLY,
+    UNHURRIEDLY,
+    Table,
+    collector,
+    counter,
+    gauge,
+    latest,
+    seconds_by,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+
+
+def used_bytes(gpu: GpuSnapshot) -> int | None:
+    """Device memory in use; its processes' where it is the machine's."""
+    memory = _memory(gpu)
+    if not memory.of_machine:
+        return memory.used_bytes
+    reading = gpu.reading(readings.Processes)
+    if reading is None or reading.others_hidden:
+        return None
+    used = [process.used_bytes for process in reading.processes]
+    return None if None in used else sum(filter(None, used))
+
+
+def _memory(gpu: GpuSnapshot) -> readings.Memory:
+    return gpu.reading(readings.Memory) or readings.Memory()
+
+
+_IDENTITY: Mapping[str, Callable[[GpuSnapshot], str | None]] = {
+    "name": lambda gpu: gpu.identity.name,
+    "architecture": lambda gpu: gpu.identity.architecture,
+    "pci_bus_id": lambda gpu: gpu.identity.pci_bus_id,
+    "driver_version": lambda gpu: gpu.system.driver_version,
+    "cuda_version": lambda gpu: gpu.system.cuda_version,
+    "mig_profile": lambda gpu: gpu.identity.mig_profile,
+    "parent_uuid": lambda gpu: gpu.identity.parent_uuid,
+}
+
+_INFO: Table[GpuSnapshot] = {
+    gauge(
+        "gpu_info",
+        "Constant 1; identifies the GPU or MIG instance (NVML name, architecture, PCI bus id, MIG "
+        "profile and parent; driver version and the highest CUDA version that it supports). "
+        "Unknown labels are omitted.",
+        tuple(_IDENTITY),
+    ): lambda gpu: {tuple(text(gpu) or "" for text in _IDENTITY.values()): 1.0},
+}
+
+_PROCESSES: Table[readings.Processes] = {
+    gauge(
+        "gpu_processes",
+        "Processes that hold a context on the GPU: compute, graphics and MPS, each once (NVML "
+        "running-process lists), except a desktop's (graphics only, in no container and no job) "
+        "and the daemons of MPS. Absent if there may be some in other PID namespaces, which are "
+        "not seen. Read every 10 s: the call takes the driver's global lock.",
+    ): lambda held: held.count,
+}
+
+_POWER: Table[readings.Power] = {
+    gauge(
+        "gpu_power_watts",
+        "Power drawn, in watts: mean of the last second if the driver has it (field 185), else "
+        "nvmlDeviceGetPowerUsage, which is instantaneous on GA100 and older.",
+    ): lambda power: power.watts,
+    gauge(
+        "gpu_power_limit_watts", "Power limit in force, in watts (nvmlDeviceGetEnforcedPowerLimit)."
+    ): lambda power: power.limit_watts,
+    gauge(
+        "gpu_power_default_limit_watts",
+        "Default power limit of the board, in watts (nvmlDeviceGetPowerManagementDefaultLimit). A "
+        "limit in force below it has been lowered.",
+    ): lambda power: power.default_limit_watts,
+    counter(
+        "gpu_energy_joules_total",
+        "Energy since the driver was loaded, in joules (nvmlDeviceGetTotalEnergyConsumption, Volta "
+        "and later).",
+    ): lambda power: power.energy_joules,
+}
+
+_THERMAL: Table[readings.Thermal] = {
+    gauge(
+        "gpu_temperature_celsius",
+        "Temperature in degrees Celsius (nvmlDeviceGetTemperatureV; memory: field 82).",
+        ("sensor",),
+    ): lambda thermal: thermal.sensors,
+    gauge(
+        "gpu_temperature_limit_celsius",
+        "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
+        "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on derived once from the "
+        "temperature and the driver's T.Limit margins, so it may be a degree off).",
+        ("limit",),
+    ): lambda thermal: thermal.limits,
+}
+
+_CLOCKS: Table[readings.Clocks] = {
+    gauge(
+        "gpu_clock_hertz",
+        "Current clock, in hertz (nvmlDeviceGetClockInfo). Falls when idle.",
+        ("clock",),
+    ): lambda clocks: clocks.now,
+    gauge(
+        "gpu_clock_max_hertz",
+        "Highest clock of the model, in hertz (nvmlDeviceGetMaxClockInfo).",
+        ("clock",),
+    ): lambda clocks: clocks.maximum,
+}
+
+_THROTTLE: Table[readings.Throttle] = {
+    counter(
+        "gpu_throttle_seconds_total",
+        "Seconds for which the reason held the clocks down, since the driver was loaded (field "
+        "values 74-80, 251-253 or 269-271 by driver version, else nvmlDeviceGetViolationStatus). "
+        "Before driver 575, and from 580.66 to 580.81, sw_thermal covers all thermal throttling. "
+        "Any load that boosts is power-capped at times: alert on the rate.",
+        ("reason",),
+    ): lambda throttle: seconds_by(throttle.spent_ns),
+    gauge(
+        "gpu_throttle_active",
+        "Whether the reason holds the clocks down right now, 0 or 1 "
+        "(nvmlDeviceGetCurrentClocksEventReasons). board_limit and reliability need driver 615 or "
+        "later.",
+        ("reason",),
+    ): lambda throttle: throttle.active,
+}
+
+_MEMORY: Table[GpuSnapshot] = {
+    gauge(
+        "gpu_memory_total_bytes",
+        "Device memory installed, in bytes (nvmlDeviceGetMemoryInfo_v2); the machine's where the "
+        "GPU has none of its own (GB10).",
+    ): lambda gpu: _memory(gpu).total_bytes,
+    gauge(
+        "gpu_memory_used_bytes",
+        "Device memory that processes have allocated, in bytes. Includes the caches of frameworks "
+        "and, where gpu_memory_reserved_bytes is absent, reserved memory. Where the GPU has no "
+        "memory of its own, the sum of what the driver reports of each process.",
+    ): used_bytes,
+    gauge(
+        "gpu_memory_reserved_bytes", "Device memory that the driver keeps for itself, in bytes."
+    ): lambda gpu: _memory(gpu).reserved_bytes,
+}
+
+_XID: Table[GpuSnapshot] = {
+    counter(
+        "gpu_xid_errors_total",
+        "XID events since the exporter started, by code (NVML event set). Codes 13, 31, 43, 45, 68 "
+        "and 109 come from the application, the others from the hardware or the driver. The series "
+        "of a code first appears at 1: an alert must also catch new series.",
+        ("xid",),
+    ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())},
+}
+
+_HEALTH: Table[readings.Health] = {
+    counter(
+        "gpu_ecc_errors_total",
+        "ECC errors since the driver was loaded (nvmlDeviceGetTotalEccErrors, volatile). Absent "
+        "with ECC off.",
+        ("kind",),
+    ): lambda health: health.ecc_errors,
+    gauge(
+        "gpu_remapped_rows",
+        "Memory rows remapped since the GPU was made, by the kind of error "
+        "(nvmlDeviceGetRemappedRows, Ampere and later).",
+        ("kind",),
+    ): lambda health: health.remapped_rows,
+    gauge(
+        "gpu_row_remap_pending",
+        "Whether a row remapping is pending until the next GPU reset, 0 or 1.",
+    ): lambda health: health.remap_pending,
+    gauge(
+        "gpu_row_remap_failed", "Whether a row remapping failed, 0 or 1: replace the GPU."
+    ): lambda health: health.remap_failed,
+}
+
+_LINK: Table[readings.Link] = {
+    counter(
+        "gpu_pcie_replays_total",
+        "PCIe packets sent again since the driver was loaded (nvmlDeviceGetPcieReplayCounter).",
+    ): lambda link: link.replays,
+    gauge(
+        "gpu_pcie_link_generation",
+        "PCIe generation at which the link runs. Falls when the GPU is idle. This and the three "
+        "below are absent where NVML has a placeholder for a GPU on NVLink-C2C (GB10).",
+    ): lambda link: link.generation,
+    gauge(
+        "gpu_pcie_link_generation_max", "Highest PCIe generation that GPU and slot both support."
+    ): lambda link: link.generation_max,
+    gauge("gpu_pcie_link_width", "PCIe lanes in use."): lambda link: link.width,
+    gauge("gpu_pcie_link_width_max", "Most PCIe lanes that GPU and slot both have."): lambda link: (
+        link.width_max
+    ),
+}
+
+INFO = collector("info", _INFO, lambda gpu: gpu)
+PROCESSES = collector(
+    "processes", _PROCESSES, latest(readings.Processes), lambda one: one.processes(), SLOWLY
+)
+OTHERS = (
+    collector("power", _POWER, latest(readings.Power), lambda one: one.power(), UNHURRIEDLY),
+    collector(
+        "thermal", _THERMAL, latest(readings.Thermal), lambda one: one.thermal(), UNHURRIEDLY
+    ),
+    collector("clocks", _CLOCKS, latest(readings.Clocks), lambda one: one.clocks(), UNHURRIEDLY),
+    collector(
+        "throttle", _THROTTLE, latest(readings.Throttle), lambda one: one.throttle(), UNHURRIEDLY
+    ),
+    collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), UNHURRIEDLY),
+    collector("xid", _XID, lambda gpu: gpu),
+    collector("health", _HEALTH, latest(readings.Health), lambda one: one.health(), SLOWLY),
+    collector("link", _LINK, latest(readings.Link), lambda one: one.link(), SLOWLY),
+)
+"""In the order in which they are shown."""

@@ -1,0 +1,152 @@
+"""How the time of each GPU went: busy, and how well used; idle, and what it waited for."""
+
+from gpu_bottleneck_exporter.accounting.stall import REQUESTS
+from gpu_bottleneck_exporter.sampling.collector import (
+    UNHURRIEDLY,
+    Histogram,
+    Table,
+    Values,
+    collector,
+    counter,
+    gauge,
+    histogram,
+    seconds,
+    seconds_by,
+)
+from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
+
+
+def _if_observed(totals: GpuTotals, value: Values) -> Values:
+    return None if totals.observed_ns is None else value
+
+
+def _stalls(totals: GpuTotals) -> dict[str, float]:
+    # Without requests that were never missing, which saves a series: only servers wait for them.
+    stalls = totals.stall_ns or {}
+    return seconds_by({cause: ns for cause, ns in stalls.items() if ns or cause != REQUESTS})
+
+
+_UTILIZATION: Table[GpuTotals] = {
+    counter(
+        "gpu_observed_seconds_total",
+        "Seconds for which it is known whether the GPU was busy: the time covered by the driver's "
+        "utilization samples (nvmlDeviceGetSamples; under MIG the GPM interval).",
+    ): lambda totals: seconds(totals.observed_ns),
+    counter(
+        "gpu_unobserved_seconds_total",
+        "Seconds since the exporter first read the GPU that no utilization sample covers. They "
+        "count as neither busy nor idle.",
+    ): lambda totals: _if_observed(totals, totals.unobserved_ns / 1e9),
+    counter(
+        "gpu_busy_seconds_total",
+        "Seconds in which at least one kernel ran (integral of the driver's utilization samples "
+        "over their windows; under MIG of the GPM graphics activity). Busy does not say how much "
+        "of the GPU worked: see gpu_sm_active_seconds_total.",
+    ): lambda totals: _if_observed(totals, totals.busy_ns / 1e9),
+    counter(
+        "gpu_memory_controller_busy_seconds_total",
+        "Seconds in which device memory was read or written (integral of the driver's memory "
+        "utilization samples). Absent where the driver always reports 0, as on unified memory.",
+    ): lambda totals: seconds(totals.memory_busy_ns),
+    gauge(
+        "gpu_utilization_ratio",
+        "Share of the last tick in which a kernel ran, 0-1. For viewing only: alert on "
+        "rate(gpu_busy_seconds_total).",
+    ): lambda totals: totals.last_busy_ratio,
+    gauge(
+        "gpu_memory_controller_utilization_ratio",
+        "Share of the last tick in which device memory was read or written, 0-1.",
+    ): lambda totals: totals.last_memory_ratio,
+    histogram(
+        "gpu_window_utilization_ratio",
+        "Busy share of each of the driver's sample windows (1/6 to 1 s long), 0-1. Distinguishes a "
+        "steady half load from full load half of the time.",
+    ): lambda totals: _if_observed(totals, Histogram(totals.window_counts, totals.window_sum)),
+}
+
+_STALL: Table[GpuTotals] = {
+    counter(
+        "gpu_stall_seconds_total",
+        "Idle seconds of the GPU, by what its holders and feeders were doing: unallocated (no "
+        "holder), host_code (the main thread ran), worker_cpu (it waited for workers that ran), "
+        "cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), storage, "
+        "memory (reading evicted data again), network (they waited for an answer from a "
+        "connection), requests (a server had none in flight; absent until first seen), peer "
+        "(another GPU of the job worked), asleep (all of them slept), unknown. Adds up to observed "
+        "minus busy seconds, exactly; split per tick, from states sampled five to ten times a "
+        "second (twice if nothing changes).",
+        ("waiting_on",),
+    ): _stalls,
+    counter(
+        "gpu_storage_stall_seconds_total",
+        "Seconds of gpu_stall_seconds_total in which the GPU waited for storage, by where the "
+        "files are: local or remote (NFS, SMB, Lustre, FUSE and others, by the type of the mount). "
+        "Where that is unknown they are in neither. Absent until it is first known.",
+        ("filesystem",),
+    ): lambda totals: seconds_by(totals.storage_ns),
+}
+
+_ACTIVITY: Table[GpuTotals] = {
+    counter(
+        "gpu_sm_active_seconds_total",
+        "Seconds x share of SMs with at least one warp (integral of GPM metric 2): its rate is the "
+        "mean share of SMs at work, 0-1.",
+    ): lambda totals: seconds(totals.active_ns.get("sm")),
+    counter(
+        "gpu_sm_occupancy_seconds_total",
+        "Seconds x share of warp slots in use (integral of GPM metric 3): its rate is the mean "
+        "occupancy, 0-1.",
+    ): lambda totals: seconds(totals.active_ns.get("occupancy")),
+    counter(
+        "gpu_dram_active_seconds_total",
+        "Seconds x share of the device memory's bandwidth in use (integral of GPM metric 10).",
+    ): lambda totals: seconds(totals.active_ns.get("dram")),
+    counter(
+        "gpu_pipe_active_seconds_total",
+        "Seconds x share of cycles in which the pipe worked (integral of GPM metrics 5 tensor, 11 "
+        "fp64, 12 fp32, 13 fp16, 4 int).",
+        ("pipe",),
+    ): lambda totals: seconds_by(totals.pipe_ns),
+    counter(
+        "gpu_pcie_receive_bytes_total",
+        "Bytes that the GPU received over PCIe, that is host to device (GPM metric 21 x time).",
+    ): lambda totals: totals.traffic_bytes.get("pcie_receive"),
+    counter(
+        "gpu_pcie_transmit_bytes_total",
+        "Bytes that the GPU sent over PCIe, that is device to host (GPM metric 20 x time).",
+    ): lambda totals: totals.traffic_bytes.get("pcie_transmit"),
+    counter(
+        "gpu_nvlink_receive_bytes_total",
+        "Bytes that the GPU received over all NVLinks (GPM metric 60 x time).",
+    ): lambda totals: totals.traffic_bytes.get("nvlink_receive"),
+    counter(
+        "gpu_nvlink_transmit_bytes_total",
+        "Bytes that the GPU sent over all NVLinks (GPM metric 61 x time).",
+    ): lambda totals: totals.traffic_bytes.get("nvlink_transmit"),
+    counter(
+        "gpu_c2c_receive_bytes_total",
+        "Bytes that the GPU received over NVLink-C2C, that is from the CPU and its memory (GPM "
+        "metric 101 x time). Absent without such links.",
+    ): lambda totals: totals.traffic_bytes.get("c2c_receive"),
+    counter(
+        "gpu_c2c_transmit_bytes_total",
+        "Bytes that the GPU sent over NVLink-C2C (GPM metric 100 x time).",
+    ): lambda totals: totals.traffic_bytes.get("c2c_transmit"),
+    counter(
+        "gpu_c2c_data_receive_bytes_total",
+        "Bytes of data among those received, without the protocol's (GPM metric 103 x time).",
+    ): lambda totals: totals.traffic_bytes.get("c2c_data_receive"),
+    counter(
+        "gpu_c2c_data_transmit_bytes_total",
+        "Bytes of data among those sent, without the protocol's (GPM metric 102 x time).",
+    ): lambda totals: totals.traffic_bytes.get("c2c_data_transmit"),
+}
+
+
+UTILIZATION = collector(
+    "utilization", _UTILIZATION, lambda gpu: gpu.totals, lambda one: one.utilization()
+)
+STALL = collector("stall", _STALL, lambda gpu: gpu.totals)
+ACTIVITY = collector(
+    "activity", _ACTIVITY, lambda gpu: gpu.totals, lambda one: one.activity(), UNHURRIEDLY
+)
