@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import pkgutil
 import re
 import sys
@@ -27,7 +26,6 @@ from gpu_bottleneck_exporter import settings as bounds
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands import serve
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
-from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.sampling import worker
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
@@ -36,7 +34,7 @@ from support.daemon import HOST
 TELL_SECONDS = 0.1
 DEADLINE_SECONDS = 0.5
 _PARTS = re.compile(
-    r"gpu_bottleneck_exporter\.(feeders|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|hostreader|peers|watching|worker))\b.*"
+    r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|hostreader|peers|watching|worker))\b.*"
 )
 _TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
 _NO_WAITS = frozenset({"TICK_NS", "_HARDLY_MOVED_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
@@ -87,8 +85,6 @@ def main(by: float, port: int, web_config: str) -> None:
     chosen = bounds.Settings(
         interval_seconds=1 / by, deadline_seconds=DEADLINE_SECONDS, web_config_file=web_config
     )
-    for reader in (aside, lending):  # their threads start with the first call, which may come late
-        reader.call(os.getpid(), int)
     threading.Thread(target=tell, daemon=True).start()
     serve.serve(chosen, NvmlDriver, bind(f"{HOST}:{port}"), WebConfigFile(Path(web_config)))
 
