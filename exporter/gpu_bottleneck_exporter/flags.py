@@ -27,7 +27,7 @@ class Command(click.Command):
     """A command whose help groups options by the word before their dot."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Those without a dot first; all collectors in one entry."""
+        """Write options without a dot first, and all collectors in one entry."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for option in self.get_params(ctx):
             subject, dot, _ = option.opts[0].removeprefix("--").partition(".")
@@ -46,7 +46,7 @@ class Group(click.Group):
     command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """As defined, not by name."""
+        """Commands as they are defined, not by name."""
         return list(self.commands)
 
 

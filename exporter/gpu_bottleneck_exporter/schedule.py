@@ -38,7 +38,7 @@ class Every:
 
 
 class RefreshSchedule:
-    """When to read again what rarely changes: often while it is new, seldom afterwards.
+    """A schedule for what rarely changes: often while it is new, seldom afterwards.
 
     A process that has just started may still be moved to its control group or open its
     connections; an older one hardly changes. All times are monotonic nanoseconds.

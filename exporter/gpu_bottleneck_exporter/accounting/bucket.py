@@ -24,7 +24,7 @@ _SECONDS_KEPT_NS = 5 * WINDOW_NS
 
 
 class Role:
-    """Of a process or thread that feeds a GPU; the first two are labels of metrics."""
+    """The role of a process or thread that feeds a GPU; the first two are labels of metrics."""
 
     MAIN = "main"
     """A holder of the GPU."""
@@ -67,7 +67,7 @@ class Counters(NamedTuple):
 
 
 class CgroupCounters(NamedTuple):
-    """How control groups held their tasks back."""
+    """Counters of how control groups held their tasks back."""
 
     throttled_ns: int = 0
     refault_bytes: int = 0
@@ -124,11 +124,11 @@ class Part:
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """Number of samples."""
         return sum(self.seen.values())
 
     def mean(self, activity: Activity) -> float:
-        """How many of its processes did that, on average."""
+        """Mean number of its processes that did that."""
         number = self.seen.get(activity, 0)
         if not number:
             return 0.0
@@ -247,7 +247,7 @@ class History:
 
 
 def _between(history: deque[Bucket], start_ns: int, end_ns: int | None = None) -> list[Bucket]:
-    """Those after `start_ns` up to `end_ns`, the newest first: mostly few out of many."""
+    """The buckets after `start_ns` up to `end_ns`, the newest first: mostly few out of many."""
     found: list[Bucket] = []
     for bucket in reversed(list(history)):
         if bucket.at_ns <= start_ns:

@@ -225,7 +225,7 @@ def _held_up_by(did: Bucket) -> tuple[str | None, float]:
 
 
 def _active(did: Bucket) -> dict[Activity, float]:
-    """How many helpers ran, read files, or waited for an answer, on average."""
+    """Mean number of helpers that ran, read files, or waited for an answer."""
     elapsed = max(did.elapsed_ns, 1)
     active = dict.fromkeys((Activity.RUN, Activity.DISK, Activity.NETWORK), 0.0)
     for role in _HELPERS:

@@ -117,7 +117,7 @@ class Integrator:
         return self._book(now_ns, now_ns, seen, round(seen * ratio))
 
     def longest_wait_ns(self) -> int:
-        """How long nothing may be booked while all is well: a silent ring gets that much time."""
+        """Time in which nothing may be booked while all is well: a silent ring gets that much."""
         return 4 * self._period_ns() + 2 * self._tick_ns
 
     def _begin(self, now_ns: int) -> None:
@@ -235,7 +235,7 @@ class Integrator:
 
 
 class WindowHistogram:
-    """How many windows were how busy: one observation per window."""
+    """A histogram of how busy windows were: one observation per window."""
 
     def __init__(self) -> None:
         self.counts = [0] * len(WINDOW_BUCKETS)

@@ -43,7 +43,7 @@ class Gap(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, str]:
-        """For people."""
+        """The report for people."""
         return f"gap             {self.subject}: {self.problem}", f"  remedy        {self.remedy}"
 
 

@@ -109,7 +109,7 @@ class CounterReader:
             used[role] = plus(used[role], Counters(queue_ns=sum(delays)))
 
     def _add_children(self, used: dict[str, Counters], elapsed_ns: int) -> None:
-        """Of the CPU time of ended children, keep what was not counted while they lived.
+        """Add the CPU time of ended children that was not counted while they lived.
 
         When a worker ends, the kernel adds the CPU time of its whole life to its parent's counter
         of ended children. What was counted before must not count twice; halved each second, as a

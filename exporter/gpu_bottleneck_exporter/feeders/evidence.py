@@ -47,7 +47,7 @@ def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
 
 
 def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:
-    """Where the files are that they have open: on this machine or on another."""
+    """The places of the files that they have open: on this machine or on another."""
     mounts: dict[str, str] = {}
     for pid in pids:
         mounts |= mounts_of_open_files(proc, pid)

@@ -19,7 +19,7 @@ _LOST_KIN_NS = 5_000_000_000
 
 
 class Family:
-    """As last discovered; processes that stay keep their counters."""
+    """The processes around a GPU as last discovered; those that stay keep their counters."""
 
     def __init__(self, proc: Path, timeouts: AnswerTimeouts | None) -> None:
         """`proc`: the host's."""
@@ -73,7 +73,7 @@ class Family:
 
     @property
     def worker_count(self) -> int:
-        """How many workers there are, as far as `whole` says so."""
+        """Number of workers, as far as `whole` says so."""
         return len(self.workers) + len(self.unfollowed)
 
     @property

@@ -33,7 +33,7 @@ _HARDLY = 0.1
 
 
 class Holders(NamedTuple):
-    """Who holds a GPU."""
+    """The processes that hold a GPU."""
 
     pids: frozenset[int] | None = None
     """None: unknown."""
@@ -194,7 +194,7 @@ class FeederGroup:
 
     @property
     def own_ends(self) -> frozenset[Ends]:
-        """Those of workers and related processes."""
+        """The ends of workers and related processes."""
         return ends_of([*self.states.probed.members, *self.family.in_the_job(1 - self._busy)])
 
     @property
@@ -203,7 +203,7 @@ class FeederGroup:
         return any(main.deep.lacks_clients for main in self.mains.values() if main.deep)
 
     def drain_awaited(self) -> dict[int, set[int | None]]:
-        """By pid: what mains, workers and kin waited on since the last call, see `DeepProbe`."""
+        """What mains, workers and kin waited on since the last call, by pid; see `DeepProbe`."""
         probes = {one.pid: one.deep for one in self._processes() if not one.stranger}
         found = {pid: deep.drain_awaited() for pid, deep in probes.items() if deep}
         return {pid: numbers for pid, numbers in found.items() if numbers}

@@ -43,7 +43,7 @@ class Works:
 
 
 class StrangerRecord:
-    """In which part of its looks a stranger was active."""
+    """The part of its looks in which a stranger was active."""
 
     def __init__(self) -> None:
         self._active = self._works = 0.0

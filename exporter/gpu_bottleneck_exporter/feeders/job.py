@@ -72,7 +72,7 @@ class JobFacts:
 def facts_of(
     proc: Path, mains: Mapping[int, Process], groups: Collection[Cgroup], units: Groups, now_ns: int
 ) -> JobFacts:
-    """Of `mains` in control groups `groups`, at monotonic `now_ns`; `units` map these to jobs."""
+    """Facts of `mains` in control groups `groups`, which `units` map to jobs, at `now_ns`."""
     if not mains:
         return JobFacts()
     networks = {network_namespace(proc, pid): pid for pid in mains}
@@ -138,7 +138,7 @@ class Job:
 
 
 class Sums(Generic[K]):
-    """By key, what its sources have counted while they were watched; never falls.
+    """What the sources of each key have counted while they were watched; never falls.
 
     A source is a cgroup, a network namespace: whatever has counters of its own.
     """
@@ -193,7 +193,7 @@ class Networks:
 
 
 def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None:
-    """When the oldest of `mains` started, in the monotonic clock of `now_ns`."""
+    """Start of the oldest of `mains`, in the monotonic clock of `now_ns`."""
     uptime = (read(proc / "uptime") or "").split()
     started = [ticks for main in mains if (ticks := main.reader.started_ticks) is not None]
     if not uptime or not started:
@@ -203,7 +203,7 @@ def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None
 
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
-    """From Cpus_allowed_list of /proc/PID/status."""
+    """CPUs of any of them (Cpus_allowed_list of /proc/PID/status)."""
     texts = (read(proc / str(pid) / "status") for pid in pids)
     cpus = [allowed_cpus(text) for text in texts if text is not None]
     return len(frozenset().union(*cpus)) or None if all(cpus) else None

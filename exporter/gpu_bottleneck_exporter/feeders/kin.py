@@ -83,7 +83,7 @@ class KinFinder:
         return found
 
     def _pipeline(self, pid: int, near: Collection[int]) -> Iterator[int]:
-        """Those of `near` whose output feeds process `pid`, directly or through others."""
+        """Processes of `near` whose output feeds process `pid`, directly or through others."""
         left, pipes = set(near), {self._links_of(pid).read_from}
         while found := {one for one in left if self._links_of(one).written_to in pipes - {None}}:
             yield from found

@@ -217,7 +217,7 @@ class DeepProbe:
             self._awaited.update((None,) if descriptors is None else descriptors)
 
     def _descriptors(self, wait: Wait) -> Descriptors:
-        """Those that the first thread waits on."""
+        """The descriptors that the first thread waits on."""
         if self.tcp is None or wait not in _ON_DESCRIPTORS:
             return ()
         call = self._call.read()
@@ -297,7 +297,7 @@ class DeepProbe:
                 seen.add(activity)
 
     def _list_children(self) -> list[int]:
-        """Those of the first thread and of those that moved lately."""
+        """Children of the first thread and of those that moved lately."""
         tids = {self._pid, *self.threads.moving}
         if tids != self._lists.keys():
             folder = f"{self._proc}/{self._pid}/task"

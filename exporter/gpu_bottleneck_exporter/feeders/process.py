@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 
 
 class Process:
-    """Since it was discovered."""
+    """A process since it was discovered."""
 
     def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts | None = None) -> None:
         """`timeouts`: of its job; None: its descriptors cannot be duplicated."""
@@ -67,7 +67,7 @@ class Process:
         return self.deepen().probe(now_ns, wait, around) if around else shallow(self.pid, wait)
 
     def deepen(self) -> DeepProbe:
-        """Its deep probe, created on demand."""
+        """The deep probe, created on demand."""
         if self.deep is None:
             self.deep = DeepProbe(self._proc, self.pid, self._timeouts)
         return self.deep
@@ -80,7 +80,7 @@ class Process:
         self._runnable = None
 
     def runnable(self, now_ns: int) -> tuple[int, int] | None:
-        """How long its first thread was runnable, and out of how much time, since the last call.
+        """Time that its first thread was runnable, and out of how much, since the last call.
 
         With a CPU or without: exactly what samples only estimate. None if that is not known, or
         if deep probes paused.
@@ -96,7 +96,7 @@ class Process:
         return not known.issuperset(numbers(self._children.read() or b"") or ())
 
     def children(self) -> list[int] | None:
-        """Its children; None if one thread's list does not tell, or the process has ended."""
+        """The children; None if one thread's list does not tell, or the process has ended."""
         if self.gone or self.reader.last is None or self.reader.last.threads != 1:
             return None
         text = self._children.read()

@@ -17,9 +17,10 @@ from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """As of `at_ns` (monotonic), immutable. Sums count since the exporter saw the first feeder."""
+    """The feeders of a GPU as of `at_ns`. Sums count since the exporter saw the first one."""
 
     at_ns: int
+    """Monotonic."""
     processes: Mapping[str, int]
     """By role; without the workers until there are some, and where they are too many to count."""
     counters: Mapping[str, Counters]

@@ -120,7 +120,7 @@ class StateSampler:
         return seen.first
 
     def _around_others(self) -> Surroundings:
-        """For processes that hold no GPU: who waits for a main's answer waits for no network."""
+        """Surroundings of processes without a GPU: a main's answer does not come by network."""
         return Surroundings(
             ends_of(self._family.mains.values()).union(self.ours), self._family.known
         )

@@ -21,7 +21,7 @@ _AT_REST = frozenset({ASLEEP, UNALLOCATED})
 
 
 class Steadiness:
-    """Of one GPU; told after each tick by its reader, asked by the watching thread."""
+    """Whether one GPU goes on as before; its reader notes ticks, the watching thread asks."""
 
     def __init__(self) -> None:
         self._what: str | None = None
@@ -40,7 +40,7 @@ class Steadiness:
         return bool(self) and self._what == _BUSY
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """How a tick was split: busy time, and idle time by cause."""
+        """Note how a tick was split: busy time, and idle time by cause."""
         elapsed_ns = active_ns + sum(stalls.values())
         shares = _shares(active_ns, elapsed_ns, stalls)
         self._now = shares.get(self._what or "", 0.0)

@@ -126,7 +126,7 @@ class Owed(NamedTuple):
 
 
 class Course:
-    """How one connection went so far, from look to look."""
+    """The course of one connection, from look to look."""
 
     def __init__(self, now: Connection) -> None:
         self.now = now
@@ -159,7 +159,7 @@ class Course:
 
     @property
     def waited_ms(self) -> int:
-        """How long nothing had been sent or received at the last look."""
+        """Time without anything sent or received, at the last look."""
         return min(self.now.sent_ms, self.now.received_ms)
 
     def came(self, now: Connection) -> int:
@@ -293,7 +293,7 @@ class TcpTracker:
         return now.acknowledged_ms <= self._timeouts.longest_ms  # else it is dead
 
     def _datagrams(self, now: Connection) -> Verdict:
-        """They have no ages: the GPU works between the waits for those that feed it."""
+        """The verdict on datagrams, which have no ages: between those that feed it, a GPU works."""
         source = now.remote if now.remote.address else now.local
         self._timeouts.note_answer(source, 0)
         return Verdict.DATAGRAMS if self._timeouts.feeds(source) else Verdict.IDLE

@@ -49,7 +49,7 @@ class _Answers:
 
 
 class AnswerTimeouts:
-    """How old a request may be, by remote address; grows with slow answers that fed the GPU."""
+    """Oldest age of a request by remote address; grows with slow answers that fed the GPU."""
 
     def __init__(self, longest_ms: int) -> None:
         """`longest_ms`: at most."""
@@ -61,7 +61,7 @@ class AnswerTimeouts:
         self._of: dict[Endpoint, _Answers] = {}
 
     def longest_for(self, remote: Endpoint) -> int:
-        """How old a request to `remote` may be, in ms."""
+        """Oldest age of a request to `remote`, in ms."""
         fed = self._fed(remote)
         # The second slowest: one that was slow by chance, or a job after a long poll, teaches
         # nothing.

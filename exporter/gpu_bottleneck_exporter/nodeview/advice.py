@@ -86,12 +86,12 @@ def _interval(low: float, high: float) -> str:
 
 
 def _value(knob: str, value: float) -> str:
-    """Of a knob: a share of what can only be removed, else a number of processes or cores."""
+    """The value of a knob: the share of what can only be removed, else processes or cores."""
     return percent(value) if knob in REMOVED and value else _amount(value)
 
 
 def _amount(value: float) -> str:
-    """With one decimal at most."""
+    """A number with one decimal at most."""
     return f"{round(value, 1):.6g}"
 
 

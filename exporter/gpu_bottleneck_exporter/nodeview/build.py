@@ -98,7 +98,7 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
 
 
 def signal_remedies(state: SamplerState) -> dict[str, str]:
-    """For missing signals: what that costs, or the remedy."""
+    """What missing signals cost, or the remedy."""
     missing = (name for name, given in own.signals(state).items() if not given)
     return {name: OF_SIGNALS.get(name) or state.about.of_signal(name) for name in missing}
 
@@ -191,7 +191,7 @@ def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
 
 
 def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
-    """Who holds it, and for whom."""
+    """The processes that hold it, and for whom."""
     holders = gpu.reading(readings.Processes)
     feeding = gpu.feeding if "feeders" in collectors else None
     owners = (

@@ -153,5 +153,5 @@ def parts_of(busy: float, stalls: Mapping[str, float]) -> Parts:
 
 
 def named(parts: Parts) -> Parts:
-    """Those worth naming."""
+    """The parts worth naming."""
     return {name: part for name, part in parts.items() if part >= WORTH_NAMING}

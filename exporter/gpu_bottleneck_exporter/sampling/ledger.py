@@ -215,7 +215,7 @@ class GpuLedger:
         return windows
 
     def _totals(self, now_ns: int) -> GpuTotals:
-        """Those that are still updated: any other would look like an idle GPU."""
+        """Totals that are still updated: any other would look like an idle GPU."""
         busy, memory = self._busy, self._memory
         totals = GpuTotals(
             lost_ns=busy.lost_ns,

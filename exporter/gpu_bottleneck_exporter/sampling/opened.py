@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 
 
 class Outcome(NamedTuple):
-    """How a collector last fared on one GPU or MIG instance."""
+    """The last result of a collector on one GPU or MIG instance."""
 
     seconds: float
     """Time the last read took."""

@@ -30,7 +30,7 @@ def engaged_peer(uuid: str, feeds: Mapping[str, FeederGroup], now_ns: int) -> fl
 
 
 def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:
-    """For GPUs that idle: which connections lead to other processes of the job."""
+    """Find which connections of idle GPUs lead to other processes of the job."""
     if not any(feed.idles(now_ns) for feed in feeds):
         return
     for feed in feeds:

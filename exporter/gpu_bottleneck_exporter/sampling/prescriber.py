@@ -40,7 +40,7 @@ _AT_WORK = (Activity.RUN, Activity.DISK, Activity.NETWORK, Activity.TIMER)
 
 @dataclass(slots=True)
 class Time:
-    """How the time of one GPU was split since the start; one thread adds, another one copies."""
+    """The time of one GPU as it was split since the start; one thread adds, another one copies."""
 
     active_ns: int = 0
     stall_ns: dict[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Time:
             self.stall_ns[cause] = self.stall_ns.get(cause, 0) + ns
 
     def copy(self) -> Time:
-        """As it is now."""
+        """The split as it is now."""
         return Time(self.active_ns, dict(self.stall_ns))
 
 

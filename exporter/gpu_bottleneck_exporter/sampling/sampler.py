@@ -169,11 +169,11 @@ class Sampler:
         return all(worker.attempted or worker.down(now) for worker in self._workers)
 
     def forbidden(self) -> dict[int, dict[str, str]]:
-        """By GPU: collectors that lack a permission, and the driver's error."""
+        """Collectors by GPU that lack a permission, and the driver's error."""
         return {worker.index: worker.forbidden for worker in self._workers}
 
     def down(self) -> dict[int, Down]:
-        """By index, why GPUs are down, and what to do about it."""
+        """Why GPUs are down, by index, and what to do about it."""
         now = time.monotonic_ns()
         return {worker.index: down for worker in self._workers if (down := worker.down(now))}
 

@@ -32,7 +32,7 @@ def run_delay_ns(thread: int | None = None) -> int | None:
 
 
 class OwnCpu:
-    """How long the exporter went without a CPU, measured in two ways.
+    """Time that the exporter went without a CPU, measured in two ways.
 
     From the kernel's counters of each thread, and from how late a thread wakes that sleeps for a
     fixed time. The latter works on any kernel, and notices what schedstat does not: a stopped

@@ -104,7 +104,7 @@ class HostSampler:
             self._thread.join(_STOP_SECONDS)
 
     def silent_seconds(self, now_ns: int) -> float:
-        """How long ago the last pass ended; 0 before `start`."""
+        """Time since the last pass ended; 0 before `start`."""
         return (now_ns - (self._finished_pass_ns or now_ns)) / 1e9
 
     def hold(self, uuid: str, pids: frozenset[int] | None, parent_uuid: str | None = None) -> None:

@@ -134,7 +134,7 @@ class GpuWorker:
         return Down(f"a driver call has not returned for {hung:.0f} s", self._driver.about.hung)
 
     def hung_seconds(self, now_ns: int) -> float | None:
-        """For how long the thread has been inside the driver, if past the deadline.
+        """Time that the thread has been inside the driver, if past the deadline.
 
         Time without a CPU is not the driver's fault, and does not count towards the deadline.
         """
@@ -145,7 +145,7 @@ class GpuWorker:
         return silent_ns / 1e9 if hung else None
 
     def _starved_ns(self, now_ns: int) -> int:
-        """For how long the thread could not run since the last tick, at most.
+        """Longest time that the thread could not run since the last tick.
 
         Its own run-queue delay, plus the delay that every thread had: it may wait for a lock
         whose owner has no CPU. Some time may be in both; better to report a hang late than to
@@ -172,7 +172,7 @@ class GpuWorker:
         return [ledger.down(now_ns) for ledger in ledgers or [unknown]]
 
     def outcomes(self, now_ns: int) -> list[tuple[str, Outcome]]:
-        """How each collector fared on each device it is supported on."""
+        """The last result of each collector on each device it is supported on."""
         found = [pair for opened in self._opened for pair in list(opened.outcomes.items())]
         down = self.down(now_ns)
         return [

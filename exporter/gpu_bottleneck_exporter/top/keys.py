@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.nodeview.text import likely_cause
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the screen is to look."""
+    """The look of the screen."""
 
     order: str = "gpu"
     backwards: bool = False

@@ -45,7 +45,7 @@ def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -
 
 
 def page(node: Node | None, choice: Choice, height: int) -> int:
-    """How many GPUs are on a screen of `height` lines."""
+    """Number of GPUs on a screen of `height` lines."""
     return len(_window(len(node.gpus) if node else 0, 0, _room(choice, height))) or 1
 
 

@@ -31,7 +31,7 @@ class Glyphs(NamedTuple):
     other: str
 
     def of(self, name: str, parts: Parts) -> str:
-        """That of one of `parts`; the largest wait is the cause."""
+        """The style of one of `parts`; the largest wait is the cause."""
         largest = next((name for name in parts if name != KEPT_BUSY), None)
         return {KEPT_BUSY: self.busy, largest: self.cause}.get(name, self.other)
 

@@ -49,7 +49,7 @@ _UNPROTECTED = WebConfig()
 
 @dataclass(frozen=True)
 class Limits:
-    """How long, in seconds, and how many clients may hold connections.
+    """Bounds on connections: for how many seconds, and how many at once.
 
     Attributes:
         head: From connecting, or on a kept connection from the first byte, to the end of the
@@ -210,7 +210,7 @@ class WebServer:
 
 
 class Phase(enum.Enum):
-    """Who is waiting for whom."""
+    """The side that is waited for."""
 
     CLIENT = enum.auto()
     """The exporter waits for a handshake or a request, or checks a password."""
