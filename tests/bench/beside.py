@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
-from bench.crowd import BUSY, STARVED, bystanders, feeders
+from bench.crowd import BUSY, IN_TURNS, STARVED, bystanders, feeders
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.sampling.watching import WORKING_PASS_SECONDS
@@ -58,6 +58,7 @@ class Node(NamedTuple):
 NODES = (
     Node(8, 0),
     Node(8, 64),
+    Node(8, 64, doing=IN_TURNS),
     Node(8, 64, doing=STARVED),
     Node(1, 8),
     Node(2, 16),

@@ -1,7 +1,8 @@
 """Real feeders for the benchmarks: for each virtual GPU a main process and its workers.
 
 They wake twenty times a second and sleep on a pipe in between. A busy GPU always has work; a
-starved one has none, so that the exporter looks closely at its feeders and finds nothing.
+starved one has none, so that the exporter looks closely at its feeders and finds nothing; one that
+works and waits in turns works for 0.2 s of each half second, as most GPUs do in some way.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from pathlib import Path
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
-BUSY, STARVED = "busy", "starved"
+BUSY, STARVED, IN_TURNS = "busy", "starved", "in turns"
 WAKE_SECONDS = 0.05
 _AHEAD_NS = 2_000_000_000
+_TURN_SECONDS, _WORK_SECONDS = 0.5, 0.2
 
 
 @contextlib.contextmanager
@@ -59,7 +61,11 @@ def _feed(parent: str, path: str, index: str, workers: str, doing: str) -> None:
         pipes.append(ours)
     gpu = Board(Path(path)).gpus[int(index)]
     gpu.hold(os.getpid(), 2**30)
+    turn = time.monotonic()
     while True:
+        if doing == IN_TURNS and time.monotonic() >= turn:
+            turn += _TURN_SECONDS
+            gpu.launch(_WORK_SECONDS)
         if doing == BUSY and gpu.record.free_at_ns < time.monotonic_ns() + _AHEAD_NS:
             gpu.launch(_AHEAD_NS / 1e9)
         for pipe in pipes:
