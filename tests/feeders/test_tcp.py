@@ -60,9 +60,10 @@ def verdict(
     now: Connection,
     before: Connection | None = None,
     ports: frozenset[int] = frozenset(),
-    ours: frozenset[tuple[Endpoint, Endpoint]] = frozenset(),
+    *,
+    ours: bool = False,
 ) -> Verdict:
-    return judge(now, before, ports, ours, PATIENCE_MS)
+    return judge(now, before, ports, PATIENCE_MS, ours=ours)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +202,9 @@ def test_a_client_of_ours_asks_us(now: Connection, found: Verdict) -> None:
 
 
 def test_a_question_to_the_job_itself_is_no_network() -> None:
-    other_side = frozenset({(STORE, OURS)})
-    assert verdict(ASKED, ours=other_side) is Verdict.OURS
-    assert verdict(ASKED, ours=frozenset({(OURS, STORE)})) is Verdict.ANSWER
-    assert verdict(ANSWERED, ours=other_side) is Verdict.IDLE
+    assert verdict(ASKED, ours=True) is Verdict.OURS
+    assert verdict(ASKED) is Verdict.ANSWER
+    assert verdict(ANSWERED, ours=True) is Verdict.IDLE
 
 
 Watch = Callable[[Program], TcpTracker]
@@ -569,6 +569,20 @@ ready(s.fileno()); told()
         tcp = watch(one)
         assert says(tcp, one) is Verdict.ANSWER
         assert tcp.owed is None
+
+
+def test_who_asks_itself_waits_for_no_network(watch: Watch) -> None:
+    """A notebook's kernel has such a connection between two of its threads."""
+    code = """
+server = socket.create_server(("127.0.0.1", 0))
+s = connect(server.getsockname()[1]); other, _ = server.accept()
+s.send(b"question"); ready(s.fileno()); told()
+"""
+    with program(code) as one:
+        tcp = watch(one)
+        number = int(one.words[0])
+        assert tcp.inspect((number,), whole=True)[number] is Verdict.OURS
+        assert tcp.inspect((number,))[number] is Verdict.OURS
 
 
 def test_what_is_remembered_is_bounded(watch: Watch) -> None:

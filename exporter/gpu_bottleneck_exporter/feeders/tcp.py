@@ -67,13 +67,13 @@ def judge(
     now: Connection,
     before: Connection | None,
     ports: Collection[int],
-    ours: Collection[Ends],
     patience_ms: int,
+    *,
+    ours: bool,
 ) -> Verdict:
     """What a connection in state `now` says, which was `before` at the last look.
 
-    `ports`: those that the process listens on. `ours`: local and remote ends of the connections
-    of the job's other processes.
+    `ports`: those that the process listens on. `ours`: whether its other end is the job's.
     """
     if now.listens:
         return Verdict.LISTENS
@@ -81,7 +81,7 @@ def judge(
         return Verdict.REQUEST if _is_asked(now) else Verdict.SERVED
     if not (_asked(now, patience_ms) or _arriving(now, before)):
         return Verdict.IDLE
-    return Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
+    return Verdict.OURS if ours else Verdict.ANSWER
 
 
 def _asked(now: Connection, patience_ms: int) -> bool:
@@ -246,7 +246,7 @@ class TcpTracker:
             return False
         return min(one.sent_ms, one.received_ms) < _LIVELY_MS
 
-    def _judge(self, now: Connection, ours: Collection[Ends], *, held: bool) -> Verdict:
+    def _judge(self, now: Connection, others: Collection[Ends], *, held: bool) -> Verdict:
         if now.state == TcpState.DATAGRAMS:
             return self._datagrams(now)
         course = self._courses.get(now.cookie)
@@ -260,31 +260,33 @@ class TcpTracker:
             self._note_answer(course, now)
         course.update(now, held=held, feeds=self._timeouts.feeds(now.remote))
         patience_ms = self._timeouts.longest_for(now.remote)
-        verdict = judge(now, before, self.ports, ours, patience_ms)
+        end = now.remote, now.local
+        ours = end in others or end in self.ends  # who asks itself waits for no network
+        verdict = judge(now, before, self.ports, patience_ms, ours=ours)
         if verdict is Verdict.SERVED and course.streak >= _STREAK:
             verdict = Verdict.REQUEST
-        if self._is_stuck(now) and (now.remote, now.local) not in ours:
+        if self._is_stuck(now) and not ours:
             verdict = Verdict.STUCK
         if verdict in (Verdict.IDLE, Verdict.ANSWER):
-            verdict = self._waited_for(course, verdict, ours, patience_ms)
+            verdict = self._waited_for(course, verdict, patience_ms, ours=ours)
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
             self._remember(course)
         return verdict
 
     def _waited_for(
-        self, course: Course, verdict: Verdict, ours: Collection[Ends], patience_ms: int
+        self, course: Course, verdict: Verdict, patience_ms: int, *, ours: bool
     ) -> Verdict:
         """The verdict on a connection that may bring data, given what it brought so far."""
         now, feeds = course.now, self._timeouts.feeds(course.now.remote)
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
-            verdict = Verdict.OURS if (now.remote, now.local) in ours else Verdict.ANSWER
+            verdict = Verdict.OURS if ours else Verdict.ANSWER
         small = course.small >= _ENOUGH_ANSWERS and not feeds
         small |= course.signals >= _ENOUGH_ANSWERS
         small |= course.vain >= _ENOUGH_ANSWERS and self._timeouts.never_fed(now.remote)
         if verdict is Verdict.ANSWER and (small or now.remote in self._timeouts.polled):
             verdict = Verdict.IDLE
         if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
-            return Verdict.IDLE if (now.remote, now.local) in ours else Verdict.FEEDS
+            return Verdict.IDLE if ours else Verdict.FEEDS
         return verdict
 
     def _is_stuck(self, now: Connection) -> bool:
