@@ -240,11 +240,12 @@ def test_who_sends_more_than_is_taken_waits_for_the_other_side(
     watch: Watch, silent: str, monkeypatch: pytest.MonkeyPatch, sends: str, *, answers: bool
 ) -> None:
     monkeypatch.setattr(timeouts, "PATIENCE_MS", 0)
-    asks = TAKE
+    asks, takes = TAKE, "ready(); told()"
     if answers:
         asks = "server = socket.create_server(('127.0.0.1', 0))\n"
-        asks += "k = connect(server.getsockname()[1]); c, _ = server.accept()\n"
-    with program(f"{asks}{sends}", silent) as one:
+        asks += "ready(server.getsockname()[1]); c, _ = server.accept()\n"
+        takes = f"k = connect(int(sys.argv[1])); {takes}"
+    with program(f"{asks}{sends}", silent) as one, program(takes, *one.words):
         watch(one).stays(lambda seen: seen.first is Activity.NETWORK)
 
 
