@@ -48,6 +48,7 @@ class Row:
 
 
 Table = Mapping[str, Row]
+OF_GPM = ("sm", "occupancy", "dram", "pipes", "nvlink_bytes")
 
 
 @cache
@@ -89,7 +90,9 @@ def row_of(row: Mapping[str, Any]) -> Row:
 
 def gpu_of(row: Mapping[str, Any], *others: str) -> Gpu:
     """Its GPU; `others` are names in `row` that are no fields of one."""
-    of_rows = {"told", "times", "unscraped", "unknown_until", *others}
+    of_rows = {"told", "times", "unscraped", "unknown_until", "gpm", *others}
+    if not row.get("gpm", True):
+        row = {**row, **dict.fromkeys(OF_GPM)}
     return Gpu(**{name: _field(name, row[name]) for name in row.keys() - of_rows})
 
 
