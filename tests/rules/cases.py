@@ -48,7 +48,6 @@ class Row:
 
 
 Table = Mapping[str, Row]
-OF_GPM = ("sm", "occupancy", "dram", "pipes", "nvlink_bytes")
 
 
 @cache
@@ -92,7 +91,7 @@ def gpu_of(row: Mapping[str, Any], *others: str) -> Gpu:
     """Its GPU; `others` are names in `row` that are no fields of one."""
     of_rows = {"told", "times", "unscraped", "unknown_until", "gpm", *others}
     if not row.get("gpm", True):
-        row = {**row, **dict.fromkeys(OF_GPM)}
+        row = {**row, **rows("bases")["no_gpm"]}
     return Gpu(**{name: _field(name, row[name]) for name in row.keys() - of_rows})
 
 

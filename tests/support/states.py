@@ -51,23 +51,14 @@ from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
+from support.board import THROTTLE_REASONS
 
 SYSTEM = System("580.95.05", "13.0")
 AT_NS = 86_400_000_000_000
 PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
 _LINKS = ("pcie", "nvlink", "c2c", "c2c_data")
 TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "transmit"))
-REASONS = (
-    "power_cap",
-    "sw_thermal",
-    "hw_thermal",
-    "hw_power_brake",
-    "sync_boost",
-    "board_limit",
-    "reliability",
-    "app_clocks",
-)
-ACTIVE_REASONS = tuple(r for r in REASONS if r not in ("board_limit", "reliability"))
+ACTIVE_REASONS = tuple(r for r in THROTTLE_REASONS if r not in ("board_limit", "reliability"))
 """Before driver 615, the other two have no event-reason bit."""
 
 HOPPER = Identity(
@@ -132,7 +123,7 @@ def whole_gpu_readings() -> dict[type[object], object]:
             maximum={"sm": 1.98e9, "memory": 2.619e9, "graphics": 1.98e9, "video": 1.545e9},
         ),
         Throttle(
-            spent_ns={reason: 1_500_000_000 * at for at, reason in enumerate(REASONS)},
+            spent_ns={reason: 1_500_000_000 * at for at, reason in enumerate(THROTTLE_REASONS)},
             active={reason: reason == "power_cap" for reason in ACTIVE_REASONS},
         ),
         Memory(total_bytes=80 * 2**30, used_bytes=52 * 2**30, reserved_bytes=538 * 2**20),
