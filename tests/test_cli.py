@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from support.command import ANY_PORT, Server, run, serving
+from support.options import options_of
 from support.waiting import PATIENCE_SECONDS, until
 
 SAMPLING_COMMANDS = ("check", "demo", "once", "serve", "top")
@@ -30,8 +31,8 @@ def names(text: str) -> set[str]:
 
 def options() -> Iterator[tuple[str, click.Option]]:
     """Every option of every command."""
-    for name, command in commands.commands.items():
-        yield from ((name, option) for option in command.params if isinstance(option, click.Option))
+    for name in commands.commands:
+        yield from ((name, option) for option in options_of(name))
 
 
 def test_the_version(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_every_option_has_help_and_an_environment_variable(
 
 @pytest.mark.parametrize("name", SAMPLING_COMMANDS)
 def test_every_collector_can_be_switched_off(name: str) -> None:
-    flags = {flag for option in commands.commands[name].params for flag in option.secondary_opts}
+    flags = {flag for option in options_of(name) for flag in option.secondary_opts}
     assert flags == {f"--no-collector.{collector.name}" for collector in ALL}
 
 

@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.flags import PROGRAM
 from support.command import run
+from support.options import options_of
 
 NAMES = ("serve", "check", "top", "once", "demo", "rules", "dashboards")
 SECTION = re.compile(r"^([A-Z][a-z]+):$", re.MULTILINE)
@@ -51,8 +52,7 @@ def test_a_page_says_what_it_does_and_what_each_status_means(name: str) -> None:
 def test_every_option_is_listed_once_and_collectors_take_one_entry(name: str) -> None:
     found = sections(help_of(name))
     listed = re.findall(r"^  (?:-\w, )?(--[\w.-]+)", "".join(found.values()), re.MULTILINE)
-    options = [one for one in commands.commands[name].params if isinstance(one, click.Option)]
-    known = {"--collector.NAME" if one.secondary_opts else one.opts[0] for one in options}
+    known = {"--collector.NAME" if o.secondary_opts else o.opts[0] for o in options_of(name)}
     assert sorted(listed) == sorted(known | {"--help"})
     if "--collector.NAME" in known:
         assert {collector.name for collector in ALL} <= {*re.findall(r"\w+", found["Collector"])}

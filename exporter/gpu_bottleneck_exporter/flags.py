@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ _PATH = click.Path(readable=False, path_type=Path)
 
 class Command(click.Command):
     """A command whose help groups options by the word before their dot."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Its own options, and those of the settings that it takes: made when it runs."""
+        return [*super().get_params(ctx), *getattr(self.callback, "settings", list)()]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options without a dot first, and all collectors in one entry."""
@@ -62,9 +66,17 @@ def flag(name: str, *names: str, **attributes: Any) -> Decorator:
 
     `names`: its short form, and its parameter if that is not `name` with underscores.
     """
+    return click.option(f"--{name}", *names, **_shown(name), **attributes)
+
+
+def _option(name: str, parameter: str, **attributes: Any) -> click.Option:
+    """The same for an option that several commands have."""
+    return click.Option([f"--{name}", parameter], **_shown(name), **attributes)
+
+
+def _shown(name: str) -> dict[str, Any]:
     variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name.partition("/")[0]).upper()
-    attributes |= {"show_envvar": True, "show_default": True}
-    return click.option(f"--{name}", *names, envvar=variable, **attributes)
+    return {"envvar": variable, "show_envvar": True, "show_default": True}
 
 
 as_json = flag(
@@ -81,14 +93,14 @@ def _words(value: str | frozenset[str]) -> frozenset[str]:
     return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
 
 
-def _of_setting(setting: Field[Any]) -> Decorator:
+def _of_setting(setting: Field[Any]) -> click.Option:
     """The option for a field of `Settings`, with its default and the type of that."""
     default = setting.default
     kind: Any = _PATH if isinstance(default, Path) else None
     if setting.name == "without":  # one word, as environment variables have no lists
         default, kind = "", _words
     name, _, value = setting.metadata["flag"].partition(" ")
-    return flag(
+    return _option(
         name,
         setting.name,
         default=default,
@@ -99,25 +111,18 @@ def _of_setting(setting: Field[Any]) -> Decorator:
     )
 
 
-def _log(level: str) -> tuple[Decorator, ...]:
+def _of_log(level: str) -> Iterator[click.Option]:
     levels, formats = click.Choice(LEVELS), click.Choice(FORMATS)
-    return (
-        flag("log.level", "log_level", type=levels, default=level, help="Lowest level to log."),
-        flag(
-            "log.format", "log_format", type=formats, default="logfmt", help="Format of log lines."
-        ),
-    )
+    about = "Lowest level to log."
+    yield _option("log.level", "log_level", type=levels, default=level, help=about)
+    about = "Format of log lines."
+    yield _option("log.format", "log_format", type=formats, default="logfmt", help=about)
 
 
-COLLECTORS = tuple(
-    flag(
-        f"collector.{collector.name}/--no-collector.{collector.name}",
-        f"collector_{collector.name}",
-        default=True,
-        help=f"The {collector.name} collector.",
-    )
-    for collector in ALL
-)
+def _of_collectors() -> Iterator[click.Option]:
+    for name in (collector.name for collector in ALL):
+        both = f"collector.{name}/--no-collector.{name}"
+        yield _option(both, f"collector_{name}", default=True, help=f"The {name} collector.")
 
 
 def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decorator:
@@ -125,24 +130,26 @@ def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decor
 
     `web`: how those flags begin that are taken of the ones for the web server; none by default.
     """
-    settings = {
-        setting.name: _of_setting(setting)
+    wanted = [
+        setting
         for setting in fields(Settings)
         if (name := setting.metadata.get("flag"))
         and (not name.startswith("web.") or name.startswith(web))
-    }
+    ]
+
+    @cache
+    def settings() -> list[click.Option]:
+        return [*map(_of_setting, wanted), *_of_log(log_level), *_of_collectors()]
 
     def decorate(function: Function) -> Function:
-        @functools.wraps(function)
+        @wraps(function)
         def command(**values: Any) -> None:
             configure(values.pop("log_level"), values.pop("log_format"))
             disabled = frozenset(c.name for c in ALL if not values.pop(f"collector_{c.name}"))
-            chosen = {name: values.pop(name) for name in settings}
+            chosen = {setting.name: values.pop(setting.name) for setting in wanted}
             function(Settings(disabled_collectors=disabled, **chosen), **values)
 
-        wrapped: Function = command
-        for option in reversed([*settings.values(), *_log(log_level), *COLLECTORS]):
-            wrapped = option(wrapped)
-        return wrapped
+        command.settings = settings  # type: ignore[attr-defined]
+        return command
 
     return decorate

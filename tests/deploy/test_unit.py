@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.settings import Settings
+from support.options import options_of
 
 README = (DEPLOY / "README.md").read_text()
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
@@ -33,8 +34,7 @@ def setting(name: str) -> str:
 
 def options() -> dict[str, click.Option]:
     """The options of `serve`, by environment variable."""
-    parameters = commands.commands["serve"].params
-    return {f"{p.envvar}": p for p in parameters if isinstance(p, click.Option)}
+    return {f"{option.envvar}": option for option in options_of("serve")}
 
 
 def documented() -> dict[str, str]:

@@ -19,6 +19,7 @@ from gpu_bottleneck_exporter.settings import CDI, KUBELET_SOCKET
 from helm import chart
 from helm.chart import Object, each_case, rendered, rendered_for
 from support.offenders import each
+from support.options import options_of
 
 CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
 NOBODY = 65534
@@ -216,15 +217,10 @@ def test_another_kubelet() -> None:
     assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
 
 
-def options(command: str) -> list[click.Option]:
-    found = cli.commands.commands[command].params
-    return [option for option in found if isinstance(option, click.Option)]
-
-
 def serve_options() -> dict[str, click.Option]:
     return {
         name: option
-        for option in options("serve")
+        for option in options_of("serve")
         for name in (*option.opts, *option.secondary_opts)
     }
 
@@ -261,7 +257,7 @@ def test_what_check_has_to_know_as_well_is_no_flag(case: Path) -> None:
 @each(product(chart.CASES, ["serve", "check"]))
 def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -> None:
     case, command = of
-    known = {f"{option.envvar}": option for option in options(command)}
+    known = {f"{option.envvar}": option for option in options_of(command)}
     for name, value in environment(rendered(chart.loaded(case))).items():
         if name.startswith(ENVIRONMENT_PREFIX):
             assert name in known
@@ -272,7 +268,7 @@ def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -
 def test_every_collector_can_be_switched_off(command: str) -> None:
     names = [collector.name for collector in ALL]
     told = environment(rendered(exporter={"disabledCollectors": names}))
-    known = {option.name: option for option in options(command)}
+    known = {option.name: option for option in options_of(command)}
     for name in names:
         option = known[f"collector_{name}"]
         assert option.type.convert(told[f"{option.envvar}"], option, None) is False

@@ -114,8 +114,9 @@ def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(memory, "aside", Aside(patience_seconds=0.05))
     with program("ready(); told()") as one:
         exact = memory.private_bytes(PROC, one.pid)
+        hangs = "smaps_rollup"
         monkeypatch.setattr(
-            memory, "read", lambda path: gate.wait() if path.name == "smaps_rollup" else read(path)
+            memory, "read", lambda path: gate.wait() if hangs in path else read(path)
         )
         bound = memory.private_bytes(PROC, one.pid)
         gate.set()

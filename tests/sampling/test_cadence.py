@@ -1,4 +1,4 @@
-"""How often a GPU is read: half as often while it works all the time, and nothing is missed."""
+"""How often a GPU is read: half as often while it goes on as before, and nothing is missed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
 from support.drivers import KINDS, Libraries, open_driver
@@ -22,7 +23,6 @@ MakeBoard = Callable[..., Board]
 FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
 TICKS = 12
 PARTS_SECONDS = 0.05
-AHEAD_SECONDS = 4.0
 
 
 @pytest.fixture(params=KINDS)
@@ -31,15 +31,21 @@ def opened(request: pytest.FixtureRequest, libraries: Libraries) -> Callable[[Bo
     return lambda board: open_driver(str(request.param), board, libraries)
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.LATELY_NS", 500_000_000)
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
+    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.steadiness.LATELY_NS", 500_000_000)
+    watch = HostSampler(FAST, {"stall"})
+    watch.start()
+    yield watch
+    watch.stop()
 
 
 @contextmanager
-def reading(driver: Driver, gpus: int, settings: Settings = FAST) -> Iterator[list[GpuWorker]]:
+def reading(driver: Driver, *watches: HostSampler | None) -> Iterator[list[GpuWorker]]:
+    """A worker for each of the watches."""
     workers = [
-        GpuWorker(index, driver, ALL, settings, own_cpu=OwnCpu(1.0)) for index in range(gpus)
+        GpuWorker(index, driver, ALL, FAST, watch, own_cpu=OwnCpu(1.0))
+        for index, watch in enumerate(watches)
     ]
     for worker in workers:
         worker.start()
@@ -52,7 +58,7 @@ def reading(driver: Driver, gpus: int, settings: Settings = FAST) -> Iterator[li
 
 
 class Ticks:
-    """Counts those of some workers while it drives their GPUs."""
+    """Counts those of some workers while half of the time of their GPUs is work."""
 
     def __init__(self, board: Board, workers: list[GpuWorker]) -> None:
         self.board, self.workers = board, workers
@@ -60,16 +66,15 @@ class Ticks:
         self.missed = 1.0
         """Of the time that the first worker observed in the last run, the share that it missed."""
 
-    def run(self, *full: int) -> None:
-        """Until one of the workers has had many; those of the GPUs `full` work all the time."""
+    def run(self, meanwhile: Callable[[], None] = lambda: None) -> float:
+        """Until one of the workers has had many; the ratio of the first's to the second's."""
         for seen in self.seen:
             seen.clear()
         before = accounted(self.workers[0])
         while max(map(len, self.seen)) < TICKS:
-            for index, gpu in enumerate(self.board.gpus):
-                if index in full and gpu.record.free_at_ns < time.monotonic_ns() + 10**9:
-                    gpu.launch(AHEAD_SECONDS)
-                elif index not in full and gpu.record.free_at_ns < time.monotonic_ns():
+            meanwhile()
+            for gpu in self.board.gpus:
+                if gpu.record.free_at_ns < time.monotonic_ns():
                     gpu.launch(PARTS_SECONDS)
             time.sleep(2 * PARTS_SECONDS)
             for worker, seen in zip(self.workers, self.seen, strict=True):
@@ -77,10 +82,6 @@ class Ticks:
         after = accounted(self.workers[0])
         observed, missed = (now - then for now, then in zip(after, before, strict=True))
         self.missed = missed / observed if observed > 0 else 1.0
-
-    @property
-    def ratio(self) -> float:
-        """Of those of the first worker to those of the second, which may not have begun."""
         return len(self.seen[0]) / max(len(self.seen[1]), 1)
 
 
@@ -90,20 +91,17 @@ def accounted(worker: GpuWorker) -> tuple[int, int]:
     return sum(one.observed_ns or 0 for one in known), sum(one.unobserved_ns for one in known)
 
 
-def test_a_gpu_that_works_all_the_time_is_read_half_as_often_and_is_seen_whole(
-    make_board: MakeBoard, opened: Callable[[Board], Driver]
+def test_a_gpu_that_goes_on_as_before_is_read_half_as_often_and_is_seen_whole(
+    make_board: MakeBoard, opened: Callable[[Board], Driver], watch: HostSampler
 ) -> None:
     board = make_board(gpus=[H100, H100])
-    with reading(opened(board), gpus=2) as workers:
+    with reading(opened(board), watch, None) as workers:
         ticks = Ticks(board, workers)
-
-        def ratio(*full: int) -> float:
-            ticks.run(*full)
-            return ticks.ratio
-
+        uuid = board.gpus[0].record.uuid.decode()
+        feed = until(lambda: watch.feed(uuid), "its feeders")
         # Where the machine has time.
-        until(lambda: ratio(0) < 0.7 and ticks.missed < 0.05, "a reading is left out, but no time")
-        until(lambda: ratio() > 0.8, "it idles, and is read as often as before")
+        until(lambda: ticks.run() < 0.7 and ticks.missed < 0.05, "a reading is left out, no time")
+        until(lambda: ticks.run(feed.steady.restart) > 0.8, "something is new: as often as before")
 
         def known() -> list[int]:
             return [sum(accounted(worker)) for worker in workers]
@@ -128,7 +126,7 @@ def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval", "deadline", "full"),
+    ("interval", "deadline", "longer"),
     [
         pytest.param(1.0, 5.0, 2.0, id="default"),
         pytest.param(0.2, 5.0, 0.4, id="often"),
@@ -136,14 +134,18 @@ def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
         pytest.param(1.0, 3.0, 1.5, id="the deadline is near"),
     ],
 )
-def test_who_works_is_read_within_the_deadline_and_what_the_ring_holds(
+def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_holds(  # noqa: PLR0913, PLR0917 - a row
     interval: float,
     deadline: float,
-    full: float,
+    longer: float,
+    watch: HostSampler,
     make_board: MakeBoard,
     opened: Callable[[Board], Driver],
 ) -> None:
     settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
-    worker = GpuWorker(0, opened(make_board(gpus=[H100])), ALL, settings, own_cpu=OwnCpu(1.0))
-    worker._full_since_ns = 0
-    assert worker._interval() == full
+    driver = opened(make_board(gpus=[H100]))
+    worker = GpuWorker(0, driver, ALL, settings, watch, own_cpu=OwnCpu(1.0))
+    worker.start()
+    until(lambda: worker._interval() == longer, "it is idle all the time")
+    worker.stop()
+    assert worker.join(PATIENCE_SECONDS)

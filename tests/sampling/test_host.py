@@ -239,7 +239,7 @@ def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
 
     for _ in range(20):
         watch.note_split("steady", 0, {ASLEEP: 1_000_000_000})
-        watch.note_split("lively", 500_000_000, {ASLEEP: 500_000_000})
+        watch.note_split("lively", 0, {ASLEEP: 500_000_000, STORAGE: 500_000_000})
     until(lambda: between_looks("steady") > 2 * between_looks("lively") > 0, "fewer looks")
     watch.note_split("steady", 0, {STORAGE: 1_000_000_000})
     until(lambda: between_looks("steady") < 1.5 * between_looks("lively"), "more looks")

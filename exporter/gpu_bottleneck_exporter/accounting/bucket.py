@@ -97,7 +97,8 @@ def plus(one: C, more: C) -> C:
     """Their sums; what is unknown adds nothing."""
     if None in one or None in more:
         return type(one)._make((a or 0) + (b or 0) for a, b in zip(one, more, strict=True))
-    return type(one)._make(map(add, one, more))
+    # From a list: Python keeps up to 2000 tuples that it made of an iterator, once they are free.
+    return type(one)._make([*map(add, one, more)])
 
 
 def add_up(total: dict[K, int], counts: Mapping[K, int]) -> None:
@@ -239,10 +240,12 @@ class History:
         seconds = _between(self._seconds, end_ns - WINDOW_NS, end_ns + _HOLDS_NS)
         counted_ns = seconds[0].at_ns if seconds else end_ns - WINDOW_NS
         found = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
-        now = _sum(passes)
-        main = now.of(Role.MAIN)
-        found.parts[Role.MAIN] = Part(main.seen, main.present, main.looks, found.of(Role.MAIN).used)
-        found.runnable_ns, found.counted_ns = now.runnable_ns, now.counted_ns
+        main = Part(used=found.of(Role.MAIN).used)
+        for one in passes:
+            main.add(one.of(Role.MAIN))
+        found.parts[Role.MAIN] = main
+        found.runnable_ns = sum(one.runnable_ns for one in passes)
+        found.counted_ns = sum(one.counted_ns for one in passes)
         return found
 
 

@@ -157,5 +157,5 @@ class Family:
                 last = self.workers[pid].reader.last
                 return last is not None and last.ended
             return self.workers[pid].probe(0).first is Activity.GONE
-        stat = parse_stat(read(self._proc / str(pid) / "stat"))
+        stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
         return stat is not None and stat.ended

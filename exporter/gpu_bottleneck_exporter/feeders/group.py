@@ -94,7 +94,7 @@ class FeederGroup:
             self.steady.restart()
             self.counters.handovers.forget()
         # A runtime may move a process into its control group after it started: ask again.
-        texts = (read(self._proc / str(pid) / "cgroup") for pid in self.mains)
+        texts = (read(f"{self._proc}/{pid}/cgroup") for pid in self.mains)
         groups = (self._groups.of(text) for text in texts if text)
         self.counters.adopt_cgroups([group for group in groups if group])
 

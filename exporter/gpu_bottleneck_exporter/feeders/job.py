@@ -79,7 +79,7 @@ def facts_of(
     commands = {pid: command_line(proc, pid) for pid in mains}
     texts = [one.text for one in commands.values()]
     notebook = any(map(runs_notebook, texts))
-    stats = [stat for pid in mains if (stat := read(proc / str(pid) / "stat"))]
+    stats = [stat for pid in mains if (stat := read(f"{proc}/{pid}/stat"))]
     used, limit = _memory(groups)
     return JobFacts(
         jobs=frozenset(key for pid in mains for key in job_keys(proc, pid, commands[pid], units)),
@@ -114,7 +114,7 @@ def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
 
 
 def _siblings(proc: Path, pid: int, command: Part) -> Key | None:
-    stat = parse_stat(read(proc / str(pid) / "stat"))
+    stat = parse_stat(read(f"{proc}/{pid}/stat"))
     if not command.text or not stat:
         return None
     parent = stat.parent
@@ -184,7 +184,7 @@ class Networks:
             self._at_ns = now_ns
             self._found.clear()
         if inode not in self._found:
-            table = read_part(self._proc / str(pid) / "net/dev", MANY_BYTES)
+            table = read_part(f"{self._proc}/{pid}/net/dev", MANY_BYTES)
             whole = table.text if table and table.whole else ""  # a sum of only some would be wrong
             found = network_bytes(whole).values()
             total = sum(received for received, _ in found), sum(sent for _, sent in found)
@@ -194,7 +194,7 @@ class Networks:
 
 def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None:
     """Start of the oldest of `mains`, in the monotonic clock of `now_ns`."""
-    uptime = (read(proc / "uptime") or "").split()
+    uptime = (read(f"{proc}/uptime") or "").split()
     started = [ticks for main in mains if (ticks := main.reader.started_ticks) is not None]
     if not uptime or not started:
         return None
@@ -204,7 +204,7 @@ def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
     """CPUs of any of them (Cpus_allowed_list of /proc/PID/status)."""
-    texts = (read(proc / str(pid) / "status") for pid in pids)
+    texts = (read(f"{proc}/{pid}/status") for pid in pids)
     cpus = [allowed_cpus(text) for text in texts if text is not None]
     return len(frozenset().union(*cpus)) or None if all(cpus) else None
 

@@ -36,7 +36,7 @@ class KinFinder:
         self._groups = groups or Groups(proc)
         self._proc = proc
         self._holders = frozenset(holders)
-        self._stat = cache(lambda pid: parse_stat(read(proc / str(pid) / "stat")))
+        self._stat = cache(lambda pid: parse_stat(read(f"{proc}/{pid}/stat")))
         self._links_of = cache(partial(links, proc))
         self._ends_of = cache(partial(_ends_of, proc))
 

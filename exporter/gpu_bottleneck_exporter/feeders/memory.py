@@ -22,12 +22,11 @@ def private_bytes(proc: Path, pid: int) -> float | None:
     Of a large one an upper bound: its resident memory without files and shared memory, which
     counts pages that it still shares with the process it was forked from.
     """
-    folder = proc / str(pid)
-    fields = (read(folder / "statm") or "").split()
+    fields = (read(f"{proc}/{pid}/statm") or "").split()
     if len(fields) < 3:  # noqa: PLR2004 - size, resident, shared
         return None
     resident, shared = int(fields[1]) * PAGE_BYTES, int(fields[2]) * PAGE_BYTES
-    walk = partial(read, folder / "smaps_rollup")
+    walk = partial(read, f"{proc}/{pid}/smaps_rollup")
     # Adding up takes the lock of its memory, which may be held for ever.
     if resident <= _WALKED_BYTES and (text := aside.call(pid, walk)):
         return float(sum(int(kib) for kib in _PRIVATE.findall(text)) * 1024)
@@ -43,7 +42,7 @@ def free_bytes(groups: frozenset[Cgroup], available: float | None) -> float | No
     for group in groups:
         level = group.memory_level()
         if level is not None and level.limit_bytes is not None:
-            found = _RECLAIMABLE.findall(read(level.folder / "memory.stat") or "")
+            found = _RECLAIMABLE.findall(read(f"{level.folder}/memory.stat") or "")
             cache = int(found[-1]) if found else 0
             left.append(float(max(level.limit_bytes - level.used_bytes + cache, 0)))
     return min(left, default=None)

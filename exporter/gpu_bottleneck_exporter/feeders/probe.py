@@ -124,7 +124,7 @@ class DeepProbe:
         self._pid = pid
         self._timeouts = timeouts
         self._depth = depth
-        self._call = KeptFile(proc / str(pid) / "syscall")
+        self._call = KeptFile(f"{proc}/{pid}/syscall")
         self._children: dict[int, tuple[ProcessReader, DeepProbe]] = {}
         self._lists: dict[int, KeptFile] = {}
         """Of children, by thread."""

@@ -41,7 +41,7 @@ def helps(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> 
     for a parent. What compiles, or was started by one of `compilers`, is added to these.
     """
     command = command_line(proc, pid).text
-    stat = parse_stat(read(proc / str(pid) / "stat"))
+    stat = parse_stat(read(f"{proc}/{pid}/stat"))
     parent = stat.parent if stat else 0
     if compiles(command) or parent in compilers:
         compilers.add(pid)

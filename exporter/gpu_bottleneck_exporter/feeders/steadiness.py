@@ -1,8 +1,8 @@
 """Whether a GPU goes on as it did: what has been the same for long is looked at less often.
 
-That is one that works all the time, where there is nothing to explain, and one whose feeders all
-sleep. Who idles for any other reason is looked at as closely as ever: with fewer looks the split
-between two causes, such as a CPU limit and the workers that it holds back, comes and goes.
+That is one that works all the time, where there is nothing to explain, and one whose idle time has
+had one cause. Where it has several, such as a CPU limit and the workers that it holds back, all
+looks are needed to tell how much each of them takes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOSTLY = 0.9
 _HALF, _OVER = 0.5, 0.8
 """Of the last tick, and of the last ones: three in a row that differ end what was."""
 _BUSY = "busy"
-_AT_REST = frozenset({ASLEEP, UNALLOCATED})
+_QUIET = frozenset({_BUSY, ASLEEP, UNALLOCATED})
 
 
 class Steadiness:
@@ -35,9 +35,9 @@ class Steadiness:
         return self._lasted_ns >= LATELY_NS and self._share >= _MOSTLY and self._now >= _HALF
 
     @property
-    def works(self) -> bool:
-        """Whether the last ticks were alike in that the GPU worked all the time."""
-        return bool(self) and self._what == _BUSY
+    def quiet(self) -> bool:
+        """Whether nothing held it up: it worked all the time, or nobody had anything to do."""
+        return bool(self) and self._what in _QUIET
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Note how a tick was split: busy time, and idle time by cause."""
@@ -56,10 +56,7 @@ class Steadiness:
 
 
 def _shares(active_ns: int, elapsed_ns: int, stalls: Mapping[str, int]) -> dict[str, float]:
-    """What a tick went by, of what may be steady."""
-    if active_ns >= (1 - IDLES) * elapsed_ns:  # what is so little is no wait, and no work
+    """What a tick went by: one that is busy all the time, or each cause of its idle time."""
+    if active_ns >= (1 - IDLES) * elapsed_ns:  # what is so little is no wait
         return {_BUSY: 1.0}
-    if active_ns > IDLES * elapsed_ns:
-        return {}
-    idle = elapsed_ns - active_ns
-    return {cause: ns / idle for cause, ns in stalls.items() if cause in _AT_REST}
+    return {cause: ns / (elapsed_ns - active_ns) for cause, ns in stalls.items()}

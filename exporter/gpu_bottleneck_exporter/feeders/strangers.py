@@ -92,7 +92,7 @@ class StrangerFinder:
 
     def _holds(self, one: _Found, now_ns: int) -> bool:
         """Whether what was found need not be sought again yet."""
-        alive = [pid for pid in one.pids if (self._proc / f"{pid}").exists()]
+        alive = [pid for pid in one.pids if read(f"{self._proc}/{pid}/comm")]
         return now_ns - one.at_ns < _KEPT_NS and (bool(alive) or not one.pids)
 
     def _seen_lately(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
@@ -133,5 +133,5 @@ class StrangerFinder:
         """A process and its ancestors, the nearest first."""
         while pid > 0:
             yield pid
-            stat = parse_stat(read(self._proc / str(pid) / "stat"))
+            stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
             pid = stat.parent if stat else 0

@@ -79,11 +79,11 @@ class Cgroup:
 
     def look(self) -> Counted:
         """Read the counters."""
-        stats = [one for level in self._cpu_levels if (one := self._numbers(level / "cpu.stat"))]
+        stats = [one for level in self._cpu_levels if (one := self._numbers(f"{level}/cpu.stat"))]
         # A quota of any level throttles.
         known = [ns for one in stats if (ns := _throttled_ns(one)) is not None]
         most = max(stats, key=lambda one: one.get("nr_throttled", 0), default={})
-        memory = self._numbers(self.memory / "memory.stat") if self.memory else {}
+        memory = self._numbers(f"{self.memory}/memory.stat") if self.memory else {}
         pages = [memory[name] for name in _REFAULTS if name in memory]
         self.counted = Counted(
             sum(known) if known else None,
@@ -98,17 +98,21 @@ class Cgroup:
     def _cpu_levels(self) -> list[Path]:
         return _levels(self.cpu)
 
-    def _numbers(self, path: Path) -> dict[str, int]:
+    @cached_property
+    def _memory_levels(self) -> list[Path]:
+        return _levels(self.memory)
+
+    def _numbers(self, path: str) -> dict[str, int]:
         """A file of a name and a number per line (flat keyed); empty if it cannot be read."""
         return {name: int(value) for name, value in _FLAT_KEYED.findall(self.files.text(path))}
 
     def _pressure(self, resource: str) -> str:
-        return self.files.text(self.unified / f"{resource}.pressure") if self.unified else ""
+        return self.files.text(f"{self.unified}/{resource}.pressure") if self.unified else ""
 
     def cpu_limit(self) -> tuple[Path, float] | None:
         """The tightest CPU quota of all levels: its folder, and cores; None without a quota."""
         limits = [
-            (level, quota) for level in _levels(self.cpu) if (quota := _quota(level)) is not None
+            (level, quota) for level in self._cpu_levels if (quota := _quota(level)) is not None
         ]
         return min(limits, key=lambda limit: limit[1], default=None)
 
@@ -116,8 +120,8 @@ class Cgroup:
         """The level with the tightest memory limit, its own or an ancestor's."""
         levels = [
             MemoryLevel(level, int(used), _memory_limit(level))
-            for level in _levels(self.memory)
-            if (used := read(level / "memory.current") or read(level / "memory.usage_in_bytes"))
+            for level in self._memory_levels
+            if (used := read(f"{level}/memory.current") or read(f"{level}/memory.usage_in_bytes"))
         ]
         limited = [level for level in levels if level.limit_bytes is not None]
         return min(limited or levels, key=lambda level: level.limit_bytes or 0, default=None)
@@ -252,14 +256,14 @@ def _throttled_ns(stat: Mapping[str, int]) -> int | None:
 
 
 def _quota(level: Path) -> float | None:
-    v1 = (read(level / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
-    found = _QUOTA.fullmatch(read(level / "cpu.max") or " ".join(v1))
+    v1 = (read(f"{level}/cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+    found = _QUOTA.fullmatch(read(f"{level}/cpu.max") or " ".join(v1))
     return int(found[1]) / int(found[2]) if found else None
 
 
 def _memory_limit(level: Path) -> int | None:
-    text = (read(level / "memory.max") or read(level / "memory.limit_in_bytes") or "max").strip()
-    return None if text == "max" or int(text) >= _UNLIMITED_BYTES else int(text)
+    limit = read(f"{level}/memory.max") or read(f"{level}/memory.limit_in_bytes") or "max"
+    return None if limit.strip() == "max" or int(limit) >= _UNLIMITED_BYTES else int(limit)
 
 
 def made_by_root(sysfs: Path, controllers: str, path: str) -> str:

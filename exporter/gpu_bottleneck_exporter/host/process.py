@@ -121,14 +121,14 @@ def network_namespace(proc: Path, pid: int) -> int | None:
     /proc/PID/ns/net would take the permission to ptrace. None if the process has ended.
     """
     try:
-        return (proc / str(pid) / "net/dev").stat().st_ino
+        return os.stat(f"{proc}/{pid}/net/dev").st_ino  # noqa: PTH116 - a third of the time
     except OSError:
         return None
 
 
 def user_id(proc: Path, pid: int) -> str:
     """The real user id of a process as text; empty if it has ended."""
-    return real_uid(read(proc / str(pid) / "status") or "")
+    return real_uid(read(f"{proc}/{pid}/status") or "")
 
 
 def real_uid(status: str) -> str:
@@ -162,8 +162,7 @@ def command_line(proc: Path, pid: int) -> Part:
 
 def _from_memory(proc: Path, pid: int, name: str) -> Part:
     """Aside, as these files are in the memory of the process."""
-    path = proc / str(pid) / name
-    return aside.call(pid, lambda: read_part(path)) or Part("", whole=True)
+    return aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}")) or Part("", whole=True)
 
 
 class ProcessReader:
@@ -270,7 +269,7 @@ def trees(
     """
     roots = list(roots)
     # The file needs CONFIG_PROC_CHILDREN.
-    lists = (read(proc / f"{root}/task/{root}/children") for root in roots)
+    lists = (read(f"{proc}/{root}/task/{root}/children") for root in roots)
     if roots and all(one is None for one in lists):
         known = _scan(proc).__getitem__
 
@@ -298,7 +297,7 @@ def _children(proc: Path, pid: int) -> Children:
 def _scan(proc: Path) -> defaultdict[int, list[int]]:
     children: defaultdict[int, list[int]] = defaultdict(list)
     for pid in processes(proc):
-        if stat := parse_stat(read(proc / f"{pid}/stat")):
+        if stat := parse_stat(read(f"{proc}/{pid}/stat")):
             children[stat.parent].append(pid)
     return children
 

@@ -53,7 +53,7 @@ def _look(proc: Path, pid: int, mount: str) -> tuple[int, SharedMemory] | None:
             _opened("shm", above) as place,
         ):
             # From fdinfo, as that asks no file system.
-            if fields(read(proc / f"self/fdinfo/{place}") or "").get("mnt_id") != mount:
+            if fields(read(f"{proc}/self/fdinfo/{place}") or "").get("mnt_id") != mount:
                 return None
             return os.fstat(place).st_dev, _sizes(place)
     except OSError as error:

@@ -25,7 +25,7 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
     lost = {
         name
         for pid in pids
-        if (text := read(proc / str(pid) / "cgroup"))
+        if (text := read(f"{proc}/{pid}/cgroup"))
         for name in hidden(text, sysfs)
     }
     found = {
@@ -34,7 +34,7 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
         "schedstat": (proc / "self/schedstat").exists(),
         "cgroup_cpu": "cpu" not in lost and _has_controller(sysfs, "cpu,cpuacct", "cpu"),
         "cgroup_memory": "memory" not in lost and _has_controller(sysfs, "memory", "memory"),
-        "process_io": _all(_is_readable(proc / str(pid) / "io") for pid in tried),
+        "process_io": _all(_is_readable(proc / f"{pid}/io") for pid in tried),
         "wait_channel": _all(_tells_wait_channel(proc / str(pid)) for pid in tried),
         "connections": _all(_lends(proc, pid) for pid in tried),
         "host_pids": _sees_all_processes(proc),
@@ -94,7 +94,7 @@ def _lends(proc: Path, pid: int) -> bool | None:
     """
     if not same_pids(proc):
         return False
-    return _succeeds(lambda: listed(proc / str(pid) / "fd", 1)) and may_borrow(pid)
+    return _succeeds(lambda: listed(f"{proc}/{pid}/fd", 1)) and may_borrow(pid)
 
 
 def _succeeds(attempt: Callable[[], object]) -> bool | None:
@@ -112,7 +112,7 @@ def _sees_all_processes(proc: Path) -> bool | None:
     """Whether neither a PID namespace nor hidepid hides processes; None if unknown."""
     ours = in_hosts_pid_namespace(proc)
     # hidepid makes other users' processes unreadable or invisible; process 1 is root's.
-    return ours if not ours else read(proc / "1/stat") is not None
+    return ours if not ours else read(f"{proc}/1/stat") is not None
 
 
 def in_hosts_pid_namespace(proc: Path) -> bool | None:

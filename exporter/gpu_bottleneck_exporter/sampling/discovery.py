@@ -46,7 +46,7 @@ class Discovery:
         """The feeders of each GPU that is `held`; those `known` go on."""
         self._units.forget()
         mains = frozenset(pid for one in held.values() for pid in one.pids or ())
-        seen = {pid for pid in mains if read(self._proc / str(pid) / "stat") is not None}
+        seen = {pid for pid in mains if read(f"{self._proc}/{pid}/stat") is not None}
         workers = {pid: one for feed in known.values() for pid, one in feed.workers.items()}
         found = trees(
             self._proc, seen, mains, lambda pid: workers[pid].children() if pid in workers else None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import NoRoomError, listed, read
 from gpu_bottleneck_exporter.schedule import Every
 
-_OWN_TASKS = Path("/proc/self/task")
+_OWN_TASKS = "/proc/self/task"
 """Our own /proc, whatever --path.procfs is: these are the threads of this process."""
 _MOST_THREADS = 1024
 _STARVED = 0.25
@@ -24,7 +23,7 @@ def run_delay_ns(thread: int | None = None) -> int | None:
     /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
     """
     try:
-        text = read(_OWN_TASKS / f"{thread or threading.get_native_id()}" / "schedstat")
+        text = read(f"{_OWN_TASKS}/{thread or threading.get_native_id()}/schedstat")
     except NoRoomError:
         return None
     fields = (text or "").split()

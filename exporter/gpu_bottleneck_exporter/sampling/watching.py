@@ -36,10 +36,11 @@ LONGEST_PASS_SECONDS = 2 * PASS_SECONDS
 """With more of them. Waking up is most of the cost, and must not grow with the GPUs."""
 COUNT_SECONDS = 1.0
 """As often as GPUs are read by default."""
-STEADY_PASS_SECONDS = 0.45
-"""Between two looks at the feeders of a steady GPU: two per tick."""
-WORKING_PASS_SECONDS = 2 * STEADY_PASS_SECONDS
-"""Of one that is busy all the time: its ticks are twice as long."""
+QUIET_PASS_SECONDS = 0.9
+"""Between two looks at the feeders of a GPU that has long been quiet: two per tick."""
+_STEADY_STEPS = 2
+"""Passes between two looks at those of any other steady GPU: mains half as often, workers as often
+as ever."""
 SNAPSHOT_SECONDS = 2.0
 """Also between two readings of the counters of a steady GPU's feeders."""
 LOOK_FOR_CHILDREN_SECONDS = 0.4
@@ -207,9 +208,9 @@ class HostSampler:
 
     def _pause(self, feed: FeederGroup) -> float:
         """Seconds between two looks at feeders."""
-        if not feed.steady:
-            return self._step
-        return WORKING_PASS_SECONDS if feed.steady.works else STEADY_PASS_SECONDS
+        if feed.steady.quiet:
+            return QUIET_PASS_SECONDS
+        return _STEADY_STEPS * self._step if feed.steady else self._step
 
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
         """Sample and count feeders that are due. Returns whether trees must be rediscovered.

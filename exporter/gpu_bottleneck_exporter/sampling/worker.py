@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -11,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.accounting.stall import IDLES
-from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
     AccessLost,
@@ -30,7 +27,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Opened, Outcome, charge
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import LATELY_NS, SELDOM_NS, Backoff, Every
+from gpu_bottleneck_exporter.schedule import SELDOM_NS, Backoff, Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import without_bystanders
 
@@ -40,8 +37,8 @@ _STAYS_SECONDS = 60.0
 """A GPU that was up for so long is not one that comes and goes."""
 _SLOW_READINGS_KEPT = 3
 """Times their interval: one may fail, and the next one come late."""
-FULL_TICK_SECONDS = 2.0
-"""Between two readings of a GPU that is always busy; its ring holds 10 s."""
+STEADY_TICK_SECONDS = 2.0
+"""Between two readings of a GPU that goes on as before; its ring holds 10 s."""
 APART_SECONDS = 0.001
 """Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
 Python's lock."""
@@ -96,8 +93,8 @@ class GpuWorker:
         self._collectors = [collector for collector in collectors if collector.read]
         self._settings = settings
         self._tick_ns = int(settings.interval_seconds * 1e9)
-        self._full_since_ns = math.inf
-        """Since when the GPU has been busy all the time; infinite while it is not."""
+        self._has_ring = False
+        """Whether the driver keeps what it did between two ticks."""
         self._sees_all_holders = (
             driver.about.sees_all_namespaces or in_hosts_pid_namespace(settings.procfs) is not False
         )
@@ -239,14 +236,17 @@ class GpuWorker:
             self._tick()
 
     def _interval(self) -> float:
-        """Seconds between two ticks; twice as many for a GPU that is always busy.
+        """Seconds between two ticks; twice as many for a GPU that goes on as before.
 
         Nothing is lost: the driver's ring holds what it did meanwhile.
         """
         usual = self._settings.interval_seconds
-        if time.monotonic_ns() - self._full_since_ns < LATELY_NS:
+        if self._watch is None or not self._has_ring or len(self._opened) > 1:
             return usual
-        return max(usual, min(2 * usual, FULL_TICK_SECONDS, self._settings.deadline_seconds / 2))
+        feed = self._watch.feed(self._opened[0].device.identity.uuid)
+        if feed is None or not feed.steady:
+            return usual
+        return max(usual, min(2 * usual, STEADY_TICK_SECONDS, self._settings.deadline_seconds / 2))
 
     def _follow_layout(self) -> None:
         known = tuple(o.device.identity.uuid for o in self._opened[1:])
@@ -361,16 +361,9 @@ class GpuWorker:
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
         if isinstance(reading, Utilization):
-            self._note_work(reading, windows)
+            self._has_ring = bool(reading.gpu)
         if self._watch is not None and (windows or isinstance(reading, Processes)):
             charge(self._watch, opened, windows)
-
-    def _note_work(self, reading: Utilization, windows: list[Window]) -> None:
-        """Note how long it has been busy; only a GPU with a ring and without MIG instances."""
-        observed, active = sums(windows)
-        rings = bool(reading.gpu) and len(self._opened) == 1
-        full = rings and active >= (1 - IDLES) * observed
-        self._full_since_ns = min(self._full_since_ns, time.monotonic_ns()) if full else math.inf
 
     def _log_state(self) -> None:
         """Log whether the GPU is down, if that is new."""

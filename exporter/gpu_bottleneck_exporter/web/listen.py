@@ -59,9 +59,9 @@ def bind(address: str) -> socket.socket:
     dual = host in ("", "::") and socket.has_dualstack_ipv6()
     wanted = socket.AF_INET6 if dual else socket.AF_UNSPEC if host else socket.AF_INET
     try:
-        found = socket.getaddrinfo(
-            host or None, port, wanted, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        # As bytes: for a text, Python loads its tables of Unicode, a third of a MiB.
+        name = host.encode("ascii") or None
+        found = socket.getaddrinfo(name, port, wanted, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
         sock = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     except (socket.gaierror, ValueError) as error:

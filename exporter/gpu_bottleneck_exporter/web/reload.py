@@ -7,10 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as WaitedTooLongError
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import WebConfig, parse
@@ -44,15 +43,18 @@ class WebConfigFile:
         self._asked = threading.Event()
         self._closed = False
         self._reading_since: float | None = None
-        first: Future[WebConfig] = Future()
+        first: SimpleQueue[WebConfig | Exception] = SimpleQueue()
         threading.Thread(target=self._watch, args=(first,), name="web-config", daemon=True).start()
         try:
-            self._active = first.result(patience)
-        except WaitedTooLongError:
+            found = first.get(timeout=patience)
+        except Empty:
             raise self._fault(
                 f"it, or a file that it names, was not read within {patience:g} s; is a file "
                 "system hanging?"
             ) from None
+        if isinstance(found, Exception):
+            raise found
+        self._active = found
 
     @property
     def active(self) -> WebConfig:
@@ -76,11 +78,11 @@ class WebConfigFile:
         self._closed = True
         self._asked.set()
 
-    def _watch(self, first: Future[WebConfig]) -> None:
+    def _watch(self, first: SimpleQueue[WebConfig | Exception]) -> None:
         try:
-            first.set_result(self._read())
+            first.put(self._read())
         except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
-            first.set_exception(error)
+            first.put(error)
             return
         while not self._closed:
             self._asked.wait(CHECK_SECONDS)

@@ -127,13 +127,13 @@ class Groups:
 
     def owner(self, pid: int) -> Owner:
         """Pod, container and Slurm job of process `pid`; `NOBODY` if it has ended."""
-        text = read(self._proc / str(pid) / "cgroup")
+        text = read(f"{self._proc}/{pid}/cgroup")
         if not text:
             return NOBODY
         if text not in self._known:
             if len(self._known) >= _MOST_GROUPS:
                 self.forget()
-            self._ours = self._ours or read(self._proc / "self/cgroup") or ""
+            self._ours = self._ours or read(f"{self._proc}/self/cgroup") or ""
             owner = owner_in_cgroup(text, self._ours, self._made_by_root)
             number = job_number(self._proc, self._cgroups, text, owner.slurm_job_id or "")
             self._known[text] = replace(owner, slurm_job_id=number)
@@ -193,7 +193,7 @@ def rendezvous(proc: Path, pid: int, variables: str, unit: str = "") -> Place | 
         return None
     where = ""
     if _is_here(address):  # in one network namespace of one machine, which its boot tells
-        boot = (read(proc / "sys/kernel/random/boot_id") or "").strip()
+        boot = (read(f"{proc}/sys/kernel/random/boot_id") or "").strip()
         where = f"{boot}/{network_namespace(proc, pid)}/{unit}"
     return address, port, user_id(proc, pid), where
 
@@ -231,7 +231,7 @@ def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str])
 def _is_desktops(process: Process, proc: Path) -> bool:
     if not process.draws_only:
         return False
-    groups = read(proc / str(process.pid) / "cgroup")
+    groups = read(f"{proc}/{process.pid}/cgroup")
     return groups is not None and owner_in_cgroup(groups) == NOBODY
 
 
@@ -240,7 +240,7 @@ def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = 
 
     Anybody can take such a name, but only root can start a process as another user.
     """
-    status = (read(proc / str(pid) / "status") or "") if names else ""
+    status = (read(f"{proc}/{pid}/status") or "") if names else ""
     found = _STATUS.match(status)
     if found is None or found[1] not in names:
         return False

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.driver.nvml.queries import VALUES, Queries
 from gpu_bottleneck_exporter.driver.protocol import DriverError, NothingFound
 from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 
-CAPACITY = 512
+CAPACITY = 256
 """Samples read at once; drivers are known to keep 72 to 120."""
 
 _FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}

@@ -1,0 +1,14 @@
+"""The options of the commands."""
+
+from __future__ import annotations
+
+import click
+
+from gpu_bottleneck_exporter.cli import commands
+
+
+def options_of(name: str) -> list[click.Option]:
+    """Those of command `name`, without --help."""
+    command = commands.commands[name]
+    found = command.get_params(click.Context(command))
+    return [one for one in found if isinstance(one, click.Option) and "--help" not in one.opts]
