@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from threading import Event
 
 import pytest
 
@@ -30,7 +31,7 @@ from support.children import Parent
 from support.drivers import Libraries
 from support.programs import program
 from support.samplers import sampling
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until
 
 Start = Callable[[], Parent]
 PARENTS = {
@@ -351,3 +352,28 @@ def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
         later = time.monotonic_ns() + 60_000_000_000
         assert sampler._fed(bare, later).feeding is None
         assert sampler._host(later) is None
+
+
+def test_whoever_asks_sees_what_is_so_now(watch: HostSampler, start: Start) -> None:
+    watch.hold("a", frozenset({start().pid}))
+    known = until(lambda: watch.feeding("a"), "a snapshot")
+    until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")
+    asked_ns = time.monotonic_ns()
+    watch.refresh()
+    found = watch.feeding("a")
+    assert found is not None
+    assert found.at_ns > asked_ns
+    watch.refresh()
+    assert watch.feeding("a") is found, "young enough"
+
+
+def test_nobody_waits_for_long_where_a_pass_hangs(
+    watch: HostSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Event()
+    monkeypatch.setattr(watch, "_pass", lambda *_, **__: gate.wait())
+    until(lambda: watch.silent_seconds(time.monotonic_ns()) > 1.5, "it hangs")
+    began = time.monotonic()
+    watch.refresh()
+    assert time.monotonic() - began < PATIENCE_SECONDS
+    gate.set()

@@ -61,6 +61,7 @@ class Exposition:
         """Body and content type, OpenMetrics or text by the Accept header."""
         # Ignore the version that the client asks for, or it could fill the cache with keys.
         content_type = OPENMETRICS if prefers_openmetrics(accept) else TEXT
+        self._sampler.refresh()
         state = self._sampler.state()
         key = _version_of(state)
         known, body = self._last.get(content_type, (None, b""))

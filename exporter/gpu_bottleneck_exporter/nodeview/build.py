@@ -49,6 +49,7 @@ class LocalNode:
 
     def read(self) -> Node:
         """The node now."""
+        self._sampler.refresh()
         state = self._sampler.state()
         lately = self._history.lately(time.monotonic(), moment_of(state))
         return node_of(self._sampler, state, lately)

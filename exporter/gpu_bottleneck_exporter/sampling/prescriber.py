@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 
 STRETCH_NS = 3_900_000_000
-"""Two snapshots of the feeders, which come every 2 s."""
+"""At least: the feeders are counted every 4 s, or more often."""
 _TOO_LONG = 4
 """Stretches of more times that length are out of the feeders' history."""
 _MEMORY_NS = 60_000_000_000

@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
-from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.sampling.watching import SNAPSHOT_SECONDS, HostSampler
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
 from gpu_bottleneck_exporter.schedule import Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
@@ -42,8 +42,8 @@ _EVENT_WAIT_SECONDS = 1.0
 _WATCH_SECONDS, _BEATS = 2.0, 4
 """Between two looks at the workers, and looks per deadline at least: a worker must not seem to hang
 when we are late."""
-_WATCH_DEADLINE_SECONDS = 3.0
-"""At least this, as feeders and host are read once a second, however short the GPUs' deadline."""
+_WATCH_DEADLINE_SECONDS = 1.5 * SNAPSHOT_SECONDS
+"""At least this for feeders and host, however short the GPUs' deadline."""
 _FEEDING = frozenset({"stall", "prescription", "feeders", "workload"})
 """Collectors that need the holders of GPUs watched."""
 _WATCHING = _FEEDING | {"host"}
@@ -176,6 +176,11 @@ class Sampler:
         """Why GPUs are down, by index, and what to do about it."""
         now = time.monotonic_ns()
         return {worker.index: down for worker in self._workers if (down := worker.down(now))}
+
+    def refresh(self) -> None:
+        """Bring what is known of feeders and host up to date; takes milliseconds."""
+        if self._watch:
+            self._watch.refresh()
 
     def state(self) -> SamplerState:
         """The present state; cheap, and never waits for the driver."""

@@ -41,8 +41,13 @@ QUIET_PASS_SECONDS = 0.9
 _STEADY_STEPS = 2
 """Passes between two looks at those of any other steady GPU: mains half as often, workers as often
 as ever."""
-SNAPSHOT_SECONDS = 2.0
-"""Also between two readings of the counters of a steady GPU's feeders."""
+SNAPSHOT_SECONDS = 4.0
+"""Between two snapshots that nobody asked for; also between two readings of the counters of a
+steady GPU's feeders."""
+_FRESH_NS = 1_000_000_000
+"""A snapshot that is younger is good enough for whoever asks."""
+_REFRESH_SECONDS = 0.5
+"""A pass takes milliseconds: for whoever waits longer, the snapshot before must do."""
 LOOK_FOR_CHILDREN_SECONDS = 0.4
 """Some workers live for a second only."""
 DISCOVERY_SECONDS, STEADY_DISCOVERY_SECONDS = OFTEN_NS / 1e9, SELDOM_NS / 1e9
@@ -86,7 +91,10 @@ class HostSampler:
         self._step = PASS_SECONDS
         self._mains_only = True
         self._counting = Every(COUNT_SECONDS)
-        self._publishing = Every(SNAPSHOT_SECONDS)
+        self._wanted = threading.Event()
+        """Set by whoever waits for a snapshot."""
+        self._published = threading.Condition()
+        self._published_ns = 0
         self._looking_for_children = Every(LOOK_FOR_CHILDREN_SECONDS)
         self._finished_pass_ns: int | None = None
         self._throttle = LogThrottle(log)
@@ -101,6 +109,7 @@ class HostSampler:
     def stop(self) -> None:
         """Stop; waits for the current pass, but not if it is stuck in a read."""
         self._stop.set()
+        self._wanted.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
 
@@ -147,6 +156,17 @@ class HostSampler:
         reader = self._readers.get(uuid)
         return reader.feeding if reader else None
 
+    def refresh(self) -> None:
+        """Bring the snapshots up to date, which takes a pass. For any thread.
+
+        Where the pass hangs, they stay as they are.
+        """
+        asked_ns = time.monotonic_ns()
+        if self._thread.is_alive() and asked_ns - self._published_ns >= _FRESH_NS:
+            with self._published:
+                self._wanted.set()
+                self._published.wait_for(lambda: self._published_ns > asked_ns, _REFRESH_SECONDS)
+
     def _publish(self) -> None:
         """Update the snapshots that scrapes show."""
         feeds = self._feeds.values()
@@ -173,6 +193,9 @@ class HostSampler:
                 # Its holders are not in our /proc: of another PID namespace, or just ended.
                 unseen = not feed.mains and feed.holders.pids != frozenset()
                 reader.feeding = None if unseen else feeding
+        with self._published:
+            self._published_ns = time.monotonic_ns()
+            self._published.notify_all()
 
     def _isolated(self, what: str) -> AbstractContextManager[None]:
         """Whatever /proc says of one job, the others are sampled on."""
@@ -183,9 +206,12 @@ class HostSampler:
         discovering = Every(DISCOVERY_SECONDS)
         while not self._stop.is_set():
             began, jitter = _cpu_seconds(), random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+            now = min(next_pass, time.monotonic())  # somebody may want a snapshot meanwhile
+            age_ns = time.monotonic_ns() - self._published_ns
+            publishes = self._wanted.is_set() or age_ns >= SNAPSHOT_SECONDS * 1e9
+            self._wanted.clear()
             with self._isolated("watching the feeders"):
-                publishes = self._publishing.is_due(next_pass)
-                stale |= self._pass(next_pass, jitter, publishes=publishes)
+                stale |= self._pass(now, jitter, publishes=publishes)
                 if publishes:
                     self._publish()
             rest = _REST * (_cpu_seconds() - began)
@@ -199,9 +225,8 @@ class HostSampler:
                 spent = _cpu_seconds() - began
                 discover_from = time.monotonic() + _REST_FROM_DISCOVERY * spent
             self._finished_pass_ns = time.monotonic_ns()
-            next_pass = max(next_pass + jitter * pause, time.monotonic() + rest)
-            # Not `_stop.wait`, which costs several times as much; the sleep is short.
-            time.sleep(max(next_pass - time.monotonic(), 0.0))
+            next_pass = max(now + jitter * pause, time.monotonic() + rest)
+            self._wanted.wait(max(next_pass - time.monotonic(), 0.0))
         for feed in self._feeds.values():
             feed.close()
         self._cgroups.keep(())
