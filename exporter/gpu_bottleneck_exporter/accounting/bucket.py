@@ -19,7 +19,7 @@ _HOLDS_NS = 1_500_000_000
 that were read so long after a window are near enough."""
 _PASSES_KEPT_NS = 3 * WINDOW_NS
 """A GPU is read every few seconds at least, and its driver's ring holds 10 s."""
-_SECONDS_KEPT_NS = 5 * WINDOW_NS
+_SECONDS_KEPT_NS = 4 * WINDOW_NS
 """Predictions look back over several windows."""
 
 

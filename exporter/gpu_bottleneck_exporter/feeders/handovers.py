@@ -6,10 +6,11 @@ A worker hands each batch over through a pipe, and loads with reads and receives
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 
 _MOST_LOOKS = 320
-"""Kept over all workers: more than a minute of eight of them, which are read every other second."""
+"""Over all workers: more than a minute of eight that are read every other second. Of more, those
+before count half."""
 _KNOWN_LOOKS = 5
 _HARDLY = 0.05
 """Share of the calls of the one that writes most: whoever writes less hands nothing over."""
@@ -19,24 +20,27 @@ class Handovers:
     """Write calls of the workers of one GPU, while it waits for them."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[int, int]] = deque(maxlen=_MOST_LOOKS)
+        self._calls: Counter[int] = Counter()
+        self._looks: Counter[int] = Counter()
 
     def note(self, worker: int, calls: int) -> None:
         """Note the `calls` of a worker since it was last noted."""
-        self._looks.append((worker, calls))
+        self._calls[worker] += calls
+        self._looks[worker] += 1
+        if self._looks.total() > _MOST_LOOKS:
+            self._calls, self._looks = _halved(self._calls), _halved(self._looks)
 
     def forget(self) -> None:
         """Drop all: other workers feed the GPU now."""
+        self._calls.clear()
         self._looks.clear()
 
     def idlers(self) -> int:
         """Number of processes that write so seldom that they cannot hand batches over."""
-        calls: Counter[int] = Counter()
-        looks: Counter[int] = Counter()
-        for worker, number in list(self._looks):
-            calls[worker] += number
-            looks[worker] += 1
-        most = max(calls.values(), default=0)
-        return sum(
-            looks[one] >= _KNOWN_LOOKS and calls[one] < _HARDLY * most for one in looks if most
-        )
+        least = _HARDLY * max(self._calls.values(), default=0)
+        known = (one for one, looks in self._looks.items() if looks >= _KNOWN_LOOKS)
+        return sum(self._calls[one] < least for one in known)
+
+
+def _halved(counts: Counter[int]) -> Counter[int]:
+    return Counter({one: number // 2 for one, number in counts.items()})
