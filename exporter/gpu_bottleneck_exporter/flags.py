@@ -70,7 +70,7 @@ def flag(name: str, *names: str, **attributes: Any) -> Decorator:
 
 
 def _option(name: str, parameter: str, **attributes: Any) -> click.Option:
-    """The same for an option that several commands have."""
+    """An option that several commands have, with its environment variable."""
     return click.Option([f"--{name}", parameter], **_shown(name), **attributes)
 
 
