@@ -31,21 +31,21 @@ FAMILIES: Table[Outlook] = {
     ): lambda outlook: _advised(outlook, lambda one: one.value),
     gauge(
         "gpu_prescription_current_value", "What the knob is now, in the same unit.", _KNOB
-    ): lambda outlook: _advised(outlook, lambda one: one.current),
+    ): lambda outlook: _advised(outlook, lambda one: one.current_value),
     gauge(
         "gpu_prescription_busy_ratio",
         "Predicted busy share of the GPU after the change, 0-1. An upper bound for what is read "
         "from storage or the network, and for host_code and checkpoints.",
         _KNOB,
-    ): lambda outlook: _advised(outlook, lambda one: one.predicted),
+    ): lambda outlook: _advised(outlook, lambda one: one.busy_ratio),
     gauge(
         "gpu_prescription_busy_low_ratio",
         "Lower end of the interval that holds nine of ten outcomes, 0-1.",
         _KNOB,
-    ): lambda outlook: _advised(outlook, lambda one: one.low),
+    ): lambda outlook: _advised(outlook, lambda one: one.busy_low_ratio),
     gauge(
         "gpu_prescription_busy_high_ratio", "Upper end of that interval, 0-1.", _KNOB
-    ): lambda outlook: _advised(outlook, lambda one: one.high),
+    ): lambda outlook: _advised(outlook, lambda one: one.busy_high_ratio),
     gauge(
         "gpu_prescription_upper_bound",
         "1 if the predicted busy share is an upper bound, 0 if it is what to expect.",
@@ -60,13 +60,13 @@ FAMILIES: Table[Outlook] = {
         "gpu_prescription_scored_ratio",
         "Busy share that was predicted for the last change of the knob that was noticed, 0-1.",
         _KNOB,
-    ): lambda outlook: _scored(outlook, lambda one: one.predicted),
+    ): lambda outlook: _scored(outlook, lambda one: one.predicted_busy_ratio),
     gauge(
         "gpu_prescription_error_ratio",
         "Busy share since that change less the predicted one, both 0-1: positive if it brought "
         "more than predicted.",
         _KNOB,
-    ): lambda outlook: _scored(outlook, lambda one: one.error),
+    ): lambda outlook: _scored(outlook, lambda one: one.error_ratio),
 }
 
 COLLECTOR = collector(
