@@ -6,6 +6,7 @@ from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.collector import (
     SLOWLY,
     UNHURRIEDLY,
+    Family,
     Table,
     collector,
     counter,
@@ -43,7 +44,8 @@ _IDENTITY: Mapping[str, Callable[[GpuSnapshot], str | None]] = {
 }
 
 _INFO: Table[GpuSnapshot] = {
-    gauge(
+    Family(
+        "gauge",
         "gpu_info",
         "Constant 1; identifies the GPU or MIG instance (NVML name, architecture, PCI bus id, MIG "
         "profile and parent; driver version and the highest CUDA version that it supports). "
@@ -85,47 +87,41 @@ _POWER: Table[readings.Power] = {
 
 _THERMAL: Table[readings.Thermal] = {
     gauge(
-        "gpu_temperature_celsius",
+        "gpu_temperature_celsius{sensor}",
         "Temperature in degrees Celsius (nvmlDeviceGetTemperatureV; memory: field 82).",
-        ("sensor",),
     ): lambda thermal: thermal.sensors,
     gauge(
-        "gpu_temperature_limit_celsius",
+        "gpu_temperature_limit_celsius{limit}",
         "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
         "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on derived once from the "
         "temperature and the driver's T.Limit margins, so it may be a degree off).",
-        ("limit",),
     ): lambda thermal: thermal.limits,
 }
 
 _CLOCKS: Table[readings.Clocks] = {
     gauge(
-        "gpu_clock_hertz",
+        "gpu_clock_hertz{clock}",
         "Current clock, in hertz (nvmlDeviceGetClockInfo). Falls when idle.",
-        ("clock",),
     ): lambda clocks: clocks.now,
     gauge(
-        "gpu_clock_max_hertz",
+        "gpu_clock_max_hertz{clock}",
         "Highest clock of the model, in hertz (nvmlDeviceGetMaxClockInfo).",
-        ("clock",),
     ): lambda clocks: clocks.maximum,
 }
 
 _THROTTLE: Table[readings.Throttle] = {
     counter(
-        "gpu_throttle_seconds_total",
+        "gpu_throttle_seconds_total{reason}",
         "Seconds for which the reason held the clocks down, since the driver was loaded (field "
         "values 74-80, 251-253 or 269-271 by driver version, else nvmlDeviceGetViolationStatus). "
         "Before driver 575, and from 580.66 to 580.81, sw_thermal covers all thermal throttling. "
         "Any load that boosts is power-capped at times: alert on the rate.",
-        ("reason",),
     ): lambda throttle: seconds_by(throttle.spent_ns),
     gauge(
-        "gpu_throttle_active",
+        "gpu_throttle_active{reason}",
         "Whether the reason holds the clocks down right now, 0 or 1 "
         "(nvmlDeviceGetCurrentClocksEventReasons). board_limit and reliability need driver 615 or "
         "later.",
-        ("reason",),
     ): lambda throttle: throttle.active,
 }
 
@@ -148,26 +144,23 @@ _MEMORY: Table[GpuSnapshot] = {
 
 _XID: Table[GpuSnapshot] = {
     counter(
-        "gpu_xid_errors_total",
+        "gpu_xid_errors_total{xid}",
         "XID events since the exporter started, by code (NVML event set). Codes 13, 31, 43, 45, 68 "
         "and 109 come from the application, the others from the hardware or the driver. The series "
         "of a code first appears at 1: an alert must also catch new series.",
-        ("xid",),
     ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())},
 }
 
 _HEALTH: Table[readings.Health] = {
     counter(
-        "gpu_ecc_errors_total",
+        "gpu_ecc_errors_total{kind}",
         "ECC errors since the driver was loaded (nvmlDeviceGetTotalEccErrors, volatile). Absent "
         "with ECC off.",
-        ("kind",),
     ): lambda health: health.ecc_errors,
     gauge(
-        "gpu_remapped_rows",
+        "gpu_remapped_rows{kind}",
         "Memory rows remapped since the GPU was made, by the kind of error "
         "(nvmlDeviceGetRemappedRows, Ampere and later).",
-        ("kind",),
     ): lambda health: health.remapped_rows,
     gauge(
         "gpu_row_remap_pending",

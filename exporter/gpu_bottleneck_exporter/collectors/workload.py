@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_bottleneck_exporter.sampling.collector import Table, collector, gauge
+from gpu_bottleneck_exporter.sampling.collector import Family, Table, collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.workload.join import joined
 
@@ -33,7 +33,8 @@ LABELS = (
 """In the order of the fields of an owner."""
 
 FAMILIES: Table[GpuSnapshot] = {
-    gauge(
+    Family(
+        "gauge",
         "gpu_workload_info",
         "Constant 1; the owners of the GPU: one series for each owner of the main processes, 8 at "
         "most, and for each container to which the kubelet gave the GPU and that has no process on "
