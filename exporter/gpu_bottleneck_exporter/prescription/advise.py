@@ -77,8 +77,7 @@ def advise(seen: Observed) -> Advice | None:
     """The best prescription for a GPU, why there is none, or None where there is no need."""
     if seen.busy >= HEALTHY or seen.waits(stall.UNALLOCATED) > seen.idle / 2:
         return None
-    refusal = _hopeless(seen)
-    if refusal:
+    if refusal := _hopeless(seen):
         return refusal
     parts = parts_of(seen)
     leading = max(parts, key=lambda name: parts[name])
@@ -96,8 +95,7 @@ def _gains(found: Advice) -> bool:
 
 def predict(seen: Observed, knob: str, value: float) -> Advice:
     """What `num_workers` or `cpu_limit` at `value` would bring, as far as that can be predicted."""
-    refusal = _hopeless(seen)
-    if refusal:
+    if refusal := _hopeless(seen):
         return refusal
     if knob != model.NUM_WORKERS:
         return _with_cores(seen, knob, value)
