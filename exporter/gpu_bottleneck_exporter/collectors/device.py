@@ -1,12 +1,9 @@
 """What the driver says of each GPU: identity, holders, memory, power, clocks, errors, link."""
 
-from collections.abc import Callable, Mapping
-
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.collector import (
     SLOWLY,
     UNHURRIEDLY,
-    Family,
     Table,
     collector,
     counter,
@@ -33,25 +30,20 @@ def _memory(gpu: GpuSnapshot) -> readings.Memory:
     return gpu.reading(readings.Memory) or readings.Memory()
 
 
-_IDENTITY: Mapping[str, Callable[[GpuSnapshot], str | None]] = {
-    "name": lambda gpu: gpu.identity.name,
-    "architecture": lambda gpu: gpu.identity.architecture,
-    "pci_bus_id": lambda gpu: gpu.identity.pci_bus_id,
-    "driver_version": lambda gpu: gpu.system.driver_version,
-    "cuda_version": lambda gpu: gpu.system.cuda_version,
-    "mig_profile": lambda gpu: gpu.identity.mig_profile,
-    "parent_uuid": lambda gpu: gpu.identity.parent_uuid,
-}
+def _identity(gpu: GpuSnapshot) -> dict[tuple[str, ...], float]:
+    who, system = gpu.identity, gpu.system
+    texts = who.name, who.architecture, who.pci_bus_id, system.driver_version, system.cuda_version
+    return {tuple(text or "" for text in (*texts, who.mig_profile, who.parent_uuid)): 1.0}
+
 
 _INFO: Table[GpuSnapshot] = {
-    Family(
-        "gauge",
-        "gpu_info",
+    gauge(
+        "gpu_info{name, architecture, pci_bus_id, driver_version, cuda_version, mig_profile, "
+        "parent_uuid}",
         "Constant 1; identifies the GPU or MIG instance (NVML name, architecture, PCI bus id, MIG "
         "profile and parent; driver version and the highest CUDA version that it supports). "
         "Unknown labels are omitted.",
-        tuple(_IDENTITY),
-    ): lambda gpu: {tuple(text(gpu) or "" for text in _IDENTITY.values()): 1.0},
+    ): _identity,
 }
 
 _PROCESSES: Table[readings.Processes] = {
