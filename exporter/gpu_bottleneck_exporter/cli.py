@@ -79,10 +79,9 @@ def serve(settings: Settings) -> None:
 
 @commands.command
 @flag(
-    "diagnose",
+    "diagnose SECONDS",
     "seconds",
     type=click.FloatRange(1, 3600),
-    metavar="SECONDS",
     help="Watch for this long, then report for each GPU how busy it was, what it waited for, "
     "what to try first and, from about 30 s on, what which change would bring.",
 )
@@ -128,30 +127,23 @@ def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
 
 
 @commands.command
+@flag("url URL", help="Watch the exporter at this URL, such as https://user:password@node7:10170.")
 @flag(
-    "url",
-    metavar="URL",
-    help="Watch the exporter at this URL, such as https://user:password@node7:10170.",
-)
-@flag(
-    "ca-file",
+    "ca-file FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="CA certificates to trust with --url, instead of the system's.",
 )
 @flag(
-    "interval",
+    "interval SECONDS",
     "seconds",
     type=click.FloatRange(0.5, 60),
     default=2.0,
-    metavar="SECONDS",
     help="Time between two readings, 0.5 to 60.",
 )
 @flag(
-    "count",
+    "count N",
     "-n",
     type=click.IntRange(1),
-    metavar="N",
     help="Print plain lines N times, then end. Without it, and without a terminal, it prints until "
     "it is stopped.",
 )
@@ -276,7 +268,7 @@ def demo(settings: Settings, *, alerts: bool) -> None:
 def _writing(text: str) -> Decorator:
     """`--output`, with `text` as its help, and `--force`."""
     folder = click.Path(file_okay=False, path_type=Path)
-    output = flag("output", "folder", type=folder, metavar="DIR", help=text)
+    output = flag("output DIR", "folder", type=folder, help=text)
     force = flag("force", is_flag=True, help="Let --output overwrite files that differ.")
     return lambda command: output(force(command))
 
@@ -290,11 +282,10 @@ def _writing(text: str) -> Decorator:
     help="Whose metrics the rules read: this exporter's, dcgm-exporter's, or both side by side.",
 )
 @flag(
-    "for-scale",
+    "for-scale N",
     "scale",
     type=float,
     default=1.0,
-    metavar="N",
     help="To try alerts out: divide all durations, windows and intervals by N. Scrape N times as "
     "often.",
 )
@@ -310,8 +301,8 @@ def _writing(text: str) -> Decorator:
     is_flag=True,
     help="Omit prescriptions from descriptions, for vmalert -replay, which cannot look them up.",
 )
-@flag("runbook-base", metavar="URL", help="Base URL of the runbooks that alerts link to.")
-@flag("grafana-url", metavar="URL", help="URL of Grafana, for alerts to link to its dashboards.")
+@flag("runbook-base URL", help="Base URL of the runbooks that alerts link to.")
+@flag("grafana-url URL", help="URL of Grafana, for alerts to link to its dashboards.")
 @flag(
     "workload-namespace",
     is_flag=True,
@@ -325,7 +316,7 @@ def _writing(text: str) -> Decorator:
 )
 @flag("name", help="Name of the object; gpu-bottleneck-exporter if omitted.")
 @flag("namespace", help="Namespace of the object.")
-@flag("label", "labels", multiple=True, metavar="K=V", help="Label of the object; repeatable.")
+@flag("label K=V", "labels", multiple=True, help="Label of the object; repeatable.")
 def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     """Print or write the recording and alerting rules.
 

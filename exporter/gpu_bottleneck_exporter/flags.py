@@ -61,22 +61,27 @@ def _collectors() -> tuple[str, str]:
     return "--collector.NAME / --no-collector.NAME", what
 
 
-def flag(name: str, *names: str, **attributes: Any) -> Decorator:
+def flag(spec: str, *names: str, **attributes: Any) -> Decorator:
     """An option with its environment variable.
 
-    `names`: its short form, and its parameter if that is not `name` with underscores.
+    `spec`: its name, and a word for its value; `names`: its short form, and its parameter if that
+    is not the name with underscores.
     """
-    return click.option(f"--{name}", *names, **_shown(name), **attributes)
+    name, shown = _shown(spec)
+    return click.option(name, *names, **shown, **attributes)
 
 
-def _option(name: str, parameter: str, **attributes: Any) -> click.Option:
+def _option(spec: str, parameter: str, **attributes: Any) -> click.Option:
     """An option that several commands have, with its environment variable."""
-    return click.Option([f"--{name}", parameter], **_shown(name), **attributes)
+    name, shown = _shown(spec)
+    return click.Option([name, parameter], **shown, **attributes)
 
 
-def _shown(name: str) -> dict[str, Any]:
+def _shown(spec: str) -> tuple[str, dict[str, Any]]:
+    name, _, value = spec.partition(" ")
     variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name.partition("/")[0]).upper()
-    return {"envvar": variable, "show_envvar": True, "show_default": True}
+    shown = {"envvar": variable, "show_envvar": True, "show_default": True}
+    return f"--{name}", {**shown, "metavar": value or None}
 
 
 as_json = flag(
@@ -99,14 +104,12 @@ def _of_setting(setting: Field[Any]) -> click.Option:
     kind: Any = _PATH if isinstance(default, Path) else None
     if setting.name == "without":  # one word, as environment variables have no lists
         default, kind = "", _words
-    name, _, value = setting.metadata["flag"].partition(" ")
     return _option(
-        name,
+        setting.metadata["flag"],
         setting.name,
         default=default,
         type=kind,
         is_flag=isinstance(default, bool),
-        metavar=value or None,
         help=setting.metadata["help"],
     )
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.exposition.render import Families
+from gpu_bottleneck_exporter.exposition.render import Exposition
 from support.states import FixedSampler, mixed_state
 from tables import metrics
 
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).with_name("golden.prom")
 def exposition() -> str:
     """Everything but the process metrics, and without the versions of the day."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Families(FixedSampler(mixed_state()), ALL))
+    registry.register(Exposition(FixedSampler(mixed_state()), ALL))
     text = generate_latest(registry).decode()
     versions = f'python_version="{platform.python_version()}",version="{__version__}"'
     assert text.count(versions) == 1

@@ -26,7 +26,7 @@ FREE: day.State = {**day.IDLE, "processes": 0, "memory": 0.0}
 LOST = {"starved": 0.8, "idle": 1.0, "unexplained": 0.7}
 """Of each GPU on these nodes; the one with the small batch uses 0.2 of its SMs."""
 HOURS = (2 * 0.8 + 2 * 1.0 + 0.7 + 0.8) * 10 / 60
-SURPASSED = replace(SCORED, outcome=0.56)
+SURPASSED = replace(SCORED, busy_ratio=0.56)
 """Busier by a tenth than predicted."""
 TO_WIN = 126
 """GPU-hours a week of each starved GPU: it is 20 % busy, and would be 80 %."""
@@ -51,7 +51,7 @@ def fleet() -> Fleet:
                 busy=0.2,
                 stalls={"storage": 0.8},
                 owner=NLP,
-                outlook=Outlook(replace(PRESCRIBED, predicted=0.8, low=0.7), SCORED),
+                outlook=Outlook(replace(PRESCRIBED, busy_ratio=0.8, busy_low_ratio=0.7), SCORED),
             ),
         ),
         "idle": (2, made(day.IDLE, owner={"user": "eve"})),

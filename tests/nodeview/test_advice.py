@@ -38,18 +38,24 @@ def test_all_that_is_known_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("changes", "uses"),
     [
-        ({"cores": 0.0}, "; uses 2.1 of 40 GiB"),
-        ({"memory_bytes": None}, "; uses 4 of 7 free cores"),
-        ({"cores": 0.01, "memory_bytes": None}, ""),
-        ({"cores": 2.5, "free_cores": 2.75, "memory_bytes": None}, "; uses 2.5 of 2.8 free cores"),
-        ({"free_cores": None, "memory_bytes": None}, "; uses 4 cores"),
-        ({"cores": 1.0, "free_cores": None, "memory_bytes": None}, "; uses 1 core"),
-        ({"cores": 0.0, "free_bytes": None}, "; uses 2.1 GiB"),
-        ({"cores": 0.0, "memory_bytes": 30 * 2**20}, ""),
-        ({"cores": 0.0, "memory_bytes": 12 * GIB, "free_bytes": 9.5 * GIB}, "; uses 12 of 9.5 GiB"),
-        ({"cores": 0.0, "memory_bytes": 0.0}, ""),
-        ({"cores": 0.0, "bytes_per_second": 119.6e6}, "; uses 2.1 of 40 GiB, 120 MB/s"),
-        ({"cores": 0.0, "memory_bytes": 0.0, "bytes_per_second": 9e5}, ""),
+        ({"needs_cores": 0.0}, "; uses 2.1 of 40 GiB"),
+        ({"needs_memory_bytes": None}, "; uses 4 of 7 free cores"),
+        ({"needs_cores": 0.01, "needs_memory_bytes": None}, ""),
+        (
+            {"needs_cores": 2.5, "free_cores": 2.75, "needs_memory_bytes": None},
+            "; uses 2.5 of 2.8 free cores",
+        ),
+        ({"free_cores": None, "needs_memory_bytes": None}, "; uses 4 cores"),
+        ({"needs_cores": 1.0, "free_cores": None, "needs_memory_bytes": None}, "; uses 1 core"),
+        ({"needs_cores": 0.0, "free_memory_bytes": None}, "; uses 2.1 GiB"),
+        ({"needs_cores": 0.0, "needs_memory_bytes": 30 * 2**20}, ""),
+        (
+            {"needs_cores": 0.0, "needs_memory_bytes": 12 * GIB, "free_memory_bytes": 9.5 * GIB},
+            "; uses 12 of 9.5 GiB",
+        ),
+        ({"needs_cores": 0.0, "needs_memory_bytes": 0.0}, ""),
+        ({"needs_cores": 0.0, "needs_bytes_per_second": 119.6e6}, "; uses 2.1 of 40 GiB, 120 MB/s"),
+        ({"needs_cores": 0.0, "needs_memory_bytes": 0.0, "needs_bytes_per_second": 9e5}, ""),
     ],
 )
 def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) -> None:
@@ -67,7 +73,7 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
     ],
 )
 def test_a_knob_in_its_unit(knob: str, current: float, value: float, shown: str) -> None:
-    change = of(knob=knob, current=current, value=value, at_most=True, predicted=0.64)
+    change = of(knob=knob, current_value=current, value=value, at_most=True, busy_ratio=0.64)
     assert in_full(change).startswith(f"{shown}: busy 44 % → up to 64 %; uses")
     assert in_brief(change) == f"{shown}: up to 64 %"
 
@@ -77,10 +83,12 @@ def test_in_brief_it_is_the_change_and_what_it_brings() -> None:
 
 
 def test_what_came_of_the_last_change() -> None:
-    last = replace(SCORED, before=2, after=6, outcome=0.91, predicted=0.93)
+    last = replace(
+        SCORED, value_before=2, value_after=6, busy_ratio=0.91, predicted_busy_ratio=0.93
+    )
     interval = "(42–50)"  # noqa: RUF001 - the dash of an interval
     assert outcome(last) == f"num_workers 2 → 6: predicted 93 % {interval}, now 91 %"
-    removed = replace(last, knob="host_code", before=0.31, after=0.02)
+    removed = replace(last, knob="host_code", value_before=0.31, value_after=0.02)
     assert outcome(removed).startswith("host_code 31 % → 2 %: predicted")
 
 

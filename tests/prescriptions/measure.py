@@ -116,7 +116,7 @@ class Pair:
         return score
 
     def _is_of_this(self, score: Score) -> bool:
-        return (score.knob, score.after) == (self.chain.knob, self.value)
+        return (score.knob, score.value_after) == (self.chain.knob, self.value)
 
 
 @dataclass(frozen=True, slots=True)

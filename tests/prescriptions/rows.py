@@ -43,26 +43,26 @@ class Row:
         )
         self.strangers = max(one.strangers for one in (pair.before, pair.after) if one)
         """Cores that other programs used meanwhile: before or after, whichever is more."""
-        self.own_score = score.error if score else None
+        self.own_score = score.error_ratio if score else None
         """The error that the exporter itself found afterwards."""
 
     @property
     def error(self) -> float | None:
         """Outcome less prediction, of an upper bound as well: each change that is staged is one
         that can bring all that is hoped for."""
-        return self.after - self.said.predicted if self.said and self.after is not None else None
+        return self.after - self.said.busy_ratio if self.said and self.after is not None else None
 
     @property
     def width(self) -> float | None:
         """Of the interval."""
-        return self.said.high - self.said.low if self.said else None
+        return self.said.busy_high_ratio - self.said.busy_low_ratio if self.said else None
 
     @property
     def inside(self) -> bool | None:
         """Whether the outcome lies in the interval."""
         if self.after is None or self.said is None:
             return None
-        return self.said.low <= self.after <= self.said.high
+        return self.said.busy_low_ratio <= self.after <= self.said.busy_high_ratio
 
     def __str__(self) -> str:
         mark = WRONG if self.inside is False else ""
@@ -77,8 +77,8 @@ class Row:
         if self.said is None:
             return f"refused: {self.refused}" if self.refused else NOTHING
         up_to = "up to " if self.at_most else ""
-        ends = f"{_percent(self.said.low)} to {_percent(self.said.high)}"
-        return f"{up_to}{_percent(self.said.predicted)} ({ends})"
+        ends = f"{_percent(self.said.busy_low_ratio)} to {_percent(self.said.busy_high_ratio)}"
+        return f"{up_to}{_percent(self.said.busy_ratio)} ({ends})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,9 @@ def checks(found: Pair | Glance) -> list[Check]:
     if isinstance(advice, Prescription) and _too_much(advice):
         faults.append(told(advice))
     if found.after and (stray := found.stray_score):
-        faults.append(f"{_change(found)} was scored as {stray.before:g} → {stray.after:g}")
+        faults.append(
+            f"{_change(found)} was scored as {stray.value_before:g} → {stray.value_after:g}"
+        )
     busy = found.before.busy
     return [Check(chain.family, chain.name, busy, fault, wrong=True) for fault in faults]
 
@@ -124,9 +126,9 @@ def told(advice: Prescription | Refusal | None) -> str:
     if advice is None:
         return NOTHING
     up_to = "up to " if advice.at_most else ""
-    uses = f"uses {advice.cores:.1f} cores" if advice.cores else ""
-    change = f"{advice.knob} {advice.current:g} → {advice.value:g}"
-    return ", ".join(filter(None, (f"{change}: {up_to}{_percent(advice.predicted)}", uses)))
+    uses = f"uses {advice.needs_cores:.1f} cores" if advice.needs_cores else ""
+    change = f"{advice.knob} {advice.current_value:g} → {advice.value:g}"
+    return ", ".join(filter(None, (f"{change}: {up_to}{_percent(advice.busy_ratio)}", uses)))
 
 
 def _change(pair: Pair) -> str:
@@ -145,8 +147,11 @@ def _change(pair: Pair) -> str:
 
 def _too_much(advice: Prescription) -> bool:
     """Whether it takes more than it says is there."""
-    cores = advice.free_cores is not None and advice.cores > advice.free_cores + _CORES_ERROR
-    memory = advice.free_bytes is not None and (advice.memory_bytes or 0) > advice.free_bytes
+    cores = advice.free_cores is not None and advice.needs_cores > advice.free_cores + _CORES_ERROR
+    memory = (
+        advice.free_memory_bytes is not None
+        and (advice.needs_memory_bytes or 0) > advice.free_memory_bytes
+    )
     return cores or memory
 
 

@@ -87,20 +87,20 @@ def changed(seen: Observed, **changes: Any) -> Observed:  # noqa: ANN401 - of Ob
 
 def test_workers_that_keep_up_with_the_gpu_are_prescribed() -> None:
     found = prescribed(BURNS)
-    assert (found.knob, found.current, found.value) == (NUM_WORKERS, 2, 7)
-    assert found.predicted == pytest.approx(1.0, abs=0.01)
-    assert found.low < 0.97 < found.high
+    assert (found.knob, found.current_value, found.value) == (NUM_WORKERS, 2, 7)
+    assert found.busy_ratio == pytest.approx(1.0, abs=0.01)
+    assert found.busy_low_ratio < 0.97 < found.busy_high_ratio
     assert not found.at_most
-    assert found.cores == pytest.approx(2.1 * (1 / 0.3 - 1), rel=0.05)
-    assert found.memory_bytes == 5 * 0.5 * GIB
+    assert found.needs_cores == pytest.approx(2.1 * (1 / 0.3 - 1), rel=0.05)
+    assert found.needs_memory_bytes == 5 * 0.5 * GIB
 
 
 def test_starved_throughput_grows_with_the_workers() -> None:
     for workers in (1, 3, 4, 5):
         found = predict(BURNS, NUM_WORKERS, workers)
         assert isinstance(found, Prescription)
-        assert found.predicted == pytest.approx(0.3 * workers / 2, abs=0.02)
-        assert found.low <= found.predicted <= found.high
+        assert found.busy_ratio == pytest.approx(0.3 * workers / 2, abs=0.02)
+        assert found.busy_low_ratio <= found.busy_ratio <= found.busy_high_ratio
 
 
 def test_the_mains_own_time_is_the_ceiling_and_is_named() -> None:
@@ -108,13 +108,13 @@ def test_the_mains_own_time_is_the_ceiling_and_is_named() -> None:
     assert prescribed(slow).then == HOST_CODE
     found = predict(slow, NUM_WORKERS, 12)
     assert isinstance(found, Prescription)
-    assert found.predicted == pytest.approx(0.3 / 0.6)
+    assert found.busy_ratio == pytest.approx(0.3 / 0.6)
 
 
 def test_free_cores_limit_how_many_workers_are_prescribed() -> None:
     found = prescribed(changed(BURNS, free_cores=1.0))
     assert found.value == 3
-    assert found.cores == pytest.approx(1.0)
+    assert found.needs_cores == pytest.approx(1.0)
     assert found.then == CPU_QUEUE
 
 
@@ -128,7 +128,7 @@ def test_workers_that_only_wait_need_no_cores() -> None:
     found = prescribed(changed(waits, free_cores=1.0))
     assert found.value == 7
     assert found.at_most
-    assert found.low == found.busy
+    assert found.busy_low_ratio == found.current_busy_ratio
 
 
 def test_workers_that_sleep_are_at_work_and_those_that_wait_for_a_task_are_not() -> None:
@@ -155,7 +155,7 @@ def test_where_workers_wait_for_each_other_more_of_them_bring_less() -> None:
     uneven = changed(BURNS, active=1.8)
     found = predict(uneven, NUM_WORKERS, 4)
     assert isinstance(found, Prescription)
-    assert found.predicted == pytest.approx(0.3 * 3.24 / 1.8)
+    assert found.busy_ratio == pytest.approx(0.3 * 3.24 / 1.8)
     assert prescribed(uneven).value > prescribed(BURNS).value
 
 
@@ -165,17 +165,17 @@ def test_workers_that_rest_while_they_are_waited_for_are_no_reason_for_more() ->
 
 def test_a_cpu_limit_is_raised_to_what_the_job_would_use() -> None:
     found = prescribed(HELD)
-    assert (found.knob, found.current) == (CPU_LIMIT, 0.5)
+    assert (found.knob, found.current_value) == (CPU_LIMIT, 0.5)
     # Without the limit the two workers burn 2 cores: four times as many batches, which is more
     # than the GPU can take.
     assert found.value == 2.0
-    assert found.predicted == pytest.approx(1.0, abs=0.02)
+    assert found.busy_ratio == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_limit_that_is_only_doubled_brings_twice_as_much() -> None:
     found = predict(HELD, CPU_LIMIT, 1.0)
     assert isinstance(found, Prescription)
-    assert found.predicted == pytest.approx(0.6, abs=0.02)
+    assert found.busy_ratio == pytest.approx(0.6, abs=0.02)
 
 
 def test_a_limit_that_the_machine_cannot_give_is_not_asked_for() -> None:
@@ -186,7 +186,7 @@ def test_competition_for_cores_says_how_many_would_be_used() -> None:
     crowded = changed(HELD, stalls={CPU_QUEUE: 0.7}, limit_cores=None, throttled=0.0)
     found = prescribed(crowded)
     assert found.knob == CPU_CORES
-    assert found.current == pytest.approx(0.5)
+    assert found.current_value == pytest.approx(0.5)
     assert found.value == pytest.approx(1.7, abs=0.1)
 
 
@@ -194,32 +194,32 @@ def test_workers_that_wait_for_cores_half_of_the_time_get_cores_rather_than_work
     crowded = changed(BURNS, worker_cores=1.0, worker_queue=1.0, free_cores=0.0)
     found = prescribed(crowded)
     assert found.knob == CPU_CORES
-    assert found.predicted == pytest.approx(0.6, abs=0.05)
+    assert found.busy_ratio == pytest.approx(0.6, abs=0.05)
 
 
 def test_loading_in_the_main_process_moves_to_workers() -> None:
     found = prescribed(READS)
-    assert (found.knob, found.current) == (NUM_WORKERS, 0)
+    assert (found.knob, found.current_value) == (NUM_WORKERS, 0)
     assert found.at_most
     one = predict(READS, NUM_WORKERS, 1)
     assert isinstance(one, Prescription)
     # The worker takes what the main took, 0.7 to 0.8 of a step, and the GPU works meanwhile.
-    assert one.predicted == pytest.approx(0.2 / 0.79, abs=0.02)
+    assert one.busy_ratio == pytest.approx(0.2 / 0.79, abs=0.02)
 
 
 def test_host_code_of_a_main_that_reads_nothing_is_not_taken_for_loading() -> None:
     found = prescribed(changed(READS, stalls={HOST_CODE: 0.8}, main_reads=False, main_disk=0.0))
     assert (found.knob, found.value) == (HOST_CODE_KNOB, 0.0)
     assert found.at_most
-    assert found.low == found.busy
-    assert found.predicted == pytest.approx(1.0)
+    assert found.busy_low_ratio == found.current_busy_ratio
+    assert found.busy_ratio == pytest.approx(1.0)
 
 
 def test_checkpoints_bring_at_most_the_time_that_they_take() -> None:
     writes = changed(BURNS, stalls={STORAGE: 0.5, HOST_CODE: 0.2}, main_disk=0.5, main_writes=True)
     found = prescribed(changed(writes, active=0.0))
     assert (found.knob, found.then) == (CHECKPOINTS, HOST_CODE)
-    assert found.predicted == pytest.approx(0.3 / (1 - 1.2 * 0.5))
+    assert found.busy_ratio == pytest.approx(0.3 / (1 - 1.2 * 0.5))
 
 
 def test_storage_is_the_mains_as_far_as_workers_do_not_wait_for_it() -> None:
@@ -233,9 +233,9 @@ def test_storage_is_the_mains_as_far_as_workers_do_not_wait_for_it() -> None:
 
 def test_more_steps_take_more_data() -> None:
     found = prescribed(changed(BURNS, data_bytes=50e6))
-    more = found.predicted / found.busy - 1
-    assert found.bytes_per_second == pytest.approx(50e6 * more, rel=0.01)
-    assert prescribed(BURNS).bytes_per_second is None
+    more = found.busy_ratio / found.current_busy_ratio - 1
+    assert found.needs_bytes_per_second == pytest.approx(50e6 * more, rel=0.01)
+    assert prescribed(BURNS).needs_bytes_per_second is None
 
 
 @pytest.mark.parametrize(
@@ -304,21 +304,21 @@ def test_whatever_is_seen_a_prescription_makes_sense(seen: Observed) -> None:
         assert seen.busy < HEALTHY
         assert found.knob in KNOBS
         assert found.cause in WAITING_ON
-        assert 0 <= found.low <= found.predicted <= found.high <= 1
-        assert found.predicted >= found.busy + 0.05
-        assert found.value != found.current
+        assert 0 <= found.busy_low_ratio <= found.busy_ratio <= found.busy_high_ratio <= 1
+        assert found.busy_ratio >= found.current_busy_ratio + 0.05
+        assert found.value != found.current_value
         assert found.then is None or found.then in WAITING_ON
         if found.free_cores is not None:
-            assert found.cores <= found.free_cores + 0.01
-        if found.free_bytes is not None and found.memory_bytes is not None:
-            assert found.memory_bytes <= found.free_bytes
+            assert found.needs_cores <= found.free_cores + 0.01
+        if found.free_memory_bytes is not None and found.needs_memory_bytes is not None:
+            assert found.needs_memory_bytes <= found.free_memory_bytes
 
 
 @given(OBSERVED.map(settled), st.sampled_from([NUM_WORKERS, CPU_LIMIT]), st.integers(0, 64))
 def test_whatever_is_asked_a_prediction_makes_sense(seen: Observed, knob: str, value: int) -> None:
     found = predict(seen, knob, value)
     if isinstance(found, Prescription):
-        assert 0 <= found.low <= found.predicted <= found.high <= 1
+        assert 0 <= found.busy_low_ratio <= found.busy_ratio <= found.busy_high_ratio <= 1
     else:
         assert found.reason in REFUSALS
 
@@ -328,7 +328,7 @@ def test_several_stretches_make_one_observation() -> None:
     second = changed(BURNS, seconds=30.0, busy=0.4, stalls={WORKER_CPU: 0.6}, saturated=True)
     found = merged([first, second])
     assert found.seconds == 40.0
-    assert found.busy == pytest.approx(0.35)
+    assert found.current_busy_ratio == pytest.approx(0.35)
     assert found.stalls == pytest.approx({WORKER_CPU: 0.65})
     assert found.free_cores == second.free_cores
     assert not found.saturated

@@ -68,7 +68,7 @@ def score(keeper: Keeper) -> Score:
 def test_a_starved_gpu_gets_a_prescription_within_half_a_minute() -> None:
     advice = Clock().feed(STARVED, TRAINS, 24).outlook.advice
     assert isinstance(advice, Prescription)
-    assert (advice.knob, advice.current) == (NUM_WORKERS, 1)
+    assert (advice.knob, advice.current_value) == (NUM_WORKERS, 1)
 
 
 def test_a_few_seconds_are_not_enough() -> None:
@@ -87,11 +87,11 @@ def test_when_workers_come_the_prediction_for_their_number_is_scored() -> None:
     predicted = predict(STARVED, NUM_WORKERS, 2)
     assert isinstance(predicted, Prescription)
     found = score(clock.feed(*with_workers(2, 0.37), 40))
-    assert (found.knob, found.before, found.after) == (NUM_WORKERS, 1, 2)
-    assert found.predicted == pytest.approx(predicted.predicted)
-    assert found.predicted == pytest.approx(0.4, abs=0.02)
-    assert found.outcome == pytest.approx(0.37)
-    assert found.error == pytest.approx(0.37 - found.predicted)
+    assert (found.knob, found.value_before, found.value_after) == (NUM_WORKERS, 1, 2)
+    assert found.predicted_busy_ratio == pytest.approx(predicted.busy_ratio)
+    assert found.predicted_busy_ratio == pytest.approx(0.4, abs=0.02)
+    assert found.busy_ratio == pytest.approx(0.37)
+    assert found.error_ratio == pytest.approx(0.37 - found.predicted_busy_ratio)
 
 
 def test_a_job_that_is_restarted_with_more_workers_is_scored_too() -> None:
@@ -99,7 +99,7 @@ def test_a_job_that_is_restarted_with_more_workers_is_scored_too() -> None:
     clock.feed(STARVED, TRAINS, 60)
     clock.at += 300
     seen, setting = with_workers(2, 0.39)
-    assert score(clock.feed(seen, setting._replace(mains=frozenset({5000})), 40)).after == 2
+    assert score(clock.feed(seen, setting._replace(mains=frozenset({5000})), 40)).value_after == 2
 
 
 @pytest.mark.parametrize("seconds", [0.0, REMEMBERED_SECONDS + 1])
@@ -143,8 +143,8 @@ def test_a_cpu_limit_that_is_raised_is_scored() -> None:
     clock = Clock()
     clock.feed(held, TRAINS._replace(limit_cores=0.5), 60)
     found = score(clock.feed(STARVED, TRAINS._replace(limit_cores=1.0), 40))
-    assert (found.knob, found.before, found.after) == (CPU_LIMIT, 0.5, 1.0)
-    assert found.predicted == pytest.approx(0.4, abs=0.05)
+    assert (found.knob, found.value_before, found.value_after) == (CPU_LIMIT, 0.5, 1.0)
+    assert found.predicted_busy_ratio == pytest.approx(0.4, abs=0.05)
 
 
 def test_a_limit_is_scored_without_workers_too() -> None:
@@ -156,8 +156,8 @@ def test_a_limit_is_scored_without_workers_too() -> None:
     clock.feed(replace(held, main_cores=0.2, limit_cores=0.25, throttled=1.0), alone, 60)
     busier = replace(held, busy=0.5, stalls={HOST_CODE: 0.5}, main_queue=0.0)
     found = score(clock.feed(busier, alone._replace(limit_cores=1.0), 40))
-    assert (found.knob, found.before, found.after) == (CPU_LIMIT, 0.25, 1.0)
-    assert found.predicted == pytest.approx(0.5, abs=0.02)
+    assert (found.knob, found.value_before, found.value_after) == (CPU_LIMIT, 0.25, 1.0)
+    assert found.predicted_busy_ratio == pytest.approx(0.5, abs=0.02)
 
 
 def test_what_comes_a_minute_after_the_change_is_no_answer_to_it() -> None:
@@ -185,7 +185,7 @@ def test_the_start_of_a_job_is_not_what_it_is_judged_by() -> None:
     clock.feed(starts, TRAINS, 60)
     advice = clock.feed(STARVED, TRAINS, 30).outlook.advice
     assert isinstance(advice, Prescription)
-    assert advice.busy == pytest.approx(STARVED.busy)
+    assert advice.current_busy_ratio == pytest.approx(STARVED.busy)
 
 
 def test_what_nobody_saw_is_left_out_once_enough_was_seen() -> None:

@@ -90,7 +90,7 @@ def test_what_the_exporter_made_of_it_stands_beside_it() -> None:
 
 def test_of_a_change_that_was_not_prescribed_users_are_told_by_its_score() -> None:
     score = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
-    before = seen(0.2, Outlook(replace(ADVICE, value=7, predicted=0.9)))
+    before = seen(0.2, Outlook(replace(ADVICE, value=7, busy_ratio=0.9)))
     staged = Pair(CHAIN, before, 2.0, after=seen(0.42, Outlook(None, score)))
     assert "| 40% (35% to 45%) | 42% |" in f"{Row(staged)}"
     assert Row(replace(staged, after=seen(0.42))).said is None
@@ -148,7 +148,7 @@ def test_nothing_may_be_prescribed_for_a_healthy_gpu() -> None:
     "much",
     [
         replace(ADVICE, cores=2.0, free_cores=1.0),
-        replace(ADVICE, memory_bytes=2e9, free_bytes=1e9),
+        replace(ADVICE, needs_memory_bytes=2e9, free_memory_bytes=1e9),
     ],
     ids=["cores", "memory"],
 )

@@ -44,20 +44,23 @@ HELD_OUT = [change for change in CHANGES if is_held_out(change)]
 @pytest.mark.parametrize("changes", [CHANGES, HELD_OUT], ids=["all", "held out"])
 def test_predictions_are_off_by_three_points_at_most(changes: list[Change]) -> None:
     assert len(changes) >= 25
-    assert mean(abs(one.outcome - predicted(one).predicted) for one in changes) <= 0.03
+    assert mean(abs(one.outcome - predicted(one).busy_ratio) for one in changes) <= 0.03
 
 
 def test_nine_of_ten_outcomes_lie_in_the_interval() -> None:
     told = [(one.outcome, predicted(one)) for one in HELD_OUT]
-    assert mean(said.low <= outcome <= said.high for outcome, said in told) >= 0.85
+    assert (
+        mean(said.busy_low_ratio <= outcome <= said.busy_high_ratio for outcome, said in told)
+        >= 0.85
+    )
 
 
 def test_exact_predictions_are_not_vague() -> None:
     exact = [said for one in CHANGES if not (said := predicted(one)).at_most]
     assert len(exact) >= 10
-    assert mean(said.high - said.low for said in exact) <= 0.18
+    assert mean(said.busy_high_ratio - said.busy_low_ratio for said in exact) <= 0.18
 
 
 def test_nine_of_ten_bounds_are_not_exceeded() -> None:
     bounds = [(one.outcome, said) for one in CHANGES if (said := predicted(one)).at_most]
-    assert mean(outcome <= said.high for outcome, said in bounds) >= 0.9
+    assert mean(outcome <= said.busy_high_ratio for outcome, said in bounds) >= 0.9

@@ -470,16 +470,16 @@ class _Writer:
         advice, score, _ = self._gpu.outlook
         if isinstance(advice, Prescription):
             self._g("gpu_prescription_value", advice.value, knob=advice.knob)
-            self._g("gpu_prescription_current_value", advice.current, knob=advice.knob)
-            self._g("gpu_prescription_busy_ratio", advice.predicted, knob=advice.knob)
-            self._g("gpu_prescription_busy_low_ratio", advice.low, knob=advice.knob)
-            self._g("gpu_prescription_busy_high_ratio", advice.high, knob=advice.knob)
+            self._g("gpu_prescription_current_value", advice.current_value, knob=advice.knob)
+            self._g("gpu_prescription_busy_ratio", advice.busy_ratio, knob=advice.knob)
+            self._g("gpu_prescription_busy_low_ratio", advice.busy_low_ratio, knob=advice.knob)
+            self._g("gpu_prescription_busy_high_ratio", advice.busy_high_ratio, knob=advice.knob)
             self._g("gpu_prescription_upper_bound", int(advice.at_most), knob=advice.knob)
         if isinstance(advice, Refusal):
             self._g("gpu_prescription_refused", 1, reason=advice.reason)
         if score is not None:
-            self._g("gpu_prescription_scored_ratio", score.predicted, knob=score.knob)
-            self._g("gpu_prescription_error_ratio", score.error, knob=score.knob)
+            self._g("gpu_prescription_scored_ratio", score.predicted_busy_ratio, knob=score.knob)
+            self._g("gpu_prescription_error_ratio", score.error_ratio, knob=score.knob)
 
     def _host(self) -> None:
         gpu = self._gpu

@@ -123,14 +123,14 @@ def gains(fleet: Fleet) -> None:
 
 MIXED = Outlook(Refusal("mixed"))
 OTHER = Outlook(
-    replace(PRESCRIBED, knob=CPU_LIMIT, predicted=0.6, low=0.5, high=0.7),
-    replace(SCORED, predicted=0.48, outcome=0.44),
+    replace(PRESCRIBED, knob=CPU_LIMIT, busy_ratio=0.6, busy_low_ratio=0.5, busy_high_ratio=0.7),
+    replace(SCORED, predicted_busy_ratio=0.48, busy_ratio=0.44),
 )
 
 
 def two_pods(fleet: Fleet) -> None:
     """While both answer a GPU counts once: if they disagree, and while the new one refuses."""
-    wider = replace(PRESCRIBED, predicted=0.9, low=0.8, high=0.97, value=5)
+    wider = replace(PRESCRIBED, busy_ratio=0.9, busy_low_ratio=0.8, busy_high_ratio=0.97, value=5)
     for node, new in (
         ("disagree", OTHER),
         ("refuses", Outlook(Refusal("changing"), SCORED)),

@@ -27,5 +27,5 @@ def test_more_workers_for_the_loader_that_waits_is_a_prescription() -> None:
 
         prescribed = until(found, lambda: f"a prescription, not {advice()}")
     assert not prescribed.at_most
-    assert prescribed.current == 1
-    assert prescribed.low <= prescribed.predicted <= prescribed.high
+    assert prescribed.current_value == 1
+    assert prescribed.busy_low_ratio <= prescribed.busy_ratio <= prescribed.busy_high_ratio

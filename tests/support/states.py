@@ -236,19 +236,27 @@ def feeding() -> Feeding:
 PRESCRIBED = Prescription(
     cause=WORKER_CPU,
     knob=NUM_WORKERS,
-    current=2,
+    current_value=2,
     value=6,
-    busy=0.44,
-    predicted=0.93,
-    low=0.88,
-    high=0.95,
-    cores=4.0,
+    current_busy_ratio=0.44,
+    busy_ratio=0.93,
+    busy_low_ratio=0.88,
+    busy_high_ratio=0.95,
+    needs_cores=4.0,
     free_cores=7.0,
-    memory_bytes=2.1 * 2**30,
-    free_bytes=40 * 2**30,
+    needs_memory_bytes=2.1 * 2**30,
+    free_memory_bytes=40 * 2**30,
     then=HOST_CODE,
 )
-SCORED = Score(NUM_WORKERS, before=1, after=2, predicted=0.46, low=0.42, high=0.5, outcome=0.44)
+SCORED = Score(
+    NUM_WORKERS,
+    value_before=1,
+    value_after=2,
+    predicted_busy_ratio=0.46,
+    predicted_low_ratio=0.42,
+    predicted_high_ratio=0.5,
+    busy_ratio=0.44,
+)
 
 
 def pressure_ns() -> dict[tuple[str, str], int]:

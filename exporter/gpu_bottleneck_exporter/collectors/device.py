@@ -1,7 +1,5 @@
 """What the driver says of each GPU: identity, holders, memory, power, clocks, errors, link."""
 
-from collections.abc import Callable, Mapping
-
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.collector import (
     SLOWLY,
@@ -32,24 +30,20 @@ def _memory(gpu: GpuSnapshot) -> readings.Memory:
     return gpu.reading(readings.Memory) or readings.Memory()
 
 
-_IDENTITY: Mapping[str, Callable[[GpuSnapshot], str | None]] = {
-    "name": lambda gpu: gpu.identity.name,
-    "architecture": lambda gpu: gpu.identity.architecture,
-    "pci_bus_id": lambda gpu: gpu.identity.pci_bus_id,
-    "driver_version": lambda gpu: gpu.system.driver_version,
-    "cuda_version": lambda gpu: gpu.system.cuda_version,
-    "mig_profile": lambda gpu: gpu.identity.mig_profile,
-    "parent_uuid": lambda gpu: gpu.identity.parent_uuid,
-}
+def _identity(gpu: GpuSnapshot) -> dict[tuple[str, ...], float]:
+    who, system = gpu.identity, gpu.system
+    texts = who.name, who.architecture, who.pci_bus_id, system.driver_version, system.cuda_version
+    return {tuple(text or "" for text in (*texts, who.mig_profile, who.parent_uuid)): 1.0}
+
 
 _INFO: Table[GpuSnapshot] = {
     gauge(
-        "gpu_info",
+        "gpu_info{name, architecture, pci_bus_id, driver_version, cuda_version, mig_profile, "
+        "parent_uuid}",
         "Constant 1; identifies the GPU or MIG instance (NVML name, architecture, PCI bus id, MIG "
         "profile and parent; driver version and the highest CUDA version that it supports). "
         "Unknown labels are omitted.",
-        tuple(_IDENTITY),
-    ): lambda gpu: {tuple(text(gpu) or "" for text in _IDENTITY.values()): 1.0},
+    ): _identity,
 }
 
 _PROCESSES: Table[readings.Processes] = {
@@ -85,47 +79,41 @@ _POWER: Table[readings.Power] = {
 
 _THERMAL: Table[readings.Thermal] = {
     gauge(
-        "gpu_temperature_celsius",
+        "gpu_temperature_celsius{sensor}",
         "Temperature in degrees Celsius (nvmlDeviceGetTemperatureV; memory: field 82).",
-        ("sensor",),
     ): lambda thermal: thermal.sensors,
     gauge(
-        "gpu_temperature_limit_celsius",
+        "gpu_temperature_limit_celsius{limit}",
         "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
         "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on derived once from the "
         "temperature and the driver's T.Limit margins, so it may be a degree off).",
-        ("limit",),
     ): lambda thermal: thermal.limits,
 }
 
 _CLOCKS: Table[readings.Clocks] = {
     gauge(
-        "gpu_clock_hertz",
+        "gpu_clock_hertz{clock}",
         "Current clock, in hertz (nvmlDeviceGetClockInfo). Falls when idle.",
-        ("clock",),
     ): lambda clocks: clocks.now,
     gauge(
-        "gpu_clock_max_hertz",
+        "gpu_clock_max_hertz{clock}",
         "Highest clock of the model, in hertz (nvmlDeviceGetMaxClockInfo).",
-        ("clock",),
     ): lambda clocks: clocks.maximum,
 }
 
 _THROTTLE: Table[readings.Throttle] = {
     counter(
-        "gpu_throttle_seconds_total",
+        "gpu_throttle_seconds_total{reason}",
         "Seconds for which the reason held the clocks down, since the driver was loaded (field "
         "values 74-80, 251-253 or 269-271 by driver version, else nvmlDeviceGetViolationStatus). "
         "Before driver 575, and from 580.66 to 580.81, sw_thermal covers all thermal throttling. "
         "Any load that boosts is power-capped at times: alert on the rate.",
-        ("reason",),
     ): lambda throttle: seconds_by(throttle.spent_ns),
     gauge(
-        "gpu_throttle_active",
+        "gpu_throttle_active{reason}",
         "Whether the reason holds the clocks down right now, 0 or 1 "
         "(nvmlDeviceGetCurrentClocksEventReasons). board_limit and reliability need driver 615 or "
         "later.",
-        ("reason",),
     ): lambda throttle: throttle.active,
 }
 
@@ -148,26 +136,23 @@ _MEMORY: Table[GpuSnapshot] = {
 
 _XID: Table[GpuSnapshot] = {
     counter(
-        "gpu_xid_errors_total",
+        "gpu_xid_errors_total{xid}",
         "XID events since the exporter started, by code (NVML event set). Codes 13, 31, 43, 45, 68 "
         "and 109 come from the application, the others from the hardware or the driver. The series "
         "of a code first appears at 1: an alert must also catch new series.",
-        ("xid",),
     ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())},
 }
 
 _HEALTH: Table[readings.Health] = {
     counter(
-        "gpu_ecc_errors_total",
+        "gpu_ecc_errors_total{kind}",
         "ECC errors since the driver was loaded (nvmlDeviceGetTotalEccErrors, volatile). Absent "
         "with ECC off.",
-        ("kind",),
     ): lambda health: health.ecc_errors,
     gauge(
-        "gpu_remapped_rows",
+        "gpu_remapped_rows{kind}",
         "Memory rows remapped since the GPU was made, by the kind of error "
         "(nvmlDeviceGetRemappedRows, Ampere and later).",
-        ("kind",),
     ): lambda health: health.remapped_rows,
     gauge(
         "gpu_row_remap_pending",

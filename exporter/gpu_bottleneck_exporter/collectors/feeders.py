@@ -44,47 +44,40 @@ def _pressure(fed: Feeding) -> dict[tuple[str, str], int]:
 
 FAMILIES: Table[Feeding] = {
     gauge(
-        "gpu_feeder_processes",
+        "gpu_feeder_processes{role}",
         "Processes that feed the GPU: main (holds a context on it) and worker (a descendant that "
         "holds none). Workers are absent until there is one, also in the other families.",
-        ("role",),
     ): lambda fed: fed.processes,
     counter(
-        "gpu_feeder_cpu_seconds_total",
+        "gpu_feeder_cpu_seconds_total{role}",
         f"Seconds of CPU that the processes used, all threads (/proc/PID/stat). {_BY_PROCESS}",
-        ("role",),
     ): lambda fed: _by_role(fed, lambda one: one.cpu_ns / 1e9),
     counter(
-        "gpu_feeder_run_queue_seconds_total",
+        "gpu_feeder_run_queue_seconds_total{role}",
         "Seconds in which the processes' first threads were runnable without a CPU "
         "(/proc/PID/schedstat): contention, or the CPU limit.",
-        ("role",),
     ): lambda fed: _by_role(fed, lambda one: one.queue_ns / 1e9) if fed.queue_known else None,
     counter(
-        "gpu_feeder_wait_seconds_total",
+        "gpu_feeder_wait_seconds_total{role, state}",
         "Seconds in which the processes waited, by what for: disk (file I/O), network (asleep in a "
         "socket; while the GPU idles, waiting for an answer), queue (pipe, futex, semaphore), "
         "sleep (timer, poll), unknown (no permission to find out). Covers first threads and, while "
         "the GPU idles, what those wait for. Sampled five to ten times a second (twice if nothing "
         "changes), workers in turn; each kind is absent until it is first seen.",
-        ("role", "state"),
     ): lambda fed: seconds_by(dict(sorted(fed.wait_ns.items()))),
     counter(
-        "gpu_feeder_read_bytes_total",
+        "gpu_feeder_read_bytes_total{role}",
         "Bytes that the processes read from storage, not from the page cache (/proc/PID/io). "
         "Absent while one of them cannot be read.",
-        ("role",),
     ): lambda fed: _by_role(fed, lambda one: one.read_bytes),
     counter(
-        "gpu_feeder_written_bytes_total",
+        "gpu_feeder_written_bytes_total{role}",
         "Bytes that the processes wrote to storage (/proc/PID/io). Absent for workers until one "
         "has written.",
-        ("role",),
     ): _written,
     counter(
-        "gpu_feeder_major_faults_total",
+        "gpu_feeder_major_faults_total{role}",
         "Page faults of the processes that needed a read from storage (/proc/PID/stat).",
-        ("role",),
     ): lambda fed: _by_role(fed, lambda one: one.major_faults),
     counter(
         "gpu_feeder_refault_bytes_total",
@@ -146,10 +139,9 @@ FAMILIES: Table[Feeding] = {
         fed.job.sent_bytes
     ),
     counter(
-        "gpu_feeder_pressure_seconds_total",
+        "gpu_feeder_pressure_seconds_total{resource, kind}",
         "Seconds in which some, or all (full, of io only), runnable tasks in the main processes' "
         "cgroups were stalled for lack of the resource: cpu, io or memory (cgroup v2 *.pressure).",
-        ("resource", "kind"),
     ): lambda fed: seconds_by(_pressure(fed)),
 }
 

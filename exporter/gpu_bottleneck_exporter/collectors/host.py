@@ -23,10 +23,9 @@ def _pressure(machine: Machine) -> dict[tuple[str, str], int]:
 
 FAMILIES: Table[Machine] = {
     counter(
-        "gpu_host_pressure_seconds_total",
+        "gpu_host_pressure_seconds_total{resource, kind}",
         "Seconds in which some, or all (full), of the host's runnable tasks were stalled for lack "
         "of the resource: cpu, io or memory (/proc/pressure). CPU has no full.",
-        ("resource", "kind"),
     ): lambda machine: seconds_by(_pressure(machine)),
     gauge("gpu_host_cpus", "Logical CPUs that the host has online."): lambda machine: machine.cpus,
     counter(
@@ -53,21 +52,18 @@ FAMILIES: Table[Machine] = {
         "gpu_host_shm_used_bytes", "Used part of the host's /dev/shm, in bytes (statvfs)."
     ): lambda machine: getattr(machine.shared_memory, "used_bytes", None),
     counter(
-        "gpu_host_disk_io_seconds_total",
+        "gpu_host_disk_io_seconds_total{device}",
         "Seconds since boot in which the disk had requests in flight (/proc/diskstats); a poor "
         "measure of load on SSDs. Whole disks, no partitions, loop or memory devices; "
         f"{MOST_DEVICES} at most.",
-        ("device",),
     ): lambda machine: machine.disk_io_seconds,
     counter(
-        "gpu_host_network_receive_bytes_total",
+        "gpu_host_network_receive_bytes_total{device}",
         f"Bytes received by the interface (/proc/1/net/dev). {_INTERFACES}",
-        ("device",),
     ): lambda machine: machine.network_receive_bytes,
     counter(
-        "gpu_host_network_transmit_bytes_total",
+        "gpu_host_network_transmit_bytes_total{device}",
         f"Bytes sent by the interface (/proc/1/net/dev). {_INTERFACES}",
-        ("device",),
     ): lambda machine: machine.network_transmit_bytes,
 }
 

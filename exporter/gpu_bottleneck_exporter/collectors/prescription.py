@@ -20,53 +20,45 @@ def _scored(outlook: Outlook, figure: Callable[[Score], float]) -> Values:
     return {outlook.score.knob: figure(outlook.score)} if outlook.score else None
 
 
-_KNOB = ("knob",)
 FAMILIES: Table[Outlook] = {
     gauge(
-        "gpu_prescription_value",
+        "gpu_prescription_value{knob}",
         "What to set the knob to: num_workers (processes), cpu_limit and cpu_cores (cores), "
         "host_code and checkpoints (share of the time that the GPU waits for them: 0, as they can "
         "only be removed). Absent while the GPU is busy or nothing can be prescribed.",
-        _KNOB,
     ): lambda outlook: _advised(outlook, lambda one: one.value),
     gauge(
-        "gpu_prescription_current_value", "What the knob is now, in the same unit.", _KNOB
-    ): lambda outlook: _advised(outlook, lambda one: one.current),
+        "gpu_prescription_current_value{knob}", "What the knob is now, in the same unit."
+    ): lambda outlook: _advised(outlook, lambda one: one.current_value),
     gauge(
-        "gpu_prescription_busy_ratio",
+        "gpu_prescription_busy_ratio{knob}",
         "Predicted busy share of the GPU after the change, 0-1. An upper bound for what is read "
         "from storage or the network, and for host_code and checkpoints.",
-        _KNOB,
-    ): lambda outlook: _advised(outlook, lambda one: one.predicted),
+    ): lambda outlook: _advised(outlook, lambda one: one.busy_ratio),
     gauge(
-        "gpu_prescription_busy_low_ratio",
+        "gpu_prescription_busy_low_ratio{knob}",
         "Lower end of the interval that holds nine of ten outcomes, 0-1.",
-        _KNOB,
-    ): lambda outlook: _advised(outlook, lambda one: one.low),
+    ): lambda outlook: _advised(outlook, lambda one: one.busy_low_ratio),
     gauge(
-        "gpu_prescription_busy_high_ratio", "Upper end of that interval, 0-1.", _KNOB
-    ): lambda outlook: _advised(outlook, lambda one: one.high),
+        "gpu_prescription_busy_high_ratio{knob}", "Upper end of that interval, 0-1."
+    ): lambda outlook: _advised(outlook, lambda one: one.busy_high_ratio),
     gauge(
-        "gpu_prescription_upper_bound",
+        "gpu_prescription_upper_bound{knob}",
         "1 if the predicted busy share is an upper bound, 0 if it is what to expect.",
-        _KNOB,
     ): lambda outlook: _advised(outlook, lambda one: one.at_most),
     gauge(
-        "gpu_prescription_refused",
+        "gpu_prescription_refused{reason}",
         "1 for the reason why nothing is prescribed for a GPU that idles. Absent otherwise.",
-        ("reason",),
     ): _refused,
     gauge(
-        "gpu_prescription_scored_ratio",
+        "gpu_prescription_scored_ratio{knob}",
         "Busy share that was predicted for the last change of the knob that was noticed, 0-1.",
-        _KNOB,
-    ): lambda outlook: _scored(outlook, lambda one: one.predicted),
+    ): lambda outlook: _scored(outlook, lambda one: one.predicted_busy_ratio),
     gauge(
-        "gpu_prescription_error_ratio",
+        "gpu_prescription_error_ratio{knob}",
         "Busy share since that change less the predicted one, both 0-1: positive if it brought "
         "more than predicted.",
-        _KNOB,
-    ): lambda outlook: _scored(outlook, lambda one: one.error),
+    ): lambda outlook: _scored(outlook, lambda one: one.error_ratio),
 }
 
 COLLECTOR = collector(

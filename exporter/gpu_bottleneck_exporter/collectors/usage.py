@@ -1,5 +1,7 @@
 """How the time of each GPU went: busy, and how well used; idle, and what it waited for."""
 
+from functools import partial
+
 from gpu_bottleneck_exporter.accounting.stall import REQUESTS
 from gpu_bottleneck_exporter.sampling.collector import (
     UNHURRIEDLY,
@@ -66,7 +68,7 @@ _UTILIZATION: Table[GpuTotals] = {
 
 _STALL: Table[GpuTotals] = {
     counter(
-        "gpu_stall_seconds_total",
+        "gpu_stall_seconds_total{waiting_on}",
         "Idle seconds of the GPU, by what its holders and feeders were doing: unallocated (no "
         "holder), host_code (the main thread ran), worker_cpu (it waited for workers that ran), "
         "cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), storage, "
@@ -75,16 +77,34 @@ _STALL: Table[GpuTotals] = {
         "(another GPU of the job worked), asleep (all of them slept), unknown. Adds up to observed "
         "minus busy seconds, exactly; split per tick, from states sampled five to ten times a "
         "second (twice if nothing changes).",
-        ("waiting_on",),
     ): _stalls,
     counter(
-        "gpu_storage_stall_seconds_total",
+        "gpu_storage_stall_seconds_total{filesystem}",
         "Seconds of gpu_stall_seconds_total in which the GPU waited for storage, by where the "
         "files are: local or remote (NFS, SMB, Lustre, FUSE and others, by the type of the mount). "
         "Where that is unknown they are in neither. Absent until it is first known.",
-        ("filesystem",),
     ): lambda totals: seconds_by(totals.storage_ns),
 }
+
+_TRAFFIC = {
+    "pcie_receive": "that the GPU received over PCIe, that is host to device (GPM metric 21 x "
+    "time)",
+    "pcie_transmit": "that the GPU sent over PCIe, that is device to host (GPM metric 20 x time)",
+    "nvlink_receive": "that the GPU received over all NVLinks (GPM metric 60 x time)",
+    "nvlink_transmit": "that the GPU sent over all NVLinks (GPM metric 61 x time)",
+    "c2c_receive": "that the GPU received over NVLink-C2C, that is from the CPU and its memory "
+    "(GPM metric 101 x time). Absent without such links",
+    "c2c_transmit": "that the GPU sent over NVLink-C2C (GPM metric 100 x time)",
+    "c2c_data_receive": "of data among those received, without the protocol's (GPM metric 103 x "
+    "time)",
+    "c2c_data_transmit": "of data among those sent, without the protocol's (GPM metric 102 x time)",
+}
+"""By the reading's name of the traffic: which bytes the metric counts."""
+
+
+def _traffic(link: str, totals: GpuTotals) -> float | None:
+    return totals.traffic_bytes.get(link)
+
 
 _ACTIVITY: Table[GpuTotals] = {
     counter(
@@ -102,44 +122,14 @@ _ACTIVITY: Table[GpuTotals] = {
         "Seconds x share of the device memory's bandwidth in use (integral of GPM metric 10).",
     ): lambda totals: seconds(totals.active_ns.get("dram")),
     counter(
-        "gpu_pipe_active_seconds_total",
+        "gpu_pipe_active_seconds_total{pipe}",
         "Seconds x share of cycles in which the pipe worked (integral of GPM metrics 5 tensor, 11 "
         "fp64, 12 fp32, 13 fp16, 4 int).",
-        ("pipe",),
     ): lambda totals: seconds_by(totals.pipe_ns),
-    counter(
-        "gpu_pcie_receive_bytes_total",
-        "Bytes that the GPU received over PCIe, that is host to device (GPM metric 21 x time).",
-    ): lambda totals: totals.traffic_bytes.get("pcie_receive"),
-    counter(
-        "gpu_pcie_transmit_bytes_total",
-        "Bytes that the GPU sent over PCIe, that is device to host (GPM metric 20 x time).",
-    ): lambda totals: totals.traffic_bytes.get("pcie_transmit"),
-    counter(
-        "gpu_nvlink_receive_bytes_total",
-        "Bytes that the GPU received over all NVLinks (GPM metric 60 x time).",
-    ): lambda totals: totals.traffic_bytes.get("nvlink_receive"),
-    counter(
-        "gpu_nvlink_transmit_bytes_total",
-        "Bytes that the GPU sent over all NVLinks (GPM metric 61 x time).",
-    ): lambda totals: totals.traffic_bytes.get("nvlink_transmit"),
-    counter(
-        "gpu_c2c_receive_bytes_total",
-        "Bytes that the GPU received over NVLink-C2C, that is from the CPU and its memory (GPM "
-        "metric 101 x time). Absent without such links.",
-    ): lambda totals: totals.traffic_bytes.get("c2c_receive"),
-    counter(
-        "gpu_c2c_transmit_bytes_total",
-        "Bytes that the GPU sent over NVLink-C2C (GPM metric 100 x time).",
-    ): lambda totals: totals.traffic_bytes.get("c2c_transmit"),
-    counter(
-        "gpu_c2c_data_receive_bytes_total",
-        "Bytes of data among those received, without the protocol's (GPM metric 103 x time).",
-    ): lambda totals: totals.traffic_bytes.get("c2c_data_receive"),
-    counter(
-        "gpu_c2c_data_transmit_bytes_total",
-        "Bytes of data among those sent, without the protocol's (GPM metric 102 x time).",
-    ): lambda totals: totals.traffic_bytes.get("c2c_data_transmit"),
+    **{
+        counter(f"gpu_{link}_bytes_total", f"Bytes {about}."): partial(_traffic, link)
+        for link, about in _TRAFFIC.items()
+    },
 }
 
 

@@ -42,12 +42,11 @@ def alerting(exporter: str, tell: Tell) -> Iterator[None]:
         address, router = (f"{_LOCAL}:{_free_port()}" for _ in range(2))
         _configure(folder, exporter, router)
         storage = f"--storage.tsdb.path={folder}/prometheus"
-        _run(cleanup, prometheus, storage, *_flags(folder, "prometheus", address))
+        _run(cleanup, prometheus, folder / "prometheus.json", address, storage)
         tell(f"alerts, {SCALE} times as fast as usual: http://{address}/alerts")
-        storage = f"--storage.path={folder}/alertmanager"
         # No cluster, hence no port for its peers.
-        flags = _flags(folder, "alertmanager", router)
-        _run(cleanup, alertmanager, storage, "--cluster.listen-address=", *flags)
+        flags = f"--storage.path={folder}/alertmanager", "--cluster.listen-address="
+        _run(cleanup, alertmanager, folder / "alertmanager.json", router, *flags)
         tell(f"grouped and routed: http://{router}/")
         stop = threading.Event()
         cleanup.callback(stop.set)
@@ -58,10 +57,6 @@ def alerting(exporter: str, tell: Tell) -> Iterator[None]:
 def _free_port() -> int:
     with socket.create_server((_LOCAL, 0)) as server:
         return int(server.getsockname()[1])
-
-
-def _flags(folder: Path, name: str, address: str) -> list[str]:
-    return [f"--config.file={folder}/{name}.json", f"--web.listen-address={address}"]
 
 
 def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
@@ -81,8 +76,9 @@ def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
         (folder / f"{program}.json").write_text(json.dumps(settings))
 
 
-def _run(cleanup: ExitStack, *command: str) -> None:
-    """Start a program that ends with `cleanup`."""
+def _run(cleanup: ExitStack, program: str, file: Path, address: str, *flags: str) -> None:
+    """Start a program, configured by `file` and serving on `address`, that ends with `cleanup`."""
+    command = [program, f"--config.file={file}", f"--web.listen-address={address}", *flags]
     # However this process ends, the kernel kills the child too.
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     quiet = subprocess.DEVNULL

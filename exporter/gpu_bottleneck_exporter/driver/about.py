@@ -40,10 +40,6 @@ class About:
     signals: Mapping[str, str] = field(default_factory=dict)
     """By missing signal of the GPU: what is lost without it, or the remedy."""
 
-    def of_signal(self, signal: str) -> str:
-        """The loss without `signal`, or the remedy."""
-        return self.signals.get(signal, NOT_GIVEN)
-
 
 UNKNOWN = About("unknown")
 """The stand-in while no driver is open."""

@@ -27,45 +27,39 @@ UP = collector(
 
 EXPORTER: Table[SamplerState] = {
     gauge(
-        "gpu_exporter_build_info",
+        "gpu_exporter_build_info{version, python_version}",
         "Constant 1; versions of the exporter and of Python.",
-        ("version", "python_version"),
     ): lambda _: {(__version__, platform.python_version()): 1.0},
     gauge(
         "gpu_exporter_simulated",
         "1 when the GPUs are simulated (virtual board), 0 when they are real.",
     ): lambda state: state.about.simulated,
     gauge(
-        "gpu_exporter_collector_success",
+        "gpu_exporter_collector_success{collector}",
         "Whether the collector's last reading succeeded completely on every GPU that supports it, "
         "0 or 1. Absent if no GPU does.",
-        ("collector",),
     ): lambda state: {name: one.success for name, one in health(state)},
     gauge(
-        "gpu_exporter_collector_duration_seconds",
+        "gpu_exporter_collector_duration_seconds{collector}",
         "Seconds that the collector's last reading took, summed over all GPUs. Readings run in "
         "the background, not in scrapes.",
-        ("collector",),
     ): lambda state: {name: one.seconds for name, one in health(state)},
     gauge(
-        "gpu_exporter_collector_last_success_timestamp_seconds",
+        "gpu_exporter_collector_last_success_timestamp_seconds{collector}",
         "Unix time of the collector's last success, on the GPU where it is longest ago.",
-        ("collector",),
     ): lambda state: {name: one.last_success for name, one in health(state)},
     gauge(
-        "gpu_exporter_signal_available",
+        "gpu_exporter_signal_available{signal}",
         "Whether every GPU that is up, or the host, provides the signal, 0 or 1. At 0 the series "
         "built on it are absent or coarser somewhere. Absent if the collectors that read it are "
         "off, or if it is named in --without.",
-        ("signal",),
     ): lambda state: dict(sorted(signals(state).items())),
     gauge(
-        "gpu_exporter_feeder_processes",
+        "gpu_exporter_feeder_processes{watched}",
         "Processes that feed GPUs, over all GPUs, by how they are watched: whole (counters read "
         "every 4 s or more often), sampled (read in turn: sums are exact but come later), or "
         "counted (beyond 8192 processes nothing else is known of them, and the worker counters of "
         "that GPU are absent).",
-        ("watched",),
     ): lambda state: dict(sorted(state.host.watched.items())) if state.host else None,
     counter(
         "gpu_exporter_lost_samples_seconds_total",
@@ -73,10 +67,9 @@ EXPORTER: Table[SamplerState] = {
         "over all GPUs. Part of gpu_unobserved_seconds_total.",
     ): lambda state: sum(gpu.totals.lost_ns for gpu in state.gpus) / 1e9,
     counter(
-        "gpu_exporter_implausible_values_total",
+        "gpu_exporter_implausible_values_total{collector}",
         "Impossible values from the driver, such as a utilization above 100 %. They are dropped: "
         "the series is absent, or the time counts as unobserved.",
-        ("collector",),
     ): lambda state: state.implausible,
     counter(
         "gpu_exporter_cpu_wait_seconds_total",

@@ -28,15 +28,22 @@ _ENCODERS: dict[str, Callable[[CollectorRegistry], bytes]] = {
 _LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
 
 
-class Families(Registrable):
-    """The state as metric families, in the order in which collectors declare them."""
+class Exposition(Registrable):
+    """Renders scrapes. Those within one tick share one rendering: what a crowd costs is bounded."""
 
     def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
         self._sampler = sampler
         self._collectors = collectors
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        self._last: dict[str, tuple[object, bytes]] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Fresh families, without those that have no sample."""
+        """The state as metric families, in the order in which collectors declare them.
+
+        Those that have no sample are left out.
+        """
         state = self._sampler.state()
         for collector in (own.UP, *self._collectors):
             if collector.of_machine is None:
@@ -45,17 +52,6 @@ class Families(Registrable):
                 of_machine = collector.of_machine(state.host.machine)
                 yield from _families(collector.families, ((s, ()) for s in of_machine))
         yield from _families(own.EXPORTER, ((s, ()) for s in samples(own.EXPORTER, state)))
-
-
-class Exposition:
-    """Renders scrapes. Those within one tick share one rendering: what a crowd costs is bounded."""
-
-    def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
-        self._sampler = sampler
-        self._registry = CollectorRegistry()
-        self._registry.register(Families(sampler, collectors))
-        ProcessCollector(registry=self._registry)
-        self._last: dict[str, tuple[object, bytes]] = {}
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type, OpenMetrics or text by the Accept header."""

@@ -22,12 +22,12 @@ _LEAST_SPEED = 1e6
 
 def in_full(change: Prescription) -> str:
     """`num_workers 2 → 6: busy 44 % → 93 % (88-95); uses 4 of 7 free cores; then …`."""
-    interval = "" if change.at_most else _interval(change.low, change.high)
-    then = f"{_up_to(change.predicted, at_most=change.at_most)}{interval}"
+    interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
+    then = f"{_up_to(change.busy_ratio, at_most=change.at_most)}{interval}"
     uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
-    knob = _turned(change.knob, change.current, change.value)
+    knob = _turned(change.knob, change.current_value, change.value)
     parts = (
-        f"{knob}: busy {percent(change.busy)} → {then}",
+        f"{knob}: busy {percent(change.current_busy_ratio)} → {then}",
         f"uses {uses}" if uses else "",
         f"then {change.then} limits" if change.then else "",
     )
@@ -36,15 +36,16 @@ def in_full(change: Prescription) -> str:
 
 def in_brief(change: Prescription) -> str:
     """`num_workers 2 → 6: 93 %`."""
-    knob = _turned(change.knob, change.current, change.value)
-    return f"{knob}: {_up_to(change.predicted, at_most=change.at_most)}"
+    knob = _turned(change.knob, change.current_value, change.value)
+    return f"{knob}: {_up_to(change.busy_ratio, at_most=change.at_most)}"
 
 
 def outcome(change: Score) -> str:
     """`num_workers 2 → 6: predicted 93 % (88-95), now 91 %`."""
-    knob = _turned(change.knob, change.before, change.after)
-    predicted = f"{percent(change.predicted)}{_interval(change.low, change.high)}"
-    return f"{knob}: predicted {predicted}, now {percent(change.outcome)}"
+    knob = _turned(change.knob, change.value_before, change.value_after)
+    interval = _interval(change.predicted_low_ratio, change.predicted_high_ratio)
+    predicted = f"{percent(change.predicted_busy_ratio)}{interval}"
+    return f"{knob}: predicted {predicted}, now {percent(change.busy_ratio)}"
 
 
 def why(refusal: Refusal) -> str:
@@ -96,9 +97,9 @@ def _amount(value: float) -> str:
 
 
 def _cores(change: Prescription) -> str | None:
-    if change.cores < _LEAST_CORES:
+    if change.needs_cores < _LEAST_CORES:
         return None
-    cores, free = _amount(change.cores), change.free_cores
+    cores, free = _amount(change.needs_cores), change.free_cores
     if free is None:
         return f"{cores} core{'' if cores == '1' else 's'}"
     return f"{cores} of {_amount(free)} free cores"
@@ -106,11 +107,11 @@ def _cores(change: Prescription) -> str | None:
 
 def _data(change: Prescription) -> str | None:
     """A million bytes a second, as links and disks are sold."""
-    speed = change.bytes_per_second
+    speed = change.needs_bytes_per_second
     return f"{speed / 1e6:.0f} MB/s" if speed is not None and speed >= _LEAST_SPEED else None
 
 
 def _memory(change: Prescription) -> str | None:
-    needed = change.memory_bytes
+    needed = change.needs_memory_bytes
     known = needed is not None and needed >= _LEAST_BYTES
-    return memory(needed, change.free_bytes) if known else None
+    return memory(needed, change.free_memory_bytes) if known else None

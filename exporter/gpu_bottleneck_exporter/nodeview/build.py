@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
-from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.nodeview import model
@@ -100,8 +100,9 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
 
 def signal_remedies(state: SamplerState) -> dict[str, str]:
     """What missing signals cost, or the remedy."""
+    of_gpu = state.about.signals
     missing = (name for name, given in own.signals(state).items() if not given)
-    return {name: OF_SIGNALS.get(name) or state.about.of_signal(name) for name in missing}
+    return {name: OF_SIGNALS.get(name) or of_gpu.get(name, NOT_GIVEN) for name in missing}
 
 
 def _key(gpu: GpuSnapshot) -> Key:

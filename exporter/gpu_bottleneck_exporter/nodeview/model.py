@@ -1,6 +1,6 @@
 """The node document: what `/api/v1/node` and `--json` contain and people are shown.
 
-Fields are the keys of the JSON (`wire` has the exceptions) and end in their unit, as in metrics:
+Fields are the keys of the JSON (`wire` adds a few) and end in their unit, as in metrics:
 seconds, bytes, watts, degrees Celsius, hertz, ratios 0-1. None (null): unknown, or nothing to
 report; never zero.
 """

@@ -23,33 +23,10 @@ MOST_ITEMS = 1024
 MOST_CHARACTERS = 1024
 """Of a text; the longest remedy has a third of it."""
 
-
-_NAMES: Mapping[type, Mapping[str, str]] = {
-    Prescription: {
-        "current": "current_value",
-        "busy": "current_busy_ratio",
-        "predicted": "busy_ratio",
-        "low": "busy_low_ratio",
-        "high": "busy_high_ratio",
-        "cores": "needs_cores",
-        "memory_bytes": "needs_memory_bytes",
-        "free_bytes": "free_memory_bytes",
-        "bytes_per_second": "needs_bytes_per_second",
-    },
-    Score: {
-        "before": "value_before",
-        "after": "value_after",
-        "predicted": "predicted_busy_ratio",
-        "low": "predicted_low_ratio",
-        "high": "predicted_high_ratio",
-        "outcome": "busy_ratio",
-    },
-}
-"""In JSON, where fields have other names."""
 _DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
     Prescription: {"text": advice.in_full},
     Refusal: {"text": advice.why},
-    Score: {"text": advice.outcome, "error_ratio": lambda score: score.error},
+    Score: {"text": advice.outcome, "error_ratio": lambda score: score.error_ratio},
 }
 """What JSON has beside the fields."""
 
@@ -57,10 +34,8 @@ _DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
 def document(found: object) -> Any:  # noqa: ANN401 - JSON
     """`found`, of the model, as `jsontext.dumps` takes it."""
     if is_dataclass(found):
-        kind = type(found)
-        names = _NAMES.get(kind, {})
-        own = {names.get(one.name, one.name): getattr(found, one.name) for one in fields(found)}
-        own |= {name: derived(found) for name, derived in _DERIVED.get(kind, {}).items()}
+        own = {one.name: getattr(found, one.name) for one in fields(found)}
+        own |= {name: derived(found) for name, derived in _DERIVED.get(type(found), {}).items()}
         return {name: document(value) for name, value in own.items()}
     if isinstance(found, Mapping):
         return {document(k): document(v) for k, v in islice(found.items(), MOST_ITEMS)}
@@ -101,10 +76,8 @@ def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
 
 
 def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
-    found, names = _checked(dict, given), _NAMES.get(kind, {})
-    hints = get_type_hints(kind, include_extras=True)
-    keys = {name: names.get(name, name) for name in hints}
-    return kind(**{n: _read(hints[n], found[key]) for n, key in keys.items() if key in found})
+    found, hints = _checked(dict, given), get_type_hints(kind, include_extras=True)
+    return kind(**{n: _read(hint, found[n]) for n, hint in hints.items() if n in found})
 
 
 def _number(kind: Any, given: Any, least: float = -math.inf, most: float = math.inf) -> Any:  # noqa: ANN401

@@ -77,8 +77,7 @@ def advise(seen: Observed) -> Advice | None:
     """The best prescription for a GPU, why there is none, or None where there is no need."""
     if seen.busy >= HEALTHY or seen.waits(stall.UNALLOCATED) > seen.idle / 2:
         return None
-    refusal = _hopeless(seen)
-    if refusal:
+    if refusal := _hopeless(seen):
         return refusal
     parts = parts_of(seen)
     leading = max(parts, key=lambda name: parts[name])
@@ -89,13 +88,14 @@ def advise(seen: Observed) -> Advice | None:
 
 
 def _gains(found: Advice) -> bool:
-    return isinstance(found, Prescription) and found.predicted - found.busy >= LEAST_GAIN
+    if isinstance(found, Refusal):
+        return False
+    return found.busy_ratio - found.current_busy_ratio >= LEAST_GAIN
 
 
 def predict(seen: Observed, knob: str, value: float) -> Advice:
     """What `num_workers` or `cpu_limit` at `value` would bring, as far as that can be predicted."""
-    refusal = _hopeless(seen)
-    if refusal:
+    if refusal := _hopeless(seen):
         return refusal
     if knob != model.NUM_WORKERS:
         return _with_cores(seen, knob, value)
@@ -225,13 +225,13 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
         rate,
         cause=loop.cause,
         knob=model.NUM_WORKERS,
-        current=now,
+        current_value=now,
         value=workers,
         at_most=loop.cause in _OUTSIDE and workers > now,
-        cores=max(rate - 1, 0.0) * seen.cores,
+        needs_cores=max(rate - 1, 0.0) * seen.cores,
         free_cores=_free(seen),
-        memory_bytes=None if seen.worker_bytes is None else more * seen.worker_bytes,
-        free_bytes=seen.free_bytes,
+        needs_memory_bytes=None if seen.worker_bytes is None else more * seen.worker_bytes,
+        free_memory_bytes=seen.free_bytes,
         then=then,
     )
 
@@ -242,12 +242,12 @@ def _prescription(seen: Observed, rate: float, **change: Any) -> Prescription:  
     bytes_now = seen.data_bytes
     low = (1 - ERROR) * predicted
     return Prescription(
-        busy=seen.busy,
-        predicted=predicted,
-        low=min(low, seen.busy) if change.get("at_most") else low,
-        high=min((1 + ERROR) * predicted, 1.0),
+        current_busy_ratio=seen.busy,
+        busy_ratio=predicted,
+        busy_low_ratio=min(low, seen.busy) if change.get("at_most") else low,
+        busy_high_ratio=min((1 + ERROR) * predicted, 1.0),
         # A step takes as many as before.
-        bytes_per_second=None if bytes_now is None else max(rate - 1, 0.0) * bytes_now,
+        needs_bytes_per_second=None if bytes_now is None else max(rate - 1, 0.0) * bytes_now,
         **change,
     )
 
@@ -304,9 +304,9 @@ def _with_cores(seen: Observed, knob: str, value: float) -> Advice:
         rate,
         cause=stall.CPU_QUOTA if limit else stall.CPU_QUEUE,
         knob=knob,
-        current=(seen.limit_cores if limit else None) or seen.cores,
+        current_value=(seen.limit_cores if limit else None) or seen.cores,
         value=value,
-        cores=max(rate - 1, 0.0) * seen.cores,
+        needs_cores=max(rate - 1, 0.0) * seen.cores,
         free_cores=seen.free_cores if limit else None,
         then=model.leading(_afterwards(seen, rate, (stall.CPU_QUOTA, stall.CPU_QUEUE))),
     )
@@ -343,7 +343,7 @@ def _without(seen: Observed, knob: str) -> Prescription:
         rate,
         cause=cause,
         knob=knob,
-        current=share,
+        current_value=share,
         value=0.0,
         at_most=True,
         then=model.leading(_afterwards(seen, rate, (cause,))),

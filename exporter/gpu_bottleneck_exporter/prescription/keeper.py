@@ -105,7 +105,7 @@ class Keeper:
         seen = merged(parts)
         score = self.outlook.score
         if self._trial is not None:
-            score = replace(self._trial, outcome=seen.busy)
+            score = replace(self._trial, busy_ratio=seen.busy)
         if seen.seconds >= WINDOW_SECONDS:
             self._trial = None  # what comes later is no answer to that change
         if self._setting.job:
@@ -122,10 +122,10 @@ class Keeper:
         new, old = advise(seen), self.outlook.advice
         if not isinstance(new, Prescription) or not isinstance(old, Prescription):
             return new
-        if (new.knob, new.current) != (old.knob, old.current) or new.value <= old.value:
+        if (new.knob, new.current_value) != (old.knob, old.current_value) or new.value <= old.value:
             return new
         same = predict(seen, old.knob, old.value)
-        stays = isinstance(same, Prescription) and same.predicted >= new.predicted - _STAYS
+        stays = isinstance(same, Prescription) and same.busy_ratio >= new.busy_ratio - _STAYS
         return same if stays else new
 
 
@@ -151,4 +151,5 @@ def _tried(known: _Known, now: Setting) -> Score | None:
     told = predict(seen, knob, new)
     if isinstance(told, Refusal):
         return None
-    return Score(knob, old, new, told.predicted, told.low, told.high, outcome=seen.busy)
+    interval = told.busy_low_ratio, told.busy_high_ratio
+    return Score(knob, old, new, told.busy_ratio, *interval, busy_ratio=seen.busy)

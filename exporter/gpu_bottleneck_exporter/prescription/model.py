@@ -1,4 +1,7 @@
-"""What a prescription says. Shares and predictions are busy shares of the GPU's time, 0-1."""
+"""What a prescription says. Shares and predictions are busy shares of the GPU's time, 0-1.
+
+The node document has the same names.
+"""
 
 from __future__ import annotations
 
@@ -50,24 +53,24 @@ class Prescription:
     cause: str
     """What the GPU waits on (`WAITING_ON`)."""
     knob: str
-    current: float
+    current_value: float
     value: float
     """Of the knob, now and then; its unit: see `KNOBS`."""
-    busy: float
-    """Now."""
-    predicted: float
-    low: float
-    high: float
+    current_busy_ratio: float
+    busy_ratio: float
+    """Predicted."""
+    busy_low_ratio: float
+    busy_high_ratio: float
     """Nine of ten outcomes are meant to lie between them."""
     at_most: bool = False
-    """Whether `predicted` is an upper bound: it depends on what cannot be seen."""
-    cores: float = 0.0
+    """Whether `busy_ratio` is an upper bound: it depends on what cannot be seen."""
+    needs_cores: float = 0.0
     """CPU cores that it takes, beyond those in use."""
     free_cores: float | None = None
-    memory_bytes: float | None = None
+    needs_memory_bytes: float | None = None
     """Memory that it takes, beyond that in use; None if unknown or if it takes none."""
-    free_bytes: float | None = None
-    bytes_per_second: float | None = None
+    free_memory_bytes: float | None = None
+    needs_bytes_per_second: float | None = None
     """Data from storage or the network that it takes, beyond today's; None if unknown."""
     then: str | None = None
     """What the GPU waits on most afterwards (`WAITING_ON`); None: nothing worth naming."""
@@ -86,19 +89,18 @@ class Score:
     """What came of the last change of a knob that was noticed."""
 
     knob: str
-    before: float
-    after: float
-    """Of the knob."""
-    predicted: float
-    low: float
-    high: float
-    outcome: float
-    """The busy share since then."""
+    value_before: float
+    value_after: float
+    predicted_busy_ratio: float
+    predicted_low_ratio: float
+    predicted_high_ratio: float
+    busy_ratio: float
+    """Since then."""
 
     @property
-    def error(self) -> float:
+    def error_ratio(self) -> float:
         """Outcome less prediction, as shares of the GPU's time: positive if it is busier."""
-        return self.outcome - self.predicted
+        return self.busy_ratio - self.predicted_busy_ratio
 
 
 class Outlook(NamedTuple):

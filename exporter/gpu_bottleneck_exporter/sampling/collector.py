@@ -31,8 +31,14 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
-counter, gauge = partial(Family, "counter"), partial(Family, "gauge")
-histogram = partial(Family, "histogram")
+def _family(kind: Kind, series: str, about: str) -> Family:
+    """`series`: the name and, in braces, the labels: `gpu_clock_hertz{clock}`."""
+    name, _, labels = series.rstrip("}").partition("{")
+    return Family(kind, name, about, tuple(labels.split(", ")) if labels else ())
+
+
+counter, gauge = partial(_family, "counter"), partial(_family, "gauge")
+histogram = partial(_family, "histogram")
 
 
 @dataclass(frozen=True, slots=True)
