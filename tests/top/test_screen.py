@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.top.spans import (
     Glyphs,
     Line,
     bar,
+    cells,
     clipped,
 )
 from gpu_bottleneck_exporter.top.terminal import nearest
@@ -86,7 +87,7 @@ def test_every_screen_fits(shown: Node | None, choice: Choice, size: tuple[int, 
     lines = screen(latest(shown, "cannot read " + "x" * 300), choice, size)
     assert len(lines) == height
     if width >= 40:
-        assert max(map(len, lines)) <= width
+        assert max(cells(line) for line in lines) <= width
 
 
 def test_without_a_gpu_the_remedy_is_that_of_the_reason() -> None:
@@ -214,14 +215,14 @@ def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
     parts = crowded(1).gpus[0].parts
     for width in (10, 37, 100):
         line = bar(parts, width, glyphs)
-        assert len(plain(line)) == width
+        assert cells(plain(line)) == width
         assert next(len(s.text) for s in line if s.style == "busy") == pytest.approx(
             0.62 * width, abs=1
         )
         # Without colour, the cause can be told from busy and from the rest.
         assert len({*plain(line)} - {" "}) == len({*glyphs})
     assert plain(bar({}, 5, glyphs)) == "     "
-    assert len(plain(bar({"busy": 0.9, "storage": 1e9, "peer": -1.0}, 10, glyphs))) == 10
+    assert cells(plain(bar({"busy": 0.9, "storage": 1e9, "peer": -1.0}, 10, glyphs))) == 10
 
 
 def test_the_colours_of_waits_can_be_told_apart_in_256() -> None:
@@ -258,8 +259,10 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
         assert line.isprintable()
 
 
-def test_an_ellipsis_marks_a_cut() -> None:
-    assert [clipped("GPU 0", width) for width in (5, 4, 1, 0)] == ["GPU 0", "GPU…", "…", ""]
+def test_wide_characters_take_two_cells() -> None:
+    assert cells("漢字") == 4
+    assert clipped("漢字漢字", 5) == "漢字…"
+    assert clipped("e\u0301", 1) == "e\u0301"
 
 
 @pytest.mark.parametrize(("colour", "number"), [("#D7AF00", 178), ("#FFFFFF", 231)])

@@ -77,7 +77,8 @@ def advise(seen: Observed) -> Advice | None:
     """The best prescription for a GPU, why there is none, or None where there is no need."""
     if seen.busy >= HEALTHY or seen.waits(stall.UNALLOCATED) > seen.idle / 2:
         return None
-    if refusal := _hopeless(seen):
+    refusal = _hopeless(seen)
+    if refusal:
         return refusal
     parts = parts_of(seen)
     leading = max(parts, key=lambda name: parts[name])
@@ -95,7 +96,8 @@ def _gains(found: Advice) -> bool:
 
 def predict(seen: Observed, knob: str, value: float) -> Advice:
     """What `num_workers` or `cpu_limit` at `value` would bring, as far as that can be predicted."""
-    if refusal := _hopeless(seen):
+    refusal = _hopeless(seen)
+    if refusal:
         return refusal
     if knob != model.NUM_WORKERS:
         return _with_cores(seen, knob, value)

@@ -1,7 +1,9 @@
-"""Pieces of text with a style, cut to the cells of a terminal."""
+"""Pieces of text with a style, and how many cells of a terminal they take."""
 
 from __future__ import annotations
 
+import itertools
+import unicodedata
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
@@ -39,18 +41,26 @@ WITHOUT_COLOUR = Glyphs("█", "▒", "░")
 IN_ASCII = Glyphs("#", "=", "-")
 
 
+def cells(text: str) -> int:
+    """Width of printable text, in cells."""
+    return sum(map(_cell, text))
+
+
 def clipped(text: str, width: int) -> str:
-    """`text`, printable, in at most `width` cells, one a character; an ellipsis marks a cut."""
+    """`text`, printable, in at most `width` cells; an ellipsis marks a cut."""
     text = printable(text)
-    if len(text) <= width:
+    if cells(text) <= width:
         return text
-    return f"{text[: width - 1]}…" if width > 0 else ""
+    ends = itertools.accumulate(map(_cell, text))
+    fits = itertools.takewhile(lambda pair: pair[1] < width, zip(text, ends, strict=True))
+    return "".join(character for character, _ in fits) + "…" if width > 0 else ""
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:
     """`text` in exactly `width` cells."""
     text = clipped(text, width)
-    return text.rjust(width) if right else text.ljust(width)
+    space = " " * (width - cells(text))
+    return space + text if right else text + space
 
 
 def bar(parts: Parts, width: int, glyphs: Glyphs) -> Line:
@@ -62,3 +72,9 @@ def bar(parts: Parts, width: int, glyphs: Glyphs) -> Line:
         line.append(Span(glyphs.of(name, parts) * (end - at), name))
         at = end
     return [*line, Span(" " * (width - at))]
+
+
+def _cell(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
