@@ -4,10 +4,21 @@ from __future__ import annotations
 
 LATELY_NS = 10_000_000_000
 """What is older is no news any more; the driver's ring of samples holds about as much."""
+LATELY_MS = LATELY_NS // 1_000_000
+STEADY_NS = 2_000_000_000
+"""Between two readings of gauges, and of what goes on as before: twice the usual tick."""
+SHORTLY_NS = LATELY_NS // 2
+"""Between two looks at what may change at any moment, but is dear or seldom matters."""
 OFTEN_NS, SELDOM_NS = LATELY_NS, 3 * LATELY_NS
 """Between two readings of what hardly ever changes."""
+LONG_NS = 6 * LATELY_NS
+"""What was learned is kept for so long; who makes no progress meanwhile is stuck."""
 NEW_NS = 2 * OFTEN_NS
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
+FEW = 4
+"""Processes that may all be looked at each time; of more, some, or less often."""
+HALF_AS_OFTEN = 2
+"""How many times as far apart looks are at what matters less, for half the cost."""
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, LONG_NS / 1e9
 """Between two attempts at what failed."""
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.serve import ExporterContent
-from gpu_bottleneck_exporter.sampling.collector import EVERY_TICK
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
@@ -38,7 +37,7 @@ def main(board: str, port: str, folder: str) -> None:
         kubelet_socket=Path(folder) / SOCKET,
         container_logs=Path(folder),
     )
-    collectors = [replace(collector, every_seconds=EVERY_TICK) for collector in ALL]
+    collectors = [replace(collector, every_seconds=0.0) for collector in ALL]
     driver = FaultyDriver(Board(Path(board)))
     sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
     sampler.start()

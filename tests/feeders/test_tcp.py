@@ -387,7 +387,7 @@ def test_who_fed_the_gpu_once_may_send_mere_signals_later(server: Program, clien
         assert patience.never_fed(remote(server)) is False
     found = []
     says(tcp, client)
-    for _ in range(module._ENOUGH_ANSWERS + 1):
+    for _ in range(module.NO_ACCIDENT + 1):
         does(client, "ask 10")
         found.append(says(tcp, client))
         does(server, "say 10")
@@ -484,9 +484,9 @@ def test_who_is_asked_in_vain_is_a_queue(  # noqa: PLR0913 - one row of a table
         patience.note_answer(remote(server), 10)
         patience.worked_ns = time.monotonic_ns()
         assert not patience.never_fed(remote(server))
-    patience.worked_ns -= 2 * timeouts_module._LULL_MS * 1_000_000
+    patience.worked_ns -= 2 * timeouts_module.LATELY_MS * 1_000_000
     does(client, "ask 10")
-    for _ in range(module._ENOUGH_ANSWERS):
+    for _ in range(module.NO_ACCIDENT):
         until(lambda: says(tcp, client) is Verdict.ANSWER, "a question")
         time.sleep(0.15 if late else 0)
         if late:

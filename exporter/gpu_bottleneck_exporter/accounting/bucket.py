@@ -19,7 +19,7 @@ _HOLDS_NS = 1_500_000_000
 that were read so long after a window are near enough."""
 _PASSES_KEPT_NS = 3 * WINDOW_NS
 """A GPU is read every few seconds at least, and its driver's ring holds 10 s."""
-_SECONDS_KEPT_NS = 4 * WINDOW_NS
+SECONDS_KEPT_NS = 4 * WINDOW_NS
 """Predictions look back over several windows."""
 
 
@@ -217,7 +217,7 @@ class History:
         """Add a second, its passes included."""
         self._seconds.append(one)
         self.total.add(one)
-        for known, kept_ns in ((self._passes, _PASSES_KEPT_NS), (self._seconds, _SECONDS_KEPT_NS)):
+        for known, kept_ns in ((self._passes, _PASSES_KEPT_NS), (self._seconds, SECONDS_KEPT_NS)):
             while known and known[0].at_ns < one.at_ns - kept_ns:
                 known.popleft()
 

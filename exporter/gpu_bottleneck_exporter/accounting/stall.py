@@ -33,7 +33,11 @@ WAITING_ON = (
 FILE_SYSTEMS = (Place.LOCAL.value, Place.REMOTE.value)
 """What `STORAGE` is split into, as far as it is known."""
 
-IDLES = 0.05
+MOSTLY = 0.5
+"""More than half of what it is a share of."""
+HARDLY = 0.05
+"""So little of what it is a share of counts as nothing."""
+IDLES = HARDLY
 """Idle share of a tick from which there is something to explain."""
 _MOST_CARRIED_NS = 1e9
 """So much is wrong at most when a main that does I/O while its GPU works falls asleep."""
@@ -41,10 +45,6 @@ _BY_CHANCE = 3
 """Standard deviations of a share of few samples: by so much it may miss the true share."""
 _BULK_BYTES_PER_SECOND = 20e6
 """At this rate of file data, the kernel's CPU time is spent on copying it."""
-_MOSTLY = 0.5
-"""More than half of what it is a share of."""
-_HARDLY = 0.05
-"""Of one helper: it hardly ever waits for the disk."""
 _HELPERS = (Role.WORKER, Role.THREAD, Role.RELATED)
 _HIDES_A_WORKING_GPU = (Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN)
 """Sleeps that chance moves from tick to tick."""
@@ -179,7 +179,7 @@ def _running_main(did: Bucket) -> dict[str, float]:
     used, seen = main.used, main.seen
     if used.queue_ns + used.launch_queue_ns > used.leader_cpu_ns + used.launch_cpu_ns:
         return {_queue(did): 1.0}
-    waits_too = seen.get(Activity.DISK, 0) >= max(_MOSTLY * seen.get(Activity.RUN, 0), 1)
+    waits_too = seen.get(Activity.DISK, 0) >= max(MOSTLY * seen.get(Activity.RUN, 0), 1)
     copying = _copying(used, did.elapsed_ns, waits_too=waits_too)
     return {HOST_CODE: 1 - copying, _disk(did): copying}
 
@@ -190,7 +190,7 @@ def _waiting_main(waiting: Mapping[Activity, float], did: Bucket) -> dict[str, f
     if total <= 0:
         return {}
     cause, active = _held_up_by(did)
-    if did.peer > _MOSTLY and active < _MOSTLY * total:
+    if did.peer > MOSTLY and active < MOSTLY * total:
         cause = None  # its helpers only prepare the next batch while it waits for the other rank
     explained = min(active, total) if cause else 0.0
     left = total - explained
@@ -233,7 +233,7 @@ def _active(did: Bucket) -> dict[Activity, float]:
         # File data is counted by process: threads share that of the main.
         used = did.of(Role.MAIN).used if role is Role.THREAD else part.used
         run, disk = part.mean(Activity.RUN), part.mean(Activity.DISK)
-        copying = run * _copying(used, elapsed, waits_too=disk >= max(_MOSTLY * run, _HARDLY))
+        copying = run * _copying(used, elapsed, waits_too=disk >= max(MOSTLY * run, HARDLY))
         active[Activity.RUN] += run - copying
         active[Activity.DISK] += disk + copying
         active[Activity.NETWORK] += part.mean(Activity.NETWORK)
@@ -256,7 +256,7 @@ def _queue(did: Bucket) -> str:
     Call it only for tasks that wait longer than they run: most periods are throttled long
     before a quota costs anything.
     """
-    return CPU_QUOTA if did.held.throttled_periods > _MOSTLY * did.held.periods else CPU_QUEUE
+    return CPU_QUOTA if did.held.throttled_periods > MOSTLY * did.held.periods else CPU_QUEUE
 
 
 def _disk(did: Bucket) -> str:
@@ -266,7 +266,7 @@ def _disk(did: Bucket) -> str:
     """
     moved = sum(part.used.io_bytes for part in did.parts.values())
     refaults = did.held.refault_bytes
-    own = _MOSTLY * moved < refaults <= _AT_MOST * moved
+    own = MOSTLY * moved < refaults <= _AT_MOST * moved
     many = refaults * 1e9 >= _THRASHING_BYTES_PER_SECOND * did.elapsed_ns
     return MEMORY if own and many else STORAGE
 

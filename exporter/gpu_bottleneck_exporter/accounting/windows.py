@@ -19,6 +19,7 @@ MAX_PERIOD_NS = 1_000_000_000
 """The driver's sample period is 1/6 s to 1 s, by product (nvml.h, nvmlUtilization_t)."""
 
 WINDOW_BUCKETS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+"""Quarters, and at both ends what passes for idle and for fully busy."""
 
 
 class Window(NamedTuple):

@@ -12,17 +12,14 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
+from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, OFTEN_NS, Every
 
 MOST_FOLLOWED = 8_192
-"""Workers whose counters are read at all, over all GPUs."""
+"""Workers whose counters are read at all, over all GPUs: 5 000 take 13 MiB (README, crowds)."""
 READS_PER_TICK = 512
-"""Workers whose counters are read per tick, over all GPUs."""
+"""Those that are read per tick, over all GPUs: so many cost 1.3 % of a core (README, crowds)."""
 CLOSELY = 64
 """Workers of one GPU that get deep probes at a time; after `OFTEN_NS` others do."""
-_FEW = 4
-"""Up to so many workers are read every tick; of more, half in one tick, half in the next."""
-_ROUND_TICKS = 2
 
 
 class SamplingBudget(NamedTuple):
@@ -34,12 +31,12 @@ class SamplingBudget(NamedTuple):
 
     def rounds(self, workers: int) -> int:
         """Ticks in which each of so many `workers` is read once."""
-        usual = 1 if workers <= _FEW else _ROUND_TICKS
+        usual = 1 if workers <= FEW else HALF_AS_OFTEN  # half in one tick, half in the next
         return max(-(-workers // self.reads), usual)
 
     def is_prompt(self, workers: int) -> bool:
         """Whether so many workers are read as often as those of a small tree."""
-        return self.rounds(workers) <= _ROUND_TICKS
+        return self.rounds(workers) <= HALF_AS_OFTEN
 
 
 WHOLE = SamplingBudget(MOST_FOLLOWED, READS_PER_TICK)
@@ -47,7 +44,7 @@ WHOLE = SamplingBudget(MOST_FOLLOWED, READS_PER_TICK)
 
 def share_of(gpus: int) -> SamplingBudget:
     """The allowance of each of so many `gpus`."""
-    return SamplingBudget(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), _FEW))
+    return SamplingBudget(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), FEW))
 
 
 def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:

@@ -12,10 +12,7 @@ from gpu_bottleneck_exporter.feeders.programs import helps
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import parse_stat
-from gpu_bottleneck_exporter.schedule import RefreshSchedule
-
-_LOST_KIN_NS = 5_000_000_000
-"""At least so long between two searches for kin, which may come and go many times a second."""
+from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
 
 
 class Family:
@@ -94,7 +91,8 @@ class Family:
     def is_kin_search_due(self, now_ns: int, holders: frozenset[int]) -> bool:
         """Whether to seek kin; `holders` of all GPUs are none. If so, it is due again later."""
         since_ns = now_ns - (self.searched_ns or 0)
-        lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= _LOST_KIN_NS
+        # Kin may come and go many times a second.
+        lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= SHORTLY_NS
         if not self._searching.is_due(now_ns, holders) and not lost:
             return False
         self.searched_ns = now_ns

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
-from gpu_bottleneck_exporter.accounting.stall import IDLES, engaged
+from gpu_bottleneck_exporter.accounting.stall import IDLES, MOSTLY, engaged
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
 from gpu_bottleneck_exporter.feeders.family import Family
@@ -24,8 +24,6 @@ from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import LATELY_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
 
-_WORKS = 0.5
-"""Busy share of a tick from which it is worth asking for whom the GPU works."""
 _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
 _HARDLY = 0.1
@@ -158,7 +156,7 @@ class FeederGroup:
 
     def _ask_for_whom_it_works(self, now_ns: int) -> None:
         """Find out whether mains that have no workers make the GPU work for clients."""
-        if self._busy < _WORKS or self._timeouts is None:
+        if self._busy < MOSTLY or self._timeouts is None:
             return
         for main in self.mains.values():
             if main.works.is_due(now_ns):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
+from gpu_bottleneck_exporter.accounting.stall import MOSTLY
+from gpu_bottleneck_exporter.schedule import OFTEN_NS, STEADY_NS, Every
 
-_MOSTLY, _NEARLY_ALWAYS = 0.5, 0.75
-"""Shares of the time, or of that in which the GPU idles."""
-_ENOUGH_LOOKS, _WEIGHT = 3, 0.1
-"""Until a process is judged; of a look, later: what it did ten looks ago hardly counts."""
-_WORKS_NS = 2_000_000_000
-"""Between the first questions for whom a GPU works, which are asked seldom: each counts twice."""
+_NEARLY_ALWAYS = 0.75
+"""Share of the time, or of that in which the GPU idles."""
+NO_ACCIDENT = 3
+"""So many looks, or answers that are alike, tell what a process is or a server does."""
+_WEIGHT = 0.1
+"""Of a later look: what was seen ten looks ago hardly counts."""
 
 
 class Works:
@@ -24,21 +25,22 @@ class Works:
     def __init__(self) -> None:
         self._alone = 0.0
         self._looks = 0
-        self._asking = Every(_WORKS_NS)
+        self._asking = Every(STEADY_NS)
 
     @property
     def by_itself(self) -> bool:
         """Whether it does so most of the time."""
-        return self._looks >= _ENOUGH_LOOKS and self._alone > _NEARLY_ALWAYS
+        return self._looks >= NO_ACCIDENT and self._alone > _NEARLY_ALWAYS
 
     def is_due(self, now_ns: int) -> bool:
         """Whether to look again; if so, it is due again later."""
-        return self._asking.is_due(now_ns, _WORKS_NS if self._looks < _ENOUGH_LOOKS else OFTEN_NS)
+        return self._asking.is_due(now_ns, STEADY_NS if self._looks < NO_ACCIDENT else OFTEN_NS)
 
     def note(self, *, clients: bool) -> None:
         """Note whether clients talked to it while the GPU worked."""
         seen = 0.0 if clients else 1.0
         self._looks += 1
+        # For whom a GPU works is asked seldom: each look counts twice.
         self._alone += (seen - self._alone) * max(2 * _WEIGHT, 1 / self._looks)
 
 
@@ -62,7 +64,7 @@ class StrangerRecord:
 
         As a database or a proxy serves everybody, being connected says little.
         """
-        return self._looks >= _ENOUGH_LOOKS and self._active > _MOSTLY * idle
+        return self._looks >= NO_ACCIDENT and self._active > MOSTLY * idle
 
     def works(self, idle: float) -> bool:
         """Whether it ran or read files for nearly all of that time.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gpu_bottleneck_exporter.accounting.stall import HARDLY
+
 _MOST_LOOKS = 320
 """Over all workers: more than a minute of eight that are read every other second. Of more, those
 before count half."""
 _KNOWN_LOOKS = 5
-_HARDLY = 0.05
-"""Share of the calls of the one that writes most: whoever writes less hands nothing over."""
+"""Until a worker is judged: a batch may take longer than from one look to the next."""
 
 
 class Handovers:
@@ -37,7 +38,8 @@ class Handovers:
 
     def idlers(self) -> int:
         """Number of processes that write so seldom that they cannot hand batches over."""
-        least = _HARDLY * max(self._calls.values(), default=0)
+        # Of the calls of the one that writes most.
+        least = HARDLY * max(self._calls.values(), default=0)
         known = (one for one, looks in self._looks.items() if looks >= _KNOWN_LOOKS)
         return sum(self._calls[one] < least for one in known)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import links
-from gpu_bottleneck_exporter.host.process import Stat, parse_stat, trees
+from gpu_bottleneck_exporter.host.process import MOST_PROCESSES, Stat, parse_stat, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.workload.owners import Groups
 
@@ -22,8 +22,6 @@ MOST_KIN = 32
 """Of one holder: a bound on what a job can make us follow."""
 _MOST_CANDIDATES = 4 * MOST_KIN
 """That are looked at, of each kind."""
-_MOST_PROCESSES = 16_384
-"""How many of the machine's processes are checked for their container."""
 _HIGHEST = 4
 """How many ancestors are checked."""
 
@@ -109,7 +107,7 @@ class KinFinder:
     def _members(self) -> Mapping[str, list[int]]:
         """Processes by container or Slurm step."""
         found: dict[str, list[int]] = {}
-        names, _ = listed(self._proc, _MOST_PROCESSES)
+        names, _ = listed(self._proc, MOST_PROCESSES)
         for pid in (int(name) for name in names if name.isdigit()):
             if unit := self._groups.unit(pid):
                 found.setdefault(unit, []).append(pid)

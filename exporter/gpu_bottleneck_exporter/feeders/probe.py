@@ -18,9 +18,9 @@ from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.host.threads import Thread, Threads, Used
+from gpu_bottleneck_exporter.host.threads import MOST_UNASKED, Thread, Threads, Used
 from gpu_bottleneck_exporter.host.waits import Wait, waits_on
-from gpu_bottleneck_exporter.schedule import SELDOM_NS, Every
+from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHORTLY_NS, Every
 
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
@@ -36,18 +36,9 @@ _OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
 _DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
 _MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
 """The same for who waits for nothing else."""
-_ALL_EVERY_NS = 5_000_000_000
-"""Between two looks at all connections of a holder; also how long a request makes a server work.
-Those of other processes matter less."""
-_MOST_CHILDREN = 4
-"""Of more, the first: one that is active is enough to explain a wait."""
-_MOST_AWAITED = 1024
-"""Descriptors that are remembered until a search for strangers asks for them."""
 _DEEPEST = 2
 """Children of children are looked at, and no further."""
 _STANDARD_INPUT = 0
-_QUIET = 2
-"""Resting processes are looked at half as often."""
 Descriptors = tuple[int, ...] | None
 """Those that a thread waits on; None: any of the process's."""
 Verdicts = Mapping[int, Verdict]
@@ -131,7 +122,7 @@ class DeepProbe:
         self._wait: Wait | None = None
         self._looked_ns = 0
         self._seen: Seen | None = None
-        self._inspecting = Every(_ALL_EVERY_NS)
+        self._inspecting = Every(SHORTLY_NS)
         self._asked_ns: int | None = None
         self.launches_elsewhere = False
         """Whether, at the last look, other threads than the first drove the GPU."""
@@ -170,7 +161,7 @@ class DeepProbe:
             self.serving = False
             return shallow(self._pid, wait)
         if wait is self._wait and self._seen:
-            stays = 1 if self._seen.whole.active else _QUIET
+            stays = 1 if self._seen.whole.active else HALF_AS_OFTEN
             if now_ns - self._looked_ns < stays * around.fresh_ns:
                 return self._seen
         self._wait, self._looked_ns = wait, now_ns
@@ -206,12 +197,12 @@ class DeepProbe:
 
         Every few seconds at most, unless `now`.
         """
-        if self.tcp and (self._inspecting.is_due(now_ns, _ALL_EVERY_NS) or now):
+        if self.tcp and (self._inspecting.is_due(now_ns, SHORTLY_NS) or now):
             self.tcp.sockets.forget()
             self.tcp.inspect((), whole=True)
 
     def _note_awaited(self, found: Iterable[Descriptors]) -> None:
-        if len(self._awaited) > _MOST_AWAITED:  # nobody asks
+        if len(self._awaited) > MOST_UNASKED:  # no search for strangers wants them
             self._awaited.clear()
         for descriptors in found:
             self._awaited.update((None,) if descriptors is None else descriptors)
@@ -230,7 +221,8 @@ class DeepProbe:
         if self.tcp is None:
             return {}
         held = on or () if around.holds else ()
-        if self._inspecting.is_due(now_ns, _ALL_EVERY_NS if around.holds else SELDOM_NS):
+        # The connections of a holder matter more than those of others.
+        if self._inspecting.is_due(now_ns, SHORTLY_NS if around.holds else SELDOM_NS):
             self.tcp.sockets.forget()
             return self.tcp.inspect((), around.ours, held, whole=True)
         wanted = set(on or ()) if wait is not Wait.PIPE else set()
@@ -274,7 +266,8 @@ class DeepProbe:
     def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
         if around.may_serve and Verdict.REQUEST in verdicts.values():
             self._asked_ns = now_ns
-        asked = self._asked_ns is not None and now_ns - self._asked_ns < _ALL_EVERY_NS
+        # So long a request makes a server work.
+        asked = self._asked_ns is not None and now_ns - self._asked_ns < SHORTLY_NS
         self.launches_elsewhere = around.launches_elsewhere or (around.may_serve and asked)
 
     def _judge_children(self, seen: Seen, now_ns: int, around: Surroundings) -> None:
@@ -283,7 +276,7 @@ class DeepProbe:
             return
         children = [pid for pid in self._list_children() if pid not in around.known]
         self._keep_children(children)
-        for pid in children[:_MOST_CHILDREN]:
+        for pid in children[:FEW]:  # one that is active is enough to explain a wait
             if pid not in self._children:
                 deep = DeepProbe(self._proc, pid, self._timeouts, self._depth + 1)
                 self._children[pid] = ProcessReader(self._proc, pid), deep

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_bottleneck_exporter.accounting.stall import ASLEEP, IDLES, UNALLOCATED
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, IDLES, MOSTLY, UNALLOCATED
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 
-_MOSTLY = 0.9
-"""Of the last `LATELY_NS`: one tick that differs is an accident, two are news."""
-_HALF, _OVER = 0.5, 0.8
-"""Of the last tick, and of the last ones: three in a row that differ end what was."""
+_LASTS, _OVER = 0.9, 0.8
+"""Of the last `LATELY_NS`: one tick that differs is an accident, two are news, and three in a row
+end what was."""
 _BUSY = "busy"
 _QUIET = frozenset({_BUSY, ASLEEP, UNALLOCATED})
 
@@ -32,7 +31,7 @@ class Steadiness:
 
     def __bool__(self) -> bool:
         """Whether the last ticks were alike."""
-        return self._lasted_ns >= LATELY_NS and self._share >= _MOSTLY and self._now >= _HALF
+        return self._lasted_ns >= LATELY_NS and self._share >= _LASTS and self._now >= MOSTLY
 
     @property
     def quiet(self) -> bool:

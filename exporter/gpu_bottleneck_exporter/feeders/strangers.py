@@ -19,12 +19,10 @@ from gpu_bottleneck_exporter.host.descriptors import link_of
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, other_ends
 from gpu_bottleneck_exporter.host.process import parse_stat
-from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
+from gpu_bottleneck_exporter.schedule import LONG_NS, OFTEN_NS, Every
 
 _FIRST_NS = 300_000_000
 """Between two searches: each time a quarter longer, up to `OFTEN_NS`."""
-_KEPT_NS = 60_000_000_000
-"""A client may connect anew for each request, and be connected at few searches."""
 MOST_STRANGERS = MOST_KIN
 """Of one GPU."""
 
@@ -48,7 +46,7 @@ class StrangerFinder:
         """Of each GPU that idles, when each end was last seen."""
         self._opposite: dict[tuple[object, ...], set[End]] = {}
         """By process and connections, what is at the other ends: asking is costly."""
-        self._forgetting = Every(_KEPT_NS)
+        self._forgetting = Every(LONG_NS)
         self._found: dict[End, _Found] = {}
 
     def is_due(
@@ -93,12 +91,13 @@ class StrangerFinder:
     def _holds(self, one: _Found, now_ns: int) -> bool:
         """Whether what was found need not be sought again yet."""
         alive = [pid for pid in one.pids if read(f"{self._proc}/{pid}/comm")]
-        return now_ns - one.at_ns < _KEPT_NS and (bool(alive) or not one.pids)
+        return now_ns - one.at_ns < LONG_NS and (bool(alive) or not one.pids)
 
     def _seen_lately(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
         """The ends that were seen lately, the newest last."""
         known = self._seen.get(feed, {})
-        seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < _KEPT_NS}
+        # A client may connect anew for each request, and be connected at few searches.
+        seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < LONG_NS}
         for pid, numbers in feed.drain_awaited().items():
             for end in self._other_ends(pid, numbers):
                 seen.pop(end, None)

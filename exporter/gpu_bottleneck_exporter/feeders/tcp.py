@@ -12,13 +12,14 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.timeouts import MOST_REMOTES, AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
+from gpu_bottleneck_exporter.feeders.timeouts import ENOUGH, REMEMBERED, AnswerTimeouts
+from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
+from gpu_bottleneck_exporter.schedule import SHORTLY_NS, STEADY_NS
 
 _SIGNAL_BYTES = 64
 """Answers of fewer bytes carry no data, unless they feed the GPU: pings, "nothing new", "yes"."""
-_ENOUGH_ANSWERS = 3
-"""So many alike, one after the other, are no accident."""
 _OLDEST_REQUEST_MS = 30_000
 """What a client sent longer ago expects no answer: a ping, the end of a stream."""
 _STREAM_BYTES = 4096
@@ -29,13 +30,8 @@ _LONG_POLL_MS = 2 * _STREAM_MS
 """An answer without data that took so long means that there was nothing new."""
 _DELAYED_ACK_MS = 60
 """Linux delays acknowledgements by 40 ms (TCP_DELACK_MIN) where answers are usual."""
-_STREAK, _MOST_PUSHES = 2, 8
-"""At least so many parts, as a single answer between two looks resembles one; of more, so many
-are remembered."""
-_LIVELY_MS = 2_000
-"""So long ago at most: clients are counted every 2 s."""
-_OWED_NS = 5_000_000_000
-"""So long the slowest answer is told, while faster ones are waited for."""
+_LIVELY_MS = STEADY_NS // 1_000_000
+"""So long ago at most: clients are counted as often."""
 _OPEN = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
 
@@ -155,7 +151,7 @@ class Course:
     @property
     def pushed(self) -> bool:
         """Whether data keeps coming, with pauses, without any request."""
-        return self._pushes >= _STREAK
+        return self._pushes >= ENOUGH
 
     @property
     def waited_ms(self) -> int:
@@ -183,7 +179,7 @@ class Course:
             self._pushes = max(self._pushes - 1, 0)
         elif self._pauses and (came >= _STREAM_BYTES or (came and feeds)):
             self._pauses = False
-            self._pushes = min(self._pushes + 1, _MOST_PUSHES)
+            self._pushes = min(self._pushes + 1, REMEMBERED)
         elif now.received_ms > _STREAM_MS or (feeds and not came):
             self._pauses = True
         self.now, self.held = now, held
@@ -253,7 +249,7 @@ class TcpTracker:
         before = course.now if course else None
         if course is None:
             self._replaced(now)
-            if len(self._courses) >= MOST_REMOTES:
+            if len(self._courses) >= MOST_REMEMBERED:
                 self._courses.clear()
             course = self._courses[now.cookie] = Course(now)
         if course.came(now):
@@ -263,7 +259,7 @@ class TcpTracker:
         end = now.remote, now.local
         ours = end in others or end in self.ends  # who asks itself waits for no network
         verdict = judge(now, before, self.ports, patience_ms, ours=ours)
-        if verdict is Verdict.SERVED and course.streak >= _STREAK:
+        if verdict is Verdict.SERVED and course.streak >= ENOUGH:
             verdict = Verdict.REQUEST
         if self._is_stuck(now) and not ours:
             verdict = Verdict.STUCK
@@ -280,9 +276,9 @@ class TcpTracker:
         now, feeds = course.now, self._timeouts.feeds(course.now.remote)
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
             verdict = Verdict.OURS if ours else Verdict.ANSWER
-        small = course.small >= _ENOUGH_ANSWERS and not feeds
-        small |= course.signals >= _ENOUGH_ANSWERS
-        small |= course.vain >= _ENOUGH_ANSWERS and self._timeouts.never_fed(now.remote)
+        small = course.small >= NO_ACCIDENT and not feeds
+        small |= course.signals >= NO_ACCIDENT
+        small |= course.vain >= NO_ACCIDENT and self._timeouts.never_fed(now.remote)
         if verdict is Verdict.ANSWER and (small or now.remote in self._timeouts.polled):
             verdict = Verdict.IDLE
         if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
@@ -303,7 +299,8 @@ class TcpTracker:
     def _remember(self, course: Course) -> None:
         waited, at_ns = course.waited_ms, time.monotonic_ns()
         known = self.owed
-        if known is None or waited >= known.waited_ms or at_ns - known.at_ns > _OWED_NS:
+        # So long the slowest answer is told, while faster ones are waited for.
+        if known is None or waited >= known.waited_ms or at_ns - known.at_ns > SHORTLY_NS:
             self.owed = Owed(course.now.remote, waited, at_ns)
 
     def _note_answer(self, course: Course, now: Connection) -> None:
@@ -323,7 +320,7 @@ class TcpTracker:
         """A client that closes a connection and asks again got its answer, or is polling."""
         old = self._courses.get(self._latest.get(now.fd, 0))
         self._latest[now.fd] = now.cookie
-        if len(self._latest) > MOST_REMOTES:
+        if len(self._latest) > MOST_REMEMBERED:
             self._latest.clear()
         if old is None or old.now.remote != now.remote:
             return

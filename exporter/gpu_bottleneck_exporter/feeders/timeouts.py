@@ -11,8 +11,9 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Endpoint
-from gpu_bottleneck_exporter.schedule import LATELY_NS
+from gpu_bottleneck_exporter.schedule import LATELY_MS
 
 PATIENCE_MS = 3_000
 """A request older than this is no slow answer, unless answers that took longer were seen.
@@ -22,12 +23,9 @@ are no slow answers. Object stores answer within about a second.
 """
 _GROWTH = 2
 """How many times as long as known answers the next one may take."""
-_ENOUGH, _REMEMBERED = 2, 8
-"""So many answers that fed the GPU tell how long they take; of more, the last ones."""
-_LULL_MS = LATELY_NS // 1_000_000
-"""A GPU that has not worked for so long is not fed by what came meanwhile, however quick it is."""
-MOST_REMOTES = 256
-"""That are remembered, and connections: a job may have as many as it likes."""
+ENOUGH, REMEMBERED = 2, 8
+"""So many answers that fed the GPU tell how long they take, and so many parts in a row make a
+stream, as a single answer between two looks resembles one; of more, so many are remembered."""
 
 
 @dataclass(slots=True)
@@ -38,7 +36,7 @@ class _Answers:
     """When the last one came (monotonic)."""
     longest_ms: int = 0
     """What the slowest one took since the GPU last worked."""
-    fed: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    fed: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     """The same of earlier times: the GPU worked after each."""
 
     def settle(self, worked_ns: int) -> None:
@@ -65,18 +63,19 @@ class AnswerTimeouts:
         fed = self._fed(remote)
         # The second slowest: one that was slow by chance, or a job after a long poll, teaches
         # nothing.
-        slow = _GROWTH * sorted(fed)[-_ENOUGH] if len(fed) >= _ENOUGH else 0
+        slow = _GROWTH * sorted(fed)[-ENOUGH] if len(fed) >= ENOUGH else 0
         return min(max(slow, PATIENCE_MS), self.longest_ms)
 
     def feeds(self, remote: Endpoint) -> bool:
         """Whether what comes from `remote` feeds the GPU, which worked lately."""
-        if len(self._fed(remote)) < _ENOUGH:
+        if len(self._fed(remote)) < ENOUGH:
             return False
-        return not self._idles(max(self.longest_for(remote), _LULL_MS))
+        # What came while the GPU has not worked for so long does not feed it, however quick it is.
+        return not self._idles(max(self.longest_for(remote), LATELY_MS))
 
     def never_fed(self, remote: Endpoint) -> bool:
         """Whether nothing from `remote` ever fed the GPU, which has not worked for long."""
-        return not self._fed(remote) and self._idles(_LULL_MS)
+        return not self._fed(remote) and self._idles(LATELY_MS)
 
     def note_answer(self, remote: Endpoint, took_ms: int, ago_ms: int = 0) -> bool:
         """An answer came from `remote` after at least `took_ms`, which may feed the GPU.
@@ -86,7 +85,7 @@ class AnswerTimeouts:
         Returns whether the one before fed it: whether the GPU worked since.
         """
         known = len(self._fed(remote))
-        if remote not in self._of and len(self._of) >= MOST_REMOTES:
+        if remote not in self._of and len(self._of) >= MOST_REMEMBERED:
             self._of.clear()
         answers = self._of.setdefault(remote, _Answers())
         fed = not answers.at_ns and known > 0
@@ -97,7 +96,7 @@ class AnswerTimeouts:
 
     def note_polled(self, remote: Endpoint) -> None:
         """Nothing came from `remote` for so long that it is polled, unless it feeds the GPU."""
-        if len(self.polled) >= MOST_REMOTES:
+        if len(self.polled) >= MOST_REMEMBERED:
             self.polled.clear()
         if not self.feeds(remote):
             self.polled.add(remote)

@@ -33,7 +33,12 @@ _WANTED_FILES = 16_384
 _MOST_KEPT = 4_096
 """Files kept open at most: enough to watch 800 processes at a tenth of the cost."""
 _RESERVE = 640
-"""For 512 clients, the driver, and files that are opened, read and closed."""
+"""For clients, 128 at most, the driver, and files that are opened, read and closed."""
+MOST_LISTED = 4_096
+"""Threads, or open files, of a process that are listed: those with the lowest numbers."""
+MOST_REMEMBERED = 256
+"""Connections, their ends, remote addresses, and processes with their mounts, that are remembered:
+a job may have as many as it likes."""
 
 
 class NoRoomError(Exception):

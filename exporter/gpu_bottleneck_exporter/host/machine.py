@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.host.cgroup import stalled_by_resource
 from gpu_bottleneck_exporter.host.files import KeptFiles
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+from gpu_bottleneck_exporter.schedule import SHORTLY_NS
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,6 @@ _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 _STACKED = ("dm-", "md", "drbd")
 """Block devices on top of others, whose I/O time is that of the disks below once more."""
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-_SIZES_EVERY_NS = 5_000_000_000
-"""Sizes are no counters: once in a few seconds is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class MachineReader:
         """The machine at monotonic time `now_ns`."""
         psutil.PROCFS_PATH = str(self._proc)  # psutil has one for the whole process
         if now_ns >= self._sizes_due_ns:
-            self._sizes_due_ns = now_ns + _SIZES_EVERY_NS
+            self._sizes_due_ns = now_ns + SHORTLY_NS
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)
         traffic = _part(self._read_traffic, {})

@@ -16,8 +16,15 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import descriptors, fields, is_file, link_of
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part, understood
+from gpu_bottleneck_exporter.host.files import (
+    MANY_BYTES,
+    MOST_REMEMBERED,
+    read,
+    read_part,
+    understood,
+)
 from gpu_bottleneck_exporter.host.waits import FUSE_CHANNELS, REMOTE_CHANNELS
+from gpu_bottleneck_exporter.schedule import OFTEN_NS
 
 REMOTE = frozenset(
     {
@@ -34,10 +41,6 @@ _MOUNT = re.compile(
 )
 """A line of mountinfo (proc_pid_mountinfo(5)); a `-` ends its optional fields."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_STAYS_NS = 10_000_000_000
-"""How long the types of mounts hold: mounts and open files change seldom."""
-_MOST_KEPT = 256
-"""Mount namespaces and processes of which they are kept: more than wait for files at a time."""
 _IO_URING = "anon_inode:[io_uring]"
 
 
@@ -133,8 +136,8 @@ class Places:
 
     def of(self, pid: int, tid: int, now_ns: int) -> Place:
         """The place of the file that thread `tid` of `pid` waits for. Raises NoRoomError."""
-        if now_ns >= self._due_ns or len(self._known) >= _MOST_KEPT:
-            self._due_ns = now_ns + _STAYS_NS
+        if now_ns >= self._due_ns or len(self._known) >= MOST_REMEMBERED:
+            self._due_ns = now_ns + OFTEN_NS
             self._known.clear()
         process = self._proc / str(pid)
         kinds = self._mounted(process)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.files import (
     MANY_BYTES,
+    MOST_LISTED,
     KeptFile,
     Part,
     listed,
@@ -25,12 +26,9 @@ from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 _CPUS = re.compile(r"^Cpus_allowed_list:\t(\S+)$", re.MULTILINE)
-_MOST_PROCESSES = 16_384
-"""Half of what a machine allows by default (kernel.pid_max); more are not looked at."""
-MOST_LISTED_THREADS = 8_192
-"""Of a process; of more, the youngest are not found."""
-MOST_DESCENDANTS = 32_768
-"""Per root; more are not followed."""
+MOST_PROCESSES = 16_384
+"""Half of what a machine allows by default (kernel.pid_max): of the machine, or below one root;
+more are not looked at."""
 Children = tuple[list[int], bool]
 """Pids of a process's children, and whether these are all."""
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -112,7 +110,7 @@ def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
 
 def processes(proc: Path) -> list[int]:
     """Many of the processes of the machine, by pid."""
-    return sorted(numbered(proc, _MOST_PROCESSES))
+    return sorted(numbered(proc, MOST_PROCESSES))
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
@@ -285,7 +283,7 @@ def trees(
 def _children(proc: Path, pid: int) -> Children:
     folder = f"{proc}/{pid}/task"
     try:
-        tasks, whole = listed(folder, MOST_LISTED_THREADS)
+        tasks, whole = listed(folder, MOST_LISTED)
     except OSError:
         return [], True
     # Each thread lists only the children that it started itself.
@@ -308,7 +306,7 @@ def _follow(
     found: set[int] = set()
     pending = [root]
     whole = True
-    while pending and len(found) < MOST_DESCENDANTS:
+    while pending and len(found) < MOST_PROCESSES:
         pids, all_of_them = children(pending.pop())
         whole = whole and all_of_them
         for child in pids:

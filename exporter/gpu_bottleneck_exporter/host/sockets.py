@@ -15,8 +15,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.descriptors import ask, is_socket, link_of
-from gpu_bottleneck_exporter.host.files import listed
+from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, link_of
+from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, listed
+from gpu_bottleneck_exporter.schedule import LATELY_MS
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
 """asm-generic/socket.h: Python has no names for them."""
@@ -32,14 +33,6 @@ _MAPPED = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
 MOST_SOCKETS = 64
 """Sockets of a process that are queried per look."""
-_KEPT_NAMES = 4 * MOST_SOCKETS
-"""Sockets whose ends are kept: they come and go."""
-_MOST_CHECKED = 1024
-"""Numbers whose links are read per look; of more, any."""
-_MOST_LISTED = 4_096
-"""Open files of a process that are listed: those with the lowest numbers."""
-_LIVELY_MS = 10_000
-"""Traffic within this time makes a socket one of those that are queried first."""
 
 
 def is_here(address: IPv4Address | IPv6Address) -> bool:
@@ -131,7 +124,7 @@ class Sockets:
         self._is_tcp: dict[int, bool] = {}
         """By descriptor, whether it is a TCP socket; one that was not checked may be."""
         self._lively: set[int] = set()
-        """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
+        """Descriptors with traffic in the last `LATELY_MS`, as of when each was last queried."""
         self._turn = 0
 
     def forget(self) -> None:
@@ -146,7 +139,7 @@ class Sockets:
         Raises OSError if we may not ask, NoRoomError.
         """
         try:
-            names, listed_all = listed(self._folder, _MOST_LISTED)
+            names, listed_all = listed(self._folder, MOST_LISTED)
         except PermissionError:
             raise
         except OSError:
@@ -157,11 +150,11 @@ class Sockets:
             del self._is_tcp[number]
         self._lively &= numbers
         new = [*numbers.difference(self._is_tcp, surely)]
-        for number in random.sample(new, min(len(new), _MOST_CHECKED)):
+        for number in random.sample(new, min(len(new), MOST_LINKS)):
             self._is_tcp[number] = is_socket(link_of(self._folder, number) or "")
         known = sorted({number for number, is_tcp in self._is_tcp.items() if is_tcp} - {*surely})
         most = max(MOST_SOCKETS - len(surely), 0)
-        self.complete = listed_all and len(known) <= most and len(new) <= _MOST_CHECKED
+        self.complete = listed_all and len(known) <= most and len(new) <= MOST_LINKS
         if len(known) > most:
             known = self._in_turn(known, most)
         return self.of([*surely, *known])
@@ -182,7 +175,7 @@ class Sockets:
         self._is_tcp.update(dict.fromkeys(others, False))
         self._lively -= answers.keys()
         latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if not one.listens}
-        self._lively |= {number for number, ms in latest.items() if ms < _LIVELY_MS}
+        self._lively |= {number for number, ms in latest.items() if ms < LATELY_MS}
         return found
 
     def _describe(self, number: int, one: socket.socket) -> Connection | None:
@@ -197,7 +190,7 @@ class Sockets:
         names = self._names.get(cookie)
         if names is None:
             names = ends_of(number, one)
-            if len(self._names) >= _KEPT_NAMES:
+            if len(self._names) >= MOST_REMEMBERED:
                 self._names.clear()
             if state != TcpState.CLOSE:  # a closed one may still be bound or connected
                 self._names[cookie] = names

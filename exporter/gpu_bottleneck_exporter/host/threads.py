@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, numbered
+from gpu_bottleneck_exporter.host.files import MOST_LISTED, KeptFile, NoRoomError, numbered
 from gpu_bottleneck_exporter.host.process import (
-    MOST_LISTED_THREADS,
     comm_and_state,
     parse_schedstat,
 )
@@ -29,7 +28,7 @@ SCAN_NS = 900_000_000
 """Between two scans: less than the tick of a second, so that each tick has one."""
 _ALONE = 3
 """Link count of the task folder of a single-threaded process: its own two and the thread's."""
-_KEPT_USED = 8 * MOST_THREADS
+MOST_UNASKED = 8 * MOST_THREADS
 """Entries that wait for a reader: those of eight scans, so of seven seconds."""
 _ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.PIPE, Wait.UNKNOWN})
 _MAY_BE_ANY = frozenset({Wait.SOCKET, Wait.POLL})
@@ -151,7 +150,7 @@ class Threads:
         return [*self._threads.values()]
 
     def _scan(self) -> None:
-        if len(self.used) > _KEPT_USED:  # nobody reads it
+        if len(self.used) > MOST_UNASKED:  # nobody reads it
             self.used.clear()
         moving = self._count(self._threads)
         for tid in self.moving.difference(moving):
@@ -175,7 +174,7 @@ class Threads:
 
     def _follow(self, moving: frozenset[int]) -> list[int]:
         """Drop dead threads, and resting ones if there are too many; return the new ones."""
-        tids = {*numbered(self._folder, MOST_LISTED_THREADS)} - {self._pid}
+        tids = {*numbered(self._folder, MOST_LISTED)} - {self._pid}
         for tid in self._threads.keys() - tids:
             del self._threads[tid]
         new = sorted(tids - self._threads.keys())

@@ -16,6 +16,7 @@ from functools import cache
 
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.files import understood
+from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS
 
 
 class Wait(Enum):
@@ -103,8 +104,6 @@ struct pollfd and its length. Then select and pselect6, with a number of bits an
 those to read and to write.
 """
 _ON_ONE, _POLL, _SELECT = _CALLS.get(platform.machine(), (set(), set(), set()))
-_MOST_POLLED = 64
-"""As many as sockets are queried per look (`sockets.MOST_SOCKETS`)."""
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
 _POLLFD = struct.Struct("=ihh")
@@ -144,8 +143,8 @@ def _in_channel(channel: bytes) -> Wait | None:
 def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     """The descriptors on which a thread of process `pid` waits; None: any, or unknown.
 
-    `call` is the text of its syscall file. Returns at most 64; nothing but their numbers is read
-    from the process's memory.
+    `call` is the text of its syscall file. Returns at most `MOST_SOCKETS`, as more are not asked;
+    nothing but their numbers is read from the process's memory.
     """
     # Fails for `running`, and for `-1 SP PC` of a thread that is in no call.
     number, first, second, third = (int(word, 0) for word in (call or b"").split()[:4])
@@ -157,7 +156,7 @@ def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
 
 
 def _polled(pid: int, address: int, count: int) -> tuple[int, ...] | None:
-    array = _read(pid, address, min(count, _MOST_POLLED) * _POLLFD.size)
+    array = _read(pid, address, min(count, MOST_SOCKETS) * _POLLFD.size)
     if array is None:
         return None
     return tuple(fd for fd, _, _ in _POLLFD.iter_unpack(array) if fd >= 0)
@@ -174,7 +173,7 @@ def _selected(pid: int, count: int, addresses: Iterable[int]) -> tuple[int, ...]
             return None
         bits = int.from_bytes(raw, sys.byteorder)
         found.update(number for number in range(count) if bits >> number & 1)
-    return tuple(sorted(found)[:_MOST_POLLED])
+    return tuple(sorted(found)[:MOST_SOCKETS])
 
 
 def _read(pid: int, address: int, size: int) -> bytes | None:

@@ -11,13 +11,13 @@ from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.schedule import OFTEN_NS, STEADY_NS
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-EVERY_TICK = 0.0
-UNHURRIEDLY = 2.0
+UNHURRIEDLY = STEADY_NS / 1e9
 """Seconds between readings of gauges, and of counters that the driver itself keeps."""
-SLOWLY = 10.0
+SLOWLY = OFTEN_NS / 1e9
 """Seconds between readings that are costly for the driver or hardly ever change."""
 
 
@@ -74,7 +74,8 @@ class Collector:
     samples: Callable[[GpuSnapshot], Iterable[Sample]]
     read: Callable[[Device], Reading | None] | None = None
     """None: the collector uses the readings of others only."""
-    every_seconds: float = EVERY_TICK
+    every_seconds: float = 0.0
+    """Between two readings; 0: every tick."""
     of_machine: Callable[[Machine], Iterable[Sample]] | None = None
     """Samples of the host, without GPU labels; a collector has either these or GPU samples."""
 
@@ -84,7 +85,7 @@ def collector(
     table: Table[S],
     source: Callable[[GpuSnapshot], S | None],
     read: Callable[[Device], Reading | None] | None = None,
-    every_seconds: float = EVERY_TICK,
+    every_seconds: float = 0.0,
 ) -> Collector:
     """A collector of GPUs that shows `table` of what `source` takes from each; None: nothing."""
     return Collector(

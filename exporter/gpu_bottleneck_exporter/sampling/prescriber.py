@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
+from gpu_bottleneck_exporter.accounting.bucket import SECONDS_KEPT_NS, Bucket, Role
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
 from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
@@ -22,18 +22,15 @@ from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
+from gpu_bottleneck_exporter.schedule import LONG_NS
 
 STRETCH_NS = 3_900_000_000
 """At least: the feeders are counted every 4 s, or more often."""
-_TOO_LONG = 4
-"""Stretches of more times that length are out of the feeders' history."""
-_MEMORY_NS = 60_000_000_000
-_LIMIT_NS = 60_000_000_000
-"""For so long after it idled, a GPU may have become busy because the limit was raised."""
 _MUCH_BYTES_PER_SECOND = 1e6
 """As the rules have it (`gpu:threshold:inline_bytes`)."""
 _SATURATED = 0.9
-_BITS_PER_MEGABIT_BYTE = 125_000
+"""Busy share of a disk, or of an interface's speed, beyond which more requests only queue."""
+_BYTES_PER_MEGABIT = 125_000
 _DIGITS = re.compile(r"\d+")
 _AT_WORK = (Activity.RUN, Activity.DISK, Activity.NETWORK, Activity.TIMER)
 
@@ -110,7 +107,7 @@ class Prescriber:
         received = feeding.job.received_bytes if feeding else None
         starts = feed.worker_starts
         self._mark = Mark(now_ns, self._time.copy(), mains, starts, host, received)
-        if mark is None or mark.mains != mains or now_ns - mark.at_ns > _TOO_LONG * STRETCH_NS:
+        if mark is None or mark.mains != mains or now_ns - mark.at_ns > SECONDS_KEPT_NS:
             self._keeper.skip()
             return
         seen = _plain(mark, self._mark, feed)
@@ -173,7 +170,8 @@ class Prescriber:
     ) -> float | None:
         """The CPU limit: of a GPU that stays busy as the metrics have it, which costs nothing."""
         if wanted:
-            self._limit_until_ns = now_ns + _LIMIT_NS
+            # It may become busy because the limit is raised.
+            self._limit_until_ns = now_ns + LONG_NS
         if now_ns < self._limit_until_ns:
             return cpu_cores(feed.counters.cgroups)
         return feeding.job.limits.cpu_cores if feeding else None
@@ -183,7 +181,7 @@ class Prescriber:
         if not feed.workers:
             self._worker_bytes, self._memory_due_ns = None, 0
         elif now_ns >= self._memory_due_ns:
-            self._memory_due_ns = now_ns + _MEMORY_NS
+            self._memory_due_ns = now_ns + LONG_NS
             self._worker_bytes = private_bytes(self._proc, next(iter(feed.workers)))
         return self._worker_bytes
 
@@ -302,6 +300,9 @@ def _saturated(found: Machines, sysfs: Path) -> bool:
 
 
 def _speed(sysfs: Path, interface: str) -> float:
-    """Bytes per second of a network interface (/sys/class/net/NAME/speed); infinite if unknown."""
+    """Bytes per second of a network interface; infinite if unknown.
+
+    Source: /sys/class/net/NAME/speed, in Mbit/s.
+    """
     text = (read(sysfs / "class/net" / interface / "speed") or "").strip()
-    return int(text) * _BITS_PER_MEGABIT_BYTE if text.isdigit() else float("inf")
+    return int(text) * _BYTES_PER_MEGABIT if text.isdigit() else float("inf")

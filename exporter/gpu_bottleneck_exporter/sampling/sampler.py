@@ -14,14 +14,14 @@ from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverEr
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, System
 from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.pod import in_a_pod
-from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import SNAPSHOT_SECONDS, HostSampler
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
-from gpu_bottleneck_exporter.schedule import Backoff
+from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
@@ -33,15 +33,14 @@ log = logging.getLogger(__name__)
 
 OPENING = "opening the driver"
 """The status until the driver answers for the first time."""
-ACCESS_LOST_SECONDS = 30.0
+ACCESS_LOST_SECONDS = SELDOM_NS / 1e9
 """If the driver refuses everything for so long, the process ends: only a new one can help."""
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = LONG_NS / 1e9
 """A thread without progress for so long is stuck: a pass over all feeders takes milliseconds."""
 _EVENT_WAIT_SECONDS = 1.0
 """Within one call of the driver: so long it takes to stop."""
-_WATCH_SECONDS, _BEATS = 2.0, 4
-"""Between two looks at the workers, and looks per deadline at least: a worker must not seem to hang
-when we are late."""
+_BEATS = 4
+"""Looks at the workers per deadline, at least: one must not seem to hang when we are late."""
 _WATCH_DEADLINE_SECONDS = 1.5 * SNAPSHOT_SECONDS
 """At least this for feeders and host, however short the GPUs' deadline."""
 _FEEDING = frozenset({"stall", "prescription", "feeders", "workload"})
@@ -104,7 +103,7 @@ class Sampler:
         self.remedy = NO_GPU
         """What to do about `status` if there is no GPU."""
         self._throttle = LogThrottle(log)
-        self._beat_seconds = min(_WATCH_SECONDS, settings.deadline_seconds / _BEATS)
+        self._beat_seconds = min(UNHURRIEDLY, settings.deadline_seconds / _BEATS)
         self._own_cpu = OwnCpu(self._beat_seconds)
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
         self._names = frozenset(collector.name for collector in collectors)

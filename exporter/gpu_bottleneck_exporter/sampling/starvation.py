@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from gpu_bottleneck_exporter.host.files import NoRoomError, listed, read
-from gpu_bottleneck_exporter.schedule import Every
+from gpu_bottleneck_exporter.host.files import MOST_LISTED, NoRoomError, listed, read
+from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
 _OWN_TASKS = "/proc/self/task"
 """Our own /proc, whatever --path.procfs is: these are the threads of this process."""
-_MOST_THREADS = 1024
 _STARVED = 0.25
 """Share of time: a thread that is late by more reads too late to see what happened when."""
-_LOOK_NS = 10_000_000_000
 
 
 def run_delay_ns(thread: int | None = None) -> int | None:
@@ -47,7 +45,7 @@ class OwnCpu:
         self._beat_ns = int(beat_seconds * 1e9)
         self._beats_ns: int | None = None
         self._late_ns = 0
-        self._looking = Every(_LOOK_NS)
+        self._looking = Every(OFTEN_NS)
         self._looked: tuple[int, int] | None = None
         """Time of the last look, and the sum of delays then."""
         self._delays_ns: dict[str, int] = {}
@@ -76,7 +74,7 @@ class OwnCpu:
     def _grown_ns(self) -> list[int]:
         """Run queue delay of each thread since the last look."""
         try:
-            names, _ = listed(_OWN_TASKS, _MOST_THREADS)
+            names, _ = listed(_OWN_TASKS, MOST_LISTED)
         except (OSError, NoRoomError):
             return []
         now = {name: delay for name in names if (delay := run_delay_ns(int(name))) is not None}

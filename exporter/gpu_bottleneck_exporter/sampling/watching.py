@@ -10,19 +10,20 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from gpu_bottleneck_exporter.accounting.bucket import Bucket
+from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
 from gpu_bottleneck_exporter.feeders.group import FeederGroup, Holders
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files
+from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.discovery import Discovery
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from gpu_bottleneck_exporter.sampling.peers import engaged_peer, inspect_connections
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
-from gpu_bottleneck_exporter.schedule import OFTEN_NS, SELDOM_NS, Every
+from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, OFTEN_NS, SELDOM_NS, Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader
 
@@ -30,22 +31,15 @@ log = logging.getLogger(__name__)
 
 PASS_SECONDS = 0.1
 """Between two passes over `FEW` mains or fewer."""
-FEW = 4
-"""Mains that may all be probed ten times a second."""
-LONGEST_PASS_SECONDS = 2 * PASS_SECONDS
+LONGEST_PASS_SECONDS = HALF_AS_OFTEN * PASS_SECONDS
 """With more of them. Waking up is most of the cost, and must not grow with the GPUs."""
 COUNT_SECONDS = 1.0
 """As often as GPUs are read by default."""
-QUIET_PASS_SECONDS = 0.9
+QUIET_PASS_SECONDS = SCAN_NS / 1e9
 """Between two looks at the feeders of a GPU that has long been quiet: two per tick."""
-_STEADY_STEPS = 2
-"""Passes between two looks at those of any other steady GPU: mains half as often, workers as often
-as ever."""
-SNAPSHOT_SECONDS = 4.0
+SNAPSHOT_SECONDS = WINDOW_NS / 1e9
 """Between two snapshots that nobody asked for; also between two readings of the counters of a
 steady GPU's feeders."""
-_FRESH_NS = 1_000_000_000
-"""A snapshot that is younger is good enough for whoever asks."""
 _REFRESH_SECONDS = 0.5
 """A pass takes milliseconds: for whoever waits longer, the snapshot before must do."""
 LOOK_FOR_CHILDREN_SECONDS = 0.4
@@ -54,8 +48,6 @@ DISCOVERY_SECONDS, STEADY_DISCOVERY_SECONDS = OFTEN_NS / 1e9, SELDOM_NS / 1e9
 """Without a sign that processes came or went."""
 _JITTER = 0.3
 """In step with a loop of 25 or 100 ms, each pass would see one moment of that loop."""
-_PASSES_BETWEEN = 2
-"""Passes between two deep probes of one of many mains, while its wait stays the same."""
 _REST = 9
 """A pause lasts at least so many times the CPU time of the pass before: a tenth of a core."""
 _REST_FROM_DISCOVERY = 2 * _REST
@@ -159,10 +151,11 @@ class HostSampler:
     def refresh(self) -> None:
         """Bring the snapshots up to date, which takes a pass. For any thread.
 
-        Where the pass hangs, they stay as they are.
+        Those that are younger than the counters may be are good enough. Where the pass hangs, they
+        stay as they are.
         """
         asked_ns = time.monotonic_ns()
-        if self._thread.is_alive() and asked_ns - self._published_ns >= _FRESH_NS:
+        if self._thread.is_alive() and asked_ns - self._published_ns >= COUNT_SECONDS * 1e9:
             with self._published:
                 self._wanted.set()
                 self._published.wait_for(lambda: self._published_ns > asked_ns, _REFRESH_SECONDS)
@@ -235,7 +228,8 @@ class HostSampler:
         """Seconds between two looks at feeders."""
         if feed.steady.quiet:
             return QUIET_PASS_SECONDS
-        return _STEADY_STEPS * self._step if feed.steady else self._step
+        # Mains half as often as otherwise, workers as often as ever.
+        return HALF_AS_OFTEN * self._step if feed.steady else self._step
 
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
         """Sample and count feeders that are due. Returns whether trees must be rediscovered.
@@ -281,7 +275,8 @@ class HostSampler:
         few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW
         self._step = PASS_SECONDS if few else LONGEST_PASS_SECONDS
         for feed in feeds.values():
-            feed.states.fresh_ns = 0 if few else int(_PASSES_BETWEEN * self._step * 1e9)
+            # While its wait stays the same, one of many is probed at every other pass.
+            feed.states.fresh_ns = 0 if few else int(HALF_AS_OFTEN * self._step * 1e9)
         self._cgroups.keep(set().union(*(one.counters.cgroups for one in feeds.values())))
         if changed:
             self._publish()

@@ -22,28 +22,26 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading, Utilization
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
-from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
+from gpu_bottleneck_exporter.sampling.collector import SLOWLY, UNHURRIEDLY, Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Opened, Outcome, charge
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import SELDOM_NS, Backoff, Every
+from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff, Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import without_bystanders
 
 log = logging.getLogger(__name__)
 
-_STAYS_SECONDS = 60.0
+_STAYS_SECONDS = LONG_NS / 1e9
 """A GPU that was up for so long is not one that comes and goes."""
 _SLOW_READINGS_KEPT = 3
 """Times their interval: one may fail, and the next one come late."""
-STEADY_TICK_SECONDS = 2.0
+STEADY_TICK_SECONDS = UNHURRIEDLY
 """Between two readings of a GPU that goes on as before; its ring holds 10 s."""
 APART_SECONDS = 0.001
 """Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
-Python's lock."""
-_EARLY_SECONDS = 0.001
-"""A thread that wakes up to so much early has reached its tick."""
+Python's lock. A thread that wakes early by less has reached its tick."""
 
 
 class Down(NamedTuple):
@@ -386,5 +384,5 @@ class GpuWorker:
 
 def _next_tick(now: float, interval: float, offset: float) -> float:
     """The next tick on the grid that all GPUs share, each shifted by its own `offset`."""
-    passed = (now - offset + _EARLY_SECONDS) // interval
+    passed = (now - offset + APART_SECONDS) // interval
     return (passed + 1) * interval + offset
