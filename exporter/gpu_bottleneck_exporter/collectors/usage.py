@@ -87,23 +87,23 @@ _STALL: Table[GpuTotals] = {
 }
 
 _TRAFFIC = {
-    "pcie_receive": "that the GPU received over PCIe, that is host to device (GPM metric 21 x "
+    "gpu_pcie_receive_bytes_total": "that the GPU received over PCIe, that is host to device (GPM metric 21 x "
     "time)",
-    "pcie_transmit": "that the GPU sent over PCIe, that is device to host (GPM metric 20 x time)",
-    "nvlink_receive": "that the GPU received over all NVLinks (GPM metric 60 x time)",
-    "nvlink_transmit": "that the GPU sent over all NVLinks (GPM metric 61 x time)",
-    "c2c_receive": "that the GPU received over NVLink-C2C, that is from the CPU and its memory "
+    "gpu_pcie_transmit_bytes_total": "that the GPU sent over PCIe, that is device to host (GPM metric 20 x time)",
+    "gpu_nvlink_receive_bytes_total": "that the GPU received over all NVLinks (GPM metric 60 x time)",
+    "gpu_nvlink_transmit_bytes_total": "that the GPU sent over all NVLinks (GPM metric 61 x time)",
+    "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C, that is from the CPU and its memory "
     "(GPM metric 101 x time). Absent without such links",
-    "c2c_transmit": "that the GPU sent over NVLink-C2C (GPM metric 100 x time)",
-    "c2c_data_receive": "of data among those received, without the protocol's (GPM metric 103 x "
+    "gpu_c2c_transmit_bytes_total": "that the GPU sent over NVLink-C2C (GPM metric 100 x time)",
+    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM metric 103 x "
     "time)",
-    "c2c_data_transmit": "of data among those sent, without the protocol's (GPM metric 102 x time)",
+    "gpu_c2c_data_transmit_bytes_total": "of data among those sent, without the protocol's (GPM metric 102 x time)",
 }
-"""By the reading's name of the traffic: which bytes the metric counts."""
+"""Which bytes each metric counts; the reading's name for them is in the middle."""
 
 
-def _traffic(link: str, totals: GpuTotals) -> float | None:
-    return totals.traffic_bytes.get(link)
+def _traffic(name: str, totals: GpuTotals) -> float | None:
+    return totals.traffic_bytes.get(name.removeprefix("gpu_").removesuffix("_bytes_total"))
 
 
 _ACTIVITY: Table[GpuTotals] = {
@@ -127,8 +127,8 @@ _ACTIVITY: Table[GpuTotals] = {
         "fp64, 12 fp32, 13 fp16, 4 int).",
     ): lambda totals: seconds_by(totals.pipe_ns),
     **{
-        counter(f"gpu_{link}_bytes_total", f"Bytes {about}."): partial(_traffic, link)
-        for link, about in _TRAFFIC.items()
+        counter(name, f"Bytes {about}."): partial(_traffic, name)
+        for name, about in _TRAFFIC.items()
     },
 }
 
