@@ -87,17 +87,20 @@ _STALL: Table[GpuTotals] = {
 }
 
 _TRAFFIC = {
-    "gpu_pcie_receive_bytes_total": "that the GPU received over PCIe, that is host to device (GPM metric 21 x "
+    "gpu_pcie_receive_bytes_total": "that the GPU received over PCIe, that is host to device (GPM "
+    "metric 21 x time)",
+    "gpu_pcie_transmit_bytes_total": "that the GPU sent over PCIe, that is device to host (GPM "
+    "metric 20 x time)",
+    "gpu_nvlink_receive_bytes_total": "that the GPU received over all NVLinks (GPM metric 60 x "
     "time)",
-    "gpu_pcie_transmit_bytes_total": "that the GPU sent over PCIe, that is device to host (GPM metric 20 x time)",
-    "gpu_nvlink_receive_bytes_total": "that the GPU received over all NVLinks (GPM metric 60 x time)",
     "gpu_nvlink_transmit_bytes_total": "that the GPU sent over all NVLinks (GPM metric 61 x time)",
-    "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C, that is from the CPU and its memory "
-    "(GPM metric 101 x time). Absent without such links",
+    "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C, that is from the CPU "
+    "and its memory (GPM metric 101 x time). Absent without such links",
     "gpu_c2c_transmit_bytes_total": "that the GPU sent over NVLink-C2C (GPM metric 100 x time)",
-    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM metric 103 x "
-    "time)",
-    "gpu_c2c_data_transmit_bytes_total": "of data among those sent, without the protocol's (GPM metric 102 x time)",
+    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM"
+    " metric 103 x time)",
+    "gpu_c2c_data_transmit_bytes_total": "of data among those sent, without the protocol's (GPM "
+    "metric 102 x time)",
 }
 """Which bytes each metric counts; the reading's name for them is in the middle."""
 
