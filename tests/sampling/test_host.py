@@ -377,3 +377,19 @@ def test_nobody_waits_for_long_where_a_pass_hangs(
     watch.refresh()
     assert time.monotonic() - began < PATIENCE_SECONDS
     gate.set()
+
+
+def test_what_is_asked_for_often_is_not_counted_in_moments(
+    watch: HostSampler, start: Start
+) -> None:
+    watch.hold("a", frozenset({start().pid}))
+    until(lambda: watch.feeding("a"), "a snapshot")
+    feed = watch.feed("a")
+    assert feed is not None
+
+    def seconds() -> list[int]:
+        watch.refresh()
+        return [one.elapsed_ns for one in list(feed.history._seconds)[1:]]
+
+    until(lambda: len(seconds()) >= 4, "some of them")
+    assert min(seconds()) > 400_000_000

@@ -37,7 +37,7 @@ _PARTS = re.compile(
     r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|hostreader|peers|watching|worker))\b.*"
 )
 _TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
-_NO_WAITS = frozenset({"TICK_NS", "_HARDLY_MOVED_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
+_NO_WAITS = frozenset({"TICK_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
 
 
 def hurry(by: float) -> list[str]:

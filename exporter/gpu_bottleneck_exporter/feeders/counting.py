@@ -21,8 +21,8 @@ from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 
-_HARDLY_MOVED_NS = 500_000
-"""A first thread that drives a GPU uses more CPU time than this in a second."""
+_HARDLY_MOVED = 0.0005
+"""Of a core: a first thread that drives a GPU uses more."""
 
 
 class CounterReader:
@@ -63,7 +63,7 @@ class CounterReader:
         }
         if busy >= IDLES:  # one that hardly works tells nothing of who drives it
             for main, did in mains.items():
-                main.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED_NS
+                main.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED * second.elapsed_ns
         if deep:
             for worker, did in workers.items():
                 self.handovers.note(worker.pid, did.write_calls)

@@ -234,12 +234,14 @@ class HostSampler:
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
         """Sample and count feeders that are due. Returns whether trees must be rediscovered.
 
-        The next pass comes `jitter` times as late as usual. A pass that `publishes` counts all.
+        The next pass comes `jitter` times as late as usual. A pass that `publishes` counts all
+        but what has just been counted.
         """
         stale, feeds = False, self._feeds.values()
         self._mains_only = not self._mains_only
         counting, children = self._counting.is_due(now), self._looking_for_children.is_due(now)
-        closing = {feed for feed in feeds if publishes or (counting and not feed.steady)}
+        now_ns = time.monotonic_ns()
+        closing = {feed for feed in feeds if self._is_to_count(feed, now_ns, publishes=publishes)}
         if closing:
             with self._isolated("reading the control groups"):
                 self._cgroups.look()
@@ -264,6 +266,12 @@ class HostSampler:
             inspect_connections(feeds, time.monotonic_ns())
         self._discovery.find_strangers(feeds, time.monotonic_ns())
         return stale
+
+    def _is_to_count(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
+        """Whether its counters are to be read: what lasts much less than a second tells little."""
+        seconds = (now_ns - (feed.last_tick_ns or 0)) / 1e9
+        due = not feed.steady and seconds >= COUNT_SECONDS - self._step / 2
+        return due or (publishes and seconds >= COUNT_SECONDS / 2)
 
     def _discover(self) -> None:
         """Discover the trees; where the holders changed, publish that at once."""
