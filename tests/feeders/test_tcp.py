@@ -10,9 +10,11 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders import tcp as module
 from gpu_bottleneck_exporter.feeders import timeouts as timeouts_module
+from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
 from gpu_bottleneck_exporter.feeders.tcp import Course, TcpTracker, Verdict, judge
 from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, TcpState
+from gpu_bottleneck_exporter.schedule import LATELY_MS
 from support.programs import Program, descriptors, program
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -387,7 +389,7 @@ def test_who_fed_the_gpu_once_may_send_mere_signals_later(server: Program, clien
         assert patience.never_fed(remote(server)) is False
     found = []
     says(tcp, client)
-    for _ in range(module.NO_ACCIDENT + 1):
+    for _ in range(NO_ACCIDENT + 1):
         does(client, "ask 10")
         found.append(says(tcp, client))
         does(server, "say 10")
@@ -484,9 +486,9 @@ def test_who_is_asked_in_vain_is_a_queue(  # noqa: PLR0913 - one row of a table
         patience.note_answer(remote(server), 10)
         patience.worked_ns = time.monotonic_ns()
         assert not patience.never_fed(remote(server))
-    patience.worked_ns -= 2 * timeouts_module.LATELY_MS * 1_000_000
+    patience.worked_ns -= 2 * LATELY_MS * 1_000_000
     does(client, "ask 10")
-    for _ in range(module.NO_ACCIDENT):
+    for _ in range(NO_ACCIDENT):
         until(lambda: says(tcp, client) is Verdict.ANSWER, "a question")
         time.sleep(0.15 if late else 0)
         if late:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.prescription.model import (
     CHECKPOINTS,
@@ -12,6 +13,7 @@ from gpu_bottleneck_exporter.prescription.model import (
     NUM_WORKERS,
     Prescription,
     Refusal,
+    Score,
 )
 from prescriptions.measure import Glance, Pair
 
@@ -27,6 +29,22 @@ _CORES_ERROR = 0.05
 """Nobody sees smaller shares of a core."""
 
 
+class Told(NamedTuple):
+    """What was predicted: the busy share, and its interval."""
+
+    busy: float
+    low: float
+    high: float
+
+
+def _told(said: Prescription | Score | Refusal | None) -> Told | None:
+    if isinstance(said, Score):
+        return Told(said.predicted_busy_ratio, said.predicted_low_ratio, said.predicted_high_ratio)
+    if isinstance(said, Prescription):
+        return Told(said.busy_ratio, said.busy_low_ratio, said.busy_high_ratio)
+    return None
+
+
 class Row:
     """A change of a knob and what came of it, as it is shown. Shares of the time, 0-1."""
 
@@ -36,7 +54,7 @@ class Row:
         self.before = pair.before.busy
         self.after = pair.after.busy if pair.after else None
         """None: nothing was changed."""
-        self.said = None if isinstance(said, Refusal) else said
+        self.said = _told(said)
         self.refused = said.reason if isinstance(said, Refusal) else None
         self.at_most = (
             isinstance(advice, Prescription) and advice.knob == pair.chain.knob and advice.at_most
@@ -50,19 +68,19 @@ class Row:
     def error(self) -> float | None:
         """Outcome less prediction, of an upper bound as well: each change that is staged is one
         that can bring all that is hoped for."""
-        return self.after - self.said.busy_ratio if self.said and self.after is not None else None
+        return self.after - self.said.busy if self.said and self.after is not None else None
 
     @property
     def width(self) -> float | None:
         """Of the interval."""
-        return self.said.busy_high_ratio - self.said.busy_low_ratio if self.said else None
+        return self.said.high - self.said.low if self.said else None
 
     @property
     def inside(self) -> bool | None:
         """Whether the outcome lies in the interval."""
         if self.after is None or self.said is None:
             return None
-        return self.said.busy_low_ratio <= self.after <= self.said.busy_high_ratio
+        return self.said.low <= self.after <= self.said.high
 
     def __str__(self) -> str:
         mark = WRONG if self.inside is False else ""
@@ -77,8 +95,8 @@ class Row:
         if self.said is None:
             return f"refused: {self.refused}" if self.refused else NOTHING
         up_to = "up to " if self.at_most else ""
-        ends = f"{_percent(self.said.busy_low_ratio)} to {_percent(self.said.busy_high_ratio)}"
-        return f"{up_to}{_percent(self.said.busy_ratio)} ({ends})"
+        ends = f"{_percent(self.said.low)} to {_percent(self.said.high)}"
+        return f"{up_to}{_percent(self.said.busy)} ({ends})"
 
 
 @dataclass(frozen=True, slots=True)

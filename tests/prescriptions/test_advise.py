@@ -328,7 +328,7 @@ def test_several_stretches_make_one_observation() -> None:
     second = changed(BURNS, seconds=30.0, busy=0.4, stalls={WORKER_CPU: 0.6}, saturated=True)
     found = merged([first, second])
     assert found.seconds == 40.0
-    assert found.current_busy_ratio == pytest.approx(0.35)
+    assert found.busy == pytest.approx(0.35)
     assert found.stalls == pytest.approx({WORKER_CPU: 0.65})
     assert found.free_cores == second.free_cores
     assert not found.saturated

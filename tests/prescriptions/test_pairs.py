@@ -147,7 +147,7 @@ def test_nothing_may_be_prescribed_for_a_healthy_gpu() -> None:
 @pytest.mark.parametrize(
     "much",
     [
-        replace(ADVICE, cores=2.0, free_cores=1.0),
+        replace(ADVICE, needs_cores=2.0, free_cores=1.0),
         replace(ADVICE, needs_memory_bytes=2e9, free_memory_bytes=1e9),
     ],
     ids=["cores", "memory"],

@@ -16,6 +16,7 @@ import contextlib
 import json
 import re
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from gpu_bottleneck_exporter.feeders import tcp, timeouts
 from gpu_bottleneck_exporter.feeders.tcp import Course, TcpTracker, Verdict
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import environment
-from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets
+from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.settings import Settings
 from stacks.cases import CASES, Case
 from stacks.matrix import stages
@@ -59,7 +60,7 @@ def forgetting(name: str) -> Callable[[], Any]:
 
 def _tie_is_a_question(now: Connection, patience_ms: int) -> bool:
     if now.state not in tcp._OPEN or not now.sent_segments or now.sent_ms > patience_ms:
-        return now.state == tcp.TcpState.SYN_SENT
+        return now.state == TcpState.SYN_SENT
     return now.sent_ms <= now.received_ms
 
 
@@ -119,7 +120,7 @@ def record(path: Path, only: str) -> None:
                 "case": titles.get(values.get("STACKS_FOLDER", ""), ""),
                 "job": id(job),
                 "process": id(self),
-                "at_ns": tcp.time.monotonic_ns(),
+                "at_ns": time.monotonic_ns(),
                 "worked_ns": job.worked_ns,
                 "ours": [one.cookie for one in self.sockets.found if (one[3], one[2]) in ours],
                 "held": [*held],
@@ -150,11 +151,13 @@ def _plain(one: Connection) -> list[Any]:
 def verdicts(looks: Sequence[Look]) -> Iterator[dict[int, Verdict]]:
     """What is said of the connections at each look of one case."""
     longest_ms = int(Settings().longest_answer_seconds * 1000)
-    clock = SimpleNamespace(monotonic_ns=lambda: look["at_ns"])
+    at_ns = 0
+    clock = SimpleNamespace(monotonic_ns=lambda: at_ns)
     jobs: dict[int, AnswerTimeouts] = {}
     trackers: dict[int, Any] = {}
     with mock.patch.object(tcp, "time", clock), mock.patch.object(timeouts, "time", clock):
         for look in looks:
+            at_ns = look["at_ns"]
             job = jobs.setdefault(look["job"], AnswerTimeouts(longest_ms))
             job.worked_ns = look["worked_ns"]
             tracker = trackers.setdefault(look["process"], TcpTracker(PROC, 0, job))
