@@ -27,7 +27,7 @@ class Command(click.Command):
     """A command whose help groups options by the word before their dot."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own options, and those of the settings that it takes: made when it runs."""
+        """Options of its own, and those of the settings that it takes: made when it runs."""
         return [*super().get_params(ctx), *getattr(self.callback, "settings", list)()]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
