@@ -49,6 +49,13 @@ def test_there_is_no_circle_of_imports_not_even_between_folders() -> None:
     assert list(TopologicalSorter(folders).static_order())
 
 
+def test_what_reads_the_host_could_be_a_package_of_its_own() -> None:
+    known = modules()
+    host = {module for module in known if part(module) == "host"}
+    assert host
+    assert not {one for module in host for one in imports(known[module], known)} - host
+
+
 MIDDLES = re.compile(
     r"(As|By|For|From|How|If|In|Its?|Of|That|Them|They|Those|When|Where|Who|With)\b"
 )

@@ -28,13 +28,14 @@ from gpu_bottleneck_exporter.host.files import MANY_BYTES, check_room, read, und
 from gpu_bottleneck_exporter.host.mounts import mounts
 from gpu_bottleneck_exporter.host.process import network_namespace, processes
 from gpu_bottleneck_exporter.host.sockets import Endpoint, ends_of, unix_peers
-from gpu_bottleneck_exporter.schedule import LONG_NS
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
 """Numbers of the standard streams, which a shell gives to many: they join nobody."""
 _MOST_DESCRIPTORS = 32_768
 """Of all processes together, per search: 4 µs each."""
 _WATCHED = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
+_KEPT_NS = 60_000_000_000
+"""A pod is new: its addresses are known by then."""
 _EPOLL = "anon_inode:[eventpoll]"
 _CONNECTED = re.compile(r"^ *[0-9]+: (\S+) (\S+) (?:\S+ +){6}([1-9][0-9]*) ", re.MULTILINE)
 """Local and remote end and inode in /proc/PID/net/tcp (proc_pid_net(5)); 0 after its end."""
@@ -210,7 +211,7 @@ class TcpNetworks:
         """Forget the connections, which change, and now and then who has which address."""
         self._connected.clear()
         if now_ns >= self._due_ns:
-            self._due_ns = now_ns + LONG_NS  # by then, a new pod has its addresses
+            self._due_ns = now_ns + _KEPT_NS
             self._addresses = _addresses(self._proc)
 
     def opposite(self, pid: int, local: Endpoint, remote: Endpoint) -> int:

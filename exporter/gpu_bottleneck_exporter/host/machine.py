@@ -18,7 +18,6 @@ from gpu_bottleneck_exporter.host.cgroup import stalled_by_resource
 from gpu_bottleneck_exporter.host.files import KeptFiles
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
-from gpu_bottleneck_exporter.schedule import SHORTLY_NS
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +26,8 @@ M = TypeVar("M")
 
 MOST_DEVICES = 16
 """Disks, and network interfaces, that get series: a bound on their number."""
+_SIZES_EVERY_NS = 5_000_000_000
+"""Sizes are no counters: once in a few seconds is enough."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
 """Name prefixes of interfaces that come and go with containers, or only forward traffic."""
 _TRAFFIC = re.compile(r"^ *([^:\s]+): *([0-9]+)(?: +[0-9]+){7} +([0-9]+) ", re.MULTILINE)
@@ -75,7 +76,7 @@ class MachineReader:
         """The machine at monotonic time `now_ns`."""
         psutil.PROCFS_PATH = str(self._proc)  # psutil has one for the whole process
         if now_ns >= self._sizes_due_ns:
-            self._sizes_due_ns = now_ns + SHORTLY_NS
+            self._sizes_due_ns = now_ns + _SIZES_EVERY_NS
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)
         traffic = _part(self._read_traffic, {})

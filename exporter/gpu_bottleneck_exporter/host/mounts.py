@@ -24,7 +24,6 @@ from gpu_bottleneck_exporter.host.files import (
     understood,
 )
 from gpu_bottleneck_exporter.host.waits import FUSE_CHANNELS, REMOTE_CHANNELS
-from gpu_bottleneck_exporter.schedule import OFTEN_NS
 
 REMOTE = frozenset(
     {
@@ -42,6 +41,8 @@ _MOUNT = re.compile(
 """A line of mountinfo (proc_pid_mountinfo(5)); a `-` ends its optional fields."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _IO_URING = "anon_inode:[io_uring]"
+_STAYS_NS = 10_000_000_000
+"""How long the types of mounts hold: mounts and open files change seldom."""
 
 
 class Place(Enum):
@@ -137,7 +138,7 @@ class Places:
     def of(self, pid: int, tid: int, now_ns: int) -> Place:
         """The place of the file that thread `tid` of `pid` waits for. Raises NoRoomError."""
         if now_ns >= self._due_ns or len(self._known) >= MOST_REMEMBERED:
-            self._due_ns = now_ns + OFTEN_NS
+            self._due_ns = now_ns + _STAYS_NS
             self._known.clear()
         process = self._proc / str(pid)
         kinds = self._mounted(process)

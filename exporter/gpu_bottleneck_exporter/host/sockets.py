@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, link_of
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, listed
-from gpu_bottleneck_exporter.schedule import LATELY_MS
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
 """asm-generic/socket.h: Python has no names for them."""
@@ -33,6 +32,8 @@ _MAPPED = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
 MOST_SOCKETS = 64
 """Sockets of a process that are queried per look."""
+_LIVELY_MS = 10_000
+"""Traffic within this time makes a socket one of those that are queried first."""
 
 
 def is_here(address: IPv4Address | IPv6Address) -> bool:
@@ -124,7 +125,7 @@ class Sockets:
         self._is_tcp: dict[int, bool] = {}
         """By descriptor, whether it is a TCP socket; one that was not checked may be."""
         self._lively: set[int] = set()
-        """Descriptors with traffic in the last `LATELY_MS`, as of when each was last queried."""
+        """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
         self._turn = 0
 
     def forget(self) -> None:
@@ -175,7 +176,7 @@ class Sockets:
         self._is_tcp.update(dict.fromkeys(others, False))
         self._lively -= answers.keys()
         latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if not one.listens}
-        self._lively |= {number for number, ms in latest.items() if ms < LATELY_MS}
+        self._lively |= {number for number, ms in latest.items() if ms < _LIVELY_MS}
         return found
 
     def _describe(self, number: int, one: socket.socket) -> Connection | None:
