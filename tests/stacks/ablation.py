@@ -124,9 +124,7 @@ def record(path: Path, only: str) -> None:
                 "worked_ns": job.worked_ns,
                 "ours": [one.cookie for one in self.sockets.found if (one[3], one[2]) in ours],
                 "held": [*held],
-                "found": [
-                    (*one[:2], *map(_plain, one[2:4]), *one[4:]) for one in self.sockets.found
-                ],
+                "found": [*map(_plain, self.sockets.found)],
                 **whole,
             }
             tape.write(f"{json.dumps(look)}\n")
