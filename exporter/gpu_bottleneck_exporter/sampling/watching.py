@@ -82,7 +82,7 @@ class HostSampler:
         self._readers: dict[str, FeedingReader] = {}
         self._step = PASS_SECONDS
         self._mains_only = True
-        self._counting = Every(COUNT_SECONDS)
+        self._inspecting = Every(COUNT_SECONDS)
         self._wanted = threading.Event()
         """Set by whoever waits for a snapshot."""
         self._published = threading.Condition()
@@ -239,7 +239,7 @@ class HostSampler:
         """
         stale, feeds = False, self._feeds.values()
         self._mains_only = not self._mains_only
-        counting, children = self._counting.is_due(now), self._looking_for_children.is_due(now)
+        inspects, children = self._inspecting.is_due(now), self._looking_for_children.is_due(now)
         now_ns = time.monotonic_ns()
         closing = {feed for feed in feeds if self._is_to_count(feed, now_ns, publishes=publishes)}
         if closing:
@@ -262,7 +262,7 @@ class HostSampler:
             else:
                 if feed in closing:  # a pass that does less may succeed where another fails
                     self._throttle.log_fault(what, None)
-        if counting and self._discovery.connected:
+        if inspects and self._discovery.connected:
             inspect_connections(feeds, time.monotonic_ns())
         self._discovery.find_strangers(feeds, time.monotonic_ns())
         return stale
