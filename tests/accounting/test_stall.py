@@ -167,12 +167,34 @@ def test_a_waiting_main_is_held_up_by_what_its_workers_do(
 def test_the_larger_share_of_a_workers_time_names_the_cause(
     workers: dict[Activity, int], cause: str
 ) -> None:
-    assert shares(loader(workers, CPU)) == {cause: 1.0}
+    cpu_ns = 2 * SECOND * workers[Activity.RUN] // 100
+    used = Counters(cpu_ns, leader_cpu_ns=cpu_ns)
+    assert shares(loader(workers, used)) == {cause: 1.0}
 
 
 def test_workers_that_hardly_work_do_not_explain_a_long_wait() -> None:
     workers = {Activity.RUN: 1, Activity.QUEUE: 99}
     assert shares(loader(workers, CPU))[ASLEEP] >= 0.95
+
+
+@pytest.mark.parametrize("seen", [Activity.RUN, Activity.QUEUE])
+def test_one_look_by_chance_does_not_make_eight_workers_run(seen: Activity) -> None:
+    """Each wakes now and then and does little: of ten looks at one of them, one may see it run."""
+    used = Counters(leader_cpu_ns=SECOND // 50, queue_ns=SECOND // 50)
+    workers = part({Activity.QUEUE: 9, seen: 1}, 8.0, used)
+    assert shares(bucket(workers=workers)) == {ASLEEP: 0.96, CPU_QUEUE: 0.04}
+
+
+def test_two_workers_that_a_look_by_chance_missed_are_counted() -> None:
+    used = Counters(SECOND, leader_cpu_ns=SECOND)
+    workers = part({Activity.QUEUE: 6, Activity.RUN: 4}, 2.0, used)
+    assert shares(bucket(workers=workers)) == {WORKER_CPU: 1.0}
+
+
+def test_of_workers_with_several_threads_only_samples_tell_how_they_overlap() -> None:
+    used = Counters(2 * SECOND, leader_cpu_ns=SECOND // 10)
+    workers = part({Activity.QUEUE: 15, Activity.RUN: 5}, 2.0, used)
+    assert shares(bucket(workers=workers)) == {WORKER_CPU: 0.56, ASLEEP: 0.44}
 
 
 def test_a_main_that_waits_only_while_the_gpu_works_waits_for_the_gpu() -> None:
@@ -306,7 +328,7 @@ def test_the_kernels_time_of_who_seldom_waits_for_the_disk_is_its_own() -> None:
     main = {Activity.RUN: 6, Activity.DISK: 1}
     feeders = bucket(main, used)
     assert shares(feeders)[HOST_CODE] >= 0.8
-    feeders = loader(main, used)
+    feeders = loader(main, spent(SECOND // 50, 17 * SECOND // 10, 10**7))
     assert shares(feeders) == {WORKER_CPU: 1.0}
 
 

@@ -128,13 +128,23 @@ class Part:
         """Number of samples."""
         return sum(self.seen.values())
 
+    @property
+    def processes(self) -> float:
+        """Mean number of its processes."""
+        return self.present / self.looks if self.looks else 0.0
+
+    def shares(self) -> dict[Activity, float]:
+        """Shares of the samples by activity, 0-1, without those of who was gone."""
+        living = self.samples - self.seen.get(Activity.GONE, 0)
+        return {
+            one: number / living
+            for one, number in self.seen.items()
+            if number and one is not Activity.GONE
+        }
+
     def mean(self, activity: Activity) -> float:
         """Mean number of its processes that did that."""
-        number = self.seen.get(activity, 0)
-        if not number:
-            return 0.0
-        living = max(self.samples - self.seen.get(Activity.GONE, 0), 1)
-        return number / living * self.present / self.looks
+        return self.shares().get(activity, 0.0) * self.processes
 
     def add(self, more: Part) -> None:
         """Add what `more` has."""

@@ -115,18 +115,26 @@ def engaged(active_ns: int, stalls: Mapping[str, int]) -> int:
 
 
 def _main_shares(did: Bucket) -> dict[Activity, float]:
-    """Shares of the mains' time by activity: samples, put right by the run time that was counted.
+    """Shares of the mains' time by activity.
 
-    Ten samples of a tick miss the true shares by tens of percent. Each tick is charged by itself,
-    so a main that sleeps only while its GPU works would be charged for every tick that happens to
-    show more sleep than busy time, and the others would not make up for it.
+    Each tick is charged by itself: a main that sleeps only while its GPU works would be charged
+    for every tick that happens to show more sleep than busy time, and the others would not make up
+    for it.
     """
-    main = did.of(Role.MAIN)
-    shares = {activity: count / main.samples for activity, count in main.seen.items() if count}
-    sampled, counted = shares.pop(Activity.RUN, 0.0), did.main_runnable
+    return _put_right(did.of(Role.MAIN), did.main_runnable, did)
+
+
+def _put_right(part: Part, counted: float | None, did: Bucket) -> dict[Activity, float]:
+    """Shares of its time by activity: samples, put right by the run time that was `counted`.
+
+    Ten samples miss the true shares by tens of percent. Where they differ from what was counted by
+    more than chance can explain, what was counted is something else.
+    """
+    shares, number = part.shares(), max(part.samples, 1)
+    sampled = shares.pop(Activity.RUN, 0.0)
     if counted is None or not shares or did.held.throttled_periods:
         counted = sampled  # newer kernels count no run queue delay while a quota throttles
-    chance = _BY_CHANCE * math.sqrt(counted * (1 - counted) / main.samples) + 1 / main.samples
+    chance = _BY_CHANCE * math.sqrt(counted * (1 - counted) / number) + 1 / number
     run = counted if abs(counted - sampled) <= chance else sampled
     rest = {activity: share * (1 - run) / (1 - sampled) for activity, share in shares.items()}
     return {Activity.RUN: run, **rest}
@@ -232,17 +240,31 @@ def _active(did: Bucket) -> dict[Activity, float]:
         part = did.of(role)
         # File data is counted by process: threads share that of the main.
         used = did.of(Role.MAIN).used if role is Role.THREAD else part.used
-        run, disk = part.mean(Activity.RUN), part.mean(Activity.DISK)
+        counted = None if role is Role.THREAD else _counted(part, elapsed)
+        shares = _put_right(part, counted, did)
+        mean = {one: shares.get(one, 0.0) * part.processes for one in active}
+        run, disk = mean[Activity.RUN], mean[Activity.DISK]
         copying = run * _copying(used, elapsed, waits_too=disk >= max(MOSTLY * run, HARDLY))
         active[Activity.RUN] += run - copying
         active[Activity.DISK] += disk + copying
-        active[Activity.NETWORK] += part.mean(Activity.NETWORK)
+        active[Activity.NETWORK] += mean[Activity.NETWORK]
     active[Activity.RUN] += _children_ns(did) / elapsed
     if not did.of(Role.THREAD).looks and not did.of(Role.WORKER).samples:
         main = did.of(Role.MAIN).used
         other_threads_ns = main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns
         active[Activity.RUN] += max(other_threads_ns, 0) / elapsed
     return active
+
+
+def _counted(part: Part, elapsed_ns: int) -> float | None:
+    """Share of their time in which processes were runnable; None if other threads ran, too.
+
+    Of these nobody counts how they overlap.
+    """
+    used, of_ns = part.used, elapsed_ns * part.processes
+    if used.cpu_ns - used.leader_cpu_ns > HARDLY * of_ns:
+        return None
+    return min((used.leader_cpu_ns + used.queue_ns) / of_ns, 1.0) if of_ns else None
 
 
 def _children_ns(did: Bucket) -> int:
