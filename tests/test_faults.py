@@ -89,12 +89,11 @@ def failing(sampler: Sampler, index: int) -> set[str]:
 
 
 def wait_for_a_tick(sampler: Sampler) -> None:
-    before = [worker._finished_tick_ns for worker in sampler._workers]
+    before = [worker._due_ns for worker in sampler._workers]
 
     def over() -> bool:
         return all(
-            worker._finished_tick_ns > old
-            for worker, old in zip(sampler._workers, before, strict=True)
+            worker._due_ns > old for worker, old in zip(sampler._workers, before, strict=True)
         )
 
     until(over, lambda: "a tick of all GPUs")

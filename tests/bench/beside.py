@@ -32,7 +32,7 @@ import psutil
 from bench.crowd import BUSY, IN_TURNS, STARVED, bystanders, feeders
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.create import H100, create
-from gpu_bottleneck_exporter.sampling.watching import QUIET_PASS_SECONDS
+from gpu_bottleneck_exporter.sampling.watching import STEADY_PASS_SECONDS
 from support.board_exporter import over_nvml
 from support.daemon import HOST, daemon, free_port, get
 
@@ -168,7 +168,7 @@ def resident_bytes(pid: int) -> int:
 @contextlib.contextmanager
 def _floor(gpus: int) -> Iterator[int]:
     command = [sys.executable, f"{Path(__file__).with_name('floor.py')}"]
-    command += [f"{gpus}", f"{QUIET_PASS_SECONDS}"]
+    command += [f"{gpus}", f"{STEADY_PASS_SECONDS}"]
     with subprocess.Popen(command, env=dict(os.environ)) as process:
         try:
             yield process.pid

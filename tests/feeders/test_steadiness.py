@@ -84,25 +84,6 @@ def test_a_single_look_that_differs_is_no_news() -> None:
     assert after((2 * LONG, all_on(ASLEEP)), (1, (0.0, {ASLEEP: 0.5, CPU_QUEUE: 0.5})))
 
 
-@pytest.mark.parametrize(
-    ("split", "quiet"),
-    [
-        (BUSY, True),
-        ((0.97, {STORAGE: 0.03}), True),
-        (all_on(UNALLOCATED), True),
-        ((0.4, {ASLEEP: 0.6}), True),
-        (all_on(STORAGE), False),
-    ],
-)
-def test_who_works_all_the_time_or_waits_for_nobody_is_quiet(split: Split, quiet: bool) -> None:  # noqa: FBT001 - a table
-    found = Steadiness()
-    assert not found.quiet
-    for _ in range(2 * LONG):
-        busy, stalls = split
-        found.note(int(busy * SECOND_NS), {who: int(s * SECOND_NS) for who, s in stalls.items()})
-    assert found.quiet is quiet
-
-
 def test_other_processes_are_news() -> None:
     found = Steadiness()
     for _ in range(2 * LONG):

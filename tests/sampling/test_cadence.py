@@ -1,4 +1,4 @@
-"""How often a GPU is read: half as often while it goes on as before, and nothing is missed."""
+"""How often a GPU is read: less often while it goes on as before, and nothing is missed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(request: pytest.FixtureRequest, libraries: Libraries) -> Callable[[Bo
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
-    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.steadiness.LATELY_NS", 500_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.steadiness.LATELY_NS", 1_000_000_000)
     watch = HostSampler(FAST, {"stall"})
     watch.start()
     yield watch
@@ -91,7 +91,7 @@ def accounted(worker: GpuWorker) -> tuple[int, int]:
     return sum(one.observed_ns or 0 for one in known), sum(one.unobserved_ns for one in known)
 
 
-def test_a_gpu_that_goes_on_as_before_is_read_half_as_often_and_is_seen_whole(
+def test_a_gpu_that_goes_on_as_before_is_read_less_often_and_is_seen_whole(
     make_board: MakeBoard, opened: Callable[[Board], Driver], watch: HostSampler
 ) -> None:
     board = make_board(gpus=[H100, H100])
@@ -128,10 +128,10 @@ def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
 @pytest.mark.parametrize(
     ("interval", "deadline", "longer"),
     [
-        pytest.param(1.0, 5.0, 2.0, id="default"),
-        pytest.param(0.2, 5.0, 0.4, id="often"),
+        pytest.param(1.0, 5.0, 4.0, id="default"),
+        pytest.param(0.2, 5.0, 0.8, id="often"),
         pytest.param(5.0, 20.0, 5.0, id="the ring holds 10 s"),
-        pytest.param(1.0, 3.0, 1.5, id="the deadline is near"),
+        pytest.param(1.0, 3.0, 3.0, id="the deadline is near"),
     ],
 )
 def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_holds(  # noqa: PLR0913, PLR0917 - a row

@@ -136,14 +136,14 @@ def own_cpu() -> OwnCpu:
 def worker(make_board: MakeBoard, own_cpu: OwnCpu) -> GpuWorker:
     driver = VirtualDriver(make_board())
     found = GpuWorker(0, driver, ALL, Settings(deadline_seconds=5.0), own_cpu=own_cpu)
-    own_cpu.beat(found._finished_tick_ns)
+    own_cpu.beat(found._due_ns)
     return found
 
 
 def test_a_hang_is_told_at_the_deadline_while_others_run(
     worker: GpuWorker, own_cpu: OwnCpu
 ) -> None:
-    now = worker._finished_tick_ns
+    now = worker._due_ns
     for second in (2, 4):
         own_cpu.beat(now + second * SECOND)
     assert worker.hung_seconds(now + 5 * SECOND) is None
@@ -151,7 +151,7 @@ def test_a_hang_is_told_at_the_deadline_while_others_run(
 
 
 def test_a_hang_is_told_as_much_later_as_nobody_ran(worker: GpuWorker, own_cpu: OwnCpu) -> None:
-    now = worker._finished_tick_ns
+    now = worker._due_ns
     assert worker.hung_seconds(now + 60 * SECOND) is None
     own_cpu.beat(now + 60 * SECOND)
     assert worker.hung_seconds(now + 62 * SECOND) is None
@@ -188,7 +188,7 @@ def test_a_thread_that_alone_has_no_cpu_is_not_hung(
 ) -> None:
     delay = run_delay_ns(sleeper.native_id)
     assert delay is not None
-    now = asleep._finished_tick_ns
+    now = asleep._due_ns
     asleep._delay_ns = delay - 3 * SECOND
     for second in (2, 4, 6, 8):
         own_cpu.beat(now + second * SECOND)
@@ -201,7 +201,7 @@ def test_what_was_not_known_at_the_last_tick_is_no_delay(
 ) -> None:
     """There was no room to open a file, say."""
     asleep._delay_ns = None
-    now = asleep._finished_tick_ns
+    now = asleep._due_ns
     for second in (2, 4, 6):
         own_cpu.beat(now + second * SECOND)
     assert asleep.hung_seconds(now + 7 * SECOND) == pytest.approx(7)
@@ -246,7 +246,7 @@ def test_what_is_late_is_not_shown_as_current(worker: GpuWorker) -> None:
     for _ in range(3):
         worker._tick()
         time.sleep(0.3)
-    now = worker._finished_tick_ns
+    now = worker._due_ns
     (fresh,) = worker.snapshots(now)
     assert fresh.readings
     (late,) = worker.snapshots(now + 30 * SECOND)

@@ -1,11 +1,11 @@
 """What each rule of `feeders/tcp.py` is for: its verdicts on recorded connections, without it.
 
-    PYTHONPATH=tests python -m stacks.ablation record TAPE [REGEX]
-    PYTHONPATH=tests python -m stacks.ablation replay TAPE
+    PYTHONPATH=tests python -m stacks.matrix --tape TAPE
+    PYTHONPATH=tests python -m stacks.ablation TAPE
 
-`record` stages the cases that have servers, and writes each look at connections to TAPE. `replay`
-judges them again, each time with one rule less, and prints of how many cases more than a tenth of
-the looks end otherwise. What a changed verdict does to the label is up to the rest of the split.
+The first writes each look at connections to TAPE. The second judges them again, each time with one
+rule less, and prints of how many cases more than a tenth of the looks end otherwise. What a changed
+verdict does to the label is up to the rest of the split.
 """
 
 # ruff: noqa: ANN401 - what stands in for a method takes what that takes
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import time
 from collections import defaultdict
@@ -31,8 +30,7 @@ from gpu_bottleneck_exporter.host.process import environment
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.settings import Settings
 from stacks.cases import CASES, Case
-from stacks.matrix import stages
-from stacks.measure import Failed, Stage, measure
+from stacks.measure import Stage
 
 PROC = Path("/proc")
 TOLD = 0.1
@@ -96,9 +94,12 @@ RULES: dict[str, Callable[[], Any]] = {
 }
 
 
-def record(path: Path, only: str) -> None:
-    """Stage the cases with servers, and write each look to `path`."""
-    cases = [case for case in CASES if case.servers and re.search(only, case.title)]
+@contextlib.contextmanager
+def recording(path: Path | None) -> Iterator[None]:
+    """Write each look at the connections of cases that are staged meanwhile to `path`."""
+    if path is None:
+        yield
+        return
     titles: dict[str, str] = {}
     begin, inspect, of = Stage.__init__, TcpTracker.inspect, Sockets.of
 
@@ -136,9 +137,7 @@ def record(path: Path, only: str) -> None:
         mock.patch.object(TcpTracker, "inspect", inspected),
         mock.patch.object(Sockets, "of", asked),
     ):
-        for some in stages(cases, 3):
-            with contextlib.suppress(Failed):
-                measure(*some)
+        yield
 
 
 def _plain(one: Connection) -> list[Any]:
@@ -197,8 +196,4 @@ def replay(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    what, file, *regex = sys.argv[1:]
-    if what == "record":
-        record(Path(file), *(regex or [""]))
-    else:
-        sys.stdout.write(f"{replay(Path(file))}\n")
+    sys.stdout.write(f"{replay(Path(sys.argv[1]))}\n")

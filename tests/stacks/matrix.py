@@ -23,6 +23,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from scenarios.cgroups import Unavailable
+from stacks.ablation import recording
 from stacks.cases import CASES, Case
 from stacks.measure import Failed, Found, measure, measured
 from stacks.venvs import VenvError
@@ -138,13 +139,14 @@ def main() -> None:
     known = _known(options.log) if options.resume and options.log else {}
     left = [case for case in cases if case.title not in known]
     hog = options.beside_a_hog
-    for some in stages(left, 1 if hog else _SIDE_BY_SIDE):
-        for case, first in zip(some, _side_by_side(some), strict=True):
-            result = row(case, first, hog=hog, verbose=options.verbose)
-            known[case.title] = result
-            _keep(options.log, result)
-            sys.stderr.write(f"{result}\n")
-            sys.stderr.flush()
+    with recording(options.tape):
+        for some in stages(left, 1 if hog else _SIDE_BY_SIDE):
+            for case, first in zip(some, _side_by_side(some), strict=True):
+                result = row(case, first, hog=hog, verbose=options.verbose)
+                known[case.title] = result
+                _keep(options.log, result)
+                sys.stderr.write(f"{result}\n")
+                sys.stderr.flush()
     text = table([known[case.title] for case in cases])
     sys.stdout.write(f"{text}\n")
     for path in options.files:
@@ -164,6 +166,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="name the cases, and do nothing")
     parser.add_argument("--beside-a-hog", action="store_true", help="beside one that burns a core")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
+    parser.add_argument("--tape", type=Path, help="record each look at connections")
     parser.add_argument("--log", type=Path, help="keep results in this file as they come")
     parser.add_argument("--resume", action="store_true", help="do not measure what is in the log")
     return parser.parse_args()

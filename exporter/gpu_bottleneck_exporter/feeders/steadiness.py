@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_bottleneck_exporter.accounting.stall import ASLEEP, IDLES, MOSTLY, UNALLOCATED
+from gpu_bottleneck_exporter.accounting.stall import IDLES, MOSTLY
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 
 _LASTS, _OVER = 0.9, 0.8
 """Of the last `LATELY_NS`: one tick that differs is an accident, two are news, and three in a row
 end what was."""
 _BUSY = "busy"
-_QUIET = frozenset({_BUSY, ASLEEP, UNALLOCATED})
 
 
 class Steadiness:
@@ -32,11 +31,6 @@ class Steadiness:
     def __bool__(self) -> bool:
         """Whether the last ticks were alike."""
         return self._lasted_ns >= LATELY_NS and self._share >= _LASTS and self._now >= MOSTLY
-
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing held it up: it worked all the time, or nobody had anything to do."""
-        return bool(self) and self._what in _QUIET
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Note how a tick was split: busy time, and idle time by cause."""

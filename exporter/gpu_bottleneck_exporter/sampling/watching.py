@@ -35,8 +35,8 @@ LONGEST_PASS_SECONDS = HALF_AS_OFTEN * PASS_SECONDS
 """With more of them. Waking up is most of the cost, and must not grow with the GPUs."""
 COUNT_SECONDS = 1.0
 """As often as GPUs are read by default."""
-QUIET_PASS_SECONDS = SCAN_NS / 1e9
-"""Between two looks at the feeders of a GPU that has long been quiet: two per tick."""
+STEADY_PASS_SECONDS = SCAN_NS / 1e9
+"""Between two looks at the feeders of a GPU that goes on as before: four per tick."""
 SNAPSHOT_SECONDS = WINDOW_NS / 1e9
 """Between two snapshots that nobody asked for; also between two readings of the counters of a
 steady GPU's feeders."""
@@ -226,10 +226,7 @@ class HostSampler:
 
     def _pause(self, feed: FeederGroup) -> float:
         """Seconds between two looks at feeders."""
-        if feed.steady.quiet:
-            return QUIET_PASS_SECONDS
-        # Mains half as often as otherwise, workers as often as ever.
-        return HALF_AS_OFTEN * self._step if feed.steady else self._step
+        return STEADY_PASS_SECONDS if feed.steady else self._step
 
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
         """Sample and count feeders that are due. Returns whether trees must be rediscovered.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
     AccessLost,
@@ -22,7 +23,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading, Utilization
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
-from gpu_bottleneck_exporter.sampling.collector import SLOWLY, UNHURRIEDLY, Collector
+from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Opened, Outcome, charge
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
@@ -37,8 +38,10 @@ _STAYS_SECONDS = LONG_NS / 1e9
 """A GPU that was up for so long is not one that comes and goes."""
 _SLOW_READINGS_KEPT = 3
 """Times their interval: one may fail, and the next one come late."""
-STEADY_TICK_SECONDS = UNHURRIEDLY
-"""Between two readings of a GPU that goes on as before; its ring holds 10 s."""
+_STEADY_TICKS = 4
+"""As many usual ones, at most, pass between two readings of a GPU that goes on as before."""
+STEADY_TICK_SECONDS = WINDOW_NS / 1e9
+"""Also at most: its ring holds 10 s, and its feeders are judged over as much."""
 APART_SECONDS = 0.001
 """Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
 Python's lock. A thread that wakes early by less has reached its tick."""
@@ -101,8 +104,9 @@ class GpuWorker:
         self._ledgers: dict[str, GpuLedger] = {}
         self._opened: tuple[Opened, ...] = ()
         self._snapshots: tuple[GpuSnapshot, ...] = ()
-        self._finished_tick_ns = time.monotonic_ns()
-        self._late_ns = own_cpu.late_ns(self._finished_tick_ns)
+        self._due_ns = time.monotonic_ns()
+        """When the GPU is to be read next, or the end of its last reading if that is later."""
+        self._late_ns = own_cpu.late_ns(self._due_ns)
         self._delay_ns: int | None = 0
         """This thread's run-queue delay as of the end of the last tick."""
         self._down: Down | None = None
@@ -133,7 +137,7 @@ class GpuWorker:
 
         Time without a CPU is not the driver's fault, and does not count towards the deadline.
         """
-        silent_ns = now_ns - self._finished_tick_ns
+        silent_ns = now_ns - self._due_ns
         if silent_ns <= self._deadline_ns or self._down:
             return None
         hung = silent_ns - self._starved_ns(now_ns) > self._deadline_ns
@@ -155,12 +159,12 @@ class GpuWorker:
     def _finish_tick(self, now_ns: int) -> None:
         self._delay_ns = run_delay_ns()
         self._late_ns = self._own_cpu.late_ns(now_ns)
-        self._finished_tick_ns = now_ns
+        self._due_ns = now_ns
 
     def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
         """The GPU and its MIG instances, as far as they may be shown now."""
         if self.down(now_ns) is None:
-            late = now_ns - self._finished_tick_ns > self._deadline_ns
+            late = now_ns - self._due_ns > self._deadline_ns
             return [shot.stale() for shot in self._snapshots] if late else list(self._snapshots)
         ledgers = [opened.ledger for opened in self._opened] or list(self._ledgers.values())
         unknown = GpuLedger(Identity(self.index, uuid=""), self._driver.system, self._tick_ns)
@@ -228,13 +232,14 @@ class GpuWorker:
         checking_layout = Every(SLOWLY, time.monotonic() + SLOWLY)  # it was just opened
         while not self._stop.is_set():
             tick = _next_tick(time.monotonic(), self._interval(), self.index * APART_SECONDS)
+            self._due_ns = int(tick * 1e9)
             self._stop.wait(tick - time.monotonic())
             if checking_layout.is_due(time.monotonic()):
                 self._follow_layout()
             self._tick()
 
     def _interval(self) -> float:
-        """Seconds between two ticks; twice as many for a GPU that goes on as before.
+        """Seconds between two ticks; more for a GPU that goes on as before.
 
         Nothing is lost: the driver's ring holds what it did meanwhile.
         """
@@ -244,7 +249,8 @@ class GpuWorker:
         feed = self._watch.feed(self._opened[0].device.identity.uuid)
         if feed is None or not feed.steady:
             return usual
-        return max(usual, min(2 * usual, STEADY_TICK_SECONDS, self._settings.deadline_seconds / 2))
+        longest = min(STEADY_TICK_SECONDS, self._settings.deadline_seconds)
+        return max(usual, min(_STEADY_TICKS * usual, longest))
 
     def _follow_layout(self) -> None:
         known = tuple(o.device.identity.uuid for o in self._opened[1:])
@@ -326,7 +332,8 @@ class GpuWorker:
         Raises Unsupported, or what concerns the whole GPU.
         """
         assert collector.read is not None  # noqa: S101 - `__init__` kept only those
-        fresh_ns = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
+        kept = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
+        fresh_ns = int(self._interval() * 1e9) + kept
         try:
             reading = collector.read(opened.device)
             if reading is None:  # a mean needs two readings: take the second at the next tick
