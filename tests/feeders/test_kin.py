@@ -213,6 +213,24 @@ def test_a_sibling_that_ends_meanwhile_is_no_kin() -> None:
         until(lambda: kin(holder) == {one.pid}, "the broker alone")
 
 
+def test_we_and_who_started_us_feed_nobody_whatever_pipe_all_inherited() -> None:
+    """As from a shell with `exec 9> >(tee log)` that has started both the job and us."""
+    code = """
+held, written = os.pipe()
+os.set_inheritable(written, True)
+holder = os.fork()
+if holder == 0:
+    locked()
+us = "from gpu_bottleneck_exporter.feeders.kin import KinFinder as Finder;"
+us += f"print(*Finder(pathlib.Path('/proc'), [{holder}]).of({holder}, ()))"
+us = [sys.executable, "-c", f"import pathlib; {us}"]
+ready("kin", subprocess.run(us, close_fds=False, stdout=-1, text=True, check=True).stdout.strip())
+locked()
+"""
+    with program(code) as one:
+        assert one.words == ["kin"]
+
+
 @pytest.fixture
 def container() -> Iterator[Path]:
     """A control group that is named as that of a container."""

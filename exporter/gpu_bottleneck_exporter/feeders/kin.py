@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import links
-from gpu_bottleneck_exporter.host.process import MOST_PROCESSES, Stat, parse_stat, trees
+from gpu_bottleneck_exporter.host.process import MOST_PROCESSES, Stat, ourselves, parse_stat, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.workload.owners import Groups
 
@@ -34,6 +34,7 @@ class KinFinder:
         self._groups = groups or Groups(proc)
         self._proc = proc
         self._holders = frozenset(holders)
+        self._never = ourselves(proc)
         self._stat = cache(lambda pid: parse_stat(read(f"{proc}/{pid}/stat")))
         self._links_of = cache(partial(links, proc))
         self._ends_of = cache(partial(_ends_of, proc))
@@ -49,6 +50,7 @@ class KinFinder:
         kin |= self._siblings(pid, stat, {pid, *own, *ancestors})
         if unit:
             kin |= self._in_unit(pid, unit, {pid, *own, *kin})
+        kin -= self._never
         for one in sorted(kin - {stat.parent})[MOST_KIN:]:
             kin.discard(one)
         return kin

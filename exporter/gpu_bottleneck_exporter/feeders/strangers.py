@@ -6,8 +6,7 @@ little: which of them count is up to `habits.StrangerRecord`.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ from gpu_bottleneck_exporter.feeders.kin import MOST_KIN
 from gpu_bottleneck_exporter.host.descriptors import link_of
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, other_ends
-from gpu_bottleneck_exporter.host.process import parse_stat
+from gpu_bottleneck_exporter.host.process import lineage, ourselves
 from gpu_bottleneck_exporter.schedule import LONG_NS, OFTEN_NS, Every
 
 _FIRST_NS = 300_000_000
@@ -38,8 +37,7 @@ class StrangerFinder:
     def __init__(self, proc: Path) -> None:
         """`proc`: our own procfs."""
         self._proc = proc
-        self._never = {1, *self._line(os.getpid())}
-        """No feeders: init, we ourselves, and who started us."""
+        self._never = ourselves(proc) | {1}
         self._networks = TcpNetworks(proc)
         self._due_ns = self._pause_ns = 0
         self._seen: dict[FeederGroup, dict[End, int]] = {}
@@ -120,17 +118,10 @@ class StrangerFinder:
             self._opposite[key] = ends
         return self._opposite[key]
 
-    def _strangers(self, feed: FeederGroup, holders: Collection[int]) -> set[int]:
+    def _strangers(self, feed: FeederGroup, holders: set[int]) -> set[int]:
         ends = reversed(self._seen[feed])
         pids = dict.fromkeys(pid for end in ends for pid in self._found[end].pids)
         others = (pid for pid in pids if pid not in self._never and feed.is_stranger(pid))
         # A rank's workers inherit its connections to other ranks, and feed only it.
-        apart = (pid for pid in others if not any(one in holders for one in self._line(pid)))
+        apart = (pid for pid in others if holders.isdisjoint(lineage(self._proc, pid)))
         return set(islice(apart, MOST_STRANGERS))
-
-    def _line(self, pid: int) -> Iterator[int]:
-        """A process and its ancestors, the nearest first."""
-        while pid > 0:
-            yield pid
-            stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
-            pid = stat.parent if stat else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +111,19 @@ def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
 def processes(proc: Path) -> list[int]:
     """Many of the processes of the machine, by pid."""
     return sorted(numbered(proc, MOST_PROCESSES))
+
+
+def lineage(proc: Path, pid: int) -> Iterator[int]:
+    """Process `pid` and its ancestors, the nearest first."""
+    while pid > 0:
+        yield pid
+        stat = parse_stat(read(f"{proc}/{pid}/stat"))
+        pid = stat.parent if stat else 0
+
+
+def ourselves(proc: Path) -> frozenset[int]:
+    """We and our ancestors: we feed no GPU, whatever pipes one shell gave to us and to a job."""
+    return frozenset(lineage(proc, os.getpid()))
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:

@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import trees
+from gpu_bottleneck_exporter.host.process import ourselves, trees
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
@@ -32,6 +32,8 @@ class Discovery:
         `isolated`: whatever /proc says of one job, the others are found.
         """
         self._proc = settings.procfs
+        self._we = ourselves(self._proc)
+        """A notebook that holds a GPU may have started us."""
         self.strangers = StrangerFinder(self._proc)
         self.connected = same_pids(self._proc)
         """Whether connections can be inspected."""
@@ -59,7 +61,7 @@ class Discovery:
             feed.family.whole = living.isdisjoint(found.cut)
             feed.family.share = share_of(len(held))
             with self._isolated(f"finding the feeders of {uuid}"):
-                feed.adopt(living, descendants, mains)
+                feed.adopt(living, descendants - self._we, mains | self._we)
         with self._isolated("looking for kin"):
             self._find_kin(feeds.values(), mains)
         return feeds
