@@ -16,6 +16,8 @@ from support.rights import AS_WE_ARE, Way
 PRELUDE = """
 import ctypes, os, select, signal, socket, struct, subprocess, sys, threading, time
 
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: also when a run is killed
+
 def named(name, do):
     "Start a thread that calls `do`; returns once it has its `name`."
     called = threading.Event()
