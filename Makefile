@@ -79,7 +79,6 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTT
 # By hand, as it takes 25 minutes. PRESCRIPTIONS_ARGS='DataLoader' measures some of them.
 bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a change against what it brings, alone on the machine (root)
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
-	$(BIN)/pip install -q torch==2.13.0 'mfusepy>=3.1'
 	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --record --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)
 
 # By hand, as it takes minutes; `make test` runs a short one.

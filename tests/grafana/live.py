@@ -45,7 +45,7 @@ def fleet() -> Fleet:
     for index, busy in enumerate((0.98, 0.97, 0.98)):
         add_gpu(made, "job", Gpu(busy=busy, owner=JOB_OF_FOUR, target={"cluster": "one"}), index)
     starved = Gpu(busy=0.2, stalls={"storage": 0.8}, disk_busy=0.9, owner=JOB_OF_FOUR)
-    add_gpu(made, "storage", replace(starved, outlook=Outlook(Refusal("varies"))))
+    add_gpu(made, "storage", replace(starved, outlook=Outlook(Refusal("saturated"))))
     add_gpu(made, "pod", _gpu(day.PREPROCESSING, owner=POD, outlook=Outlook(PRESCRIBED)))
     told = Outlook(replace(PRESCRIBED, knob=CPU_LIMIT, current_value=4, value=7.25), SCORED)
     limited = _gpu(day.THROTTLED, owner=CONTAINER, cpu_limit_cores=4, outlook=told)

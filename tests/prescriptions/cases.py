@@ -67,6 +67,12 @@ _POOL = "Pool.imap"
 _SLEEP = "sleep"
 _MOUNT = "remote files"
 _MOVED = "out of the main process"
+_DECODED = "decoded photographs"
+_SHARDED = "WebDataset"
+_HUB = "Hugging Face datasets"
+_TENSORS = "tf.data"
+_GRAIN = "grain"
+_THREADS = "threads"
 _ADVICE = "as prescribed"
 _BURNING = "burning workers"
 _FULL = "no core left"
@@ -120,7 +126,27 @@ OTHER_WAITS = (
         (0.0,),
     ),
 )
+LIBRARIES = (
+    (_fed(_DECODED, "Pillow", Batch(pil=8), 0.03, 1, 2, workers=0, loader="torch"),),
+    (_fed(_DECODED, "OpenCV", Batch(opencv=12), 0.03, 1, 2, workers=0, loader="torch"),),
+    (_fed(_DECODED, "Pillow, ahead", Batch(pil=8), 0.02, 2, loader="torch", ahead=True),),
+    (_fed(_DECODED, "Pillow, they vary", Batch(pil=8, spread=0.5), 0.02, 2, loader="torch"),),
+    (_fed(_DECODED, "as prescribed", Batch(pil=8), 0.03, loader="torch", follow=True),),
+    (_fed(_SHARDED, "Pillow", Batch(pil=8), 0.03, 1, 2, workers=0, loader="webdataset"),),
+    (_fed(_HUB, "Pillow", Batch(pil=8), 0.03, 1, 2, workers=0, loader="datasets"),),
+    (_fed(_TENSORS, "its own threads", Batch(pil=8), 0.02, 2, loader="tf.data"),),
+    (_fed(_GRAIN, "burns", Batch(burn=0.05), 0.03, 1, 2, workers=0, loader="grain"),),
+    (_fed(_THREADS, "Pillow", Batch(pil=8), 0.02, 2, loader="threads"),),
+    (
+        _fed(_SHARDED, "a server", Batch(server=0.08), 0.012, 2, 4, loader="webdataset"),
+        _fed(_HUB, "a server", Batch(server=0.08), 0.012, 2, 4, loader="datasets"),
+        _fed(_GRAIN, "a server", Batch(server=0.08), 0.012, 2, 4, loader="grain"),
+        _fed(_THREADS, "a server", Batch(server=0.08), 0.03, 2, loader="threads"),
+    ),
+)
+"""What users have; nothing in the model was tried on it."""
 GROUPS: tuple[tuple[Chain, ...], ...] = (
+    *LIBRARIES,
     WAITING,
     HEAVY_TAILED,
     OTHER_WAITS,

@@ -24,6 +24,7 @@ from typing import Any
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
+from prescriptions import libraries
 from prescriptions.settings import CHECKPOINT_SECONDS, Batch, Loop
 from scenarios.loops import Scene, reading
 from stacks.loops.common import FOLDER, HOST, MEBIBYTE, Load, burn, port, workers
@@ -33,7 +34,6 @@ _LAUNCHED_AHEAD = 2
 _ANSWER_BYTES = 65536
 _READ_BYTES = MEBIBYTE // 8
 _WRITTEN_BYTES = MEBIBYTE // 16
-_ENDLESS = 10**9
 
 Part = Callable[[float], object]
 """Does its part of a batch; told how long the batch takes, where 1 is the mean."""
@@ -75,6 +75,8 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "mount": mounted,
     "disk": from_disk,
     "burn": lambda seconds: lambda factor: burn(seconds * factor),
+    "pil": libraries.with_pil,
+    "opencv": libraries.with_opencv,
 }
 
 
@@ -100,32 +102,6 @@ def working(batch: Batch, parent: int) -> Load:
 def queued(loop: Loop) -> Load:
     """Workers that share a queue: batches arrive as they are ready."""
     return workers(partial(working, loop.batch, os.getpid()), loop.workers)
-
-
-def torch_loader(loop: Loop) -> Load:
-    """PyTorch's DataLoader: batches arrive in the order in which they were begun."""
-    import torch  # noqa: PLC0415 - only where it is wanted
-    from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415
-
-    torch.set_num_threads(1)
-    main = os.getpid()
-
-    class Batches(Dataset[torch.Tensor]):
-        def __init__(self) -> None:
-            self._make: Load | None = None
-
-        def __len__(self) -> int:
-            return _ENDLESS
-
-        def __getitem__(self, index: int) -> torch.Tensor:
-            if self._make is None:
-                in_main = os.getpid() == main
-                self._make = making(loop.batch) if in_main else working(loop.batch, main)
-            self._make()
-            return torch.full((64,), float(index))
-
-    batches = iter(DataLoader(Batches(), batch_size=None, num_workers=loop.workers))
-    return lambda: next(batches)
 
 
 def pooled(loop: Loop) -> Load:
@@ -164,9 +140,16 @@ def _made(_: int) -> bytes:
 
 LOADERS: dict[str, Callable[[Loop], Load]] = {
     "queue": queued,
-    "torch": torch_loader,
     "imap": pooled,
+    "torch": partial(libraries.torch_loader, making=making),
+    "webdataset": partial(libraries.webdataset, making=making),
+    "datasets": partial(libraries.hugging_face, making=making),
+    "tf.data": partial(libraries.tensorflow, making=making),
+    "grain": partial(libraries.grain, making=making),
+    "threads": partial(libraries.threads, making=making),
 }
+_IN_MAIN = frozenset({"queue", "imap"})
+"""Without workers, these are not used at all."""
 
 
 def checkpointing(mebibytes: float) -> Callable[[], None]:
@@ -193,7 +176,7 @@ def main(gpu_index: str, text: str) -> None:
     """Train forever."""
     loop = Loop.parse(text)
     gpu = hold(int(gpu_index))
-    in_main = loop.workers == 0 and loop.loader != "torch"
+    in_main = loop.workers == 0 and loop.loader in _IN_MAIN
     load = making(loop.batch) if in_main else LOADERS[loop.loader](loop)
     save = checkpointing(loop.checkpoint) if loop.checkpoint else None
     ends: deque[int] = deque()

@@ -42,6 +42,7 @@ from scenarios.cgroups import Limits, disk_of, limited
 from scenarios.loops import DATA, MEBIBYTE
 from scenarios.measure import end_group, make_data
 from stacks.measure import free_port, unmount
+from stacks.venvs import python
 from support.samplers import sampling
 from support.waiting import until
 
@@ -156,7 +157,8 @@ class Job:
             cages = self._running.enter_context(limited(limits, self._stage.folder))
         loop = f"{setting.loop}"
         command = ("-m", "prescriptions.loops", f"{self.gpu.index}", loop)
-        process = self._running.enter_context(self._stage.running(cages, *command))
+        venv = setting.loop.venv
+        process = self._running.enter_context(self._stage.running(cages, *command, venv=venv))
         self._poll = process.poll
 
     def await_work(self) -> None:
@@ -210,11 +212,15 @@ class Stage:
 
     @contextmanager
     def running(
-        self, cgroups: tuple[Path, ...], *arguments: str
+        self, cgroups: tuple[Path, ...], *arguments: str, venv: str | None = None
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """A Python process with `arguments`, and all that it starts, until the end of the block."""
+        """A Python process with `arguments`, and all that it starts, until the end of the block.
+
+        `venv`: the environment of `stacks.venvs` whose libraries it has.
+        """
         keep = ("-m", "stacks.keep", f"{os.getpid()}", ":".join(map(str, cgroups)))
-        command = [sys.executable, *keep, sys.executable, "-W", "ignore", *arguments]
+        interpreter = f"{python(venv)}" if venv else sys.executable
+        command = [sys.executable, *keep, interpreter, "-W", "ignore", *arguments]
         process = subprocess.Popen(command, env=self._environment, start_new_session=True)
         try:
             yield process
@@ -225,7 +231,8 @@ class Stage:
     def serving(self, name: str, *arguments: str) -> Iterator[None]:
         """Server `name` of the suite with the loading libraries."""
         announced = self.folder / f"{name}.port"
-        with self.running((), "-m", f"stacks.servers.{name}", name, *arguments) as process:
+        server = ("-m", f"stacks.servers.{name}", name, *arguments)
+        with self.running((), *server, venv="light") as process:
             until(announced.exists, f"{name} listens", unless=lambda: process.poll() is not None)
             yield
 

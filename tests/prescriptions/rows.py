@@ -82,6 +82,13 @@ class Row:
             return None
         return self.said.low <= self.after <= self.said.high
 
+    @property
+    def useful(self) -> bool:
+        """Whether an upper bound was less than half of the hoped-for gain too high."""
+        if self.after is None or self.said is None:
+            return False
+        return self.said.busy - self.after < (self.said.busy - self.before) / 2
+
     def __str__(self) -> str:
         mark = WRONG if self.inside is False else ""
         mark += DISTURBED if self.strangers > MUCH else ""

@@ -16,6 +16,12 @@ from gpu_bottleneck_exporter.prescription.model import (
 )
 
 CHECKPOINT_SECONDS = 1.0
+_VENVS = {
+    **dict.fromkeys(("torch", "webdataset", "datasets"), "streaming"),
+    "tf.data": "tensorflow",
+    "grain": "jax",
+}
+"""Of `stacks.venvs`, by loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,10 @@ class Batch:
     """Reading the local disk, past the page cache; does not vary."""
     burn: float = 0.0
     """CPU time."""
+    pil: int = 0
+    """Photographs that Pillow decodes and scales down; with `tf.data`, TensorFlow."""
+    opencv: int = 0
+    """The same with OpenCV."""
     spread: float = 0.0
     """Coefficient of variation from batch to batch: lognormal, thus heavy-tailed."""
 
@@ -59,6 +69,13 @@ class Loop:
     """MiB that the main writes to the disk, past the page cache, every `CHECKPOINT_SECONDS`."""
     loader: str = "queue"
     """A key of `loops.LOADERS`."""
+
+    @property
+    def venv(self) -> str | None:
+        """The environment of `stacks.venvs` that has its libraries; None: it needs none."""
+        if self.loader in _VENVS:
+            return _VENVS[self.loader]
+        return "streaming" if self.batch.pil or self.batch.opencv else None
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))

@@ -14,7 +14,14 @@ MEAN_ERROR, INSIDE = 0.04, 0.9
 
 def tables(rows: Sequence[Row], found: Sequence[Check]) -> str:
     """All there is to show."""
-    shown = [summary(rows), refusals(rows), pairs(rows), _disturbances(rows), glances(found)]
+    shown = [
+        summary(rows),
+        bounds(rows),
+        refusals(rows),
+        pairs(rows),
+        _disturbances(rows),
+        glances(found),
+    ]
     return "\n\n".join(filter(None, shown))
 
 
@@ -30,6 +37,19 @@ def summary(rows: Sequence[Row]) -> str:
     lines.append(_sums("exact ones", [one for one in predicted if not one.at_most]))
     lines.append(_sums("upper bounds", [one for one in predicted if one.at_most]))
     return "\n".join(lines)
+
+
+def bounds(rows: Sequence[Row]) -> str:
+    """What upper bounds were worth."""
+    found = [one for one in rows if one.at_most and one.said and one.after is not None]
+    right = sum(one.after <= one.said.high for one in found if one.said and one.after is not None)
+    useful = sum(one.useful for one in found)
+    return (
+        f"Of {len(found)} upper bounds {right} were not exceeded, and {useful} were useful: less "
+        "than half of the gain too high."
+        if found
+        else ""
+    )
 
 
 def refusals(rows: Sequence[Row]) -> str:

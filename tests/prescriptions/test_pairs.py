@@ -83,6 +83,17 @@ def test_the_sums_are_those_of_the_rows() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("after", "right", "useful"), [(0.46, 0, 1), (0.44, 1, 1), (0.31, 1, 1), (0.3, 1, 0)]
+)
+def test_a_bound_is_right_if_not_exceeded_and_useful_if_it_is_not_far_too_high(
+    after: float, right: int, useful: int
+) -> None:
+    rows = [predicted(after, at_most=True), predicted(after)]
+    told = f"Of 1 upper bounds {right} were not exceeded, and {useful} were useful"
+    assert told in tables(rows, [])
+
+
 def test_what_the_exporter_made_of_it_stands_beside_it() -> None:
     score = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
     assert f"{Row(pair(ADVICE, 0.42, Outlook(None, score)))}".endswith("| +2.0 | +1.0 |")

@@ -38,6 +38,7 @@ VENVS: dict[str, Sequence[Sequence[str]]] = {
     "streaming": [
         [TORCH, "numpy>=1.26"],
         [TORCH, "webdataset>=1", "datasets>=4", "litdata>=0.2.50", "boto3>=1.35"],
+        [TORCH, "pillow>=11", "opencv-python-headless>=4.10"],
         [TORCH, "aiohttp>=3.10", "requests>=2.32", "transformers>=4.50"],
         # It works with newer versions of what it pins.
         ["--no-deps", "mosaicml-streaming>=0.11"],

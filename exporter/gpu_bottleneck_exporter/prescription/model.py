@@ -36,7 +36,6 @@ REFUSALS = {
     "saturated": "the disk or the network link is busy all the time",
     "no_cores": "the machine has no CPU cores left for it",
     "no_memory": "the memory does not hold more workers",
-    "varies": "the time that a batch takes varies too much for a prediction",
     "inconsistent": "what the workers did does not explain the wait",
     "no_gain": "what is known to change would bring too little",
 }
