@@ -62,8 +62,8 @@ FAMILIES: Table[Feeding] = {
         "Seconds in which the processes waited, by what for: disk (file I/O), network (asleep in a "
         "socket; while the GPU idles, waiting for an answer), queue (pipe, futex, semaphore), "
         "sleep (timer, poll), unknown (no permission to find out). Covers first threads and, while "
-        "the GPU idles, what those wait for. Sampled five to ten times a second (twice if nothing "
-        "changes), workers in turn; each kind is absent until it is first seen.",
+        "the GPU idles, what those wait for. Sampled several times a second, workers in "
+        "turn; each kind is absent until it is first seen.",
     ): lambda fed: seconds_by(dict(sorted(fed.wait_ns.items()))),
     counter(
         "gpu_feeder_read_bytes_total{role}",

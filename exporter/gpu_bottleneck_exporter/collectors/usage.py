@@ -75,8 +75,7 @@ _STALL: Table[GpuTotals] = {
         "memory (reading evicted data again), network (they waited for an answer from a "
         "connection), requests (a server had none in flight; absent until first seen), peer "
         "(another GPU of the job worked), asleep (all of them slept), unknown. Adds up to observed "
-        "minus busy seconds, exactly; split per tick, from states sampled five to ten times a "
-        "second (twice if nothing changes).",
+        "minus busy seconds, exactly; split per tick, from states sampled several times a second.",
     ): _stalls,
     counter(
         "gpu_storage_stall_seconds_total{filesystem}",

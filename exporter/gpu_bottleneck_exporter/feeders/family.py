@@ -8,7 +8,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders.crowd import WHOLE, chosen
 from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.programs import helps
+from gpu_bottleneck_exporter.feeders.programs import loads_nothing
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import parse_stat
@@ -39,7 +39,7 @@ class Family:
         self._searching = RefreshSchedule()
         self.known: frozenset[int] = frozenset()
         """Processes that are sampled by themselves, or need not be."""
-        self._helpers: dict[int, Process] = {}
+        self._auxiliary: dict[int, Process] = {}
         """They load nothing, but a forkserver starts workers."""
         self.share = WHOLE
         """What may be spent on workers; set by whoever discovers the tree."""
@@ -56,17 +56,19 @@ class Family:
         return came, len((self.workers.keys() | self.unfollowed) - before)
 
     def _follow(self, workers: set[int]) -> None:
-        followed = chosen(workers, [*self.workers, *self._helpers], self.share.followed)
+        followed = chosen(workers, [*self.workers, *self._auxiliary], self.share.followed)
         self.unfollowed = frozenset(workers - followed)
         # A zombie is a child until its parent asks for it: known, but no worker any more.
         followed -= {pid for pid in followed if self._is_zombie(pid)}
-        new = followed - self.workers.keys() - self._helpers.keys()
+        new = followed - self.workers.keys() - self._auxiliary.keys()
         compilers = followed & {one.pid for one in self.compilers}
-        helping = followed & self._helpers.keys()
-        helping |= {pid for pid in sorted(new) if helps(self._proc, pid, self.mains, compilers)}
-        self._replace(self._helpers, helping)
-        self._replace(self.workers, followed - helping)
-        self.compilers = [self._helpers[pid] for pid in compilers]
+        auxiliary = followed & self._auxiliary.keys()
+        auxiliary |= {
+            pid for pid in sorted(new) if loads_nothing(self._proc, pid, self.mains, compilers)
+        }
+        self._replace(self._auxiliary, auxiliary)
+        self._replace(self.workers, followed - auxiliary)
+        self.compilers = [self._auxiliary[pid] for pid in compilers]
 
     @property
     def worker_count(self) -> int:
@@ -84,8 +86,8 @@ class Family:
         return self.is_prompt and self.whole and not self.unfollowed
 
     def has_unknown_children(self) -> bool:
-        """Whether a worker has been started since the tree was discovered."""
-        processes = (*self.mains.values(), *self._helpers.values())
+        """Whether a main or a forkserver has started a process since the tree was discovered."""
+        processes = (*self.mains.values(), *self._auxiliary.values())
         return any(process.has_unknown_child(self.known) for process in processes)
 
     def is_kin_search_due(self, now_ns: int, holders: frozenset[int]) -> bool:
@@ -133,7 +135,7 @@ class Family:
     def close(self) -> None:
         """Give all descriptors back."""
         self.forget_related()
-        for process in (*self.mains.values(), *self.workers.values(), *self._helpers.values()):
+        for process in (*self.mains.values(), *self.workers.values(), *self._auxiliary.values()):
             process.close()
 
     def _replace(self, processes: dict[int, Process], pids: set[int]) -> int:

@@ -31,11 +31,11 @@ def compiles(command: str) -> bool:
     return is_compiler(program) or any(pool in command for pool in _POOLS)
 
 
-_HELPERS = ("forkserver", "resource_tracker")
+_OF_MULTIPROCESSING = ("forkserver", "resource_tracker")
 
 
-def helps(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
-    """Whether a process loads nothing: it compiles, or is multiprocessing's own.
+def loads_nothing(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
+    """Whether a descendant is no worker: it compiles, or is multiprocessing's own.
 
     That is its forkserver or resource tracker; workers have the forkserver's command line, but it
     for a parent. What compiles, or was started by one of `compilers`, is added to these.
@@ -47,7 +47,7 @@ def helps(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> 
         compilers.add(pid)
         return True
     return parent in mains and any(
-        f"from multiprocessing.{name} import main" in command for name in _HELPERS
+        f"from multiprocessing.{name} import main" in command for name in _OF_MULTIPROCESSING
     )
 
 

@@ -13,8 +13,8 @@ from gpu_bottleneck_exporter.accounting.stall import IDLES, MOSTLY
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 
 _LASTS, _OVER = 0.9, 0.8
-"""Of the last `LATELY_NS`: one tick that differs is an accident, two are news, and three in a row
-end what was."""
+"""Of the last `LATELY_NS`: of ticks of 1 s, one that differs is an accident, and three in a row end
+what was."""
 _BUSY = "busy"
 
 
