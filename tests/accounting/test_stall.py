@@ -191,6 +191,18 @@ def test_two_workers_that_a_look_by_chance_missed_are_counted() -> None:
     assert shares(bucket(workers=workers)) == {WORKER_CPU: 1.0}
 
 
+@pytest.mark.parametrize(("throttled", "working"), [(0, 0.02), (1, 0.44)])
+def test_while_a_quota_throttles_only_samples_tell_how_long_workers_were_runnable(
+    throttled: int, working: float
+) -> None:
+    used = Counters(leader_cpu_ns=SECOND // 50, queue_ns=SECOND // 500)
+    workers = part({Activity.QUEUE: 19, Activity.RUN: 1}, 8.0, used)
+    held = CgroupCounters(periods=10, throttled_periods=throttled)
+    assert shares(bucket(workers=workers, held=held))[ASLEEP] == pytest.approx(
+        1 - working, abs=0.01
+    )
+
+
 def test_of_workers_with_several_threads_only_samples_tell_how_they_overlap() -> None:
     used = Counters(2 * SECOND, leader_cpu_ns=SECOND // 10)
     workers = part({Activity.QUEUE: 15, Activity.RUN: 5}, 2.0, used)
