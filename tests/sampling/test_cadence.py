@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import mean
 
 import pytest
 
@@ -107,6 +108,26 @@ def test_a_gpu_that_goes_on_as_before_is_read_less_often_and_is_seen_whole(
             return [sum(accounted(worker)) for worker in workers]
 
         until(lambda: min(known()) > 0.9 * max(known()) > 0, "as much is known of both")
+
+
+def test_whoever_asks_is_shown_what_such_a_gpu_does_now(
+    make_board: MakeBoard, opened: Callable[[Board], Driver], watch: HostSampler
+) -> None:
+    usual_ns = int(FAST.interval_seconds * 1e9)
+
+    def age_ns(*, asks: bool) -> int:
+        time.sleep(1.5 * FAST.interval_seconds)
+        if asks:
+            worker.refresh(time.monotonic() + PATIENCE_SECONDS)
+        now_ns = time.monotonic_ns()
+        return now_ns - worker.snapshots(now_ns)[0].at_ns
+
+    def old(*, asks: bool) -> float:
+        return mean(age_ns(asks=asks) > usual_ns for _ in range(TICKS))
+
+    with reading(opened(make_board(gpus=[H100])), watch) as (worker,):
+        until(lambda: worker._interval() > FAST.interval_seconds, "it is idle all the time")
+        until(lambda: old(asks=False) > 0.3 and old(asks=True) < 0.3, "it is read for who asks")
 
 
 @pytest.mark.parametrize("interval", [0.2, 1.0, 5.0])

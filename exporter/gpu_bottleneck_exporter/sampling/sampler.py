@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
-from gpu_bottleneck_exporter.sampling.watching import SNAPSHOT_SECONDS, HostSampler
+from gpu_bottleneck_exporter.sampling.watching import REFRESH_SECONDS, SNAPSHOT_SECONDS, HostSampler
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
 from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
@@ -177,7 +177,10 @@ class Sampler:
         return {worker.index: down for worker in self._workers if (down := worker.down(now))}
 
     def refresh(self) -> None:
-        """Bring what is known of feeders and host up to date; takes milliseconds."""
+        """Bring what is known of GPUs, feeders and host up to date; takes milliseconds."""
+        until = time.monotonic() + REFRESH_SECONDS
+        for worker in self._workers:  # one after the other: they find warm caches
+            worker.refresh(until)
         if self._watch:
             self._watch.refresh()
 

@@ -40,8 +40,8 @@ STEADY_PASS_SECONDS = SCAN_NS / 1e9
 SNAPSHOT_SECONDS = WINDOW_NS / 1e9
 """Between two snapshots that nobody asked for; also between two readings of the counters of a
 steady GPU's feeders."""
-_REFRESH_SECONDS = 0.5
-"""A pass takes milliseconds: for whoever waits longer, the snapshot before must do."""
+REFRESH_SECONDS = 0.5
+"""A pass takes milliseconds: for whoever waits longer, what was known before must do."""
 LOOK_FOR_CHILDREN_SECONDS = 0.4
 """Some workers live for a second only."""
 DISCOVERY_SECONDS, STEADY_DISCOVERY_SECONDS = OFTEN_NS / 1e9, SELDOM_NS / 1e9
@@ -158,7 +158,7 @@ class HostSampler:
         if self._thread.is_alive() and asked_ns - self._published_ns >= COUNT_SECONDS * 1e9:
             with self._published:
                 self._wanted.set()
-                self._published.wait_for(lambda: self._published_ns > asked_ns, _REFRESH_SECONDS)
+                self._published.wait_for(lambda: self._published_ns > asked_ns, REFRESH_SECONDS)
 
     def _publish(self) -> None:
         """Update the snapshots that scrapes show."""

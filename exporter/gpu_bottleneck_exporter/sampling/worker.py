@@ -41,7 +41,7 @@ _SLOW_READINGS_KEPT = 3
 _STEADY_TICKS = 4
 """As many usual ones, at most, pass between two readings of a GPU that goes on as before."""
 STEADY_TICK_SECONDS = WINDOW_NS / 1e9
-"""Also at most: its ring holds 10 s, and its feeders are judged over as much."""
+"""Also at most, unless somebody asks: its ring holds 10 s; its feeders are judged over as much."""
 APART_SECONDS = 0.001
 """Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
 Python's lock. A thread that wakes early by less has reached its tick."""
@@ -101,6 +101,10 @@ class GpuWorker:
         )
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
         self._stop = threading.Event()
+        self._wanted = threading.Event()
+        """Set by whoever waits for a reading."""
+        self._finished = threading.Condition()
+        """Notified at the end of a reading."""
         self._ledgers: dict[str, GpuLedger] = {}
         self._opened: tuple[Opened, ...] = ()
         self._snapshots: tuple[GpuSnapshot, ...] = ()
@@ -119,6 +123,7 @@ class GpuWorker:
     def stop(self) -> None:
         """Ask the thread to end after its current tick; it may hang in the driver."""
         self._stop.set()
+        self._wanted.set()
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the thread to end; False if it has not."""
@@ -156,10 +161,28 @@ class GpuWorker:
             return late_ns
         return late_ns + delay_ns - self._delay_ns
 
+    def refresh(self, until: float) -> None:
+        """Have the GPU read, unless that was done within the usual interval. For any thread.
+
+        Waits for it until monotonic `until`, but not for a GPU that is down or being read.
+        """
+        asked_ns = time.monotonic_ns()
+        if not self._snapshots or asked_ns - self._snapshots[0].at_ns < self._tick_ns:
+            return
+        if self._down is None and asked_ns < self._due_ns:
+            with self._finished:
+                self._wanted.set()
+                self._finished.wait_for(
+                    lambda: self._down or self._snapshots[0].at_ns > asked_ns,
+                    until - time.monotonic(),
+                )
+
     def _finish_tick(self, now_ns: int) -> None:
         self._delay_ns = run_delay_ns()
         self._late_ns = self._own_cpu.late_ns(now_ns)
         self._due_ns = now_ns
+        with self._finished:
+            self._finished.notify_all()
 
     def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
         """The GPU and its MIG instances, as far as they may be shown now."""
@@ -231,9 +254,15 @@ class GpuWorker:
     def _read_until_stopped(self) -> None:
         checking_layout = Every(SLOWLY, time.monotonic() + SLOWLY)  # it was just opened
         while not self._stop.is_set():
-            tick = _next_tick(time.monotonic(), self._interval(), self.index * APART_SECONDS)
+            usual = self._settings.interval_seconds
+            tick = _next_tick(time.monotonic(), usual, self.index * APART_SECONDS)
+            tick += self._interval() - usual
             self._due_ns = int(tick * 1e9)
-            self._stop.wait(tick - time.monotonic())
+            self._wanted.wait(tick - time.monotonic())
+            if self._stop.is_set():
+                return
+            self._wanted.clear()
+            self._due_ns = min(self._due_ns, time.monotonic_ns())
             if checking_layout.is_due(time.monotonic()):
                 self._follow_layout()
             self._tick()
