@@ -240,7 +240,8 @@ def _active(did: Bucket) -> dict[Activity, float]:
         part = did.of(role)
         # File data is counted by process: threads share that of the main.
         used = did.of(Role.MAIN).used if role is Role.THREAD else part.used
-        counted = None if role is Role.THREAD else _counted(part, elapsed)
+        # Related processes count while they do enough: their counters and samples differ.
+        counted = _counted(part, elapsed) if role is Role.WORKER else None
         shares = _put_right(part, counted, did)
         mean = {one: shares.get(one, 0.0) * part.processes for one in active}
         run, disk = mean[Activity.RUN], mean[Activity.DISK]
