@@ -37,10 +37,6 @@ class VirtualDevice(Device):
             minor=index,
         )
 
-    def check(self) -> None:
-        """Nothing: it always answers."""
-        return
-
     def utilization(self) -> readings.Utilization:
         """Utilization in percent: the windows that ended since the last call, and the last one."""
         record = self._record
@@ -73,9 +69,8 @@ class VirtualDevice(Device):
         self._before = now, sums
         if not before:
             return None
-        return _activity(
-            [new - old for new, old in zip(sums, before, strict=True)], now - before_ns
-        )
+        done = [new - old for new, old in zip(sums, before, strict=True)]
+        return _activity(done, now - before_ns)
 
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the board was created."""
