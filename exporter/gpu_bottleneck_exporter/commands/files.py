@@ -13,9 +13,8 @@ from gpu_bottleneck_exporter.errors import ExporterError
 
 def dashboards() -> dict[str, str]:
     """Grafana's JSON by the dashboard's name."""
-    folder = resources("gpu_bottleneck_exporter") / "dashboards"
-    found = sorted(Path(f"{path}") for path in folder.iterdir())
-    return {path.stem: path.read_text(encoding="utf-8") for path in found if path.suffix == ".json"}
+    folder = Path(f"{resources('gpu_bottleneck_exporter')}", "dashboards")
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
 
 
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
