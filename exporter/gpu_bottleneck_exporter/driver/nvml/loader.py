@@ -76,7 +76,6 @@ def _skipped(path: Path) -> str | None:
     except PermissionError:
         return f"{path}: no permission to {'read' if os.path.lexists(path) else 'look for'} it"
     except OSError:
-        return (
-            f"{path}: a link to {path.readlink()}, which is missing" if path.is_symlink() else None
-        )
+        if path.is_symlink():
+            return f"{path}: a link to {path.readlink()}, which is missing"
     return None
