@@ -24,9 +24,8 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        missing = {
-            folder / name: text for name, text in files.items() if _lacks(folder / name, text)
-        }
+        wanted = {folder / name: text for name, text in files.items()}
+        missing = {path: text for path, text in wanted.items() if _lacks(path, text)}
         others = [path.name for path in missing if path.exists()]
         if others and not force:
             raise ExporterError(

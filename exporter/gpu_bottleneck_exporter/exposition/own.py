@@ -12,17 +12,14 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 
-UP = collector(
-    "up",
-    {
-        gauge(
-            "gpu_up",
-            "Whether the GPU answered within the deadline, 0 or 1. At 0 only gpu_up, gpu_info and "
-            "its XIDs remain; log and status page give the reason.",
-        ): lambda gpu: gpu.up
-    },
-    lambda gpu: gpu,
-)
+_UP: Table[GpuSnapshot] = {
+    gauge(
+        "gpu_up",
+        "Whether the GPU answered within the deadline, 0 or 1. At 0 only gpu_up, gpu_info and "
+        "its XIDs remain; log and status page give the reason.",
+    ): lambda gpu: gpu.up,
+}
+UP = collector("up", _UP, lambda gpu: gpu)
 """Comes first, whichever collectors are enabled."""
 
 EXPORTER: Table[SamplerState] = {

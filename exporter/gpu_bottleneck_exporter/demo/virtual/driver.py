@@ -124,13 +124,9 @@ class VirtualDevice(Device):
 
     def processes(self) -> readings.Processes:
         """Living processes with a context: the driver forgets those of dead ones."""
-        return readings.Processes(
-            tuple(
-                readings.Process(int(entry.pid), int(entry.used_bytes))
-                for entry in self._record.processes
-                if entry.pid and Path(f"/proc/{entry.pid}").exists()
-            )
-        )
+        held = (readings.Process(one.pid, one.used_bytes) for one in self._record.processes)
+        living = (one for one in held if one.pid and Path(f"/proc/{one.pid}").exists())
+        return readings.Processes(tuple(living))
 
 
 class VirtualDriver(Driver):

@@ -74,6 +74,11 @@ def driver_error(code: int, what: str) -> DriverError:
     return kind(f"{what}: {name}", cause and remedy(cause))
 
 
+def address(handle: object) -> int:
+    """The address that a handle of the library stands for."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
 class Calls:
     """Calls into NVML by one thread: counted, timed in nanoseconds, their errors raised."""
 
