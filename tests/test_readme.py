@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.cli import commands
-from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
 from rules.test_docs import LINK, anchors
 from tables import metrics
 
@@ -89,7 +89,7 @@ def test_it_installs_as_the_other_documents_say() -> None:
 def test_the_diagnosis_is_worded_as_the_command_does() -> None:
     cause, meaning = re.findall(r"^  likely cause  (\w+): (.+)$", TEXT, re.MULTILINE)[0]
     (remedy,) = re.findall(r"^  try first     (.+)$", TEXT, re.MULTILINE)
-    assert REMEDIES[cause] == (meaning, remedy)
+    assert (MEANINGS[cause], REMEDIES[cause]) == (meaning, remedy)
 
 
 def test_the_cost_is_that_of_the_measurements() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, fields
 from functools import cache, wraps
 from pathlib import Path
@@ -61,27 +61,23 @@ def _collectors() -> tuple[str, str]:
     return "--collector.NAME / --no-collector.NAME", what
 
 
-def flag(spec: str, *names: str, **attributes: Any) -> Decorator:
-    """An option with its environment variable.
+class Option(click.Option):
+    """An option with its environment variable."""
 
-    `spec`: its name, and a word for its value; `names`: its short form, and its parameter if that
-    is not the name with underscores.
-    """
-    name, shown = _shown(spec)
-    return click.option(name, *names, **shown, **attributes)
+    def __init__(self, declared: Sequence[str], **attributes: Any) -> None:
+        """`declared`: its name with a word for its value, its short form, and its parameter.
 
-
-def _option(spec: str, parameter: str, **attributes: Any) -> click.Option:
-    """An option that several commands have, with its environment variable."""
-    name, shown = _shown(spec)
-    return click.Option([name, parameter], **shown, **attributes)
+        The latter only if it is not the name with underscores.
+        """
+        name, _, value = declared[0].partition(" ")
+        variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name.partition("/")[0]).upper()
+        attributes |= {"envvar": variable, "show_envvar": True, "show_default": True}
+        super().__init__([f"--{name}", *declared[1:]], metavar=value or None, **attributes)
 
 
-def _shown(spec: str) -> tuple[str, dict[str, Any]]:
-    name, _, value = spec.partition(" ")
-    variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name.partition("/")[0]).upper()
-    shown = {"envvar": variable, "show_envvar": True, "show_default": True}
-    return f"--{name}", {**shown, "metavar": value or None}
+def flag(*declared: str, **attributes: Any) -> Decorator:
+    """An `Option` as a decorator."""
+    return click.option(*declared, cls=Option, **attributes)
 
 
 as_json = flag(
@@ -104,9 +100,8 @@ def _of_setting(setting: Field[Any]) -> click.Option:
     kind: Any = _PATH if isinstance(default, Path) else None
     if setting.name == "without":  # one word, as environment variables have no lists
         default, kind = "", _words
-    return _option(
-        setting.metadata["flag"],
-        setting.name,
+    return Option(
+        [setting.metadata["flag"], setting.name],
         default=default,
         type=kind,
         is_flag=isinstance(default, bool),
@@ -117,15 +112,15 @@ def _of_setting(setting: Field[Any]) -> click.Option:
 def _of_log(level: str) -> Iterator[click.Option]:
     levels, formats = click.Choice(LEVELS), click.Choice(FORMATS)
     about = "Lowest level to log."
-    yield _option("log.level", "log_level", type=levels, default=level, help=about)
+    yield Option(["log.level", "log_level"], type=levels, default=level, help=about)
     about = "Format of log lines."
-    yield _option("log.format", "log_format", type=formats, default="logfmt", help=about)
+    yield Option(["log.format", "log_format"], type=formats, default="logfmt", help=about)
 
 
 def _of_collectors() -> Iterator[click.Option]:
     for name in (collector.name for collector in ALL):
         both = f"collector.{name}/--no-collector.{name}"
-        yield _option(both, f"collector_{name}", default=True, help=f"The {name} collector.")
+        yield Option([both, f"collector_{name}"], default=True, help=f"The {name} collector.")
 
 
 def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decorator:

@@ -1,61 +1,43 @@
-"""The first thing to try for each `waiting_on` and for missing signals of the host."""
+"""What each `waiting_on` means, and what to do about it and about missing signals of the host."""
 
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.accounting import stall
 
-REMEDIES: dict[str, tuple[str, str]] = {
-    stall.UNALLOCATED: (
-        "no process holds the GPU",
-        "give it to a job, or tell the scheduler that it is free",
-    ),
-    stall.HOST_CODE: (
-        "the main loop runs Python while the GPU waits",
-        "profile the loop (py-spy); load in workers, avoid .item() every step, compile",
-    ),
-    stall.WORKER_CPU: (
-        "loader workers burn CPU: decoding, augmentation, tokenising",
-        "more workers if cores are free; else preprocess offline or on the GPU (DALI)",
-    ),
-    stall.CPU_QUEUE: (
-        "loader processes are ready to run but get no CPU",
-        "fewer workers or other load on these cores, or more cores for the job",
-    ),
-    stall.CPU_QUOTA: (
-        "the container's CPU limit throttles the loader",
-        "raise or remove the CPU limit (keep the request)",
-    ),
-    stall.STORAGE: (
-        "the feeders wait for storage",
-        ("larger sequential reads, local NVMe or a cache near the GPU; asynchronous checkpoints"),
-    ),
-    stall.MEMORY: (
-        "data is evicted from the page cache and read again",
-        "raise the memory limit, or shrink the working set (shards, smaller cache)",
-    ),
-    stall.NETWORK: (
-        "the feeders wait for data that they requested, or that is arriving",
-        "more parallel requests and prefetching, or a cache near the GPU",
-    ),
-    stall.REQUESTS: (
-        "a server without a request in flight: no demand",
-        "scale it down when there is no traffic, or share the GPU (MIG, several models)",
-    ),
-    stall.PEER: (
-        "another GPU of the same job works meanwhile",
-        "check that GPU: straggler or uneven work",
-    ),
-    stall.ASLEEP: (
-        "everything sleeps: a notebook left open, a pause between phases, a deadlock",
-        "ask the owner; py-spy dump shows where the processes sleep",
-    ),
-    stall.UNKNOWN: (
-        "the signals could not be read",
-        "run `check`: it names the missing permission",
-    ),
+MEANINGS: dict[str, str] = {
+    stall.UNALLOCATED: "no process holds the GPU",
+    stall.HOST_CODE: "the main loop runs Python while the GPU waits",
+    stall.WORKER_CPU: "loader workers burn CPU: decoding, augmentation, tokenising",
+    stall.CPU_QUEUE: "loader processes are ready to run but get no CPU",
+    stall.CPU_QUOTA: "the container's CPU limit throttles the loader",
+    stall.STORAGE: "the feeders wait for storage",
+    stall.MEMORY: "data is evicted from the page cache and read again",
+    stall.NETWORK: "the feeders wait for data that they requested, or that is arriving",
+    stall.REQUESTS: "a server without a request in flight: no demand",
+    stall.PEER: "another GPU of the same job works meanwhile",
+    stall.ASLEEP: "everything sleeps: a notebook left open, a pause between phases, a deadlock",
+    stall.UNKNOWN: "the signals could not be read",
 }
-"""Its meaning and the first thing to try, by `waiting_on`."""
-
+"""By `waiting_on`."""
+REMEDIES: dict[str, str] = {
+    stall.UNALLOCATED: "give it to a job, or tell the scheduler that it is free",
+    stall.HOST_CODE: "profile the loop (py-spy); load in workers, avoid .item() every step, "
+    "compile",
+    stall.WORKER_CPU: "more workers if cores are free; else preprocess offline or on the GPU "
+    "(DALI)",
+    stall.CPU_QUEUE: "fewer workers or other load on these cores, or more cores for the job",
+    stall.CPU_QUOTA: "raise or remove the CPU limit (keep the request)",
+    stall.STORAGE: "larger sequential reads, local NVMe or a cache near the GPU; asynchronous "
+    "checkpoints",
+    stall.MEMORY: "raise the memory limit, or shrink the working set (shards, smaller cache)",
+    stall.NETWORK: "more parallel requests and prefetching, or a cache near the GPU",
+    stall.REQUESTS: "scale it down when there is no traffic, or share the GPU (MIG, several "
+    "models)",
+    stall.PEER: "check that GPU: straggler or uneven work",
+    stall.ASLEEP: "ask the owner; py-spy dump shows where the processes sleep",
+    stall.UNKNOWN: "run `check`: it names the missing permission",
+}
+"""The first thing to try, by `waiting_on`."""
 RUNBOOKS: dict[str, str] = {
     stall.HOST_CODE: "GpuHostLoopBound",
     stall.WORKER_CPU: "GpuCpuPreprocessingBound",

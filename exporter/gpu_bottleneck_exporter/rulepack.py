@@ -38,7 +38,10 @@ _SECONDS = re.compile(
     re.MULTILINE,
 )
 _GROUPS = re.compile(r"^groups:\n", re.MULTILINE)
-_GROUP = re.compile(r"(?:^  #.*\n)*^  - name: (\S+)\n", re.MULTILINE)
+# With the comment above it, up to the next one's.
+_INPUTS = re.compile(
+    rf"(?:^  #.*\n)*^  - name: (?:{'|'.join(INPUTS)})\n(?:    .*\n|\n)*", re.MULTILINE
+)
 # The end of a description, which is as far as it is indented.
 _PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
 _RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
@@ -59,10 +62,7 @@ def for_dialect(pack: Mapping[str, str], dialect: str) -> dict[str, str]:
         return {name: text for name, text in pack.items() if name != DCGM}
     if dialect == "both":
         return dict(pack)
-    recording = pack["recording.yml"]
-    for name in INPUTS:
-        recording = _without_group(recording, name)
-    return {**pack, "recording.yml": recording}
+    return {**pack, "recording.yml": _INPUTS.sub("", pack["recording.yml"])}
 
 
 def scaled(text: str, factor: float) -> str:
@@ -133,16 +133,13 @@ def as_prometheusrule(
     files: Mapping[str, str], name: str, namespace: str | None, labels: Mapping[str, str]
 ) -> str:
     """One PrometheusRule object of the Prometheus Operator with all groups."""
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-    lines = [
+    given = {"name": name, "namespace": namespace, "labels": labels}
+    lines = (
         "apiVersion: monitoring.coreos.com/v1",
         "kind: PrometheusRule",
-        "metadata:",
-        *(f"  {key}: {json.dumps(value)}" for key, value in metadata.items()),
-        *(["  labels:"] if labels else []),
-        *(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in labels.items()),
+        f"metadata: {json.dumps({key: value for key, value in given.items() if value})}",
         "spec:",
-    ]
+    )
     return "\n".join(lines) + "\n" + _indented(merged(files))
 
 
@@ -163,15 +160,6 @@ def _section(name: str, text: str) -> str:
     """The groups of a file, with its introduction as a comment."""
     head, groups = _GROUPS.split(text, maxsplit=1)
     return _indented(f"# {name}\n{head}") + groups
-
-
-def _without_group(text: str, name: str) -> str:
-    starts = [*_GROUP.finditer(text)]
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    for start, end in zip(starts, ends, strict=True):
-        if start[1] == name:
-            return text[: start.start()] + text[end:]
-    return text
 
 
 def _indented(text: str) -> str:

@@ -41,7 +41,7 @@ def main(board: str, port: str, folder: str) -> None:
     driver = FaultyDriver(Board(Path(board)))
     sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
     sampler.start()
-    content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
+    content = ExporterContent(sampler, settings)
     WebServer(content, listening).serve()
 
 

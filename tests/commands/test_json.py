@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
 from support.board import Board
 from support.command import run
 from support.drivers import Libraries
@@ -131,7 +131,8 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
         assert gpu.keys() == documented("each of `gpus`")
         assert len(gpu["holder_pids"]) == 1
         assert_shares(gpu)
-        assert (gpu["meaning"], gpu["remedy"]) == REMEDIES.get(gpu["cause"], (None, None))
+        assert gpu["meaning"] == MEANINGS.get(gpu["cause"])
+        assert gpu["remedy"] == REMEDIES.get(gpu["cause"])
     for gpu, verdict in zip(
         document["gpus"], ("busy", "worker_cpu", "host_code", "asleep"), strict=True
     ):

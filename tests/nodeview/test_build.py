@@ -9,7 +9,7 @@ import pytest
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.nodeview.model import Host, Key
 from gpu_bottleneck_exporter.prescription.model import Refusal
-from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from support.nodes import node, waiting
 from support.states import (
@@ -63,7 +63,7 @@ def test_the_cause_comes_with_its_remedy_and_what_was_seen() -> None:
     seen = replace(feeding(), evidence=("asked 10.0.0.7",))
     found = node(state(replace(gpu, feeding=seen))).gpus[0]
     assert (found.verdict, found.cause) == ("worker_cpu", "worker_cpu")
-    assert (found.meaning, found.remedy) == REMEDIES["worker_cpu"]
+    assert (found.meaning, found.remedy) == (MEANINGS["worker_cpu"], REMEDIES["worker_cpu"])
     assert (found.runbook, found.evidence) == ("GpuCpuPreprocessingBound", ("asked 10.0.0.7",))
 
 

@@ -6,7 +6,13 @@ from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.nodeview import text
 from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
 from gpu_bottleneck_exporter.palette import WAITING_ON
-from gpu_bottleneck_exporter.remedies import OF_SIGNALS, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
+from gpu_bottleneck_exporter.remedies import (
+    MEANINGS,
+    OF_SIGNALS,
+    REMEDIES,
+    RUNBOOK_OF_DOWN,
+    RUNBOOKS,
+)
 from gpu_bottleneck_exporter.rulepack import files
 from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
 
@@ -51,8 +57,8 @@ def test_nobody_is_not_the_same_as_not_known() -> None:
 
 def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:
     alerts = files()["alerts.yml"]
-    assert REMEDIES.keys() == WAITING_ON.keys() == {*stall.WAITING_ON}
-    assert all(meaning and remedy for meaning, remedy in REMEDIES.values())
+    assert MEANINGS.keys() == REMEDIES.keys() == WAITING_ON.keys() == {*stall.WAITING_ON}
+    assert all((*MEANINGS.values(), *REMEDIES.values()))
     assert REMEDIES.keys() - RUNBOOKS.keys() == {"unallocated"}
     for name in (*RUNBOOKS.values(), RUNBOOK_OF_DOWN):
         assert f"{RUNBOOK_BASE}/{name}.md" in alerts

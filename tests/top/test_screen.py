@@ -9,7 +9,7 @@ import pytest
 
 from gpu_bottleneck_exporter import palette
 from gpu_bottleneck_exporter.nodeview.model import Key, Node
-from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.source import Feed, Remote
@@ -198,7 +198,7 @@ def test_the_help_names_all_keys_and_colours_in_24_lines() -> None:
     lines = screen(latest(crowded(1)), Choice(help=True))
     assert "1 GPU" in lines[0]
     told = [line.lstrip(" █") for line in lines[1:-1]]
-    for name in [*dict(HELP), "busy: ", *(f"{name}: " for name in REMEDIES)]:
+    for name in [*dict(HELP), "busy: ", *(f"{name}: " for name in MEANINGS)]:
         assert any(line.startswith(name) for line in told), name
 
 

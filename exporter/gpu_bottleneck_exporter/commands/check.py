@@ -86,10 +86,8 @@ def _report(lines: Iterable[str], node: Node, gaps: Sequence[Gap] = (), **fields
     """The report whose document is that of `node`, with other fields beside."""
     up = any(gpu.up for gpu in node.gpus)
     status = (WITH_GAPS if gaps else COMPLETE) if up else NO_GPU
-    of_gaps = [gap._asdict() for gap in gaps]
-    return Report(
-        status, tuple(lines), {"status": status, **document(node), **fields, "gaps": of_gaps}
-    )
+    told = {"status": status, **document(node), **fields, "gaps": [gap._asdict() for gap in gaps]}
+    return Report(status, tuple(lines), told)
 
 
 def _lines(state: SamplerState, off: Sequence[str], gaps: Sequence[Gap]) -> Iterator[str]:

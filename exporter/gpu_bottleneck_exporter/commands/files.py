@@ -13,9 +13,8 @@ from gpu_bottleneck_exporter.errors import ExporterError
 
 def dashboards() -> dict[str, str]:
     """Grafana's JSON by the dashboard's name."""
-    folder = resources("gpu_bottleneck_exporter") / "dashboards"
-    found = sorted(Path(f"{path}") for path in folder.iterdir())
-    return {path.stem: path.read_text(encoding="utf-8") for path in found if path.suffix == ".json"}
+    folder = Path(f"{resources('gpu_bottleneck_exporter')}", "dashboards")
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
 
 
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
@@ -25,9 +24,8 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        missing = {
-            folder / name: text for name, text in files.items() if _lacks(folder / name, text)
-        }
+        wanted = {folder / name: text for name, text in files.items()}
+        missing = {path: text for path, text in wanted.items() if _lacks(path, text)}
         others = [path.name for path in missing if path.exists()]
         if others and not force:
             raise ExporterError(

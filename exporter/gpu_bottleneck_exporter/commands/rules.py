@@ -39,10 +39,8 @@ class Wanted:
 
 def rendered(wanted: Wanted) -> dict[str, str]:
     """The files: several rule files, or one with the PrometheusRule."""
-    pack = {
-        name: _adapted(text, wanted)
-        for name, text in rulepack.for_dialect(rulepack.files(), wanted.dialect).items()
-    }
+    chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect)
+    pack = {name: _adapted(text, wanted) for name, text in chosen.items()}
     if not wanted.prometheusrule:
         return pack
     name = wanted.name or NAME

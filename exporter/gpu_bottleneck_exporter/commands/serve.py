@@ -9,13 +9,13 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import click
 
-from gpu_bottleneck_exporter import collectors as catalogue
+from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.commands.notify import Supervisor, reporting
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError
@@ -24,7 +24,6 @@ from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.pod import in_a_pod
-from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
@@ -45,13 +44,10 @@ _M_ARENA_MAX = -8
 class ExporterContent:
     """The exporter as `web.routes.Content`."""
 
-    def __init__(
-        self, sampler: Sampler, collectors: Sequence[Collector], telemetry_path: str, runbooks: str
-    ) -> None:
+    def __init__(self, sampler: Sampler, settings: Settings) -> None:
         self._sampler = sampler
-        self._exposition = Exposition(sampler, collectors)
-        self._telemetry_path = telemetry_path
-        self._runbooks = runbooks
+        self._settings = settings
+        self._exposition = Exposition(sampler, enabled(settings))
         self.recorder = LocalNode(sampler)
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
@@ -66,8 +62,8 @@ class ExporterContent:
         page = status_page(
             self.recorder.read(),
             self.recorder.trends(),
-            telemetry_path=self._telemetry_path,
-            runbooks=self._runbooks,
+            telemetry_path=self._settings.telemetry_path,
+            runbooks=self._settings.runbook_base,
         )
         return page.encode(errors="replace")
 
@@ -131,9 +127,8 @@ def serve(
         fatal.append(reason)
         server.stop()
 
-    collectors = catalogue.enabled(settings)
-    sampler = Sampler(open_driver, collectors, settings, end)
-    content = ExporterContent(sampler, collectors, settings.telemetry_path, settings.runbook_base)
+    sampler = Sampler(open_driver, enabled(settings), settings, end)
+    content = ExporterContent(sampler, settings)
     server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)
     nothing = partial(logger.info, "Nothing to reload: there is no --web.config.file.")
     reread = web_config.reload if web_config else nothing

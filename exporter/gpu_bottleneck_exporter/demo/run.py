@@ -18,12 +18,9 @@ from gpu_bottleneck_exporter.demo.jobs import JOBS
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the board is shared on purpose
 _PATIENCE_SECONDS = 10.0
 """For jobs to start: ten times what they take on a busy laptop. Without one, the demo goes on."""
-BANNER = "\n".join(
-    (
-        "SIMULATED GPUs: a virtual board; the processes that feed it are real.",
-        *(f"  GPU {index}  {job.name:18} {job.shows}" for index, job in enumerate(JOBS)),
-    )
-)
+_TITLE = "SIMULATED GPUs: a virtual board; the processes that feed it are real."
+_ROWS = (f"  GPU {index}  {job.name:18} {job.shows}" for index, job in enumerate(JOBS))
+BANNER = "\n".join((_TITLE, *_ROWS))
 
 
 @contextmanager

@@ -74,6 +74,7 @@ class Device(Protocol):
 
         Needed because single calls may fail with these codes while all others work.
         """
+        return
 
     def close(self) -> None:
         """Free what the readings allocated; reads nothing from the GPU."""

@@ -12,17 +12,14 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 
-UP = collector(
-    "up",
-    {
-        gauge(
-            "gpu_up",
-            "Whether the GPU answered within the deadline, 0 or 1. At 0 only gpu_up, gpu_info and "
-            "its XIDs remain; log and status page give the reason.",
-        ): lambda gpu: gpu.up
-    },
-    lambda gpu: gpu,
-)
+_UP: Table[GpuSnapshot] = {
+    gauge(
+        "gpu_up",
+        "Whether the GPU answered within the deadline, 0 or 1. At 0 only gpu_up, gpu_info and "
+        "its XIDs remain; log and status page give the reason.",
+    ): lambda gpu: gpu.up,
+}
+UP = collector("up", _UP, lambda gpu: gpu)
 """Comes first, whichever collectors are enabled."""
 
 EXPORTER: Table[SamplerState] = {
@@ -146,12 +143,7 @@ def health(state: SamplerState) -> Iterator[tuple[str, Outcome]]:
     for name, outcome in state.outcomes:
         by_name.setdefault(name, []).append(outcome)
     for name, found in sorted(by_name.items()):
-        times = [outcome.last_success for outcome in found if outcome.last_success is not None]
-        yield (
-            name,
-            Outcome(
-                seconds=sum(outcome.seconds for outcome in found),
-                last_success=min(times) if len(times) == len(found) else None,
-                error=next((outcome.error for outcome in found if outcome.error), None),
-            ),
-        )
+        times = [one.last_success for one in found if one.last_success is not None]
+        longest_ago = min(times) if len(times) == len(found) else None
+        error = next((one.error for one in found if one.error), None)
+        yield name, Outcome(sum(one.seconds for one in found), longest_ago, error)

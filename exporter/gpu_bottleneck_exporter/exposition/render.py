@@ -15,6 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.exposition.accept import prefers_openmetrics
 from gpu_bottleneck_exporter.sampling.collector import Collector, Family, Histogram, Sample, samples
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 GPU_LABELS = ("gpu", "uuid")
@@ -47,11 +48,12 @@ class Exposition(Registrable):
         state = self._sampler.state()
         for collector in (own.UP, *self._collectors):
             if collector.of_machine is None:
-                yield from _families(collector.families, _of_gpus(state, collector))
+                of_gpus = ((_labels(gpu), collector.samples(gpu)) for gpu in state.gpus)
+                yield from _families(collector.families, of_gpus)
             elif state.host is not None and state.host.machine is not None:
                 of_machine = collector.of_machine(state.host.machine)
-                yield from _families(collector.families, ((s, ()) for s in of_machine))
-        yield from _families(own.EXPORTER, ((s, ()) for s in samples(own.EXPORTER, state)))
+                yield from _families(collector.families, [((), of_machine)])
+        yield from _families(own.EXPORTER, [((), samples(own.EXPORTER, state))])
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type, OpenMetrics or text by the Accept header."""
@@ -70,39 +72,34 @@ class Exposition(Registrable):
 
 def _version_of(state: SamplerState) -> object:
     """Equal for two states with the same samples of GPUs and host."""
-    return (
-        state.system,
-        tuple(
-            (gpu.identity.uuid, gpu.up, gpu.at_ns, gpu.feeding.at_ns if gpu.feeding else None)
-            for gpu in state.gpus
-        ),
-        state.host.at_ns if state.host else None,
-    )
+    gpus = [(g.identity.uuid, g.up, g.at_ns, g.feeding and g.feeding.at_ns) for g in state.gpus]
+    return state.system, gpus, state.host and state.host.at_ns
 
 
-Labelled = tuple[Sample, tuple[str, ...]]
+Labels = tuple[str, ...]
+"""Values of `GPU_LABELS`; none for what has no GPU."""
 
 
-def _of_gpus(state: SamplerState, collector: Collector) -> Iterator[Labelled]:
-    for gpu in state.gpus:
-        labels = (str(gpu.identity.index), gpu.identity.uuid)
-        for sample in collector.samples(gpu):
-            yield sample, labels
+def _labels(gpu: GpuSnapshot) -> Labels:
+    return str(gpu.identity.index), gpu.identity.uuid
 
 
-def _families(families: Iterable[Family], labelled: Iterable[Labelled]) -> Iterator[Metric]:
-    by_name: dict[str, list[Labelled]] = {}
-    for sample, labels in labelled:
-        by_name.setdefault(sample.family, []).append((sample, labels))
+def _families(
+    families: Iterable[Family], parts: Iterable[tuple[Labels, Iterable[Sample]]]
+) -> Iterator[Metric]:
+    by_name: dict[str, list[tuple[Labels, Sample]]] = {}
+    for labels, shown in parts:
+        for sample in shown:
+            by_name.setdefault(sample.family, []).append((labels, sample))
     for family in families:
         if found := by_name.get(family.name):
             yield _family(family, found)
 
 
-def _family(family: Family, labelled: list[Labelled]) -> Metric:
-    names = (*(GPU_LABELS if labelled[0][1] else ()), *family.labels)
+def _family(family: Family, labelled: list[tuple[Labels, Sample]]) -> Metric:
+    names = (*(GPU_LABELS if labelled[0][0] else ()), *family.labels)
     metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
-    for sample, labels in labelled:
+    for labels, sample in labelled:
         pairs = dict(zip(names, (*labels, *sample.labels), strict=True))
         if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
             pairs = {name: value for name, value in pairs.items() if value}

@@ -17,7 +17,13 @@ from gpu_bottleneck_exporter.nodeview import model
 from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment, Trends
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Gpu, Key, Node
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Prescription
-from gpu_bottleneck_exporter.remedies import OF_SIGNALS, REMEDIES, RUNBOOK_OF_DOWN, RUNBOOKS
+from gpu_bottleneck_exporter.remedies import (
+    MEANINGS,
+    OF_SIGNALS,
+    REMEDIES,
+    RUNBOOK_OF_DOWN,
+    RUNBOOKS,
+)
 from gpu_bottleneck_exporter.sampling.collector import seconds, seconds_by
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
@@ -161,8 +167,7 @@ def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
     if verdict == KEPT_BUSY:  # the advice may have been given before
         return fields
     if verdict:
-        meaning, remedy = REMEDIES[verdict]
-        fields |= {"cause": verdict, "meaning": meaning, "remedy": remedy}
+        fields |= {"cause": verdict, "meaning": MEANINGS[verdict], "remedy": REMEDIES[verdict]}
         fields["runbook"] = RUNBOOKS.get(verdict)
         fields["evidence"] = (feeding.evidence or None) if feeding else None
     kind = "prescription" if isinstance(outlook.advice, Prescription) else "prescription_refused"

@@ -10,7 +10,7 @@ from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.advice import explained
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node, named
-from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
@@ -160,6 +160,6 @@ def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
         yield [Span(f"  {keys:16}", spans.STRONG), Span(clipped(what, width - 18))]
     yield []
     yield [Span("  "), Span(2 * glyphs.busy, "busy"), Span(" busy: a kernel ran")]
-    for name, (meaning, _) in REMEDIES.items():
+    for name, meaning in MEANINGS.items():
         text = clipped(f"{name}: {meaning}", width - 5)
         yield [Span("  "), Span(2 * glyphs.cause, name), Span(f" {text}")]

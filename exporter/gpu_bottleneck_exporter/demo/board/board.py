@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from operator import add
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.layout import (
@@ -112,7 +113,7 @@ class VirtualGpu:
 
     def _row(self, slot: int) -> tuple[int, ...] | None:
         """The sums of slot `slot`; None if its row holds another one."""
-        row = _ROW.unpack_from(self.record, GpuRecord.slots.offset + (slot % SLOTS) * _ROW.size)
+        row = _ROW.unpack_from(self.record, _offset(slot))
         return row if row[0] == slot else None
 
     def _done_now(self, slot: int) -> list[int]:
@@ -126,19 +127,14 @@ class VirtualGpu:
 
     def _book(self, start: int, end: int, work: Work) -> None:
         rates = work.per_nanosecond()
-        for index in range(start // SLOT_NS, (end - 1) // SLOT_NS + 1):
-            overlap = min(end, (index + 1) * SLOT_NS) - max(start, index * SLOT_NS)
-            base = (index % SLOTS) * len(LANES)
-            slots = self.record.slots
-            row = slots[base : base + len(LANES)]
-            if row[0] != index:  # the row still holds the slot of 20 s ago
-                row = [index] + [0] * (len(LANES) - 1)
-            for lane, rate in enumerate(rates, start=1):
-                amount = int(overlap * rate)
-                row[lane] += amount
+        for slot in range(start // SLOT_NS, (end - 1) // SLOT_NS + 1):
+            overlap = min(end, (slot + 1) * SLOT_NS) - max(start, slot * SLOT_NS)
+            amounts = [0, *(int(overlap * rate) for rate in rates)]
+            # Without a row of its own, it takes that of the slot of 20 s ago.
+            row = self._row(slot) or (slot, *[0] * len(rates))
+            _ROW.pack_into(self.record, _offset(slot), *map(add, row, amounts))
+            for lane, amount in enumerate(amounts):
                 self.record.submitted[lane] += amount
-            for lane, value in enumerate(row):
-                slots[base + lane] = value
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -151,3 +147,8 @@ class VirtualGpu:
         finally:
             self.record.sequence += 1
             fcntl.lockf(self._board.file, fcntl.LOCK_UN, 1, self.index)
+
+
+def _offset(slot: int) -> int:
+    """The place of a slot's row in the record."""
+    return GpuRecord.slots.offset + (slot % SLOTS) * _ROW.size

@@ -14,24 +14,15 @@ MAX_QUEUED_NS = 8_000_000_000
 MAX_PROCESSES = MAX_EVENTS = 64
 """More than the demo and the tests have at once."""
 
+SHARES = ("memory", "sm_active", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "int", "dram")
+"""The parts of a GPU of which work takes a share."""
+_LINKS = ("pcie", "nvlink", "c2c")
+TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "transmit"))
 LANES = (
     "index",
     "busy_ns",
-    "memory_ns",
-    "sm_active_ns",
-    "sm_occupancy_ns",
-    "tensor_ns",
-    "fp64_ns",
-    "fp32_ns",
-    "fp16_ns",
-    "int_ns",
-    "dram_ns",
-    "pcie_receive_bytes",
-    "pcie_transmit_bytes",
-    "nvlink_receive_bytes",
-    "nvlink_transmit_bytes",
-    "c2c_receive_bytes",
-    "c2c_transmit_bytes",
+    *(f"{part}_ns" for part in SHARES),
+    *(f"{way}_bytes" for way in TRAFFIC),
     "energy_uj",
 )
 """The sums of a slot. `index` is the slot's number, which shows whether it was overwritten."""

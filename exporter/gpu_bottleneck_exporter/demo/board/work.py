@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-_PER_NANOSECOND = (*[1.0] * 9, *[1e-9] * 6, 1e-3)
+from gpu_bottleneck_exporter.demo.board.layout import SHARES, TRAFFIC
+
+_PER_NANOSECOND = (*[1.0] * len(SHARES), *[1e-9] * len(TRAFFIC), 1e-3)
 """What makes amounts per nanosecond of the values of `Work`: ratios, bytes, microjoules."""
 
 

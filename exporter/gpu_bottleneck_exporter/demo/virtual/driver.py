@@ -37,10 +37,6 @@ class VirtualDevice(Device):
             minor=index,
         )
 
-    def check(self) -> None:
-        """Nothing: it always answers."""
-        return
-
     def utilization(self) -> readings.Utilization:
         """Utilization in percent: the windows that ended since the last call, and the last one."""
         record = self._record
@@ -73,9 +69,8 @@ class VirtualDevice(Device):
         self._before = now, sums
         if not before:
             return None
-        return _activity(
-            [new - old for new, old in zip(sums, before, strict=True)], now - before_ns
-        )
+        done = [new - old for new, old in zip(sums, before, strict=True)]
+        return _activity(done, now - before_ns)
 
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the board was created."""
@@ -129,13 +124,9 @@ class VirtualDevice(Device):
 
     def processes(self) -> readings.Processes:
         """Living processes with a context: the driver forgets those of dead ones."""
-        return readings.Processes(
-            tuple(
-                readings.Process(int(entry.pid), int(entry.used_bytes))
-                for entry in self._record.processes
-                if entry.pid and Path(f"/proc/{entry.pid}").exists()
-            )
-        )
+        held = (readings.Process(one.pid, one.used_bytes) for one in self._record.processes)
+        living = (one for one in held if one.pid and Path(f"/proc/{one.pid}").exists())
+        return readings.Processes(tuple(living))
 
 
 class VirtualDriver(Driver):

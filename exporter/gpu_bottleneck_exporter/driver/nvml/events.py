@@ -8,13 +8,12 @@ registers again.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 from dataclasses import dataclass, field
 
 import pynvml
 
-from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, address, driver_error
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent
 
@@ -52,7 +51,7 @@ class XidEvents:
             chosen = self._set
             if chosen is None or index in chosen.registered:
                 return
-            self._gpus[_address(handle)] = index
+            self._gpus[address(handle)] = index
             chosen.users += 1
         try:
             if _has_xids(calls, handle):
@@ -82,7 +81,7 @@ class XidEvents:
                 return None
             self._give_up(chosen)
             raise driver_error(error.value, "nvmlEventSetWait_v2") from error
-        index = self._gpus.get(_address(data.device))
+        index = self._gpus.get(address(data.device))
         if index is None or data.eventType != _XID:
             return None
         return ErrorEvent(index, int(data.eventData))
@@ -103,7 +102,3 @@ def _has_xids(calls: Calls, handle: object) -> bool:
     with contextlib.suppress(Unsupported):
         return bool(calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) & _XID)
     return False
-
-
-def _address(handle: object) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

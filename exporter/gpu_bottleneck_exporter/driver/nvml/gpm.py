@@ -17,7 +17,7 @@ from typing import Any
 
 import pynvml
 
-from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, address
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity
 
@@ -110,10 +110,8 @@ class GpmReader:
         return None if interval > MAXIMUM_INTERVAL_NS else _activity(values, interval)
 
     def _compare(self, ids: tuple[int, ...]) -> dict[int, float]:
-        addresses = [
-            ctypes.cast(sample, ctypes.c_void_p).value for sample in (self._old, self._new)
-        ]
-        head = _HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), *addresses)
+        samples = map(address, (self._old, self._new))
+        head = _HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), *samples)
         buffer = ctypes.create_string_buffer(head + _unanswered(ids))
         self._calls.call("nvmlGpmMetricsGet", buffer)
         return {

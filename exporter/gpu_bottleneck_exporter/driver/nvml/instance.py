@@ -96,6 +96,5 @@ class NvmlInstance(Device):
         for process in (*compute, *graphics, *shared):
             if process.usedGpuMemory is not None or process.pid not in found:
                 found[process.pid] = process.usedGpuMemory
-        return Processes(
-            tuple(Process(pid, used, pid not in computing) for pid, used in found.items())
-        )
+        listed = (Process(pid, used, pid not in computing) for pid, used in found.items())
+        return Processes(tuple(listed))

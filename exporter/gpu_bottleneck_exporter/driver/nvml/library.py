@@ -70,9 +70,13 @@ def load() -> None:
 def driver_error(code: int, what: str) -> DriverError:
     """The exception for NVML return code `code` of call `what`."""
     kind, cause = _ERRORS.get(code, (DriverError, None))
-    return kind(
-        f"{what}: {_NAMES.get(code, f'NVML error {code}')}", remedy(cause) if cause else None
-    )
+    name = _NAMES.get(code, f"NVML error {code}")
+    return kind(f"{what}: {name}", cause and remedy(cause))
+
+
+def address(handle: object) -> int:
+    """The address that a handle of the library stands for."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 class Calls:

@@ -45,9 +45,8 @@ def failure(library: str = LIBRARY) -> str | None:
 
 def _places(library: str) -> list[Path]:
     """The places where the loader looks for `library`, without its cache."""
-    folders = re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", ""))
+    given = filter(None, re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")))
     multiarch = f"/usr/lib/{os.uname().machine}-linux-gnu"
-    given = [folder for folder in folders if folder]
     return [Path(folder) / library for folder in (*given, multiarch, "/usr/lib64", "/usr/lib")]
 
 
@@ -59,8 +58,7 @@ def _lengths(file: Path) -> tuple[int, int]:
             if not head.startswith(_ELF64):
                 return length, 0
             # e_phoff, e_phentsize and e_phnum of Elf64_Ehdr: the table of segments.
-            (table,) = struct.unpack_from("=Q", head, 32)
-            size, count = struct.unpack_from("=HH", head, 54)
+            table, size, count = struct.unpack_from("=Q14xHH", head, 32)
             content.seek(table)
             rows = content.read(size * count)
         segments = [_SEGMENT.unpack_from(rows, size * at) for at in range(count)]
@@ -76,7 +74,6 @@ def _skipped(path: Path) -> str | None:
     except PermissionError:
         return f"{path}: no permission to {'read' if os.path.lexists(path) else 'look for'} it"
     except OSError:
-        return (
-            f"{path}: a link to {path.readlink()}, which is missing" if path.is_symlink() else None
-        )
+        if path.is_symlink():
+            return f"{path}: a link to {path.readlink()}, which is missing"
     return None

@@ -45,12 +45,8 @@ def all_suspended(sysfs: Path) -> bool:
     Opening the driver would wake them and keep them awake, which costs a laptop 5 to 25 W.
     """
     devices = (sysfs / "bus/pci/devices").glob("*")
-    gpus = [
-        device
-        for device in devices
-        if _text(device / "vendor") == _NVIDIA
-        and _text(device / "class").startswith(_DISPLAY_CLASS)
-    ]
+    of_nvidia = (device for device in devices if _text(device / "vendor") == _NVIDIA)
+    gpus = [one for one in of_nvidia if _text(one / "class").startswith(_DISPLAY_CLASS)]
     return bool(gpus) and all(_text(gpu / "power/runtime_status") == "suspended" for gpu in gpus)
 
 
