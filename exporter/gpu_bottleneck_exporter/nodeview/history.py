@@ -34,23 +34,23 @@ class Moment(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What a GPU did in `seconds` of observed time."""
+    """What a GPU did in some time. The fields are those of `Gpu`."""
 
-    seconds: float
-    busy: float
-    stalls: Parts
+    observed_seconds: float
+    busy_ratio: float
+    stall_ratios: Parts
     """Largest first, without zeros."""
-    sm_active: float | None = None
+    sm_active_ratio: float | None = None
 
     @property
     def parts(self) -> Parts:
         """Busy share and stalls."""
-        return parts_of(self.busy, self.stalls)
+        return parts_of(self.busy_ratio, self.stall_ratios)
 
     @property
     def verdict(self) -> str | None:
         """What it waited on most, or `KEPT_BUSY`; None if the split is unknown."""
-        return KEPT_BUSY if self.busy >= ENOUGH else next(iter(self.stalls), None)
+        return KEPT_BUSY if self.busy_ratio >= ENOUGH else next(iter(self.stall_ratios), None)
 
 
 class Lately(NamedTuple):
@@ -108,8 +108,8 @@ class History:
         """What was done until `at`, when the counters were `moment`."""
         with self._lock:
             since, before = self._hosts[0] if self._hosts else (at, moment.machine)
-            shares = {key: self._shares(at, key, now) for key, now in moment.gpus.items()}
-            gpus = {key: one for key, one in shares.items() if one}
+            shares = ((key, self._shares(at, key, now)) for key, now in moment.gpus.items())
+            gpus = {key: one for key, one in shares if one}
             lasted = {key: self._lasted(at, key, one) for key, one in gpus.items() if one.verdict}
             return Lately(
                 min(self._window, at - (at if self._began is None else self._began)),
@@ -160,15 +160,12 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
     observed = now.observed - before.observed
     if observed <= 0:
         return None
-    parts = {
-        name: (value - before.stalls.get(name, 0.0)) / observed
-        for name, value in now.stalls.items()
-    }
-    largest_first = sorted(parts.items(), key=lambda part: -part[1])
+    waited = {name: value - before.stalls.get(name, 0.0) for name, value in now.stalls.items()}
+    largest_first = sorted(waited.items(), key=lambda one: -one[1])
     sm_active = None
     if now.sm_active is not None and before.sm_active is not None:
         sm_active = _ratio(now.sm_active - before.sm_active, observed)
-    stalls = {name: _ratio(part, 1.0) for name, part in largest_first if part > 0}
+    stalls = {name: _ratio(seconds, observed) for name, seconds in largest_first if seconds > 0}
     return Shares(observed, _ratio(now.busy - before.busy, observed), stalls, sm_active)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.advice import explained
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node, named
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.top import spans
@@ -132,7 +131,7 @@ def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
     """A GPU in full, most important first, as the screen may cut off the rest."""
     name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
     yield [Span(clipped(name, width), spans.STRONG)]
-    for what, text in explained(gpu):
+    for what, text in words.explained(gpu):
         yield from _said(what, text, width)
     room = max(min(width - _NAME - _PERCENT, 60), 0)
     for what, part in named(gpu.parts).items():

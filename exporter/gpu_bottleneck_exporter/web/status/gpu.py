@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.advice import outcome, prescription
 from gpu_bottleneck_exporter.nodeview.history import Shares
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Gpu, Parts, named
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed, row
@@ -93,8 +92,8 @@ def _trend(steps: Sequence[Shares | None]) -> Html | None:
             top, high = _HIGH * (1 - below - part), _HIGH * part
             paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
             below += part
-    mean = sum(step.busy for step in known) / len(known)
-    last = words.duration(sum(step.seconds for step in known))
+    mean = sum(step.busy_ratio for step in known) / len(known)
+    last = words.duration(sum(step.observed_seconds for step in known))
     text = f"Trend of the last {last}: {words.percent(mean)} busy on average"
     drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
     return _strip("last 5 min", _drawing("trend", f"0 0 {_COLUMNS} {_HIGH}", text, drawn))
@@ -129,8 +128,8 @@ def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
 
 
 def _advice(gpu: Gpu) -> Html | None:
-    last = gpu.last_change and outcome(gpu.last_change)
-    pairs = {"Prescription": prescription(gpu), "Last change": last}
+    last = gpu.last_change and words.outcome(gpu.last_change)
+    pairs = {"Prescription": words.prescription(gpu), "Last change": last}
     known = [(name, text) for name, text in pairs.items() if text]
     return described(known, "advice") if known else None
 
