@@ -26,7 +26,7 @@ class Recorded:
     def __init__(self, root: Path) -> None:
         self.proc = root
         self.users = UserNames(root)
-        self.reader = OwnerReader(root, self.users)
+        self.reader = OwnerReader(root)
 
     def process(self, pid: int, *, group: str = "/", user: int = 1000, job: str = "") -> None:
         lay(

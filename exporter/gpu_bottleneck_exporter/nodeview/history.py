@@ -122,11 +122,10 @@ class History:
     def trends(self) -> Trends:
         """The course of the shares, by GPU."""
         with self._lock:
-            points = {key: tuple(track.points) for key, track in self._tracks.items()}
-        return {
-            key: tuple(between(before, now) for (_, before), (_, now) in pairwise(kept))
-            for key, kept in points.items()
-        }
+            return {
+                key: tuple(between(before, now) for (_, before), (_, now) in pairwise(track.points))
+                for key, track in self._tracks.items()
+            }
 
     def _follow(self, at: float, key: Key, now: GpuTime) -> _Track:
         track = self._tracks.get(key, _Track())

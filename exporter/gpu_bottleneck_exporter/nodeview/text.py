@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, WORTH_NAMING, Gpu, Host, Node
-from gpu_bottleneck_exporter.prescription.model import (
-    REFUSALS,
-    REMOVED,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription.model import REFUSALS, REMOVED, Prescription, Score
 
 _MINUTE = 60
 _UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
@@ -198,16 +192,16 @@ def outcome(change: Score) -> str:
     return f"{knob}: predicted {predicted}, now {percent(change.busy_ratio)}"
 
 
-def why(refusal: Refusal) -> str:
-    """The reason in words; that of a newer exporter as it is."""
-    return REFUSALS.get(refusal.reason, refusal.reason)
+def why(reason: str) -> str:
+    """The reason of a refusal in words; that of a newer exporter as it is."""
+    return REFUSALS.get(reason, reason)
 
 
 def prescription(gpu: Gpu) -> str | None:
     """What to change, or `none:` and why not; None if there is nothing to say."""
     if gpu.prescription:
         return in_full(gpu.prescription)
-    return f"none: {why(gpu.prescription_refused)}" if gpu.prescription_refused else None
+    return f"none: {why(gpu.prescription_refused.reason)}" if gpu.prescription_refused else None
 
 
 def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:

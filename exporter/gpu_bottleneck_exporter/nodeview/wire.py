@@ -25,7 +25,7 @@ MOST_CHARACTERS = 1024
 
 _DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
     Prescription: {"text": words.in_full},
-    Refusal: {"text": words.why},
+    Refusal: {"text": lambda refusal: words.why(refusal.reason)},
     Score: {"text": words.outcome, "error_ratio": lambda score: score.error_ratio},
 }
 """What JSON has beside the fields."""

@@ -71,9 +71,8 @@ def _host(host: Host) -> str:
 
 def _nothing(node: Node, width: int) -> Iterator[Line]:
     yield []
-    yield [
-        Span(clipped(f"No GPU to show: {node.driver_status or 'none found'}.", width), spans.BAD)
-    ]
+    said = f"No GPU to show: {node.driver_status or 'none found'}."
+    yield [Span(clipped(said, width), spans.BAD)]
     advice = words.to_have_one(node)
     for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
         yield [Span(line)]

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from gpu_bottleneck_exporter.exposition.accept import weights
@@ -162,7 +161,7 @@ def _metrics(content: Content, accept: str) -> Answer:
 
 def _verdict(verdict: tuple[bool, str]) -> Answer:
     good, sentence = verdict
-    return plain(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, sentence)
+    return plain(200 if good else 503, sentence)
 
 
 def _in_turn(page: Page) -> Page:

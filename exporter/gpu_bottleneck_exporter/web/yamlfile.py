@@ -30,9 +30,8 @@ class _Loader(yaml.BaseLoader):
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
             ((key, _),) = Counter(key.value for key, _ in node.value).most_common(1)
-            raise yaml.MarkedYAMLError(
-                problem=f"{shown(key)} occurs twice", problem_mark=node.start_mark
-            )
+            problem = f"{shown(key)} occurs twice"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return mapping
 
 

@@ -80,7 +80,7 @@ def owner_in_cgroup(
     return replace(most, slurm_job_id=next(jobs, None))
 
 
-def slurm_job_in_environment(text: str) -> str | None:
+def slurm_job(text: str) -> str | None:
     """The Slurm job that `text`, a /proc/PID/environ file, names."""
     found = _JOB.search(text)
     return found[1] if found else None
@@ -109,9 +109,8 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
             container, end = found[1], depth
             break
     job = _SLURM.search("/".join(folders[begin:end]))
-    return Owner(
-        pod_uid=pod, container_id=container, slurm_job_id=(job[1] or job[2]) if job else None
-    )
+    number = (job[1] or job[2]) if job else None
+    return Owner(pod_uid=pod, container_id=container, slurm_job_id=number)
 
 
 def _around(path: str) -> Sequence[str]:

@@ -14,7 +14,6 @@ _WIDE, _HIGH = 1000, 100
 _COLUMNS = 60
 """Columns of a trend: 5 s each, 5 min in all; the last one is now."""
 _FACTS = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Feeders")
-_UNKNOWN = "What it waits for is unknown"
 
 
 def card(at: int, gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Html:
@@ -22,11 +21,9 @@ def card(at: int, gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Ht
     heading = f"gpu-{at}"
     colour = f"c-{gpu.cause or KEPT_BUSY}" if gpu.up and gpu.parts else "c-unknown"
     title = element("h3", f"GPU {words.label(gpu)} ", element("small", gpu.name or ""), id=heading)
-    busy = element("b", words.percent(gpu.busy_ratio) if gpu.up else "down")
-    kind = "busy" if gpu.up else "busy bad"
-    head = element(
-        "div", title, element("p", busy, " busy" if gpu.up else None, class_=kind), class_="head"
-    )
+    share = element("b", words.percent(gpu.busy_ratio) if gpu.up else "down")
+    unit, kind = (" busy", "busy") if gpu.up else (None, "busy bad")
+    head = element("div", title, element("p", share, unit, class_=kind), class_="head")
     body = _body(gpu, trend, runbooks)
     return element("li", element("article", head, *body, aria_labelledby=heading, class_=colour))
 
@@ -115,7 +112,7 @@ def _parts(parts: Parts, last: str) -> Html:
 def _waits(gpu: Gpu) -> str:
     if gpu.verdict == KEPT_BUSY:
         return f"Kept busy{words.lasted(gpu)}"
-    return f"Waits: {gpu.cause}{words.lasted(gpu)}" if gpu.cause else _UNKNOWN
+    return f"Waits: {gpu.cause}{words.lasted(gpu)}" if gpu.cause else "What it waits for is unknown"
 
 
 def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
