@@ -116,10 +116,9 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
 
 
 def _gpu(gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately) -> Gpu:
-    who, key = gpu.identity, _key(gpu)
+    who = gpu.identity
     return Gpu(
-        gpu=key.gpu,
-        uuid=key.uuid,
+        **_key(gpu)._asdict(),
         name=who.name,
         mig_profile=who.mig_profile,
         up=gpu.up,
@@ -141,13 +140,12 @@ def _down(index: int, sampler: Sampler) -> dict[str, Any]:
 
 def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
     """What it did lately, why, and what would help it."""
-    key, feeding = _key(gpu), gpu.feeding
+    feeding = gpu.feeding
     outlook = feeding.outlook if feeding else NOTHING_KNOWN
-    shares = lately.gpus.get(key)
+    shares = lately.gpus.get(_key(gpu))
     verdict = shares.verdict if shares else None
     fields: dict[str, Any] = {"last_change": outlook.score, "verdict": verdict}
-    if shares:
-        fields |= {**shares._asdict(), "verdict_seconds": lately.verdict_seconds.get(key)}
+    fields |= shares._asdict() if shares else {}
     if verdict == KEPT_BUSY:  # the advice may have been given before
         return fields
     if verdict:

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts, parts_of
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts
 
 ENOUGH = 0.9
 """A GPU with at least this busy share has no bottleneck to name."""
@@ -41,11 +41,8 @@ class Shares(NamedTuple):
     stall_ratios: Parts
     """Largest first, without zeros."""
     sm_active_ratio: float | None = None
-
-    @property
-    def parts(self) -> Parts:
-        """Busy share and stalls."""
-        return parts_of(self.busy_ratio, self.stall_ratios)
+    verdict_seconds: float | None = None
+    """How long the verdict has been the same, at least; None in a trend, and without a verdict."""
 
     @property
     def verdict(self) -> str | None:
@@ -58,8 +55,6 @@ class Lately(NamedTuple):
 
     seconds: float
     gpus: Mapping[Key, Shares]
-    verdict_seconds: Mapping[Key, float]
-    """How long the verdict has been the same, at least."""
     cpu_busy: float | None
     """Share of all CPUs."""
     pressure: Parts
@@ -109,12 +104,10 @@ class History:
         with self._lock:
             since, before = self._hosts[0] if self._hosts else (at, moment.machine)
             shares = ((key, self._shares(at, key, now)) for key, now in moment.gpus.items())
-            gpus = {key: one for key, one in shares if one}
-            lasted = {key: self._lasted(at, key, one) for key, one in gpus.items() if one.verdict}
+            gpus = {key: self._timed(at, key, one) for key, one in shares if one}
             return Lately(
                 min(self._window, at - (at if self._began is None else self._began)),
                 gpus,
-                lasted,
                 _cpu_busy(before, moment.machine, at - since),
                 _pressure(before, moment.machine, at - since),
             )
@@ -149,9 +142,10 @@ class History:
         # If no point is that recent, from the last one on.
         return between(next(recent, points[-1][1]), now)
 
-    def _lasted(self, at: float, key: Key, shares: Shares) -> float:
-        track = self._tracks[key]
-        return at - track.verdict_since if shares.verdict == track.verdict else 0.0
+    def _timed(self, at: float, key: Key, shares: Shares) -> Shares:
+        track, verdict = self._tracks[key], shares.verdict
+        lasted = at - track.verdict_since if verdict == track.verdict else 0.0
+        return shares._replace(verdict_seconds=lasted) if verdict else shares
 
 
 def between(before: GpuTime, now: GpuTime) -> Shares | None:

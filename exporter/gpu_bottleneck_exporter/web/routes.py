@@ -131,11 +131,8 @@ def page_headers() -> Mapping[str, str]:
     # Imported late: the page takes a megabyte, and most exporters are never asked for it.
     from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY  # noqa: PLC0415
 
-    return {
-        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-        "Referrer-Policy": "no-referrer",
-        **_VARY,
-    }
+    policy = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Referrer-Policy": "no-referrer"}
+    return policy | _VARY
 
 
 def allows_gzip(accept_encoding: str) -> bool:

@@ -88,12 +88,11 @@ class OwnerReader:
         return owner
 
 
-def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups | None = None) -> Owner:
+def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
     """The owner of process `pid`.
 
     Reading its environment takes the same user or the permission to ptrace.
     """
-    groups = groups or Groups(proc)
     variables = environment(proc, pid)
     owner = groups.owner(pid)
     # Anybody can set SLURM_JOB_ID: believe it only if Slurm creates no control groups here.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.history import Shares
-from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Gpu, Parts, named
+from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Gpu, Parts, named, parts_of
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed, row
 
 _WIDE, _HIGH = 1000, 100
@@ -85,7 +85,8 @@ def _trend(steps: Sequence[Shares | None]) -> Html | None:
     paths: dict[str, list[str]] = {}
     for column, step in enumerate(steps[-_COLUMNS:], _COLUMNS - min(len(steps), _COLUMNS)):
         below = 0.0
-        for name, part in step.parts.items() if step else ():
+        parts = parts_of(step.busy_ratio, step.stall_ratios) if step else {}
+        for name, part in parts.items():
             top, high = _HIGH * (1 - below - part), _HIGH * part
             paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
             below += part
