@@ -116,9 +116,10 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
 
 
 def _gpu(gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately) -> Gpu:
-    who = gpu.identity
+    who, key = gpu.identity, _key(gpu)
     return Gpu(
-        **_key(gpu)._asdict(),
+        gpu=key.gpu,
+        uuid=key.uuid,
         name=who.name,
         mig_profile=who.mig_profile,
         up=gpu.up,

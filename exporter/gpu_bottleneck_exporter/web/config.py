@@ -22,7 +22,7 @@ Pem = Union[Path, str]  # noqa: UP007 - evaluated, by 3.10 too
 Parse = Callable[[Any], Any]
 """Makes a setting of what the file holds, or raises ValueError with what it must be."""
 Known = Mapping[str, Parse]
-"""The keys that a section may have."""
+"""The keys that a section may have, and how each is read."""
 
 TLS_VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,
