@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_bottleneck_exporter.nodeview.advice import in_brief, in_full, outcome, prescription
+from gpu_bottleneck_exporter.nodeview.text import in_brief, in_full, outcome, prescription
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Outlook, Prescription, Refusal
 from support.nodes import node
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state

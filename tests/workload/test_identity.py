@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.workload.identity import (
     NOBODY,
     Owner,
     owner_in_cgroup,
-    slurm_job_in_environment,
+    slurm_job,
 )
 
 UID = "2c48913c-b29f-11e7-9350-020968147796"
@@ -285,7 +285,7 @@ ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
 
 @pytest.mark.parametrize(("text", "job"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_jobs_of_environments(text: str, job: str | None) -> None:
-    assert slurm_job_in_environment(text) == job
+    assert slurm_job(text) == job
 
 
 @pytest.mark.parametrize(
@@ -305,6 +305,6 @@ def test_real_users(text: str, uid: str) -> None:
 
 @given(st.text())
 def test_no_text_is_too_strange(text: str) -> None:
-    job, uid = slurm_job_in_environment(text), real_uid(text)
+    job, uid = slurm_job(text), real_uid(text)
     assert job is None or re.fullmatch("[0-9]{1,10}", job)
     assert re.fullmatch("[0-9]{0,10}", uid)

@@ -29,7 +29,8 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files = JobFiles(folder, "user {}".format, expected=True, pause_seconds=PAUSE)
+        self.files = JobFiles(folder, "user {}".format, expected=True)
+        self.files._pause_seconds = PAUSE
 
     def prolog(self, name: str, text: str) -> Path:
         lay(self.folder, {name: text})

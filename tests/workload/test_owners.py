@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.workload.identity import Owner, owner_in_cgroup
-from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, OwnerReader, read_owner
+from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, Groups, OwnerReader, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.trees import lay
 
@@ -26,7 +26,7 @@ class Recorded:
     def __init__(self, root: Path) -> None:
         self.proc = root
         self.users = UserNames(root)
-        self.reader = OwnerReader(root, self.users)
+        self.reader = OwnerReader(root)
 
     def process(self, pid: int, *, group: str = "/", user: int = 1000, job: str = "") -> None:
         lay(
@@ -82,7 +82,8 @@ def test_nobody_owns_what_nobody_holds(recorded: Recorded) -> None:
 def test_the_cgroup_knows_the_job_better_than_the_environment(recorded: Recorded) -> None:
     recorded.process(1, group="/system.slice/slurmstepd.scope/job_7/step_0", job="8")
     recorded.process(2, group="/system.slice/slurmd.service", job="9")
-    jobs = [read_owner(recorded.proc, pid, recorded.users).slurm_job_id for pid in (1, 2)]
+    proc, groups = recorded.proc, Groups(recorded.proc)
+    jobs = [read_owner(proc, pid, recorded.users, groups).slurm_job_id for pid in (1, 2)]
     assert jobs == ["7", "9"]
 
 
@@ -153,8 +154,7 @@ def start() -> Iterator[Start]:
 
 
 def test_we_are_our_own() -> None:
-    users = UserNames(PROC)
-    owner = read_owner(PROC, os.getpid(), users)
+    owner = read_owner(PROC, os.getpid(), UserNames(PROC), Groups(PROC))
     assert owner.user in (str(os.getuid()), pwd.getpwuid(os.getuid()).pw_name)
     ours = owner_in_cgroup((PROC / "self/cgroup").read_text())
     assert (owner.pod_uid, owner.container_id) == (ours.pod_uid, ours.container_id)
@@ -163,12 +163,13 @@ def test_we_are_our_own() -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
 def test_a_process_of_another_user_is_theirs(start: Start) -> None:
     stranger = 54321
-    assert read_owner(PROC, start(user=stranger), UserNames(PROC)).user == str(stranger)
+    owner = read_owner(PROC, start(user=stranger), UserNames(PROC), Groups(PROC))
+    assert owner.user == str(stranger)
 
 
 def test_a_real_child_with_the_environment_of_a_job(start: Start) -> None:
     inside, outside = start(SLURM_JOB_ID="4242"), start()
-    users = UserNames(PROC)
+    users, groups = UserNames(PROC), Groups(PROC)
     by_cgroup = owner_in_cgroup((PROC / "self/cgroup").read_text()).slurm_job_id
-    assert read_owner(PROC, inside, users).slurm_job_id == (by_cgroup or "4242")
-    assert read_owner(PROC, outside, users).slurm_job_id == by_cgroup
+    assert read_owner(PROC, inside, users, groups).slurm_job_id == (by_cgroup or "4242")
+    assert read_owner(PROC, outside, users, groups).slurm_job_id == by_cgroup

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.workload.owners import OwnerReader, named, read_owner, rendezvous
+from gpu_bottleneck_exporter.workload.owners import (
+    Groups,
+    OwnerReader,
+    named,
+    read_owner,
+    rendezvous,
+)
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.trees import lay
 
@@ -79,9 +85,10 @@ def rank(variables: Mapping[str, str]) -> Iterator[int]:
 
 
 def test_real_ranks_of_one_machine() -> None:
-    users = UserNames(PROC)
+    users, groups = UserNames(PROC), Groups(PROC)
     with rank(HERE) as first, rank({**HERE, "RANK": "1"}) as second, rank({}) as alone:
-        found = [read_owner(PROC, pid, users).rendezvous for pid in (first, second, alone)]
+        ranks = (first, second, alone)
+        found = [read_owner(PROC, pid, users, groups).rendezvous for pid in ranks]
     assert found[0] == found[1]
     assert found[0] is not None
     assert found[2] is None

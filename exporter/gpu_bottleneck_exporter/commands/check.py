@@ -14,10 +14,9 @@ from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.jsontext import Document
-from gpu_bottleneck_exporter.nodeview.advice import explained
 from gpu_bottleneck_exporter.nodeview.build import LocalNode, signal_remedies
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
-from gpu_bottleneck_exporter.nodeview.text import label, verdict
+from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState

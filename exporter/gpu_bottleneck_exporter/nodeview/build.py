@@ -13,9 +13,8 @@ from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview import model
 from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment, Trends
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Gpu, Key, Node
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, CollectorHealth, Gpu, Host, Key, Node
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Prescription
 from gpu_bottleneck_exporter.remedies import (
     MEANINGS,
@@ -96,9 +95,7 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
         signals=own.signals(state),
         signal_remedies=signal_remedies(state),
         collectors=tuple(
-            model.CollectorHealth(
-                collector=name, success=one.success, duration_seconds=one.seconds, error=one.error
-            )
+            CollectorHealth(name, one.success, one.seconds, one.error)
             for name, one in own.health(state)
         ),
     )
@@ -150,20 +147,12 @@ def _down(index: int, sampler: Sampler) -> dict[str, Any]:
 
 def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
     """What it did lately, why, and what would help it."""
-    key, feeding = _key(gpu), gpu.feeding
+    feeding = gpu.feeding
     outlook = feeding.outlook if feeding else NOTHING_KNOWN
-    fields: dict[str, Any] = {"last_change": outlook.score}
-    shares = lately.gpus.get(key)
+    shares = lately.gpus.get(_key(gpu))
     verdict = shares.verdict if shares else None
-    if shares:
-        fields |= {
-            "observed_seconds": shares.seconds,
-            "busy_ratio": shares.busy,
-            "sm_active_ratio": shares.sm_active,
-            "stall_ratios": shares.stalls,
-            "verdict": verdict,
-            "verdict_seconds": lately.verdict_seconds.get(key),
-        }
+    fields: dict[str, Any] = {"last_change": outlook.score, "verdict": verdict}
+    fields |= shares._asdict() if shares else {}
     if verdict == KEPT_BUSY:  # the advice may have been given before
         return fields
     if verdict:
@@ -225,9 +214,9 @@ def _trouble(gpu: GpuSnapshot) -> Iterator[str]:
         yield f"PCIe link runs on {link.width} of {link.width_max} lanes"
 
 
-def _host(machine: Machine, lately: Lately) -> model.Host:
+def _host(machine: Machine, lately: Lately) -> Host:
     shm = machine.shared_memory
-    return model.Host(
+    return Host(
         cpus=machine.cpus,
         cpu_busy_ratio=lately.cpu_busy,
         memory_total_bytes=machine.memory_total_bytes,

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts, parts_of
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts
 
 ENOUGH = 0.9
 """A GPU with at least this busy share has no bottleneck to name."""
@@ -34,23 +34,20 @@ class Moment(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What a GPU did in `seconds` of observed time."""
+    """What a GPU did in some time. The fields are those of `Gpu`."""
 
-    seconds: float
-    busy: float
-    stalls: Parts
+    observed_seconds: float
+    busy_ratio: float
+    stall_ratios: Parts
     """Largest first, without zeros."""
-    sm_active: float | None = None
-
-    @property
-    def parts(self) -> Parts:
-        """Busy share and stalls."""
-        return parts_of(self.busy, self.stalls)
+    sm_active_ratio: float | None = None
+    verdict_seconds: float | None = None
+    """How long the verdict has been the same, at least; None in a trend, and without a verdict."""
 
     @property
     def verdict(self) -> str | None:
         """What it waited on most, or `KEPT_BUSY`; None if the split is unknown."""
-        return KEPT_BUSY if self.busy >= ENOUGH else next(iter(self.stalls), None)
+        return KEPT_BUSY if self.busy_ratio >= ENOUGH else next(iter(self.stall_ratios), None)
 
 
 class Lately(NamedTuple):
@@ -58,8 +55,6 @@ class Lately(NamedTuple):
 
     seconds: float
     gpus: Mapping[Key, Shares]
-    verdict_seconds: Mapping[Key, float]
-    """How long the verdict has been the same, at least."""
     cpu_busy: float | None
     """Share of all CPUs."""
     pressure: Parts
@@ -108,13 +103,11 @@ class History:
         """What was done until `at`, when the counters were `moment`."""
         with self._lock:
             since, before = self._hosts[0] if self._hosts else (at, moment.machine)
-            shares = {key: self._shares(at, key, now) for key, now in moment.gpus.items()}
-            gpus = {key: one for key, one in shares.items() if one}
-            lasted = {key: self._lasted(at, key, one) for key, one in gpus.items() if one.verdict}
+            shares = ((key, self._shares(at, key, now)) for key, now in moment.gpus.items())
+            gpus = {key: self._timed(at, key, one) for key, one in shares if one}
             return Lately(
                 min(self._window, at - (at if self._began is None else self._began)),
                 gpus,
-                lasted,
                 _cpu_busy(before, moment.machine, at - since),
                 _pressure(before, moment.machine, at - since),
             )
@@ -122,11 +115,10 @@ class History:
     def trends(self) -> Trends:
         """The course of the shares, by GPU."""
         with self._lock:
-            points = {key: tuple(track.points) for key, track in self._tracks.items()}
-        return {
-            key: tuple(between(before, now) for (_, before), (_, now) in pairwise(kept))
-            for key, kept in points.items()
-        }
+            return {
+                key: tuple(between(before, now) for (_, before), (_, now) in pairwise(track.points))
+                for key, track in self._tracks.items()
+            }
 
     def _follow(self, at: float, key: Key, now: GpuTime) -> _Track:
         track = self._tracks.get(key, _Track())
@@ -150,9 +142,10 @@ class History:
         # If no point is that recent, from the last one on.
         return between(next(recent, points[-1][1]), now)
 
-    def _lasted(self, at: float, key: Key, shares: Shares) -> float:
-        track = self._tracks[key]
-        return at - track.verdict_since if shares.verdict == track.verdict else 0.0
+    def _timed(self, at: float, key: Key, shares: Shares) -> Shares:
+        track, verdict = self._tracks[key], shares.verdict
+        lasted = at - track.verdict_since if verdict == track.verdict else 0.0
+        return shares._replace(verdict_seconds=lasted) if verdict else shares
 
 
 def between(before: GpuTime, now: GpuTime) -> Shares | None:
@@ -160,15 +153,12 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
     observed = now.observed - before.observed
     if observed <= 0:
         return None
-    parts = {
-        name: (value - before.stalls.get(name, 0.0)) / observed
-        for name, value in now.stalls.items()
-    }
-    largest_first = sorted(parts.items(), key=lambda part: -part[1])
+    waited = {name: value - before.stalls.get(name, 0.0) for name, value in now.stalls.items()}
+    largest_first = sorted(waited.items(), key=lambda one: -one[1])
     sm_active = None
     if now.sm_active is not None and before.sm_active is not None:
         sm_active = _ratio(now.sm_active - before.sm_active, observed)
-    stalls = {name: _ratio(part, 1.0) for name, part in largest_first if part > 0}
+    stalls = {name: _ratio(seconds, observed) for name, seconds in largest_first if seconds > 0}
     return Shares(observed, _ratio(now.busy - before.busy, observed), stalls, sm_active)
 
 

@@ -112,7 +112,7 @@ class Host:
     """By resource: share of the time in which some tasks were held up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CollectorHealth:
     """The state of a collector, over all GPUs."""
 

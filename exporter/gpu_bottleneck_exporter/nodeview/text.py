@@ -1,16 +1,24 @@
-"""Readings as people read them. Unknown values are a dash, never a zero."""
+"""A node as people read it: readings first, then what to do about a GPU.
+
+Unknown readings are a dash, never a zero; of advice, unknown parts are left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, WORTH_NAMING, Gpu, Host, Node
+from gpu_bottleneck_exporter.prescription.model import REFUSALS, REMOVED, Prescription, Score
 
 _MINUTE = 60
 _UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
 """Of rough durations, in seconds."""
 _ONE_DIGIT = 10
 """Smaller amounts have a decimal."""
+_LEAST_BYTES = 0.05 * 2**30
+"""Less than this would be 0.0 GiB."""
+_LEAST_CORES = 0.05
+_LEAST_SPEED = 1e6
 
 
 def percent(share: float | None) -> str:
@@ -154,3 +162,100 @@ def to_have_one(node: Node) -> str:
     """What to do if there is no GPU, as far as known from here."""
     known = node.driver_remedy
     return f"to fix it: {known}" if known else "run gpu-bottleneck-exporter check there to see why"
+
+
+def in_full(change: Prescription) -> str:
+    """`num_workers 2 → 6: busy 44 % → 93 % (88-95); uses 4 of 7 free cores; then …`."""
+    interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
+    then = f"{_up_to(change.busy_ratio, at_most=change.at_most)}{interval}"
+    uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
+    knob = _turned(change.knob, change.current_value, change.value)
+    parts = (
+        f"{knob}: busy {percent(change.current_busy_ratio)} → {then}",
+        f"uses {uses}" if uses else "",
+        f"then {change.then} limits" if change.then else "",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def in_brief(change: Prescription) -> str:
+    """`num_workers 2 → 6: 93 %`."""
+    knob = _turned(change.knob, change.current_value, change.value)
+    return f"{knob}: {_up_to(change.busy_ratio, at_most=change.at_most)}"
+
+
+def outcome(change: Score) -> str:
+    """`num_workers 2 → 6: predicted 93 % (88-95), now 91 %`."""
+    knob = _turned(change.knob, change.value_before, change.value_after)
+    interval = _interval(change.predicted_low_ratio, change.predicted_high_ratio)
+    predicted = f"{percent(change.predicted_busy_ratio)}{interval}"
+    return f"{knob}: predicted {predicted}, now {percent(change.busy_ratio)}"
+
+
+def why(reason: str) -> str:
+    """The reason of a refusal in words; that of a newer exporter as it is."""
+    return REFUSALS.get(reason, reason)
+
+
+def prescription(gpu: Gpu) -> str | None:
+    """What to change, or `none:` and why not; None if there is nothing to say."""
+    if gpu.prescription:
+        return in_full(gpu.prescription)
+    return f"none: {why(gpu.prescription_refused.reason)}" if gpu.prescription_refused else None
+
+
+def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """Names and texts: the verdict on a GPU, what to try and what was seen."""
+    known = {
+        "likely cause" if gpu.cause else "verdict": verdict(gpu),
+        "try first": gpu.remedy,
+        "prescription": prescription(gpu),
+        "last change": gpu.last_change and outcome(gpu.last_change),
+        "runbook": gpu.runbook and f"{gpu.runbook}.md",
+    }
+    yield from ((name, text) for name, text in known.items() if text)
+    for number, seen in enumerate(gpu.evidence or ()):
+        yield "" if number else "seen", seen
+
+
+def _turned(knob: str, now: float, then: float) -> str:
+    return f"{knob} {_value(knob, now)} → {_value(knob, then)}"
+
+
+def _up_to(share: float, *, at_most: bool) -> str:
+    return f"{'up to ' if at_most else ''}{percent(share)}"
+
+
+def _interval(low: float, high: float) -> str:
+    return f" ({100 * low:.0f}{DASH}{100 * high:.0f})"
+
+
+def _value(knob: str, value: float) -> str:
+    """The value of a knob: the share of what can only be removed, else processes or cores."""
+    return percent(value) if knob in REMOVED and value else _amount(value)
+
+
+def _amount(value: float) -> str:
+    """A number with one decimal at most."""
+    return f"{round(value, 1):.6g}"
+
+
+def _cores(change: Prescription) -> str | None:
+    if change.needs_cores < _LEAST_CORES:
+        return None
+    cores, free = _amount(change.needs_cores), change.free_cores
+    if free is None:
+        return f"{cores} core{'' if cores == '1' else 's'}"
+    return f"{cores} of {_amount(free)} free cores"
+
+
+def _data(change: Prescription) -> str | None:
+    """A million bytes a second, as links and disks are sold."""
+    speed = change.needs_bytes_per_second
+    return f"{speed / 1e6:.0f} MB/s" if speed is not None and speed >= _LEAST_SPEED else None
+
+
+def _memory(change: Prescription) -> str | None:
+    needed = change.needs_memory_bytes
+    known = needed is not None and needed >= _LEAST_BYTES
+    return memory(needed, change.free_memory_bytes) if known else None

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
-from gpu_bottleneck_exporter.nodeview import advice
+from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
 
@@ -24,9 +24,9 @@ MOST_CHARACTERS = 1024
 """Of a text; the longest remedy has a third of it."""
 
 _DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
-    Prescription: {"text": advice.in_full},
-    Refusal: {"text": advice.why},
-    Score: {"text": advice.outcome, "error_ratio": lambda score: score.error_ratio},
+    Prescription: {"text": words.in_full},
+    Refusal: {"text": lambda refusal: words.why(refusal.reason)},
+    Score: {"text": words.outcome, "error_ratio": lambda score: score.error_ratio},
 }
 """What JSON has beside the fields."""
 
@@ -51,10 +51,9 @@ def node_in(text: bytes) -> Node:
     document, or has a value of another type or a share that is none.
     """
     try:
-        node = _read(Node, json.loads(text))
+        node: Node = _read(Node, json.loads(text))
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{error}") from error
-    assert isinstance(node, Node)  # noqa: S101 - for the type
     return node
 
 

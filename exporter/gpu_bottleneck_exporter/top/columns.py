@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.advice import in_brief
 from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
 
 _LONGEST_LABEL = 16
@@ -43,7 +42,7 @@ def _memory(gpu: Gpu) -> str:
 
 
 def _prescribed(gpu: Gpu) -> str:
-    return in_brief(gpu.prescription) if gpu.prescription else DASH
+    return words.in_brief(gpu.prescription) if gpu.prescription else DASH
 
 
 COLUMNS = (

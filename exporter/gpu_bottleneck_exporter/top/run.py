@@ -13,7 +13,7 @@ import click
 from gpu_bottleneck_exporter.commands.watch import wait
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Gpu, Node, named
+from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named
 from gpu_bottleneck_exporter.nodeview.text import owners, to_have_one
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
@@ -22,23 +22,23 @@ from gpu_bottleneck_exporter.top.keys import Choice
 from gpu_bottleneck_exporter.top.source import Feed, Source
 
 
-def top(
-    source: Source, interval_seconds: float, count: int | None, order: str, *, as_json: bool = False
-) -> None:
-    """Show `source` live, or as lines: `count` times, as JSON, or where stdout is no terminal."""
-    feed = Feed(source, interval_seconds)
+def top(source: Source, seconds: float, count: int | None, order: str, *, as_json: bool) -> None:
+    """Show `source` live, or as lines: `count` times, as JSON, or where stdout is no terminal.
+
+    `seconds`: between two readings.
+    """
+    feed = Feed(source, seconds)
     try:
         if count is None and not as_json and sys.stdout.isatty() and sys.stdin.isatty():
             try:  # Python may have been built without curses
                 from gpu_bottleneck_exporter.top.terminal import show  # noqa: PLC0415
             except ImportError as error:
-                raise ExporterError(
-                    f"this Python cannot draw on terminals ({error}): try top --once"
-                ) from error
+                told = f"this Python cannot draw on terminals ({error}): try top --once"
+                raise ExporterError(told) from error
             feed.start()
             show(feed, Choice(order=order))
         else:
-            write(feed, interval_seconds, count, as_json=as_json)
+            write(feed, seconds, count, as_json=as_json)
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`): keep Python from flushing to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -95,7 +95,7 @@ def table(node: Node, *, heading: bool) -> Iterator[str]:
 
 
 def _waits(gpu: Gpu) -> str:
-    waits = {name: part for name, part in named(gpu.parts).items() if name != KEPT_BUSY}
+    waits = named(gpu.stall_ratios or {})
     return ", ".join(f"{name} {share(part)}" for name, part in waits.items())
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.advice import explained
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node, named
 from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.top import spans
@@ -72,9 +71,8 @@ def _host(host: Host) -> str:
 
 def _nothing(node: Node, width: int) -> Iterator[Line]:
     yield []
-    yield [
-        Span(clipped(f"No GPU to show: {node.driver_status or 'none found'}.", width), spans.BAD)
-    ]
+    said = f"No GPU to show: {node.driver_status or 'none found'}."
+    yield [Span(clipped(said, width), spans.BAD)]
     advice = words.to_have_one(node)
     for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
         yield [Span(line)]
@@ -132,7 +130,7 @@ def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
     """A GPU in full, most important first, as the screen may cut off the rest."""
     name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
     yield [Span(clipped(name, width), spans.STRONG)]
-    for what, text in explained(gpu):
+    for what, text in words.explained(gpu):
         yield from _said(what, text, width)
     room = max(min(width - _NAME - _PERCENT, 60), 0)
     for what, part in named(gpu.parts).items():

@@ -40,10 +40,8 @@ def show(feed: Feed, choice: Choice) -> None:
     try:
         curses.wrapper(partial(_loop, feed=feed, choice=choice))
     except curses.error as error:
-        terminal = os.environ.get("TERM", "")
-        raise ExporterError(
-            f"cannot draw on the terminal {terminal!r} ({error}): try top --once"
-        ) from error
+        terminal = f"the terminal {os.environ.get('TERM', '')!r}"
+        raise ExporterError(f"cannot draw on {terminal} ({error}): try top --once") from error
     finally:
         logging.disable(logging.NOTSET)
 
@@ -112,7 +110,5 @@ def _styles() -> dict[str, int]:
 
 def nearest(colour: str) -> int:
     """The number of a colour like `colour` (#RRGGBB) in a terminal that has 256."""
-    steps = [
-        min(range(6), key=lambda n: abs(_STEPS[n] - part)) for part in bytes.fromhex(colour[1:])
-    ]
+    steps = [min(range(6), key=lambda n: abs(_STEPS[n] - one)) for one in bytes.fromhex(colour[1:])]
     return 16 + 36 * steps[0] + 6 * steps[1] + steps[2]

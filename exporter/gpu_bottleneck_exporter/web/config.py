@@ -21,6 +21,8 @@ Pem = Union[Path, str]  # noqa: UP007 - evaluated, by 3.10 too
 """A file, or the PEM text itself."""
 Parse = Callable[[Any], Any]
 """Makes a setting of what the file holds, or raises ValueError with what it must be."""
+Known = Mapping[str, Parse]
+"""The keys that a section may have, and how each is read."""
 
 TLS_VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,
@@ -106,9 +108,9 @@ def parse(path: Path) -> WebConfig:
     Raises:
         SettingsError: With one sentence that names the key.
     """
-    sections: Mapping[str, Parse] = {
+    sections: Known = {
         "tls_server_config": partial(_tls, path.parent),
-        "http_server_config": _http,
+        "http_server_config": partial(_section, "http_server_config", _HTTP),
         "basic_auth_users": _users,
     }
     try:
@@ -121,7 +123,7 @@ def parse(path: Path) -> WebConfig:
         ) from None
     return WebConfig(
         tls=found.get("tls_server_config"),
-        headers=found.get("http_server_config", {}),
+        headers=found.get("http_server_config", {}).get("headers", {}),
         users=found.get("basic_auth_users", {}),
     )
 
@@ -134,7 +136,7 @@ def _mapping(name: str, given: object) -> Mapping[str, Any]:
     return given
 
 
-def _section(name: str, known: Mapping[str, Parse], given: object) -> dict[str, Any]:
+def _section(name: str, known: Known, given: object) -> dict[str, Any]:
     """The settings of a section by their keys; what is left empty is left out."""
     settings = {}
     for key, value in _mapping(name, given).items():
@@ -179,24 +181,24 @@ def _header(given: object) -> str:
     return text
 
 
-_TLS: Mapping[str, Parse] = {
+_TLS: Known = {
     **dict.fromkeys(("cert", "cert_file", "key", "key_file", "client_ca", "client_ca_file"), _text),
     "client_auth_type": partial(_one_of, CLIENT_AUTH),
     "client_allowed_sans": partial(_list, _text),
     "min_version": partial(_one_of, TLS_VERSIONS),
     "max_version": partial(_one_of, TLS_VERSIONS),
-    "cipher_suites": partial(
-        _list, partial(_one_of, {**CIPHER_SUITES, **dict.fromkeys(ALWAYS_ON)})
-    ),
+    "cipher_suites": partial(_list, partial(_one_of, CIPHER_SUITES | dict.fromkeys(ALWAYS_ON))),
     "curve_preferences": partial(_list, partial(_one_of, CURVES)),
     "prefer_server_cipher_suites": _ignored_flag,  # the server's order counts, as with Go
 }
-_HEADERS: Mapping[str, Parse] = {
+_HEADERS: Known = {
     **dict.fromkeys(("Content-Security-Policy", "Strict-Transport-Security"), _header),
     "X-Content-Type-Options": partial(_one_of, {"nosniff": "nosniff"}),
     "X-Frame-Options": partial(_one_of, {"deny": "deny", "sameorigin": "sameorigin"}),
     "X-XSS-Protection": _header,
 }
+# We speak HTTP/1.1, whatever http2 says: every client falls back to it.
+_HTTP: Known = {"http2": _ignored_flag, "headers": partial(_section, "headers", _HEADERS)}
 
 
 def _tls(folder: Path, given: object) -> TlsConfig | None:
@@ -220,6 +222,7 @@ def _tls(folder: Path, given: object) -> TlsConfig | None:
 def _problems(config: TlsConfig) -> Mapping[str, bool]:
     """What does not go together, and whether it is so."""
     auth, sans = config.client_auth_type, config.client_allowed_sans
+    curves = config.curve_preferences
     required = f"needs client_auth_type {REQUIRED}"
     return {
         "cert_file (or cert) is missing": not config.cert,
@@ -229,19 +232,8 @@ def _problems(config: TlsConfig) -> Mapping[str, bool]:
         f"client_allowed_sans {required}": sans is not None and auth != ssl.CERT_REQUIRED,
         "client_allowed_sans is empty: no client could connect": sans == [],
         "min_version is above max_version": config.min_version > config.max_version,
-        "curve_preferences can name only one curve; omit it for all": (
-            len(config.curve_preferences) > 1
-        ),
+        "curve_preferences can name only one curve; omit it for all": len(curves) > 1,
     }
-
-
-def _http(given: object) -> dict[str, str]:
-    # We speak HTTP/1.1, whatever http2 says: every client falls back to it.
-    known: Mapping[str, Parse] = {
-        "http2": _ignored_flag,
-        "headers": partial(_section, "headers", _HEADERS),
-    }
-    return dict(_section("http_server_config", known, given).get("headers", {}))
 
 
 def _users(given: object) -> dict[bytes, bytes]:

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from gpu_bottleneck_exporter.exposition.accept import weights
@@ -132,11 +131,8 @@ def page_headers() -> Mapping[str, str]:
     # Imported late: the page takes a megabyte, and most exporters are never asked for it.
     from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY  # noqa: PLC0415
 
-    return {
-        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-        "Referrer-Policy": "no-referrer",
-        **_VARY,
-    }
+    policy = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Referrer-Policy": "no-referrer"}
+    return policy | _VARY
 
 
 def allows_gzip(accept_encoding: str) -> bool:
@@ -162,7 +158,7 @@ def _metrics(content: Content, accept: str) -> Answer:
 
 def _verdict(verdict: tuple[bool, str]) -> Answer:
     good, sentence = verdict
-    return plain(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, sentence)
+    return plain(200 if good else 503, sentence)
 
 
 def _in_turn(page: Page) -> Page:

@@ -151,8 +151,7 @@ class WebServer:
         sock, _ = self._listening.accept()
         self._make_way()
         try:
-            context = self.active.context
-            if context is not None:  # the handshake is made by its own thread
+            if context := self.active.context:  # the handshake is made by its own thread
                 sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             connection = Connection(sock, self)
         except OSError:  # it has gone

@@ -22,17 +22,12 @@ MAX_BYTES = 256 * 1024
 class _Loader(yaml.BaseLoader):
     """Leaves scalars text, so that a user may be called 007 or yes, and refuses duplicate keys."""
 
-    def construct_mapping(
-        self,
-        node: yaml.MappingNode,
-        deep: bool = False,  # noqa: FBT001, FBT002 - PyYAML's
-    ) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
             ((key, _),) = Counter(key.value for key, _ in node.value).most_common(1)
-            raise yaml.MarkedYAMLError(
-                problem=f"{shown(key)} occurs twice", problem_mark=node.start_mark
-            )
+            problem = f"{shown(key)} occurs twice"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return mapping
 
 

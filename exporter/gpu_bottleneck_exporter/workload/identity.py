@@ -66,24 +66,25 @@ def owner_in_cgroup(
     of the pod or job: the most specific line counts. Folders are recognised by name, so a path
     from another cgroup namespace may begin with `/../..`.
     """
-    around = {controllers: _around(path) for controllers, path in memberships(ours)}
+    around = {controllers: _around(path) for controllers, path in _groups(ours)}
     found = [
-        # The kernel appends ` (deleted)` to the path of a group that was removed.
-        _owner(
-            made_by_root(controllers, path.removesuffix(" (deleted)")),
-            around.get(controllers, ()),
-        )
-        for controllers, path in memberships(text)
+        _owner(made_by_root(controllers, path), around.get(controllers, ()))
+        for controllers, path in _groups(text)
     ]
     most = max(found, key=lambda one: (bool(one.pod_uid), bool(one.container_id)), default=NOBODY)
     jobs = (one.slurm_job_id for one in found if one.slurm_job_id)
     return replace(most, slurm_job_id=next(jobs, None))
 
 
-def slurm_job_in_environment(text: str) -> str | None:
+def slurm_job(text: str) -> str | None:
     """The Slurm job that `text`, a /proc/PID/environ file, names."""
     found = _JOB.search(text)
     return found[1] if found else None
+
+
+def _groups(text: str) -> list[tuple[str, str]]:
+    """Controllers and path of each line, without what the kernel appends to a removed group's."""
+    return [(names, path.removesuffix(" (deleted)")) for names, path in memberships(text)]
 
 
 def _owner(path: str, around: Sequence[str]) -> Owner:
@@ -109,14 +110,13 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
             container, end = found[1], depth
             break
     job = _SLURM.search("/".join(folders[begin:end]))
-    return Owner(
-        pod_uid=pod, container_id=container, slurm_job_id=(job[1] or job[2]) if job else None
-    )
+    number = (job[1] or job[2]) if job else None
+    return Owner(pod_uid=pod, container_id=container, slurm_job_id=number)
 
 
 def _around(path: str) -> Sequence[str]:
     """Folders of our own `path` above our own pod or container: those of the node."""
-    folders = path.removesuffix(" (deleted)").split("/")
+    folders = path.split("/")
     pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
     own = pods or [depth for depth, folder in enumerate(folders) if _CONTAINER.search(folder)]
     return folders[: own[-1]] if own else ()

@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.workload.watch import Watch
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0
+_LOOK_SECONDS = 10.0
 """Between two looks at the folder: as often as owners of processes are read."""
 _MOST_FILES = 256
 """More than twice as many as 16 GPUs have instances."""
@@ -32,18 +32,11 @@ _JOB = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", 
 
 
 class JobFiles(Watch):
-    """Reads the folder every `LOOK_SECONDS`: a file that is gone takes the allocation with it."""
+    """Reads the folder every 10 s: a file that is gone takes the allocation with it."""
 
-    def __init__(
-        self,
-        folder: Path,
-        user: Callable[[int], str],
-        *,
-        expected: bool = False,
-        pause_seconds: float = LOOK_SECONDS,
-    ) -> None:
+    def __init__(self, folder: Path, user: Callable[[int], str], *, expected: bool = False) -> None:
         """`user` returns a user's name; `expected`: a missing `folder` is logged."""
-        super().__init__("jobfiles", f"reading {folder}", pause_seconds)
+        super().__init__("jobfiles", f"reading {folder}", _LOOK_SECONDS)
         self._folder = folder
         self._user = user
         self._expected = expected
@@ -59,9 +52,7 @@ class JobFiles(Watch):
             matching = [gpu.uuid for gpu in gpus if name in _names(gpu)]
             if len(matching) == 1:
                 found.setdefault(matching[0], set()).update(jobs)
-        return {
-            uuid: tuple(sorted(jobs, key=lambda job: job.texts)) for uuid, jobs in found.items()
-        }
+        return {gpu: tuple(sorted(jobs, key=lambda job: job.texts)) for gpu, jobs in found.items()}
 
     def _look(self) -> None:
         try:

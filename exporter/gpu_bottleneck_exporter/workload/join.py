@@ -78,6 +78,4 @@ def _unused(owners: Sequence[Owner], jobs: Iterable[Owner]) -> tuple[Owner, ...]
 
 def _named(owner: Owner, names: Mapping[str, Holder]) -> Owner:
     holder = names.get(owner.container_id or "")
-    if holder is None:
-        return owner
-    return replace(owner, namespace=holder.namespace, pod=holder.pod, container=holder.container)
+    return replace(owner, **holder._asdict()) if holder else owner

@@ -25,12 +25,7 @@ from gpu_bottleneck_exporter.host.process import (
 )
 from gpu_bottleneck_exporter.host.sockets import is_here
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, RefreshSchedule
-from gpu_bottleneck_exporter.workload.identity import (
-    NOBODY,
-    Owner,
-    owner_in_cgroup,
-    slurm_job_in_environment,
-)
+from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup, slurm_job
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 SYSFS = Path("/sys")
@@ -57,12 +52,10 @@ Place = tuple[str, ...]
 class OwnerReader:
     """Reads each process when `RefreshSchedule` has it due, once for all GPUs that it holds."""
 
-    def __init__(
-        self, proc: Path, users: UserNames | None = None, groups: Groups | None = None
-    ) -> None:
+    def __init__(self, proc: Path, groups: Groups | None = None) -> None:
         """`proc`: the host's; `groups` may be shared with another reader in the same thread."""
         self._proc = proc
-        self._users = users or UserNames(proc)
+        self._users = UserNames(proc)
         self._groups = groups or Groups(proc)
         self._looked_ns: int | None = None
         self._known: dict[Started, tuple[RefreshSchedule, Owner]] = {}
@@ -85,9 +78,8 @@ class OwnerReader:
         if not ageing.is_due(now_ns):
             return owner
         # Entries that are long due were not asked for: their process no longer holds a GPU.
-        self._known = {
-            key: known for key, known in self._known.items() if now_ns - known[0].due_ns <= OFTEN_NS
-        }
+        since = now_ns - OFTEN_NS
+        self._known = {key: one for key, one in self._known.items() if one[0].due_ns >= since}
         if now_ns != self._looked_ns:  # once a tick is enough
             self._looked_ns = now_ns
             self._groups.forget()
@@ -96,17 +88,16 @@ class OwnerReader:
         return owner
 
 
-def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups | None = None) -> Owner:
+def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
     """The owner of process `pid`.
 
     Reading its environment takes the same user or the permission to ptrace.
     """
-    groups = groups or Groups(proc)
     variables = environment(proc, pid)
     owner = groups.owner(pid)
     # Anybody can set SLURM_JOB_ID: believe it only if Slurm creates no control groups here.
     if owner.slurm_job_id is None and not groups.slurm_tracks():
-        owner = replace(owner, slurm_job_id=slurm_job_in_environment(variables))
+        owner = replace(owner, slurm_job_id=slurm_job(variables))
     if place := rendezvous(proc, pid, variables, groups.unit(pid)):
         owner = replace(owner, rendezvous=named(place))
     uid = user_id(proc, pid)
@@ -152,8 +143,7 @@ class Groups:
     def slurm_tracks(self) -> bool:
         """Whether Slurm creates groups for jobs here; then a process outside of them has no job."""
         if self._slurm_tracks is None:
-            found = (one for pattern in _SLURM_GROUPS for one in self._cgroups.glob(pattern))
-            self._slurm_tracks = next(found, None) is not None
+            self._slurm_tracks = any(any(self._cgroups.glob(one)) for one in _SLURM_GROUPS)
         return self._slurm_tracks
 
 
@@ -229,9 +219,7 @@ def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str])
 
 
 def _is_desktops(process: Process, proc: Path) -> bool:
-    if not process.draws_only:
-        return False
-    groups = read(f"{proc}/{process.pid}/cgroup")
+    groups = read(f"{proc}/{process.pid}/cgroup") if process.draws_only else None
     return groups is not None and owner_in_cgroup(groups) == NOBODY
 
 
@@ -244,6 +232,5 @@ def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = 
     found = _STATUS.match(status)
     if found is None or found[1] not in names:
         return False
-    return real_uid(status) == "0" or (
-        started and _is_daemon(proc, int(found[2]), names, started=False)
-    )
+    parent = int(found[2])
+    return real_uid(status) == "0" or (started and _is_daemon(proc, parent, names, started=False))

@@ -53,8 +53,7 @@ class UserNames:
 
     def _learn(self, uid: int) -> None:
         self._due[uid] = time.monotonic() + _AGAIN_SECONDS
-        name = self._look_up(uid)
-        if name:
+        if name := self._look_up(uid):
             self._known[uid] = name
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.advice import outcome, prescription
 from gpu_bottleneck_exporter.nodeview.history import Shares
-from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Gpu, Parts, named
+from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Gpu, Parts, named, parts_of
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed, row
 
 _WIDE, _HIGH = 1000, 100
@@ -15,7 +14,6 @@ _WIDE, _HIGH = 1000, 100
 _COLUMNS = 60
 """Columns of a trend: 5 s each, 5 min in all; the last one is now."""
 _FACTS = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Feeders")
-_UNKNOWN = "What it waits for is unknown"
 
 
 def card(at: int, gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Html:
@@ -23,11 +21,9 @@ def card(at: int, gpu: Gpu, trend: Sequence[Shares | None], runbooks: str) -> Ht
     heading = f"gpu-{at}"
     colour = f"c-{gpu.cause or KEPT_BUSY}" if gpu.up and gpu.parts else "c-unknown"
     title = element("h3", f"GPU {words.label(gpu)} ", element("small", gpu.name or ""), id=heading)
-    busy = element("b", words.percent(gpu.busy_ratio) if gpu.up else "down")
-    kind = "busy" if gpu.up else "busy bad"
-    head = element(
-        "div", title, element("p", busy, " busy" if gpu.up else None, class_=kind), class_="head"
-    )
+    share = element("b", words.percent(gpu.busy_ratio) if gpu.up else "down")
+    unit, kind = (" busy", "busy") if gpu.up else (None, "busy bad")
+    head = element("div", title, element("p", share, unit, class_=kind), class_="head")
     body = _body(gpu, trend, runbooks)
     return element("li", element("article", head, *body, aria_labelledby=heading, class_=colour))
 
@@ -89,12 +85,13 @@ def _trend(steps: Sequence[Shares | None]) -> Html | None:
     paths: dict[str, list[str]] = {}
     for column, step in enumerate(steps[-_COLUMNS:], _COLUMNS - min(len(steps), _COLUMNS)):
         below = 0.0
-        for name, part in step.parts.items() if step else ():
+        parts = parts_of(step.busy_ratio, step.stall_ratios) if step else {}
+        for name, part in parts.items():
             top, high = _HIGH * (1 - below - part), _HIGH * part
             paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
             below += part
-    mean = sum(step.busy for step in known) / len(known)
-    last = words.duration(sum(step.seconds for step in known))
+    mean = sum(step.busy_ratio for step in known) / len(known)
+    last = words.duration(sum(step.observed_seconds for step in known))
     text = f"Trend of the last {last}: {words.percent(mean)} busy on average"
     drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
     return _strip("last 5 min", _drawing("trend", f"0 0 {_COLUMNS} {_HIGH}", text, drawn))
@@ -116,7 +113,7 @@ def _parts(parts: Parts, last: str) -> Html:
 def _waits(gpu: Gpu) -> str:
     if gpu.verdict == KEPT_BUSY:
         return f"Kept busy{words.lasted(gpu)}"
-    return f"Waits: {gpu.cause}{words.lasted(gpu)}" if gpu.cause else _UNKNOWN
+    return f"Waits: {gpu.cause}{words.lasted(gpu)}" if gpu.cause else "What it waits for is unknown"
 
 
 def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
@@ -129,8 +126,8 @@ def _verdict(gpu: Gpu, what: str, runbooks: str) -> Html:
 
 
 def _advice(gpu: Gpu) -> Html | None:
-    last = gpu.last_change and outcome(gpu.last_change)
-    pairs = {"Prescription": prescription(gpu), "Last change": last}
+    last = gpu.last_change and words.outcome(gpu.last_change)
+    pairs = {"Prescription": words.prescription(gpu), "Last change": last}
     known = [(name, text) for name, text in pairs.items() if text]
     return described(known, "advice") if known else None
 

@@ -83,8 +83,7 @@ def _gpus(node: Node, trends: Trends, runbooks: str) -> Html:
 
 def _signals(node: Node) -> Html | None:
     missing = sorted(name for name, given in node.signals.items() if not given)
-    lost = node.signal_remedies
-    rows = (row(name, element("td", lost.get(name, DASH))) for name in missing)
+    rows = (row(name, element("td", node.signal_remedies.get(name, DASH))) for name in missing)
     about = "What is lost without each, and how to get it"
     columns = dict.fromkeys(("Signal", "What is lost without it"))
     return _table("Missing signals", about, columns, *rows)
