@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
+from rules.fired import fired, vector
 from rules.parsed import rules
 from support.alertmanager import alertmanager_with, inhibited, post
-from support.prometheus import prometheus
 from support.waiting import until
 
 SAME = ["namespace", "alertname"]
@@ -66,23 +66,11 @@ def seen_by_alertmanager(folder: Path) -> Seen:
     config = folder / "alertmanager.yml"
     config.write_text(json.dumps(DEFAULTS))  # JSON is YAML
     with alertmanager_with(config) as port:
-        made = folder / "made.yml"
-        made.write_text(
-            json.dumps({"groups": [{"name": "made", "interval": "1s", "rules": as_rules()}]})
-        )
-        with prometheus(folder, [], [made]) as server:
-            until(
-                lambda: len(server.query('ALERTS{alertstate="firing"}')) == len(POSTED),
-                "all alerts",
-            )
-            fired = [
-                {k: v for k, v in labels.items() if k not in ("__name__", "alertstate")}
-                for labels, _ in server.query('ALERTS{alertstate="firing"}')
-            ]
+        alerts = [one["labels"] for one in fired(folder, as_rules(), len(POSTED))]
         # Alertmanager takes alerts in their order, and mutes by them a moment after it has them:
         # once the last one is muted, all have been considered.
         last = [LAST | {"severity": severity} for severity in ("warning", "info")]
-        post(port, [{"labels": labels} for labels in [*fired, *last]])
+        post(port, [{"labels": labels} for labels in [*alerts, *last]])
         seen: dict[tuple[str, str, str], bool] = {}
 
         def considered() -> bool:
@@ -96,20 +84,16 @@ def seen_by_alertmanager(folder: Path) -> Seen:
 
 def as_rules() -> list[dict[str, object]]:
     """Alerts with the labels of the pack, which fire at once."""
-    pack = [rule for rule in rules({"": printed(Wanted(workload_namespace=True))}) if rule.is_alert]
-    found: list[dict[str, object]] = []
-    for one in POSTED:
-        labels = next(
-            rule.labels
-            for rule in pack
-            if (rule.name, rule.labels["severity"]) == (one["alert"], one["is"])
-        )
-        expr = "vector(1)"
-        for name, text in one.items():
-            if name not in ("alert", "is"):
-                expr = f'label_replace({expr}, "{name}", "{text}", "", "")'
-        found.append({"alert": one["alert"], "expr": expr, "labels": dict(labels)})
-    return found
+    pack = rules({"": printed(Wanted(workload_namespace=True))})
+    given = {(rule.name, rule.labels.get("severity")): rule.labels for rule in pack}
+    return [
+        {
+            "alert": one["alert"],
+            "expr": vector({name: of for name, of in one.items() if name not in ("alert", "is")}),
+            "labels": given[one["alert"], one["is"]],
+        }
+        for one in POSTED
+    ]
 
 
 def of(labels: Mapping[str, str]) -> tuple[str, str, str]:

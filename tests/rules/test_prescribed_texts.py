@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, REMOVED
 from rules.causes_table import pack, signal_and_remedy
+from rules.fired import fired, vector
 from rules.fleet import RULES
 from rules.parsed import Rule
-from rules.test_annotations import TARGET, firing, vector
-from support.prometheus import prometheus
-from support.waiting import until
+from rules.test_annotations import TARGET
 
 PRESCRIBED = re.compile(r"\{\{- \$of := .*$", re.DOTALL)
 TOLD = [rule for rule in pack() if PRESCRIBED.search(rule.annotations.get("description", ""))]
@@ -33,20 +32,11 @@ NOWHERE = "nothing"
 
 def rendered_texts(folder: Path) -> Mapping[tuple[str, str], str]:
     """Descriptions by cause and by knob that is prescribed."""
-    alerts = _told()
-    made = folder / "made.yml"
-    made.write_text(json.dumps(_made(alerts)))  # JSON is YAML
-    wanted = {(rule.labels["cause"], knob) for rule in alerts for knob in (*KNOBS, NOWHERE)}
-    with prometheus(folder, [], [made]) as server:
-
-        def rendered() -> dict[tuple[str, str], str]:
-            return {
-                (one["labels"]["cause"], one["labels"]["gpu"]): one["annotations"]["description"]
-                for one in firing(server)
-            }
-
-        until(lambda: rendered().keys() == wanted, "all alerts")
-        return rendered()
+    found = fired(folder, _made(_told()), len(_told()) * len((*KNOBS, NOWHERE)))
+    return {
+        (one["labels"]["cause"], one["labels"]["gpu"]): one["annotations"]["description"]
+        for one in found
+    }
 
 
 def _told() -> Sequence[Rule]:
@@ -55,7 +45,7 @@ def _told() -> Sequence[Rule]:
     return list({rule.labels["cause"]: rule for rule in rising}.values())
 
 
-def _made(alerts: Sequence[Rule]) -> object:
+def _made(alerts: Sequence[Rule]) -> list[Mapping[str, Any]]:
     """The same alerts, but they fire at once, for GPUs with each prescription and with none."""
     gpus = {knob: _labels(knob) for knob in (*KNOBS, NOWHERE)}
     records = [
@@ -79,7 +69,7 @@ def _made(alerts: Sequence[Rule]) -> object:
         }
         for alert in alerts
     ]
-    return {"groups": [{"name": "made", "interval": "1s", "rules": [*records, *made]}]}
+    return [*records, *made]
 
 
 def _labels(knob: str) -> dict[str, str]:
