@@ -25,11 +25,9 @@ import yaml
 from rules import causes_table
 from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, job
 from rules.parsed import Rule
-from rules.series import Signal
+from rules.series import FOREVER, Signal
 
 FILE = Path(__file__).with_name("situations.yml")
-FOREVER = 2000
-"""Minutes: longer than any fleet."""
 CHANGING = ("stalls", "throttle", "pipes", "xids")
 """Fields with several signals."""
 TEXTS = ("architecture", "missing")

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import mul
@@ -20,8 +20,8 @@ from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
-from rules.parsed import groups
-from rules.series import STALE, Labels, Series, Signal, level, like, mapped, total
+from rules.parsed import groups, seconds
+from rules.series import FOREVER, STALE, Labels, Series, Signal, level, like, mapped, total
 from support.tools import require
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -43,6 +43,18 @@ GROUPS = (
     "gpu-coverage",
 )
 JOB = "gpu"
+
+
+# What promtool prints of a query that was expected to give something else.
+ANSWER = re.compile(r"time: (\S+),\n\s+exp: .*\n\s+got: (.*)")
+SAMPLE = re.compile(r"(\{[^}]*\}) (\S+?)(?:, |$)")
+LABEL = re.compile(r"(\w+)=\"([^\"]*)\"")
+
+
+def fired(node: str, by: str = "", more: str = "") -> str:
+    """A query for the alerts that fire on `node`, counted; what is blind there does not count."""
+    matchers = f'alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"{more}'
+    return f"count by ({by}) (ALERTS{{{matchers}}})" if by else f"ALERTS{{{matchers}}}"
 
 
 @dataclass(slots=True)
@@ -75,38 +87,43 @@ class Fleet:
         values = total(self.minutes, rate, reset_at=reset_at)
         self._series.append(Series(name, labels, values, is_counter=True))
 
+    def change(
+        self, values: Callable[[Series], Iterable[float | None]], *, first: int = 0, **labels: str
+    ) -> None:
+        """Give new values to all series with these labels, or from number `first` on."""
+        for at, one in enumerate(self._series[first:], first):
+            if labels.items() <= one.labels.items():
+                self._series[at] = replace(one, values=tuple(values(one)))
+
     def silence(self, first: int, minutes: tuple[int, int]) -> None:
         """No scrape of the series from number `first` on, from the one minute to the other."""
-        start, end = minutes
-        for at, one in enumerate(self._series[first:], first):
-            kept = [None if start <= minute < end else v for minute, v in enumerate(one.values)]
-            self._series[at] = replace(one, values=tuple(kept))
+        missed = range(*minutes)
+        self.change(
+            lambda one: [None if m in missed else v for m, v in enumerate(one.values)], first=first
+        )
 
     def fail_scrapes(self, node: str, start: int, end: int, *, up: float | None = 0.0) -> None:
         """From minute `start` up to `end` all series of `node` have ended, `up` has this value."""
-        for at, one in enumerate(self._series):
-            if one.labels.get("instance") == node:
-                gap = [up if one.name == "up" else STALE] * (end - start)
-                values = (*one.values[:start], *gap, *one.values[end:])
-                self._series[at] = replace(one, values=values)
 
-    def remove(self, uuid: str, start: int, end: int | None = None) -> None:
+        def failed(one: Series) -> tuple[float | None, ...]:
+            gap = [up if one.name == "up" else STALE] * (end - start)
+            return (*one.values[:start], *gap, *one.values[end:])
+
+        self.change(failed, instance=node)
+
+    def remove(self, uuid: str, start: int, end: int = FOREVER) -> None:
         """From minute `start`, up to `end`, GPU `uuid` is told of no more; its target answers."""
-        for at, one in enumerate(self._series):
-            if one.labels.get("uuid") == uuid:
-                until = len(one.values) if end is None else end
-                values = (*one.values[:start], *[STALE] * (until - start), *one.values[until:])
-                self._series[at] = replace(one, values=values)
+        gone = range(start, end)
+        self.change(
+            lambda one: [STALE if m in gone else v for m, v in enumerate(one.values)], uuid=uuid
+        )
 
     def end(self, node: str, minutes: float) -> None:
         """Nothing more is asked of `node` after `minutes`: its series end, and cost no more time.
 
         What has been asked does not see it, as rules read the past only.
         """
-        last = math.floor(minutes) + 1
-        for at, one in enumerate(self._series):
-            if one.labels.get("instance") == node:
-                self._series[at] = replace(one, values=one.values[:last])
+        self.change(lambda one: one.values[: math.floor(minutes) + 1], instance=node)
 
     def expect(self, minutes: float, query: str, answer: Mapping[str, float]) -> None:
         """After `minutes`, `query` gives exactly `answer`: values by series, in PromQL."""
@@ -114,13 +131,9 @@ class Fleet:
 
     def expect_firing(self, node: str, minutes: float, *alerts: str) -> None:
         """On `node` exactly these fire: "Name/severity". What is blind there does not count."""
-        query = (
-            "count by (alertname, severity) "
-            f'(ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}})'
-        )
         names = [alert.split("/") for alert in alerts]
         answer = {f'{{alertname="{name}",severity="{severity}"}}': 1.0 for name, severity in names}
-        self.expect(minutes, query, answer)
+        self.expect(minutes, fired(node, "alertname, severity"), answer)
 
     def expect_cause(self, node: str, minutes: float, cause: str | None) -> None:
         """The primary cause of the only GPU of `node`."""
@@ -131,6 +144,19 @@ class Fleet:
         """Let promtool judge; raises AssertionError with what it says."""
         done = self.run(folder)
         assert done.returncode == 0, done.stdout + done.stderr
+
+    def unexpected(self, folder: Path) -> list[tuple[float, list[tuple[Labels, float]]]]:
+        """What queries give that were expected to give something else: minutes, and the samples."""
+        done = self.run(folder)
+        found = ANSWER.findall(done.stdout + done.stderr)
+        assert found, done.stdout + done.stderr
+        return [
+            (
+                seconds(at) / 60,
+                [(dict(LABEL.findall(of)), float(value)) for of, value in SAMPLE.findall(answer)],
+            )
+            for at, answer in found
+        ]
 
     def run(self, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run promtool."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rules.cases import alert, alerts, firing, gpu_of, gpus, of_gpu, rows
-from rules.fleet import GROUPS, Fleet, Gpu, add_gpu, changed, told_of
+from rules.fleet import GROUPS, Fleet, Gpu, add_gpu, changed, fired, told_of
 from rules.series import Labels
 
 RESTART = 1
@@ -123,10 +123,9 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
     labels = {**kept, **case.labels}
     guilty = range(1, 1 + (len(job) if case.alike else 1))
     found = {firing(name, node, **{**labels, **of_gpu(node, at)}): 1.0 for at in guilty}
-    query = f'ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}}'
     for minute in ASKED:
         if minute <= case.lasts:
-            fleet.expect(case.after + minute, query, found)
+            fleet.expect(case.after + minute, fired(node), found)
     if case.lasts >= UNSEEN and name not in WITHOUT_CAUSE:
         # The alert would be kept anyway.
         of_cause = f'gpu:cause:likely{{instance="{node}",cause="{alerts()[name].labels["cause"]}"}}'
@@ -206,6 +205,5 @@ def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:
             f'{{alertname="{alerts()[name].name}",gpu="{at}"}}': 1.0
             for at in range(1, 1 + (len(job) if case.alike else 1))
         }
-        fired = f'ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}}'
-        fleet.expect(last, f"count by (alertname, gpu) ({fired})", told)
+        fleet.expect(last, fired(node, "alertname, gpu"), told)
     fleet.check(folder)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rules.cases import Row, add_row, gpu_of, rows, signal, table
-from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed
+from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, fired
 from rules.series import STALE, Signal
 
 HOUR = 60
@@ -21,6 +21,7 @@ END = LOOKS_BACK + DEPLOYED_EVERY
 LEAN = gpu_of(rows("bases")["lean"])
 EXPORTER_DOWN, LOST = "GpuExporterDown/warning", "GpuTelemetryLost/warning"
 
+BY = "alertname, gpu, cause"
 Minutes = list[tuple[int, float]]
 
 
@@ -38,11 +39,6 @@ def situations(fleet: Fleet) -> None:
     notebook = changed(gpu_of(rows("bases")["idle"]), interactive=1, busy=bursts)
     told = "59 allocated_idle/info; 190 interactive_session/info"
     add_row(fleet, "a notebook in the morning", Row(notebook, told), LOOKS_BACK)
-
-
-def firing(node: str, at: str = "") -> str:
-    fired = f'ALERTS{{alertstate="firing",instance="{node}"{at},alertname!="GpuCausesBlind"}}'
-    return f"count by (alertname, gpu, cause) ({fired})"
 
 
 # --- A healthy fleet -------------------------------------------------------------------------
@@ -159,9 +155,9 @@ def turns(fleet: Fleet) -> None:
     ever = 'last_over_time(ALERTS{alertstate="firing",instance="turns",cause!=""}[2h])'
     fleet.expect(HOURS, f"count by (alertname) ({ever})", {'{alertname="GpuUnderused"}': 1.0})
     told = '{alertname="GpuUnderused",cause="host_loop_bound",gpu="0"}'
-    fleet.expect(85, firing("more"), {told: 1.0})
-    fleet.expect(HOURS, firing("more"), {told: 1.0})
-    fleet.expect(HOURS, firing("well"), {})
+    fleet.expect(85, fired("more", BY), {told: 1.0})
+    fleet.expect(HOURS, fired("more", BY), {told: 1.0})
+    fleet.expect(HOURS, fired("well", BY), {})
     for node in ("turns", "more", "well"):
         fleet.end(node, HOURS)
 
@@ -172,7 +168,7 @@ def next_job(fleet: Fleet) -> None:
     gpu = Gpu(busy=[before, (HOURS, 0.95)], stalls={"host_code": [(90, 0.95), (HOURS, 0.05)]})
     add_gpu(fleet, "next", gpu)
     for minute in (130, 145, 160):
-        fleet.expect(minute, firing("next", ',alertname="GpuUnderused"'), {})
+        fleet.expect(minute, fired("next", BY, ',alertname="GpuUnderused"'), {})
     fleet.end("next", 160)
 
 
@@ -285,10 +281,10 @@ def told_of_no_more(fleet: Fleet) -> None:
             fleet.expect_firing(node, minute)
     for minute in (110, 140):
         fleet.expect_firing("lost", minute, LOST)
-        fleet.expect(minute, firing("lost"), lost(1))
-        fleet.expect(minute, firing("all-lost"), lost(0, 1))
+        fleet.expect(minute, fired("lost", BY), lost(1))
+        fleet.expect(minute, fired("all-lost", BY), lost(0, 1))
     fleet.expect_cause("lost", 88, None)
-    fleet.expect(96, firing("back"), {})
+    fleet.expect(96, fired("back", BY), {})
     fleet.expect_firing("back", 110)
     fleet.expect_firing("lost", 170, LOST)
     for node in (*nodes, "moved-to"):

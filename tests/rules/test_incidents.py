@@ -8,16 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rules.fleet import Fleet, Gpu, add_gpu, changed, job
+from rules.fleet import Fleet, Gpu, add_gpu, changed, fired, job
 from rules.test_fleets import SPINS
 from rules.test_on_the_gpu import END, HEALTHY, ON_THE_GPU
 
 HANGING = ON_THE_GPU["hanging"]
-
-
-def firing(node: str) -> str:
-    labels = f'alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"'
-    return f"count by (alertname, gpu) (ALERTS{{{labels}}})"
 
 
 def test_incidents(tmp_path: Path) -> None:
@@ -60,7 +55,7 @@ def hang(fleet: Fleet) -> None:
         gpu = sleeps if index == 5 else HANGING
         add_gpu(fleet, "hang", changed(gpu, owner=job("hang")), index)
     told = {f'{{alertname="GpuCollectiveHang",gpu="{index}"}}': 1.0 for index in range(8)}
-    fleet.expect(END - 2, firing("hang"), told)
+    fleet.expect(END - 2, fired("hang", "alertname, gpu"), told)
     culprit = 'sum by (gpu) (gpu:hang:culprit{instance="hang"})'
     fleet.expect(END - 2, culprit, {'{gpu="5"}': 1.0})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from rules.cases import gpus
 from rules.fleet import Fleet, Gpu, add_gpu, changed, job
-from rules.parsed import seconds
 from rules.test_alertmanager import Alertmanager, alertmanager_running
 
 MINUTE = 0.2
@@ -76,21 +74,14 @@ def firing(fleet: Fleet, folder: Path) -> Iterator[tuple[int, Alerts]]:
     """
     for minute in range(1, fleet.minutes + 1):
         fleet.expect(minute, 'ALERTS{alertstate="firing",alertname!="GpuCausesBlind"}', {})
-    done = fleet.run(folder)
-    answers = r"time: (\S+),\n\s*exp: nil\n\s*got: (.*)"
-    told = re.findall(answers, done.stderr)
-    assert told, done.stdout + done.stderr
-    found = {round(seconds(at) / 60): _alerts(answer) for at, answer in told}
+    found = {
+        round(minute): frozenset(
+            tuple(pair for pair in labels.items() if pair[0] not in {"__name__", "alertstate"})
+            for labels, _ in samples
+        )
+        for minute, samples in fleet.unexpected(folder)
+    }
     return ((minute, found.get(minute, frozenset())) for minute in range(fleet.minutes + 1))
-
-
-def _alerts(answer: str) -> Alerts:
-    """The label sets of promtool's answer."""
-    series = (re.findall(r'(\w+)="([^"]*)"', one) for one in re.findall(r"{(.*?)} 1E\+00", answer))
-    return frozenset(
-        tuple(pair for pair in pairs if pair[0] not in {"__name__", "alertstate"})
-        for pairs in series
-    )
 
 
 def notified(home: Path) -> Notes:

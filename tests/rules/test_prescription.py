@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.prescription.model import (
     Refusal,
 )
 from rules.fleet import Fleet, Gpu, add_gpu
-from rules.series import STALE
+from rules.series import STALE, Series
 from rules.test_rollouts import OPERATORS, ROLLOUT
 from support.states import PRESCRIBED, SCORED
 
@@ -66,10 +66,7 @@ def nothing_made_up(fleet: Fleet) -> None:
     add_gpu(fleet, "reached", replace(IDLE, busy=0.95, stalls={"worker_cpu": 0.05}))
     first = len(fleet._series)
     add_gpu(fleet, "ended", IDLE)
-    for at, one in enumerate(fleet._series[first:], first):
-        if one.name.startswith("gpu_prescription_"):
-            values = (*one.values[: END - 2], *[STALE] * (len(one.values) - END + 2))
-            fleet._series[at] = replace(one, values=values)
+    fleet.change(ended, first=first)
     add_gpu(fleet, "no-rate", replace(IDLE, missing="gpu_busy_seconds_total"))
     for node in ("refused", "busy", "reached", "ended", "no-rate"):
         for name in ("speedup", "gain_hours"):
@@ -80,6 +77,11 @@ def nothing_made_up(fleet: Fleet) -> None:
         reason = {'{reason="mixed"}': 1.0} if node == "refused" else {}
         fleet.expect(END, refused(node), reason)
     fleet.expect(END - 3, *told("speedup", "ended", SPEEDUP))
+
+
+def ended(one: Series) -> tuple[float | None, ...]:
+    before = one.values[: END - 2] if one.name.startswith("gpu_prescription_") else one.values
+    return (*before, *[STALE] * (len(one.values) - len(before)))
 
 
 def never_busy(fleet: Fleet) -> None:

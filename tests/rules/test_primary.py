@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rules.cases import add_row, alert, firing, gpu_of, gpus, node_of, of_gpu, rows, table
-from rules.fleet import JOB, RULES, Fleet, Gpu, add_gpu, job, told_of
+from rules.fleet import JOB, RULES, Fleet, Gpu, add_gpu, fired, job, told_of
 
 END = 50
 CHAIN = (
@@ -169,8 +169,7 @@ def owners(fleet: Fleet) -> None:
 def expect_alert(fleet: Fleet, node: str, name: str, owner: Mapping[str, str]) -> None:
     """After 20 minutes nothing else fires on `node`, and this with these labels only."""
     told = firing(name, node, **of_gpu(node), **told_of(owner, node))
-    query = f'ALERTS{{instance="{node}",alertstate="firing",alertname!="GpuCausesBlind"}}'
-    fleet.expect(20, query, {told: 1.0})
+    fleet.expect(20, fired(node), {told: 1.0})
 
 
 def clusters(fleet: Fleet) -> None:

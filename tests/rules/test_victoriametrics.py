@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,11 +37,6 @@ that of VictoriaMetrics begins with the last one before it, so that a value that
 threshold passes it one evaluation apart."""
 FIRING = 'count_over_time(ALERTS{alertstate="firing"}[1h])'
 IDENTITY = ("alertname", "severity", "instance", "gpu", "blind")
-
-# What promtool prints of a query that was expected to give something else.
-ANSWER = re.compile(r"time: (\S+),\n\s+exp: .*\n\s+got: (.*)")
-SAMPLE = re.compile(r"(\{[^}]*\}) (\S+?)(?:, |$)")
-LABEL = re.compile(r"(\w+)=\"([^\"]*)\"")
 
 Alert = tuple[str, ...]
 """The labels of IDENTITY."""
@@ -174,13 +168,12 @@ def _on_prometheus(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
     fleet.groups = [group["name"] for file in pack for group in groups(file.read_text())]
     for hour in HOURS:
         fleet.expect(_end(hour) / timedelta(minutes=1), FIRING, {'{what="else"}': 1.0})
-    done = fleet.run(folder)
-    answers = ANSWER.findall(done.stdout + done.stderr)
-    assert len(answers) == len(HOURS), done.stdout + done.stderr
+    answers = fleet.unexpected(folder)
+    assert len(answers) == len(HOURS), answers
     return _fired(
-        (hour, dict(LABEL.findall(labels)), float(count))
-        for hour, (_, answer) in zip(HOURS, answers, strict=True)
-        for labels, count in SAMPLE.findall(answer)
+        (hour, labels, count)
+        for hour, (_, samples) in zip(HOURS, answers, strict=True)
+        for labels, count in samples
     )
 
 
