@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +360,8 @@ GAUGES = {
     "gpu_pcie_link_generation": "link_generation",
     "gpu_row_remap_failed": "row_remap_failed",
     "gpu_row_remap_pending": "row_remap_pending",
+    "gpu_temperature_celsius sensor=gpu": "celsius",
+    "gpu_temperature_celsius sensor=memory": "memory_celsius",
 }
 COUNTERS = {
     "gpu_busy_seconds_total": "busy",
@@ -385,10 +386,16 @@ FEEDER_COUNTERS = {
     "gpu_feeder_network_receive_bytes_total": "network_bytes",
     "gpu_feeder_network_transmit_bytes_total": "network_bytes",
 }
-"""Fields of `Gpu` that are shown as they are, by family."""
+"""Fields of `Gpu` that are shown as they are, by family and labels."""
 REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
 NAME = "NVIDIA H100 80GB HBM3"
 MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
+CONSTANTS = {
+    "gpu_memory_total_bytes": MEMORY_BYTES,
+    "gpu_temperature_limit_celsius limit=slowdown": 90,
+    "gpu_pcie_link_width_max": 16,
+    "gpu_pcie_link_generation_max": 5,
+}
 
 
 class _Writer:
@@ -401,9 +408,10 @@ class _Writer:
         self._index = index
 
     def write(self) -> None:
+        for family, value in CONSTANTS.items():
+            self._g(family, value)
         self._fields(GAUGES, COUNTERS)
-        for part in (self._device, self._limits, self._health, self._owners):
-            part()
+        self._device()
         if self._gpu.feeders:
             self._fields(FEEDER_GAUGES, FEEDER_COUNTERS)
             self._stalls()
@@ -418,9 +426,11 @@ class _Writer:
         for family, field_name in counters.items():
             self._c(family, getattr(self._gpu, field_name))
 
-    def _g(self, name: str, signal: Signal | None, /, **labels: str) -> None:
+    def _g(self, family: str, signal: Signal | None, /, **labels: str) -> None:
+        name, *given = family.split()
         if signal is not None and not re.fullmatch(self._gpu.missing, name):
-            self._fleet.gauge(name, signal, **self._labels, **labels)
+            more = dict(one.split("=") for one in given)
+            self._fleet.gauge(name, signal, **self._labels, **more, **labels)
 
     def _c(self, name: str, rate: Signal | None, /, **labels: str) -> None:
         if rate is not None and not re.fullmatch(self._gpu.missing, name):
@@ -434,31 +444,19 @@ class _Writer:
         for pipe, share in (gpu.pipes or {}).items():
             self._c("gpu_pipe_active_seconds_total", share, pipe=pipe)
         if gpu.clock is not None:
-            self._g("gpu_clock_hertz", mapped(gpu.clock, lambda v: v * CLOCK_HERTZ), clock="sm")
-            self._g("gpu_clock_max_hertz", CLOCK_HERTZ, clock="sm")
+            self._g("gpu_clock_hertz clock=sm", times(CLOCK_HERTZ, gpu.clock))
+            self._g("gpu_clock_max_hertz clock=sm", CLOCK_HERTZ)
         if gpu.throttle is not None:
             for reason in dict.fromkeys((*REASONS, *gpu.throttle)):
                 self._c("gpu_throttle_seconds_total", gpu.throttle.get(reason, 0.0), reason=reason)
-        self._g("gpu_memory_total_bytes", MEMORY_BYTES)
-        self._g("gpu_memory_used_bytes", mapped(gpu.memory, lambda v: v * MEMORY_BYTES))
-        sent = None if gpu.pcie_bytes is None else mapped(gpu.pcie_bytes, lambda v: v / 10)
-        self._c("gpu_pcie_transmit_bytes_total", sent)
-
-    def _limits(self) -> None:
-        gpu = self._gpu
-        self._g("gpu_power_limit_watts", None if gpu.power_watts is None else gpu.power_limit_watts)
-        self._g("gpu_temperature_celsius", gpu.celsius, sensor="gpu")
-        self._g("gpu_temperature_celsius", gpu.memory_celsius, sensor="memory")
-        self._g("gpu_temperature_limit_celsius", 90, limit="slowdown")
-        self._g("gpu_pcie_link_width_max", 16)
-        self._g("gpu_pcie_link_generation_max", 5)
-
-    def _health(self) -> None:
-        for xid, value in self._gpu.xids.items():
+        if gpu.power_watts is not None:
+            self._g("gpu_power_limit_watts", gpu.power_limit_watts)
+        self._g("gpu_memory_used_bytes", times(MEMORY_BYTES, gpu.memory))
+        if gpu.pcie_bytes is not None:
+            self._c("gpu_pcie_transmit_bytes_total", times(0.1, gpu.pcie_bytes))
+        for xid, value in gpu.xids.items():
             self._g("gpu_xid_errors_total", value, xid=xid)
-
-    def _owners(self) -> None:
-        for owner in (*([self._gpu.owner] if self._gpu.owner else []), *self._gpu.owners):
+        for owner in (*([gpu.owner] if gpu.owner else []), *gpu.owners):
             self._g("gpu_workload_info", 1, **owner)
 
     def _stalls(self) -> None:
@@ -470,7 +468,7 @@ class _Writer:
         if self._gpu.storage_remote is not None:
             storage, remote = self._gpu.stalls.get("storage", 0.0), self._gpu.storage_remote
             for filesystem, share in (("local", 1 - remote), ("remote", remote)):
-                told = mapped(storage, partial(mul, share))
+                told = times(share, storage)
                 self._c("gpu_storage_stall_seconds_total", told, filesystem=filesystem)
 
     def _feeders(self) -> None:
@@ -485,7 +483,7 @@ class _Writer:
             size = gpu.shm_size_bytes
             assert isinstance(size, int | float), "its use is given as a share of it"
             self._g("gpu_feeder_shm_size_bytes", size)
-            self._g("gpu_feeder_shm_used_bytes", mapped(gpu.shm_used, lambda v: v * size))
+            self._g("gpu_feeder_shm_used_bytes", times(size, gpu.shm_used))
 
     def _role(self, role: str, processes: Signal, cpu: Signal, read: Signal) -> None:
         self._g("gpu_feeder_processes", processes, role=role)
@@ -495,11 +493,14 @@ class _Writer:
     def _outlook(self) -> None:
         advice, score, _ = self._gpu.outlook
         if isinstance(advice, Prescription):
-            self._g("gpu_prescription_value", advice.value, knob=advice.knob)
-            self._g("gpu_prescription_current_value", advice.current_value, knob=advice.knob)
-            self._g("gpu_prescription_busy_ratio", advice.busy_ratio, knob=advice.knob)
-            self._g("gpu_prescription_busy_low_ratio", advice.busy_low_ratio, knob=advice.knob)
-            self._g("gpu_prescription_busy_high_ratio", advice.busy_high_ratio, knob=advice.knob)
+            for name in (
+                "value",
+                "current_value",
+                "busy_ratio",
+                "busy_low_ratio",
+                "busy_high_ratio",
+            ):
+                self._g(f"gpu_prescription_{name}", getattr(advice, name), knob=advice.knob)
             self._g("gpu_prescription_upper_bound", int(advice.at_most), knob=advice.knob)
         if isinstance(advice, Refusal):
             self._g("gpu_prescription_refused", 1, reason=advice.reason)
@@ -511,33 +512,32 @@ class _Writer:
         gpu = self._gpu
         self._fleet.gauge("up", 1, **self._target)
         self._fleet.gauge("gpu_exporter_build_info", 1, **self._target)
+        # The kernel counts: it goes on when the exporter is restarted.
         if gpu.host_cpus is not None:
             self._fleet.gauge("gpu_host_cpus", gpu.host_cpus, **self._target)
-            self._host_counter("gpu_host_cpu_busy_seconds_total", gpu.host_busy_cores)
-            self._host_counter("gpu_host_iowait_seconds_total", gpu.host_iowait_cores)
+            count = partial(self._fleet.counter, **self._target)
+            count("gpu_host_cpu_busy_seconds_total", gpu.host_busy_cores)
+            count("gpu_host_iowait_seconds_total", gpu.host_iowait_cores)
         if gpu.disk_busy is not None:
-            self._host_counter("gpu_host_disk_io_seconds_total", gpu.disk_busy, device="nvme0n1")
+            disk = {**self._target, "device": "nvme0n1"}
+            self._fleet.counter("gpu_host_disk_io_seconds_total", gpu.disk_busy, **disk)
 
-    def _host_counter(self, name: str, rate: Signal, /, **labels: str) -> None:
-        """The kernel counts: it goes on when the exporter is restarted."""
-        self._fleet.counter(name, rate, reset_at=None, **self._target, **labels)
+
+def times(factor: float, signal: Signal) -> Signal:
+    return mapped(signal, lambda value: value * factor)
 
 
 def told_of(owner: Labels, node: str = "") -> dict[str, str]:
     """The labels of an alert about a GPU of `owner`: with its name, and the job that it is of."""
-    if owner.get("workload_pod"):
-        name = f"pod {owner.get('workload_namespace', '')}/{owner['workload_pod']}"
+    if "workload_pod" in owner:
+        space, pod = owner.get("workload_namespace", ""), owner["workload_pod"]
+        name, group = f"pod {space}/{pod}", f"{node}/{space}/{pod}"
     else:
-        kinds = {
-            "Slurm job": "slurm_job_id",
-            "pod": "pod_uid",
-            "container": "container_id",
-            "user": "user",
-        }
+        kinds = {"Slurm job": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
+        kinds |= {"user": "user"}
         known = (f"{kind} {owner[label]}" for kind, label in kinds.items() if label in owner)
-        name = next(known, "owner unknown")
+        name, group = next(known, "owner unknown"), ""
     groups = {"slurm": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
-    group = next((f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner), "")
-    if not group and "workload_pod" in owner:
-        group = f"{node}/{owner['workload_namespace']}/{owner['workload_pod']}"
+    own = (f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner)
+    group = next(own, group)
     return {**owner, "workload": name, **({"workload_group": group} if group else {})}
