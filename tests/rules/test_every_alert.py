@@ -92,8 +92,8 @@ WITHOUT_CAUSE = {
 }
 """While scrapes fail only the alert is there."""
 ELSEWHERE = {
-    "GpuThresholdsMissing/warning": "a fleet without thresholds: test_health_and_jobs",
-    "GpuOversized/info": "a whole day: test_on_the_gpu",
+    "GpuThresholdsMissing/warning": "a fleet without thresholds: test_situations",
+    "GpuOversized/info": "a whole day: test_situations",
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",
     "GpuNodeBottleneck/warning": "several jobs: test_incidents",
 }

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rules.cases import gpus
 from rules.fleet import Fleet, Gpu, add_gpu, changed, fired, job
 from rules.test_fleets import SPINS
-from rules.test_on_the_gpu import END, HEALTHY, ON_THE_GPU
 
-HANGING = ON_THE_GPU["hanging"]
+END = 50
+HEALTHY, HANGING = Gpu(), gpus("on_the_gpu")["hanging"]
 
 
 def test_incidents(tmp_path: Path) -> None:
