@@ -251,27 +251,23 @@ def _receiver() -> Iterator[tuple[int, Received]]:
             thread.join()
 
 
-def _faster(text: str) -> str:
-    for name, duration in INTERVALS.items():
-        text, count = re.subn(rf"{name}: \S+", f"{name}: {duration}", text)
-        assert count > 0
-    return text
-
-
-def _scaled(text: str, scale: float) -> str:
-    """Each duration of the routes times `scale`."""
+def _timed(text: str, scale: float | None) -> str:
+    """The durations of the routes replaced by INTERVALS, or each times `scale`."""
+    lines = re.compile(rf"({'|'.join(INTERVALS)}): (\S+)")
+    assert {name for name, _ in lines.findall(text)} == {*INTERVALS}
 
     def shortened(found: re.Match[str]) -> str:
+        if scale is None:
+            return f"{found[1]}: {INTERVALS[found[1]]}"
         return f"{found[1]}: {max(1, round(seconds(found[2]) * scale * 1000))}ms"
 
-    return re.sub(rf"({'|'.join(INTERVALS)}): (\S+)", shortened, text)
+    return lines.sub(shortened, text)
 
 
 @contextmanager
 def alertmanager_running(home: Path, scale: float | None = None) -> Iterator[Alertmanager]:
     """One with the example, its placeholders at a receiver; its times INTERVALS, or scaled."""
-    text = EXAMPLE.read_text()
-    text = _faster(text) if scale is None else _scaled(text, scale)
+    text = _timed(EXAMPLE.read_text(), scale)
     config = home / "alertmanager.yml"
     with _receiver() as (receiver_port, received):
         config.write_text(text.replace("127.0.0.1:9095", f"127.0.0.1:{receiver_port}"))

@@ -59,16 +59,14 @@ def host_of(guilty: Gpu) -> dict[str, Any]:
     return {name: getattr(guilty, name) for name in names}
 
 
+BESIDE_GPU = ("after", "siblings", "alike", "lasts", "beside", "labels")
+
+
 def firing_of(row: Mapping[str, Any]) -> Firing:
-    return Firing(
-        row["after"],
-        gpu_of(row, "after", "siblings", "alike", "lasts", "beside", "labels"),
-        [gpu_of(one) for one in row.get("siblings", ())],
-        alike=row.get("alike", False),
-        lasts=row.get("lasts", ASKED[-1]),
-        beside=[gpu_of(one) for one in row.get("beside", ())],
-        labels=row.get("labels", {}),
-    )
+    given = {name: row[name] for name in BESIDE_GPU if name in row}
+    for others in ("siblings", "beside"):
+        given[others] = [gpu_of(one) for one in row.get(others, ())]
+    return Firing(gpu=gpu_of(row, *BESIDE_GPU), **given)
 
 
 ALERTS = {
@@ -111,17 +109,14 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
     disturbed = {"reset_at": case.after + RESTART, "gap": (start, end)}
     seen = changed(gpu_of(rows("bases")["seen"]), owner=owner("healthy-" + node), **disturbed)
     add_gpu(fleet, node, replace(seen, target=case.gpu.target, **host_of(case.gpu)))
-    job = (case.gpu, *case.siblings)
-    for index, one in enumerate(job, 1):
-        add_gpu(fleet, node, changed(one, owner=None if one.owners else whose, **disturbed), index)
-    for index, one in enumerate(case.beside, 1 + len(job)):
+    guilty = add_job(fleet, node, case, whose, **disturbed)
+    for index, one in enumerate(case.beside, 2 + len(case.siblings)):
         add_gpu(fleet, node, changed(one, **disturbed), index)
     fleet.fail_scrapes(node, *(case.after + minute for minute in FAILURE))
     of_job = told_of({} if case.gpu.owners else whose) | dict(case.gpu.target)
     left_out = SHORT.get(alerts()[name].name, ())
     kept = {label: text for label, text in of_job.items() if label not in left_out}
     labels = {**kept, **case.labels}
-    guilty = range(1, 1 + (len(job) if case.alike else 1))
     found = {firing(name, node, **{**labels, **of_gpu(node, at)}): 1.0 for at in guilty}
     for minute in ASKED:
         if minute <= case.lasts:
@@ -132,6 +127,14 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
         here = {f'{{gpu="{at}"}}': 1.0 for at in guilty}
         fleet.expect(case.after + UNSEEN, f"count by (gpu) ({of_cause})", here)
     fleet.end(node, case.after + ASKED[-1])
+
+
+def add_job(fleet: Fleet, node: str, case: Firing, whose: Labels, **fields: object) -> range:
+    """Its GPUs, from the second of `node` on; the numbers of the guilty ones."""
+    job = (case.gpu, *case.siblings)
+    for index, one in enumerate(job, 1):
+        add_gpu(fleet, node, changed(one, owner=None if one.owners else whose, **fields), index)
+    return range(1, 1 + (len(job) if case.alike else 1))
 
 
 PARTS = 4
@@ -197,13 +200,9 @@ def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:
     fleet = Fleet(last, groups=order, scraped_every=scraped_every)
     for name, case in SOON_TOLD.items():
         node = name.replace("/", "-")
-        job = (case.gpu, *case.siblings)
         add_gpu(fleet, node, replace(Gpu(), target=case.gpu.target, **host_of(case.gpu)))
-        for index, one in enumerate(job, 1):
-            add_gpu(fleet, node, changed(one, owner=None if one.owners else owner(node)), index)
-        told = {
-            f'{{alertname="{alerts()[name].name}",gpu="{at}"}}': 1.0
-            for at in range(1, 1 + (len(job) if case.alike else 1))
-        }
+        guilty = add_job(fleet, node, case, owner(node))
+        of_alert = f'alertname="{alerts()[name].name}"'
+        told = {f'{{{of_alert},gpu="{at}"}}': 1.0 for at in guilty}
         fleet.expect(last, fired(node, "alertname, gpu"), told)
     fleet.check(folder)

@@ -20,17 +20,6 @@ SOURCE = Path(__file__).parents[2] / "rules"
 PACK = rulepack.files()
 FACTORS = (20, 100)
 KEYS = ("for", "keep_firing_for")
-DCGM_PACK = {
-    **PACK,
-    "dcgm.yml": """# From dcgm-exporter; groups:
-groups:
-  - name: gpu-inputs
-    interval: 30s
-    rules:
-      - record: gpu:busy:ratio_rate5m
-        expr: avg_over_time(DCGM_FI_DEV_GPU_UTIL[5m]) / 100
-""",
-}
 
 by_factor = pytest.mark.parametrize("factor", FACTORS)
 by_file = pytest.mark.parametrize("name", PACK)
@@ -50,9 +39,7 @@ def of_groups(text: str) -> dict[str, Any]:
 
 
 def test_the_pack_is_the_top_level_folder() -> None:
-    expected = ["thresholds.yml", "recording.yml", "alerts.yml"]
-    expected += ["dcgm.yml"] if (SOURCE / "dcgm.yml").exists() else []
-    assert list(PACK) == expected
+    assert list(PACK) == ["thresholds.yml", "recording.yml", "alerts.yml", "dcgm.yml"]
     assert {name: (SOURCE / name).read_text(encoding="utf-8") for name in PACK} == PACK
 
 
@@ -252,15 +239,10 @@ def test_a_prometheusrule_fits_where_kubectl_notes_what_was_applied() -> None:
     assert len(rulepack.as_prometheusrule(pack, "gpu", "monitoring", {})) < 256 * 1024
 
 
-def test_the_inputs_of_dcgm_replace_those_of_the_exporter(tmp_path: Path) -> None:
-    pack = rulepack.for_dialect(DCGM_PACK, "dcgm")
+def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
+    pack = rulepack.for_dialect(PACK, "dcgm")
     recording, original = of_groups(pack["recording.yml"]), of_groups(PACK["recording.yml"])
     assert recording == {name: g for name, g in original.items() if name not in rulepack.INPUTS}
     assert set(original) - set(recording) == {*rulepack.INPUTS}
-    text = rulepack.merged(pack)
-    assert of_groups(text)["gpu-inputs"] == groups(DCGM_PACK["dcgm.yml"])[0]
-    check(tmp_path, text)
-
-
-def test_the_inputs_of_dcgm_stay_out_otherwise() -> None:
-    assert list(rulepack.for_dialect(DCGM_PACK, "exporter")) == list(rulepack.NAMES)
+    assert pack["dcgm.yml"] == PACK["dcgm.yml"]
+    assert list(rulepack.for_dialect(PACK, "exporter")) == list(rulepack.NAMES)
