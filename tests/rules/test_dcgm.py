@@ -41,24 +41,11 @@ def input_of(fleet: Fleet, node: str, name: str, value: float) -> None:
     fleet.expect(fleet.minutes, f'round({name}{{instance="{node}"}}, 0.0001)', {told: value})
 
 
-RECORDED = {
-    "gpu:busy:ratio_rate5m": 0.6,
-    "gpu:memory_controller:ratio_rate5m": 0.4,
-    "gpu:memory:used_ratio": 0.25,
-    "gpu:clock:ratio_avg5m": 0.5,
-    "gpu:power:ratio_avg5m": 0.5,
-    "gpu:sm_active:ratio_rate5m": 0.85,
-    "gpu:pcie:bytes_rate5m": 2.2e8,
-    "gpu:held:bool": 1,
-    "gpu:up:bool": 1,
-}
-
-
 def units(fleet: Fleet) -> None:
     for node, row in rows("dcgm_units").items():
         add_dcgm(fleet, node, row)
         # Sampled at 30 s: 20 samples of 60 over ten minutes, 10 over five.
-        for name, value in RECORDED.items():
+        for name, value in rows("dcgm_recorded")["of both"].items():
             input_of(fleet, node, name, value)
         for name, label, value in (
             ("throttle", 'reason="power_cap"', 0.25),
@@ -71,10 +58,8 @@ def units(fleet: Fleet) -> None:
         'round(gpu:busy:ratio_rate10m{instance="old"} > 0.2 < 0.6, 10)',
         {'{gpu="0",instance="old",job="dcgm",uuid="GPU-old-0"}': 0},
     )
-    # 0.5 replays a second on 16 lanes of PCIe 5.
-    input_of(fleet, "old", "gpu:pcie_replays:per_lane_minute", 0.4688)
-    input_of(fleet, "old", "gpu:pcie:capacity_bytes", 16 * 985e6 * 4)
-    input_of(fleet, "old", "gpu:nvlink:bytes_rate5m", 2e9)
+    for name, value in rows("dcgm_recorded")["of old"].items():
+        input_of(fleet, "old", name, value)
     # A percentage by the name of a ratio; and engine activity comes before sampled utilization.
     wrong = {"DEV_GPU_UTIL": None, "PROF_GR_ENGINE_ACTIVE": None, "DEV_GPU_UTIL_RATIO": 40}
     add_dcgm(fleet, "wrong", wrong)

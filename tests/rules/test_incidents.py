@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rules.cases import gpus
-from rules.fleet import Fleet, Gpu, add_gpu, changed, fired, job
+from rules.fleet import Fleet, Gpu, add_gpu, changed, job
 from rules.test_fleets import SPINS
 
 END = 50
-HEALTHY, HANGING = Gpu(), gpus("on_the_gpu")["hanging"]
+HEALTHY = Gpu()
 
 
 def test_incidents(tmp_path: Path) -> None:
     fleet = Fleet(END, evaluation_interval="2m")
-    for add in (failing_scrapes, hang, bad_hardware, two_jobs):
+    for add in (failing_scrapes, bad_hardware, two_jobs):
         add(fleet)
     fleet.check(tmp_path)
 
@@ -38,27 +37,6 @@ def failing_scrapes(fleet: Fleet) -> None:
                 fleet.fail_scrapes(node, minute, minute + 1)
             fleet.expect_firing(node, 39, f"{name}/warning")
             fleet.end(node, 39)
-
-
-def hang(fleet: Fleet) -> None:
-    """The rank that does not spin is the culprit of a hang.
-
-    All have one alert, which names it: one ticket, and not that the job is uneven.
-    """
-    sleeps = changed(
-        HANGING,
-        busy=[(20, 0.98), (END, 0.0)],
-        sm=[(20, 0.85), (END, 0.0)],
-        power_watts=[(20, 560.0), (END, 80.0)],
-        stalls={"peer": [(20, 0.0), (END, 1.0)]},
-    )
-    for index in range(8):
-        gpu = sleeps if index == 5 else HANGING
-        add_gpu(fleet, "hang", changed(gpu, owner=job("hang")), index)
-    told = {f'{{alertname="GpuCollectiveHang",gpu="{index}"}}': 1.0 for index in range(8)}
-    fleet.expect(END - 2, fired("hang", "alertname, gpu"), told)
-    culprit = 'sum by (gpu) (gpu:hang:culprit{instance="hang"})'
-    fleet.expect(END - 2, culprit, {'{gpu="5"}': 1.0})
 
 
 HARDWARE: Mapping[str, tuple[str, Mapping[str, object]]] = {

@@ -6,7 +6,6 @@ Prometheus gives them with `--workload-namespace`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,29 +15,7 @@ from rules.parsed import rules
 from support.alertmanager import alertmanager_with, inhibited, post
 from support.waiting import until
 
-SAME = ["namespace", "alertname"]
-DEFAULTS = {
-    "route": {"receiver": "null"},
-    "receivers": [{"name": "null"}],
-    "inhibit_rules": [
-        {
-            "source_matchers": ["severity = critical"],
-            "target_matchers": ["severity =~ warning|info"],
-            "equal": SAME,
-        },
-        {
-            "source_matchers": ["severity = warning"],
-            "target_matchers": ["severity = info"],
-            "equal": SAME,
-        },
-        {
-            "source_matchers": ["alertname = InfoInhibitor"],
-            "target_matchers": ["severity = info"],
-            "equal": ["namespace"],
-        },
-    ],
-}
-"""Of kube-prometheus-stack 75."""
+DEFAULTS = Path(__file__).with_name("kube_prometheus_stack.yml")
 EXPORTERS = {"job": "gpu", "instance": "node-1", "namespace": "monitoring"}
 """What the operator gives to every series of the exporter, but for what the chart drops."""
 LAST = {"alertname": "Last", "namespace": "none"}
@@ -64,7 +41,7 @@ POSTED = (
 def seen_by_alertmanager(folder: Path) -> Seen:
     """What it makes of them."""
     config = folder / "alertmanager.yml"
-    config.write_text(json.dumps(DEFAULTS))  # JSON is YAML
+    config.write_text(DEFAULTS.read_text())
     with alertmanager_with(config) as port:
         alerts = [one["labels"] for one in fired(folder, as_rules(), len(POSTED))]
         # Alertmanager takes alerts in their order, and mutes by them a moment after it has them:

@@ -13,44 +13,6 @@ from rules.cases import add_row, alert, firing, gpu_of, gpus, node_of, of_gpu, r
 from rules.fleet import JOB, RULES, Fleet, Gpu, add_gpu, fired, job, told_of
 
 END = 50
-CHAIN = (
-    ("telemetry_lost",),
-    ("gpu_fault",),
-    ("hw_slowdown",),
-    ("collective_hang",),
-    ("waits_for_requests",),
-    ("job_stalled",),
-    ("restart_loop",),
-    ("startup_stall",),
-    ("allocated_never_used", "allocated_idle", "interactive_session"),
-    ("gpu_imbalance",),
-    ("cpu_throttled",),
-    ("worker_churn",),
-    ("shm_exhausted",),
-    ("checkpoint_stall",),
-    ("page_cache_thrash",),
-    ("local_storage_bound", "network_storage_bound"),
-    ("cpu_oversubscribed",),
-    ("too_few_workers",),
-    ("cpu_preprocessing_bound",),
-    ("pcie_transfer_bound",),
-    ("inline_loading",),
-    ("host_loop_bound",),
-    # They make a straggler.
-    ("thermal_throttle", "clock_limited", "power_capped"),
-    ("straggler",),
-    ("communication_bound",),
-    ("pcie_link_degraded",),
-    ("sharing_contention",),
-    ("gpu_memory_capped",),
-    ("small_batch",),
-    ("memory_bandwidth_bound",),
-    ("tensor_cores_idle",),
-    ("low_parallelism",),
-    ("unexplained_low_utilization",),
-)
-"""Who comes first; causes of one step exclude each other or are told apart by their order."""
-
 HEALTHY = Gpu()
 LOOP, SMALL = (gpu_of(rows("bases")[name]) for name in ("loop", "small"))
 LOOPS = "host_loop_bound/warning"
@@ -67,10 +29,10 @@ def order() -> dict[str, int]:
 
 
 def test_the_order_is_that_of_the_chain() -> None:
-    ranks = order()
-    assert set(ranks) >= {cause for step in CHAIN for cause in step}
+    ranks, chain = order(), rows("chain")["steps"]
+    assert set(ranks) >= {cause for step in chain for cause in step}
     assert len(set(ranks.values())) == len(ranks)
-    for earlier, later in pairwise(CHAIN):
+    for earlier, later in pairwise(chain):
         assert max(ranks[cause] for cause in earlier) < min(ranks[cause] for cause in later)
 
 

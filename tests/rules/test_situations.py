@@ -180,6 +180,9 @@ def test_several_gpus_of_one_job(tmp_path: Path) -> None:
     for section in ("imbalance", "straggler", "communication", "hang"):
         for name, ranks in jobs(section).items():
             add_job(fleet, name, ranks, END)
+    # The rank that does not spin is the culprit of a hang; that it hangs is told of all of them.
+    culprit = 'sum by (instance) (gpu:hang:culprit{instance=~"hang-."})'
+    fleet.expect(END, culprit, {'{instance="hang-2"}': 1.0})
     fleet.check(tmp_path)
 
 

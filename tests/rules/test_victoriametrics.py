@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.rulepack import without_keep_firing, without_prescr
 from rules.day import MINUTES, day, json_lines
 from rules.fleet import FILES, RULES, Fleet
 from rules.parsed import Rule, groups, rules
-from support.daemon import HOST, get
+from support.daemon import HOST, get, post
 from support.prometheus import Prometheus
 from support.tools import require
 from support.victoriametrics import PACKAGE, victoria_metrics
@@ -124,13 +124,8 @@ def _stages(pack: Sequence[Path]) -> Iterator[list[Rule]]:
 
 
 def _post(server: Prometheus, lines: str) -> None:
-    connection = http.client.HTTPConnection(HOST, server.port, timeout=PATIENCE_SECONDS)
-    try:
-        connection.request("POST", "/api/v1/import", lines)
-        response = connection.getresponse()
-        assert response.status == http.client.NO_CONTENT, response.read()
-    finally:
-        connection.close()
+    status, body = post(server.port, "/api/v1/import", lines)
+    assert status == http.client.NO_CONTENT, body
     _flush(server)
 
 
