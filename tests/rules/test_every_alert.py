@@ -93,7 +93,7 @@ ELSEWHERE = {
     "GpuThresholdsMissing/warning": "a fleet without thresholds: test_situations",
     "GpuOversized/info": "a whole day: test_situations",
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",
-    "GpuNodeBottleneck/warning": "several jobs: test_incidents",
+    "GpuNodeBottleneck/warning": "several jobs: test_fleets",
 }
 
 

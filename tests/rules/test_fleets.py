@@ -1,14 +1,19 @@
-"""What the rules say of whole fleets: one cause for many, ranks that wait, how well it is used."""
+"""What the rules say of whole fleets, and that an incident is told once and by its name.
+
+One cause for many, ranks that wait, how well a fleet is used. What is lost all day, and what comes
+and goes for hours, is in test_hours.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from rules.cases import expect, table
 from rules.fleet import Fleet, Gpu, add_gpu, changed, fired, job
 
 HEALTHY = Gpu()
-END = 40
+END = 50
 SYNCHRONOUS = 8
 SPINS = changed(HEALTHY, busy=0.99, sm=0.35, power_watts=330.0, memory=0.4)
 """A rank that waits for another: busy by its utilization, with little to do."""
@@ -19,7 +24,7 @@ TOLD = '{alertname="GpuTooFewWorkers",cause="too_few_workers",gpu="0"}'
 
 def test_fleets(tmp_path: Path) -> None:
     fleet = Fleet(END, evaluation_interval="2m")
-    for add in (starved_rank, ranks_of_pods, slow_for_many, well_used):
+    for add in PARTS:
         add(fleet)
     fleet.check(tmp_path)
 
@@ -122,3 +127,60 @@ def well_used(fleet: Fleet) -> None:
     shares = {"well": 0.75, "very_well": 0.5}
     answer = {f'{used[:-1]},used="{name}"}}': share for name, share in shares.items()}
     fleet.expect(18, used, answer)
+
+
+def failing_scrapes(fleet: Fleet) -> None:
+    """Now and then: they delay no alert."""
+    for every in (3, 9):
+        for name, row in table("failing").items():
+            node = f"{name}-{every}"
+            add_gpu(fleet, node, row.gpu)
+            for minute in range(every, 40, every):
+                fleet.fail_scrapes(node, minute, minute + 1)
+            fleet.end(node, expect(fleet, node, row.told, END))
+
+
+def bad_hardware(fleet: Fleet) -> None:
+    """Ranks wait for one with bad hardware.
+
+    They spin with little to do; their time is lost to its cause, not to small batches.
+    """
+    for node, row in table("bad_hardware").items():
+        for index in range(8):
+            gpu = row.gpu if index == 3 else changed(SPINS, memory=0.2, dram=0.1)
+            add_gpu(fleet, node, changed(gpu, owner=job(node)), index)
+        primary = f'sum by (gpu, cause) (gpu:bottleneck:primary{{instance="{node}"}})'
+        fleet.expect(48, primary, {f'{{cause="{row.told}",gpu="3"}}': 1.0})
+
+
+DISK = Gpu(busy=0.25, sm=0.2, dram=0.1, stalls={"storage": 0.75}, disk_busy=0.9)
+CROWD = changed(DISK, stalls={"cpu_queue": 0.75}, disk_busy=0.05, host_busy_cores=32.0)
+
+
+def test_what_is_slow_for_several_jobs_of_a_node_is_the_nodes_incident(tmp_path: Path) -> None:
+    """Before the jobs' own alerts, which it mutes."""
+    fleet = Fleet(11)
+    for node, cause, gpu in (
+        ("disk", "local_storage_bound", DISK),
+        ("crowd", "cpu_oversubscribed", CROWD),
+    ):
+        for index in range(8):
+            add_gpu(fleet, node, changed(gpu, owner=job(f"{node}-{index}")), index)
+        told = f'{{alertname="GpuNodeBottleneck",cause="{cause}"}}'
+        every = f'ALERTS{{alertstate="firing",instance="{node}"}}'
+        fleet.expect(11, f"count by (alertname, cause) ({every})", {told: 1.0})
+    fleet.check(tmp_path)
+
+
+def two_jobs(fleet: Fleet) -> None:
+    """Too few for an incident of their node."""
+    for index in range(8):
+        add_gpu(fleet, "two-jobs", changed(DISK, owner=job(f"two-{index % 2}")), index)
+    fleet.expect(39, 'ALERTS{alertname="GpuNodeBottleneck",instance="two-jobs"}', {})
+    fleet.end("two-jobs", 39)
+
+
+PARTS = (
+    *(starved_rank, ranks_of_pods, slow_for_many, well_used),
+    *(failing_scrapes, bad_hardware, two_jobs),
+)

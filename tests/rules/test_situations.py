@@ -198,18 +198,10 @@ def test_oversized(tmp_path: Path) -> None:
     # evaluated first, and alerts would look for what was recorded ten minutes ago.
     alerts = [group["name"] for group in groups((RULES / "alerts.yml").read_text())]
     fleet = Fleet(DAY + 70, groups=(*GROUPS, *alerts), evaluation_interval="10m")
-    oversized = Gpu(busy=0.1, sm=0.05, memory=0.1, pipes=None, feeders=False)
-    cases = {
-        "oversized": oversized,
-        "larger": changed(oversized, busy=0.16),
-        "fuller": changed(oversized, memory=0.21),
-        "fuller-once": changed(oversized, memory=[(600, 0.1), (10, 0.5), (DAY, 0.1)]),
-        "idle": changed(oversized, busy=0.0),
-        "unreadable": changed(oversized, missing="gpu_memory_total_bytes"),
-    }
+    cases = gpus("oversized")
     for node, gpu in cases.items():
         add_gpu(fleet, node, gpu)
-    add_pair(fleet, oversized)
+    add_pair(fleet, cases["oversized"])
     query = (
         "count by (instance, severity) "
         '(ALERTS{alertstate="firing",alertname="GpuOversized",instance!="pair"})'
