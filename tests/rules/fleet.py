@@ -25,22 +25,16 @@ from support.tools import require
 
 RULES = Path(__file__).parents[2] / "rules"
 FILES = tuple(RULES / name for name in ("thresholds.yml", "recording.yml", "alerts.yml"))
-GROUPS = (
-    "gpu-thresholds",
-    "gpu-cause-order",
-    "gpu-inputs",
-    "gpu-inputs-host",
-    "gpu-day",
-    "gpu-gates",
-    "gpu-hour",
-    "gpu-evidence-hardware",
-    "gpu-evidence",
-    "gpu-primary",
-    "gpu-lost-hour",
-    "gpu-prescription",
-    "gpu-fleet",
-    "gpu-coverage",
-)
+
+
+def group_names(*files: Path) -> tuple[str, ...]:
+    """The groups of rule files in their order."""
+    every = (groups(file.read_text(encoding="utf-8")) for file in files)
+    return tuple(group["name"] for found in every for group in found)
+
+
+GROUPS = group_names(*FILES[:2])
+"""All but those of alerts. promtool evaluates groups that are not named before these."""
 JOB = "gpu"
 
 
@@ -166,13 +160,9 @@ class Fleet:
         environment = {**os.environ, "GOGC": "800"}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
-    def _lasting(self, constants: Sequence[tuple[str, Labels, float]]) -> list[Series]:
-        return [
-            Series(name, labels, level(self.minutes, value)) for name, labels, value in constants
-        ]
-
     def _test(self, folder: Path) -> object:
         constant = [] if self.thresholds_evaluated else _constants(*self.files)
+        lasting = [Series(name, of, level(self.minutes, value)) for name, of, value in constant]
         return {
             "rule_files": [str(_lean(file, folder, bool(constant))) for file in self.files],
             "evaluation_interval": self.evaluation_interval,
@@ -182,7 +172,7 @@ class Fleet:
                     "interval": f"{self.scraped_every}s",
                     "input_series": [
                         {"series": one.selector, "values": one.every(self.scraped_every).notation}
-                        for one in (*self._series, *self._lasting(constant))
+                        for one in (*self._series, *lasting)
                     ],
                     "promql_expr_test": [
                         {

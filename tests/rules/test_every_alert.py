@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rules.cases import alert, alerts, firing, gpu_of, gpus, of_gpu, rows
-from rules.fleet import GROUPS, Fleet, Gpu, add_gpu, changed, fired, told_of
+from rules.fleet import FILES, Fleet, Gpu, add_gpu, changed, fired, group_names, told_of
 from rules.series import Labels
 
 RESTART = 1
@@ -137,6 +137,8 @@ def add_job(fleet: Fleet, node: str, case: Firing, whose: Labels, **fields: obje
     return range(1, 1 + (len(job) if case.alike else 1))
 
 
+EVERY_GROUP = group_names(*FILES)
+"""Also those of alerts, which are evaluated first otherwise."""
 PARTS = 4
 """promtool takes twice as long for all of them at once."""
 
@@ -146,7 +148,7 @@ def test_it_names_the_guilty_gpu_and_its_owner_whatever_happens(part: int, tmp_p
     ordered = sorted(ALERTS.items(), key=lambda item: item[1].after)
     chosen = ordered[part * len(ordered) // PARTS : (part + 1) * len(ordered) // PARTS]
     last = max(case.after for _, case in chosen) + ASKED[-1]
-    fleet = Fleet(last, groups=every_group(), evaluation_interval="2m")
+    fleet = Fleet(last, groups=EVERY_GROUP, evaluation_interval="2m")
     for name, case in chosen:
         add(fleet, name, case)
     if part == PARTS - 1:
@@ -170,11 +172,6 @@ def add_nodes(fleet: Fleet) -> None:
     fleet.end("blind", 74)
 
 
-def every_group() -> list[str]:
-    """Also those of alerts, which are evaluated first otherwise."""
-    return [*GROUPS, *dict.fromkeys(rule.group for rule in alerts().values())]
-
-
 # --- Whenever it is scraped and evaluated ----------------------------------------------------
 
 LATE_MINUTES = 8
@@ -186,12 +183,12 @@ SOON_TOLD = {
 
 def test_at_any_scrape_interval_the_verdicts_are_the_same(tmp_path: Path) -> None:
     """At 60 s: all other tests."""
-    verdicts(every_group(), 15, tmp_path)
+    verdicts(EVERY_GROUP, 15, tmp_path)
 
 
 def test_in_any_order_of_the_groups_the_verdicts_are_the_same(tmp_path: Path) -> None:
     """Groups are evaluated beside each other: each may read what the others found before."""
-    verdicts([*reversed(every_group())], 60, tmp_path)
+    verdicts(EVERY_GROUP[::-1], 60, tmp_path)
 
 
 def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:

@@ -26,8 +26,7 @@ from rules.cases import (
     rows,
     table,
 )
-from rules.fleet import FILES, GROUPS, JOB, RULES, Fleet, Gpu, add_gpu, changed, job, told_of
-from rules.parsed import groups
+from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job, told_of
 from rules.series import Signal
 
 # --- The GPU itself, and who holds it -----------------------------------------------------------
@@ -109,23 +108,12 @@ FIRING = gpus("starving")
 """One that fires for each cause."""
 NO_GATE = {"shm_exhausted", "checkpoint_stall"}
 """Told of well-used GPUs too."""
-NEEDED = {
-    "cpu_throttled": ("gpu_feeder_throttled_seconds_total", "cpu_oversubscribed/warning"),
-    # Nothing else takes two fifths of the time.
-    "worker_churn": ("gpu_feeder_worker_starts_total", UNEXPLAINED),
-    "shm_exhausted": ("gpu_feeder_shm_used_bytes", "-"),
-    "checkpoint_stall": ("gpu_feeder_written_bytes_total", "-"),
-    "too_few_workers": ("gpu_feeder_cpus_allowed", "cpu_preprocessing_bound/warning"),
-    "inline_loading": ("gpu_feeder_read_bytes_total", "host_loop_bound/warning"),
-    "pcie_transfer_bound": ("gpu_pcie_receive_bytes_total", "-"),
-}
-"""The signal that makes each what it is, and what is said without it."""
 STALLED = sorted(FIRING.keys() - NO_GATE - {"worker_churn", "pcie_transfer_bound"})
 """Those that a share of the idle time speaks for."""
 
 
 def variations() -> Iterator[tuple[str, Row]]:
-    """Each cause in time, on a well-used GPU, without its signal, and with little evidence."""
+    """Each cause in time, on a well-used GPU, and with little evidence."""
     for cause, gpu in FIRING.items():
         waits = 1 if cause == "shm_exhausted" else YOUNG
         yield f"{cause} fires", Row(gpu, f"{waits} ?; {cause}/warning")
@@ -134,8 +122,6 @@ def variations() -> Iterator[tuple[str, Row]]:
             yield f"{cause} well used", Row(busy)
             if cause != "pcie_transfer_bound":
                 yield f"{cause} at half", Row(used(gpu, 0.55), cause)
-    for cause, (family, told) in NEEDED.items():
-        yield f"{cause} unseen", Row(replace(FIRING[cause], missing=family), told)
     # Two fifths of the idle time must speak for a cause; the rest is asleep here.
     for cause in STALLED:
         (on,) = FIRING[cause].stalls
@@ -196,8 +182,7 @@ def test_one_gpu(tmp_path: Path) -> None:
 def test_oversized(tmp_path: Path) -> None:
     # A day is long: few evaluations, no more series than needed. Groups that are not named are
     # evaluated first, and alerts would look for what was recorded ten minutes ago.
-    alerts = [group["name"] for group in groups((RULES / "alerts.yml").read_text())]
-    fleet = Fleet(DAY + 70, groups=(*GROUPS, *alerts), evaluation_interval="10m")
+    fleet = Fleet(DAY + 70, groups=group_names(*FILES), evaluation_interval="10m")
     cases = gpus("oversized")
     for node, gpu in cases.items():
         add_gpu(fleet, node, gpu)

@@ -19,8 +19,8 @@ import pytest
 
 from gpu_bottleneck_exporter.rulepack import without_keep_firing, without_prescriptions
 from rules.day import MINUTES, day, json_lines
-from rules.fleet import FILES, RULES, Fleet
-from rules.parsed import Rule, groups, rules
+from rules.fleet import FILES, RULES, Fleet, group_names
+from rules.parsed import Rule, rules
 from support.daemon import HOST, get, post
 from support.prometheus import Prometheus
 from support.tools import require
@@ -160,7 +160,7 @@ def _on_prometheus(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
     """promtool says what a query gives only where it gives something else than expected."""
     fleet.files = pack
     # Groups that are not named are evaluated first, alerts then one evaluation late.
-    fleet.groups = [group["name"] for file in pack for group in groups(file.read_text())]
+    fleet.groups = group_names(*pack)
     for hour in HOURS:
         fleet.expect(_end(hour) / timedelta(minutes=1), FIRING, {'{what="else"}': 1.0})
     answers = fleet.unexpected(folder)
