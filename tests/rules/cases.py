@@ -30,7 +30,7 @@ from rules.series import FOREVER, Signal
 FILE = Path(__file__).with_name("situations.yml")
 CHANGING = ("stalls", "throttle", "pipes", "xids")
 """Fields with several signals."""
-TEXTS = ("architecture", "missing")
+TEXTS = ("architecture", "missing", "uuid", "parent_uuid")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,14 @@ and goes for hours, is in test_hours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from rules.cases import expect, table
+from rules.cases import expect, gpu_of, gpus, rows, table
 from rules.fleet import Fleet, Gpu, add_gpu, changed, fired, job
 
-HEALTHY = Gpu()
 END = 50
 SYNCHRONOUS = 8
-SPINS = changed(HEALTHY, busy=0.99, sm=0.35, power_watts=330.0, memory=0.4)
-"""A rank that waits for another: busy by its utilization, with little to do."""
-GUILTY = changed(HEALTHY, busy=0.8, stalls={"worker_cpu": 0.2}, worker_cpu=3.9, sm=0.5)
+SPINS, GUILTY, DISK = (gpus("fleet_gpus")[name] for name in ("spins", "guilty", "disk"))
 BY = "alertname, gpu, cause"
 TOLD = '{alertname="GpuTooFewWorkers",cause="too_few_workers",gpu="0"}'
 
@@ -78,39 +74,17 @@ def ranks_of_pods(fleet: Fleet) -> None:
     fleet.expect(38, f"round({rate}, 0.01)", {"{}": 1.6})
 
 
-def storage(number: int) -> Gpu:
-    return Gpu(
-        busy=0.2,
-        sm=0.15,
-        stalls={"network": 0.8},
-        owner={"slurm_job_id": f"{number}", "user": "ada"},
-    )
-
-
-HOT = changed(HEALTHY, throttle={"sw_thermal": 0.3}, clock=0.8)
-FLEETS: Mapping[str, tuple[str | None, list[Gpu]]] = {
-    "slow for all": (
-        "network_storage_bound",
-        [storage(n) if n < 4 else changed(HEALTHY, owner=job(n)) for n in range(12)],
-    ),
-    # Two jobs are their own affair, however many GPUs they have; and a few of many are no fleet.
-    "two jobs": (None, [storage(n % 2) if n < 8 else HEALTHY for n in range(12)]),
-    "a few": (None, [storage(n) if n < 4 else changed(HEALTHY, owner=job(n)) for n in range(16)]),
-    "cooling": (
-        "thermal_throttle",
-        [changed(HOT if n < 3 else HEALTHY, owner=job(1)) for n in range(8)],
-    ),
-}
-"""Each a cluster: the cause that the platform is told, and the GPUs, each on a node."""
-
-
 def slow_for_many(fleet: Fleet) -> None:
     """One for the platform."""
-    for cluster, (_, gpus) in FLEETS.items():
-        for number, gpu in enumerate(gpus):
-            add_gpu(fleet, f"{cluster}-{number}", changed(gpu, target={"cluster": cluster}))
+    for cluster, parts in rows("clusters").items():
+        every = [part for part in parts for _ in range(part["times"])]
+        for number, part in enumerate(every):
+            whose = job(number % part["jobs"]) if "jobs" in part else None
+            gpu = changed(gpu_of(part, "jobs"), owner=whose, target={"cluster": cluster})
+            add_gpu(fleet, f"{cluster}-{number}", gpu)
+    causes = {name: parts[0].get("told") for name, parts in rows("clusters").items()}
     told = 'ALERTS{alertstate="firing",alertname="GpuFleetBottleneck"}'
-    answer = {f'{{cause="{c}",cluster="{name}"}}': 1.0 for name, (c, _) in FLEETS.items() if c}
+    answer = {f'{{cause="{of}",cluster="{name}"}}': 1.0 for name, of in causes.items() if of}
     fleet.expect(38, f"count by (cluster, cause) ({told})", answer)
     slow = '{cause="network_storage_bound"}'
     fleet.expect(18, f'count by (cause) ({told[:-1]},cluster="slow for all"}})', {slow: 1.0})
@@ -120,7 +94,7 @@ def well_used(fleet: Fleet) -> None:
     """How well a fleet is used."""
     target = {"cluster": "use"}
     for number, busy in enumerate((0.95, 0.9, 0.75, 0.6)):
-        add_gpu(fleet, f"use-{number}", changed(HEALTHY, busy=busy, target=target))
+        add_gpu(fleet, f"use-{number}", Gpu(busy=busy, target=target))
     free = Gpu(busy=0.0, sm=0.0, processes=0, memory=0.0, target=target)
     add_gpu(fleet, "free", free)
     used = 'cluster:gpus_used:ratio{cluster="use"}'
@@ -153,17 +127,11 @@ def bad_hardware(fleet: Fleet) -> None:
         fleet.expect(48, primary, {f'{{cause="{row.told}",gpu="3"}}': 1.0})
 
 
-DISK = Gpu(busy=0.25, sm=0.2, dram=0.1, stalls={"storage": 0.75}, disk_busy=0.9)
-CROWD = changed(DISK, stalls={"cpu_queue": 0.75}, disk_busy=0.05, host_busy_cores=32.0)
-
-
 def test_what_is_slow_for_several_jobs_of_a_node_is_the_nodes_incident(tmp_path: Path) -> None:
     """Before the jobs' own alerts, which it mutes."""
     fleet = Fleet(11)
-    for node, cause, gpu in (
-        ("disk", "local_storage_bound", DISK),
-        ("crowd", "cpu_oversubscribed", CROWD),
-    ):
+    for node, cause in (("disk", "local_storage_bound"), ("crowd", "cpu_oversubscribed")):
+        gpu = gpus("fleet_gpus")[node]
         for index in range(8):
             add_gpu(fleet, node, changed(gpu, owner=job(f"{node}-{index}")), index)
         told = f'{{alertname="GpuNodeBottleneck",cause="{cause}"}}'
