@@ -21,11 +21,6 @@ COUNTER = re.compile("VIOLATION|_NS$|_TOTAL$|REPLAY_COUNTER|TOTAL_ENERGY")
 FIELD = re.compile("(?:DEV|PROF)_")
 
 
-def dcgm_fleet(minutes: int, evaluation_interval: str = "1m") -> Fleet:
-    """A fleet for the whole pack, both dialects loaded; made-up series have a value a minute."""
-    return Fleet(minutes, DCGM_FILES, DCGM_GROUPS, evaluation_interval)
-
-
 def who(node: str, index: int = 0, **labels: str) -> dict[str, str]:
     """The labels that tell which GPU it is."""
     of_node = {"job": JOB, "instance": node}

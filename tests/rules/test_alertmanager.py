@@ -76,10 +76,8 @@ def posted() -> Iterator[Posted]:
 NO_LABELS = {"alert", "node", "gpus", "times", "to", "shown"}
 OTHERS: Labels = {"alertname": "DiskFull", "severity": "critical", "instance": "elsewhere"}
 """None of ours."""
-LAST = [
-    *alerts("GpuFault/critical", "last", [0]),
-    *alerts("GpuFault/warning", "last", [0]),
-]
+LAST = [one for how in ("critical", "warning") for one in alerts(f"GpuFault/{how}", "last", [0])]
+"""The second one is muted by the first one."""
 
 
 @dataclass(slots=True)
@@ -140,19 +138,14 @@ class Alertmanager:
         until(lambda: found() == wanted, lambda: f"{wanted} instead of {found()}")
 
 
-@contextmanager
-def told_everything(home: Path) -> Iterator[Alertmanager]:
-    """All of POSTED have been posted, and each group looked at."""
-    every = [*posted()]
-    with alertmanager_running(home) as server:
-        server.post([labels for one in every if one.to for labels in one.alerts] + LAST)
-        # All that mutes others is told itself. It must be known before these come, or on a slow
-        # machine their groups are notified first. Alerts are taken in their order.
-        until(lambda: server.muted() >= {_seen(LAST[-1])}, "the end of the last alert's way")
-        rest = [labels for one in every if not one.to for labels in one.alerts]
-        server.post([*rest, OTHERS])
-        time.sleep(SETTLED_SECONDS)
-        yield server
+def post_everything(server: Alertmanager, every: Sequence[Posted]) -> None:
+    """And wait until each group has been looked at."""
+    server.post([labels for one in every if one.to for labels in one.alerts] + LAST)
+    # All that mutes others is told itself. It must be known before these come, or on a slow
+    # machine their groups are notified first. Alerts are taken in their order.
+    until(lambda: server.muted() >= {_seen(LAST[-1])}, "the end of the last alert's way")
+    server.post([*(labels for one in every if not one.to for labels in one.alerts), OTHERS])
+    time.sleep(SETTLED_SECONDS)
 
 
 def note(to: str, labels: Sequence[Labels]) -> Note:
@@ -174,7 +167,8 @@ def test_every_alert_of_the_pack_has_its_receiver() -> None:
 def test_who_is_told(tmp_path: Path) -> None:
     """Of all situations in one Alertmanager."""
     every = [*posted()]
-    with told_everything(tmp_path) as server:
+    with alertmanager_running(tmp_path) as server:
+        post_everything(server, every)
         for situation in rows("notified"):
             here = [one for one in every if one.situation == situation]
             nodes = {labels["instance"] for one in here for labels in one.alerts}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter import rulepack
 from rules.cases import expect, rows
-from rules.dcgm_fleet import BASES, DCGM_GROUPS, JOB, add_dcgm, dcgm_fleet, who
+from rules.dcgm_fleet import BASES, DCGM_FILES, DCGM_GROUPS, JOB, add_dcgm, who
 from rules.fleet import Fleet, Gpu, add_gpu
 from rules.series import STALE
 
@@ -222,7 +222,7 @@ def ours_that_comes_later(fleet: Fleet) -> None:
 
 
 def fleet_of(minutes: int, interval: str, *parts: Callable[[Fleet], None]) -> Fleet:
-    fleet = dcgm_fleet(minutes, interval)
+    fleet = Fleet(minutes, DCGM_FILES, DCGM_GROUPS, interval)
     for part in parts:
         part(fleet)
     return fleet

@@ -259,14 +259,11 @@ def replaced(fleet: Fleet) -> None:
         fleet.end(node, 110)
 
 
-def exporters_down(fleet: Fleet) -> None:
-    """One is down for as long as it is a target."""
-    for node in ("down", "gone"):
-        add_gpu(fleet, node, LEAN)
-        fleet.fail_scrapes(node, HOUR, END + 1)
+def exporter_removed(fleet: Fleet) -> None:
+    """One that is no target any more is not down."""
+    add_gpu(fleet, "gone", LEAN)
+    fleet.fail_scrapes("gone", HOUR, END + 1)
     fleet.end("gone", 5 * HOUR)
-    for hour in (2, 4, 7, 8, 9):
-        fleet.expect_firing("down", hour * HOUR, EXPORTER_DOWN)
     fleet.expect_firing("gone", 4 * HOUR, EXPORTER_DOWN)
     fleet.expect_firing("gone", 6 * HOUR)
 
@@ -288,5 +285,5 @@ def rebooted(fleet: Fleet) -> None:
 
 PARTS = (
     *(situations, healthy, work_in_phases, turns, next_job, restart_loop, endless_start),
-    *(what_comes_and_goes, told_of_no_more, replaced, exporters_down, rebooted),
+    *(what_comes_and_goes, told_of_no_more, replaced, exporter_removed, rebooted),
 )

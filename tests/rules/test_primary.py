@@ -38,7 +38,7 @@ def test_the_order_is_that_of_the_chain() -> None:
 
 def test_gates_owners_and_the_order(tmp_path: Path) -> None:
     fleet = Fleet(END)
-    for add in (pairs, gates, one_of_two, instances, owners, clusters):
+    for add in (pairs, gates, together, owners, clusters):
         add(fleet)
     # At no time has a GPU two of them.
     most = f"max(max_over_time(count by (instance, gpu, uuid) (gpu:bottleneck:primary)[{END}m:1m]))"
@@ -82,34 +82,16 @@ def gates(fleet: Fleet) -> None:
             fleet.expect(minute, query, {"{}": 1.0} if is_open else {})
 
 
-def expect_causes(fleet: Fleet, node: str, label: str, causes: Mapping[str, str]) -> None:
-    """The primary causes of the GPUs of `node`: by index, or by uuid where instances share it."""
-    query = f'count by ({label}, cause) (gpu:bottleneck:primary{{instance="{node}"}})'
-    answer = {f'{{{label}="{gpu}",cause="{cause}"}}': 1.0 for gpu, cause in causes.items()}
-    fleet.expect(END, query, answer)
-
-
-def one_of_two(fleet: Fleet) -> None:
-    """The guilty one is named, not its neighbour."""
-    for index, gpu in enumerate((HEALTHY, LOOP)):
-        add_gpu(fleet, "one-of-two", gpu, index)
-    expect_causes(fleet, "one-of-two", "gpu", {"1": "host_loop_bound"})
-    fleet.expect_firing("one-of-two", END, alert(LOOPS))
-
-
-def instances(fleet: Fleet) -> None:
-    """MIG instances: no power, clocks, throttling or links, and the same index."""
-    nothing = dict.fromkeys(
-        ("power_watts", "clock", "throttle", "pcie_bytes", "nvlink_bytes", "memory_controller")
-    )
-    missing = "gpu_pcie_(link_.*|replays_total)"
-    add_gpu(fleet, "instances", HEALTHY)
-    for name, gpu in (("well", HEALTHY), ("small", SMALL), ("loop", LOOP)):
-        instance = replace(gpu, uuid=f"MIG-{name}", missing=missing, **nothing)  # type: ignore[arg-type]
-        add_gpu(fleet, "instances", instance, 1)
-    causes = {"MIG-small": "small_batch", "MIG-loop": "host_loop_bound"}
-    expect_causes(fleet, "instances", "uuid", causes)
-    fleet.expect_firing("instances", END, alert("small_batch/info"), alert(LOOPS))
+def together(fleet: Fleet) -> None:
+    """The guilty one is named, not its neighbour; MIG instances have one index."""
+    for node, row in rows("together").items():
+        for at, gpu in enumerate(row["gpus"]):
+            add_gpu(fleet, node, gpu_of(gpu), min(at, 1))
+        label = row["by"]
+        query = f'count by ({label}, cause) (gpu:bottleneck:primary{{instance="{node}"}})'
+        found = {f'{{{label}="{gpu}",cause="{of}"}}': 1.0 for gpu, of in row["causes"].items()}
+        fleet.expect(END, query, found)
+        fleet.expect_firing(node, END, *map(alert, row["told"].split()))
 
 
 def owners(fleet: Fleet) -> None:

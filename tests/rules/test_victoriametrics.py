@@ -45,13 +45,6 @@ Fired = Mapping[tuple[Alert, int], timedelta]
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
-    made = Fleet(MINUTES, evaluation_interval=_duration(INTERVAL))
-    day(made)
-    return made
-
-
-@pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     """The files, as both engines get them."""
     folder = tmp_path_factory.mktemp("rules")
@@ -70,9 +63,9 @@ def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
 
 
 @pytest.mark.timeout(1800)  # a minute alone, seven at a load of 30
-def test_a_day_fires_the_same_alerts_on_both(
-    fleet: Fleet, pack: Sequence[Path], tmp_path: Path
-) -> None:
+def test_a_day_fires_the_same_alerts_on_both(pack: Sequence[Path], tmp_path: Path) -> None:
+    fleet = Fleet(MINUTES, evaluation_interval=_duration(INTERVAL))
+    day(fleet)
     there = _on_victoria_metrics(fleet, pack, tmp_path)
     here = _on_prometheus(fleet, pack, tmp_path)
     none = timedelta()
