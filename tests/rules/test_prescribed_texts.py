@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, REMOV
 from rules.causes_table import pack, signal_and_remedy
 from rules.fired import fired, vector
 from rules.fleet import RULES
-from rules.parsed import Rule
 from rules.test_annotations import TARGET
 
 PRESCRIBED = re.compile(r"\{\{- \$of := .*$", re.DOTALL)
 TOLD = [rule for rule in pack() if PRESCRIBED.search(rule.annotations.get("description", ""))]
+_RISING = sorted(TOLD, key=lambda rule: ("info", "warning").index(rule.labels["severity"]))
+SEVEREST = list({rule.labels["cause"]: rule for rule in _RISING}.values())
+"""The severest alert of each cause."""
 CAUSES = {
     *("cpu_throttled", "cpu_oversubscribed", "cpu_preprocessing_bound", "too_few_workers"),
     *("inline_loading", "host_loop_bound", "checkpoint_stall", "startup_stall", "restart_loop"),
@@ -32,20 +34,14 @@ NOWHERE = "nothing"
 
 def rendered_texts(folder: Path) -> Mapping[tuple[str, str], str]:
     """Descriptions by cause and by knob that is prescribed."""
-    found = fired(folder, _made(_told()), len(_told()) * len((*KNOBS, NOWHERE)))
+    found = fired(folder, _made(), len(SEVEREST) * len((*KNOBS, NOWHERE)))
     return {
         (one["labels"]["cause"], one["labels"]["gpu"]): one["annotations"]["description"]
         for one in found
     }
 
 
-def _told() -> Sequence[Rule]:
-    """The severest alert of each cause."""
-    rising = sorted(TOLD, key=lambda rule: ("info", "warning").index(rule.labels["severity"]))
-    return list({rule.labels["cause"]: rule for rule in rising}.values())
-
-
-def _made(alerts: Sequence[Rule]) -> list[Mapping[str, Any]]:
+def _made() -> list[Mapping[str, Any]]:
     """The same alerts, but they fire at once, for GPUs with each prescription and with none."""
     gpus = {knob: _labels(knob) for knob in (*KNOBS, NOWHERE)}
     records = [
@@ -67,7 +63,7 @@ def _made(alerts: Sequence[Rule]) -> list[Mapping[str, Any]]:
             "labels": alert.fields["labels"],
             "annotations": alert.annotations,
         }
-        for alert in alerts
+        for alert in SEVEREST
     ]
     return [*records, *made]
 
@@ -115,7 +111,7 @@ def test_it_names_the_number(tmp_path: Path) -> None:
     texts = rendered_texts(tmp_path)
     remedies = {
         rule.labels["cause"]: signal_and_remedy(rule.annotations["description"])[1]
-        for rule in _told()
+        for rule in SEVEREST
     }
     assert remedies.keys() == CAUSES
     for cause, remedy in remedies.items():

@@ -14,8 +14,6 @@ from rules.fleet import JOB, RULES, Fleet, Gpu, add_gpu, fired, job, told_of
 
 END = 50
 HEALTHY = Gpu()
-LOOP, SMALL = (gpu_of(rows("bases")[name]) for name in ("loop", "small"))
-LOOPS = "host_loop_bound/warning"
 
 
 def order() -> dict[str, int]:
@@ -99,7 +97,7 @@ def owners(fleet: Fleet) -> None:
         gpu = gpu_of(row, "alert", "labels")
         add_gpu(fleet, node, gpu)
         labels = {**row.get("labels", gpu.owner or {}), **gpu.target}
-        expect_alert(fleet, node, row.get("alert", alert(LOOPS)), labels)
+        expect_alert(fleet, node, row.get("alert", alert("host_loop_bound/warning")), labels)
         fleet.end(node, 20)
     # Target labels survive in the groups of a job, too.
     north = {"cluster": "north", "region": "eu"}
