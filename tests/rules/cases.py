@@ -25,14 +25,12 @@ import yaml
 from rules import causes_table
 from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, job
 from rules.parsed import Rule
-from rules.series import Signal
+from rules.series import FOREVER, Signal
 
 FILE = Path(__file__).with_name("situations.yml")
-FOREVER = 2000
-"""Minutes: longer than any fleet."""
 CHANGING = ("stalls", "throttle", "pipes", "xids")
 """Fields with several signals."""
-TEXTS = ("architecture", "missing")
+TEXTS = ("architecture", "missing", "uuid", "parent_uuid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +90,15 @@ def gpu_of(row: Mapping[str, Any], *others: str) -> Gpu:
     of_rows = {"told", "times", "unscraped", "unknown_until", "gpm", *others}
     if not row.get("gpm", True):
         row = {**row, **rows("bases")["no_gpm"]}
-    return Gpu(**{name: _field(name, row[name]) for name in row.keys() - of_rows})
+    return Gpu(**{name: field(name, row[name]) for name in row.keys() - of_rows})
 
 
-def _field(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field of Gpu
+def field(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field of Gpu
+    """The value of a field of `Gpu` as a row has it."""
     if name == "gap":
         return tuple(value)
     if name in CHANGING and value is not None:
-        return {key: _field("", one) for key, one in value.items()}
+        return {key: field("", one) for key, one in value.items()}
     return signal(value) if isinstance(value, str) and name not in TEXTS else value
 
 

@@ -11,38 +11,43 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from operator import mul
 from pathlib import Path
 from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
-from rules.parsed import groups
-from rules.series import STALE, Labels, Series, Signal, level, like, mapped, total
+from rules.parsed import groups, seconds
+from rules.series import FOREVER, STALE, Labels, Series, Signal, level, like, mapped, total
 from support.tools import require
 
 RULES = Path(__file__).parents[2] / "rules"
 FILES = tuple(RULES / name for name in ("thresholds.yml", "recording.yml", "alerts.yml"))
-GROUPS = (
-    "gpu-thresholds",
-    "gpu-cause-order",
-    "gpu-inputs",
-    "gpu-inputs-host",
-    "gpu-day",
-    "gpu-gates",
-    "gpu-hour",
-    "gpu-evidence-hardware",
-    "gpu-evidence",
-    "gpu-primary",
-    "gpu-lost-hour",
-    "gpu-prescription",
-    "gpu-fleet",
-    "gpu-coverage",
-)
+
+
+def group_names(*files: Path) -> tuple[str, ...]:
+    """The groups of rule files in their order."""
+    every = (groups(file.read_text(encoding="utf-8")) for file in files)
+    return tuple(group["name"] for found in every for group in found)
+
+
+GROUPS = group_names(*FILES[:2])
+"""All but those of alerts. promtool evaluates groups that are not named before these."""
 JOB = "gpu"
+
+
+# What promtool prints of a query that was expected to give something else.
+ANSWER = re.compile(r"time: (\S+),\n\s+exp: .*\n\s+got: (.*)")
+SAMPLE = re.compile(r"(\{[^}]*\}) (\S+?)(?:, |$)")
+LABEL = re.compile(r"(\w+)=\"([^\"]*)\"")
+
+
+def fired(node: str, by: str = "", more: str = "") -> str:
+    """A query for the alerts that fire on `node`, counted; what is blind there does not count."""
+    matchers = f'alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"{more}'
+    return f"count by ({by}) (ALERTS{{{matchers}}})" if by else f"ALERTS{{{matchers}}}"
 
 
 @dataclass(slots=True)
@@ -75,38 +80,43 @@ class Fleet:
         values = total(self.minutes, rate, reset_at=reset_at)
         self._series.append(Series(name, labels, values, is_counter=True))
 
+    def change(
+        self, values: Callable[[Series], Iterable[float | None]], *, first: int = 0, **labels: str
+    ) -> None:
+        """Give new values to all series with these labels, or from number `first` on."""
+        for at, one in enumerate(self._series[first:], first):
+            if labels.items() <= one.labels.items():
+                self._series[at] = replace(one, values=tuple(values(one)))
+
     def silence(self, first: int, minutes: tuple[int, int]) -> None:
         """No scrape of the series from number `first` on, from the one minute to the other."""
-        start, end = minutes
-        for at, one in enumerate(self._series[first:], first):
-            kept = [None if start <= minute < end else v for minute, v in enumerate(one.values)]
-            self._series[at] = replace(one, values=tuple(kept))
+        missed = range(*minutes)
+        self.change(
+            lambda one: [None if m in missed else v for m, v in enumerate(one.values)], first=first
+        )
 
     def fail_scrapes(self, node: str, start: int, end: int, *, up: float | None = 0.0) -> None:
         """From minute `start` up to `end` all series of `node` have ended, `up` has this value."""
-        for at, one in enumerate(self._series):
-            if one.labels.get("instance") == node:
-                gap = [up if one.name == "up" else STALE] * (end - start)
-                values = (*one.values[:start], *gap, *one.values[end:])
-                self._series[at] = replace(one, values=values)
 
-    def remove(self, uuid: str, start: int, end: int | None = None) -> None:
+        def failed(one: Series) -> tuple[float | None, ...]:
+            gap = [up if one.name == "up" else STALE] * (end - start)
+            return (*one.values[:start], *gap, *one.values[end:])
+
+        self.change(failed, instance=node)
+
+    def remove(self, uuid: str, start: int, end: int = FOREVER) -> None:
         """From minute `start`, up to `end`, GPU `uuid` is told of no more; its target answers."""
-        for at, one in enumerate(self._series):
-            if one.labels.get("uuid") == uuid:
-                until = len(one.values) if end is None else end
-                values = (*one.values[:start], *[STALE] * (until - start), *one.values[until:])
-                self._series[at] = replace(one, values=values)
+        gone = range(start, end)
+        self.change(
+            lambda one: [STALE if m in gone else v for m, v in enumerate(one.values)], uuid=uuid
+        )
 
     def end(self, node: str, minutes: float) -> None:
         """Nothing more is asked of `node` after `minutes`: its series end, and cost no more time.
 
         What has been asked does not see it, as rules read the past only.
         """
-        last = math.floor(minutes) + 1
-        for at, one in enumerate(self._series):
-            if one.labels.get("instance") == node:
-                self._series[at] = replace(one, values=one.values[:last])
+        self.change(lambda one: one.values[: math.floor(minutes) + 1], instance=node)
 
     def expect(self, minutes: float, query: str, answer: Mapping[str, float]) -> None:
         """After `minutes`, `query` gives exactly `answer`: values by series, in PromQL."""
@@ -114,13 +124,9 @@ class Fleet:
 
     def expect_firing(self, node: str, minutes: float, *alerts: str) -> None:
         """On `node` exactly these fire: "Name/severity". What is blind there does not count."""
-        query = (
-            "count by (alertname, severity) "
-            f'(ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}})'
-        )
         names = [alert.split("/") for alert in alerts]
         answer = {f'{{alertname="{name}",severity="{severity}"}}': 1.0 for name, severity in names}
-        self.expect(minutes, query, answer)
+        self.expect(minutes, fired(node, "alertname, severity"), answer)
 
     def expect_cause(self, node: str, minutes: float, cause: str | None) -> None:
         """The primary cause of the only GPU of `node`."""
@@ -132,6 +138,19 @@ class Fleet:
         done = self.run(folder)
         assert done.returncode == 0, done.stdout + done.stderr
 
+    def unexpected(self, folder: Path) -> list[tuple[float, list[tuple[Labels, float]]]]:
+        """What queries give that were expected to give something else: minutes, and the samples."""
+        done = self.run(folder)
+        found = ANSWER.findall(done.stdout + done.stderr)
+        assert found, done.stdout + done.stderr
+        return [
+            (
+                seconds(at) / 60,
+                [(dict(LABEL.findall(of)), float(value)) for of, value in SAMPLE.findall(answer)],
+            )
+            for at, answer in found
+        ]
+
     def run(self, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run promtool."""
         path = folder / "test.yml"
@@ -141,13 +160,9 @@ class Fleet:
         environment = {**os.environ, "GOGC": "800"}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
-    def _lasting(self, constants: Sequence[tuple[str, Labels, float]]) -> list[Series]:
-        return [
-            Series(name, labels, level(self.minutes, value)) for name, labels, value in constants
-        ]
-
     def _test(self, folder: Path) -> object:
         constant = [] if self.thresholds_evaluated else _constants(*self.files)
+        lasting = [Series(name, of, level(self.minutes, value)) for name, of, value in constant]
         return {
             "rule_files": [str(_lean(file, folder, bool(constant))) for file in self.files],
             "evaluation_interval": self.evaluation_interval,
@@ -157,7 +172,7 @@ class Fleet:
                     "interval": f"{self.scraped_every}s",
                     "input_series": [
                         {"series": one.selector, "values": one.every(self.scraped_every).notation}
-                        for one in (*self._series, *self._lasting(constant))
+                        for one in (*self._series, *lasting)
                     ],
                     "promql_expr_test": [
                         {
@@ -335,6 +350,8 @@ GAUGES = {
     "gpu_pcie_link_generation": "link_generation",
     "gpu_row_remap_failed": "row_remap_failed",
     "gpu_row_remap_pending": "row_remap_pending",
+    "gpu_temperature_celsius sensor=gpu": "celsius",
+    "gpu_temperature_celsius sensor=memory": "memory_celsius",
 }
 COUNTERS = {
     "gpu_busy_seconds_total": "busy",
@@ -359,10 +376,16 @@ FEEDER_COUNTERS = {
     "gpu_feeder_network_receive_bytes_total": "network_bytes",
     "gpu_feeder_network_transmit_bytes_total": "network_bytes",
 }
-"""Fields of `Gpu` that are shown as they are, by family."""
+"""Fields of `Gpu` that are shown as they are, by family and labels."""
 REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
 NAME = "NVIDIA H100 80GB HBM3"
 MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
+CONSTANTS = {
+    "gpu_memory_total_bytes": MEMORY_BYTES,
+    "gpu_temperature_limit_celsius limit=slowdown": 90,
+    "gpu_pcie_link_width_max": 16,
+    "gpu_pcie_link_generation_max": 5,
+}
 
 
 class _Writer:
@@ -375,9 +398,10 @@ class _Writer:
         self._index = index
 
     def write(self) -> None:
+        for family, value in CONSTANTS.items():
+            self._g(family, value)
         self._fields(GAUGES, COUNTERS)
-        for part in (self._device, self._limits, self._health, self._owners):
-            part()
+        self._device()
         if self._gpu.feeders:
             self._fields(FEEDER_GAUGES, FEEDER_COUNTERS)
             self._stalls()
@@ -392,9 +416,11 @@ class _Writer:
         for family, field_name in counters.items():
             self._c(family, getattr(self._gpu, field_name))
 
-    def _g(self, name: str, signal: Signal | None, /, **labels: str) -> None:
+    def _g(self, family: str, signal: Signal | None, /, **labels: str) -> None:
+        name, *given = family.split()
         if signal is not None and not re.fullmatch(self._gpu.missing, name):
-            self._fleet.gauge(name, signal, **self._labels, **labels)
+            more = dict(one.split("=") for one in given)
+            self._fleet.gauge(name, signal, **self._labels, **more, **labels)
 
     def _c(self, name: str, rate: Signal | None, /, **labels: str) -> None:
         if rate is not None and not re.fullmatch(self._gpu.missing, name):
@@ -408,31 +434,19 @@ class _Writer:
         for pipe, share in (gpu.pipes or {}).items():
             self._c("gpu_pipe_active_seconds_total", share, pipe=pipe)
         if gpu.clock is not None:
-            self._g("gpu_clock_hertz", mapped(gpu.clock, lambda v: v * CLOCK_HERTZ), clock="sm")
-            self._g("gpu_clock_max_hertz", CLOCK_HERTZ, clock="sm")
+            self._g("gpu_clock_hertz clock=sm", times(CLOCK_HERTZ, gpu.clock))
+            self._g("gpu_clock_max_hertz clock=sm", CLOCK_HERTZ)
         if gpu.throttle is not None:
             for reason in dict.fromkeys((*REASONS, *gpu.throttle)):
                 self._c("gpu_throttle_seconds_total", gpu.throttle.get(reason, 0.0), reason=reason)
-        self._g("gpu_memory_total_bytes", MEMORY_BYTES)
-        self._g("gpu_memory_used_bytes", mapped(gpu.memory, lambda v: v * MEMORY_BYTES))
-        sent = None if gpu.pcie_bytes is None else mapped(gpu.pcie_bytes, lambda v: v / 10)
-        self._c("gpu_pcie_transmit_bytes_total", sent)
-
-    def _limits(self) -> None:
-        gpu = self._gpu
-        self._g("gpu_power_limit_watts", None if gpu.power_watts is None else gpu.power_limit_watts)
-        self._g("gpu_temperature_celsius", gpu.celsius, sensor="gpu")
-        self._g("gpu_temperature_celsius", gpu.memory_celsius, sensor="memory")
-        self._g("gpu_temperature_limit_celsius", 90, limit="slowdown")
-        self._g("gpu_pcie_link_width_max", 16)
-        self._g("gpu_pcie_link_generation_max", 5)
-
-    def _health(self) -> None:
-        for xid, value in self._gpu.xids.items():
+        if gpu.power_watts is not None:
+            self._g("gpu_power_limit_watts", gpu.power_limit_watts)
+        self._g("gpu_memory_used_bytes", times(MEMORY_BYTES, gpu.memory))
+        if gpu.pcie_bytes is not None:
+            self._c("gpu_pcie_transmit_bytes_total", times(0.1, gpu.pcie_bytes))
+        for xid, value in gpu.xids.items():
             self._g("gpu_xid_errors_total", value, xid=xid)
-
-    def _owners(self) -> None:
-        for owner in (*([self._gpu.owner] if self._gpu.owner else []), *self._gpu.owners):
+        for owner in (*([gpu.owner] if gpu.owner else []), *gpu.owners):
             self._g("gpu_workload_info", 1, **owner)
 
     def _stalls(self) -> None:
@@ -444,7 +458,7 @@ class _Writer:
         if self._gpu.storage_remote is not None:
             storage, remote = self._gpu.stalls.get("storage", 0.0), self._gpu.storage_remote
             for filesystem, share in (("local", 1 - remote), ("remote", remote)):
-                told = mapped(storage, partial(mul, share))
+                told = times(share, storage)
                 self._c("gpu_storage_stall_seconds_total", told, filesystem=filesystem)
 
     def _feeders(self) -> None:
@@ -459,7 +473,7 @@ class _Writer:
             size = gpu.shm_size_bytes
             assert isinstance(size, int | float), "its use is given as a share of it"
             self._g("gpu_feeder_shm_size_bytes", size)
-            self._g("gpu_feeder_shm_used_bytes", mapped(gpu.shm_used, lambda v: v * size))
+            self._g("gpu_feeder_shm_used_bytes", times(size, gpu.shm_used))
 
     def _role(self, role: str, processes: Signal, cpu: Signal, read: Signal) -> None:
         self._g("gpu_feeder_processes", processes, role=role)
@@ -469,11 +483,14 @@ class _Writer:
     def _outlook(self) -> None:
         advice, score, _ = self._gpu.outlook
         if isinstance(advice, Prescription):
-            self._g("gpu_prescription_value", advice.value, knob=advice.knob)
-            self._g("gpu_prescription_current_value", advice.current_value, knob=advice.knob)
-            self._g("gpu_prescription_busy_ratio", advice.busy_ratio, knob=advice.knob)
-            self._g("gpu_prescription_busy_low_ratio", advice.busy_low_ratio, knob=advice.knob)
-            self._g("gpu_prescription_busy_high_ratio", advice.busy_high_ratio, knob=advice.knob)
+            for name in (
+                "value",
+                "current_value",
+                "busy_ratio",
+                "busy_low_ratio",
+                "busy_high_ratio",
+            ):
+                self._g(f"gpu_prescription_{name}", getattr(advice, name), knob=advice.knob)
             self._g("gpu_prescription_upper_bound", int(advice.at_most), knob=advice.knob)
         if isinstance(advice, Refusal):
             self._g("gpu_prescription_refused", 1, reason=advice.reason)
@@ -485,33 +502,32 @@ class _Writer:
         gpu = self._gpu
         self._fleet.gauge("up", 1, **self._target)
         self._fleet.gauge("gpu_exporter_build_info", 1, **self._target)
+        # The kernel counts: it goes on when the exporter is restarted.
         if gpu.host_cpus is not None:
             self._fleet.gauge("gpu_host_cpus", gpu.host_cpus, **self._target)
-            self._host_counter("gpu_host_cpu_busy_seconds_total", gpu.host_busy_cores)
-            self._host_counter("gpu_host_iowait_seconds_total", gpu.host_iowait_cores)
+            count = partial(self._fleet.counter, **self._target)
+            count("gpu_host_cpu_busy_seconds_total", gpu.host_busy_cores)
+            count("gpu_host_iowait_seconds_total", gpu.host_iowait_cores)
         if gpu.disk_busy is not None:
-            self._host_counter("gpu_host_disk_io_seconds_total", gpu.disk_busy, device="nvme0n1")
+            disk = {**self._target, "device": "nvme0n1"}
+            self._fleet.counter("gpu_host_disk_io_seconds_total", gpu.disk_busy, **disk)
 
-    def _host_counter(self, name: str, rate: Signal, /, **labels: str) -> None:
-        """The kernel counts: it goes on when the exporter is restarted."""
-        self._fleet.counter(name, rate, reset_at=None, **self._target, **labels)
+
+def times(factor: float, signal: Signal) -> Signal:
+    return mapped(signal, lambda value: value * factor)
 
 
 def told_of(owner: Labels, node: str = "") -> dict[str, str]:
     """The labels of an alert about a GPU of `owner`: with its name, and the job that it is of."""
-    if owner.get("workload_pod"):
-        name = f"pod {owner.get('workload_namespace', '')}/{owner['workload_pod']}"
+    if "workload_pod" in owner:
+        space, pod = owner.get("workload_namespace", ""), owner["workload_pod"]
+        name, group = f"pod {space}/{pod}", f"{node}/{space}/{pod}"
     else:
-        kinds = {
-            "Slurm job": "slurm_job_id",
-            "pod": "pod_uid",
-            "container": "container_id",
-            "user": "user",
-        }
+        kinds = {"Slurm job": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
+        kinds |= {"user": "user"}
         known = (f"{kind} {owner[label]}" for kind, label in kinds.items() if label in owner)
-        name = next(known, "owner unknown")
+        name, group = next(known, "owner unknown"), ""
     groups = {"slurm": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
-    group = next((f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner), "")
-    if not group and "workload_pod" in owner:
-        group = f"{node}/{owner['workload_namespace']}/{owner['workload_pod']}"
+    own = (f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner)
+    group = next(own, group)
     return {**owner, "workload": name, **({"workload_group": group} if group else {})}

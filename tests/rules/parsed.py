@@ -67,6 +67,16 @@ class Rule:
         """The metrics that it selects."""
         return {name for node in self.nodes(promql.VectorSelector) if (name := node.name)}
 
+    @property
+    def selected(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Of each selector the metric, or the pattern of its name, and the labels it asks for."""
+        found = []
+        for node in self.nodes(promql.VectorSelector):
+            asked = [(matcher.name, matcher.value) for matcher in node.matchers.matchers]
+            name = node.name or next(value for label, value in asked if label == "__name__")
+            found.append((name, [one for one in asked if one[0] != "__name__"]))
+        return found
+
 
 def groups(text: str) -> list[dict[str, Any]]:
     """The groups of a rule file."""

@@ -13,6 +13,8 @@ from itertools import pairwise
 
 STALE = math.nan
 """Where a series ends, as Prometheus marks it; None merely leaves a sample out."""
+FOREVER = 2000
+"""Minutes: longer than any fleet."""
 Phases = Sequence[tuple[int, float | None]]
 Signal = float | Phases
 Labels = Mapping[str, str]

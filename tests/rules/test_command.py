@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,7 +15,6 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter import rulepack
-from gpu_bottleneck_exporter.commands.files import write
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from gpu_bottleneck_exporter.errors import ExporterError
 from rules.parsed import check, groups, rules
@@ -32,29 +32,28 @@ def said(result: subprocess.CompletedProcess[str]) -> str:
     return line.removeprefix("gpu-bottleneck-exporter: ")
 
 
-def test_it_prints_one_valid_rule_file(tmp_path: Path) -> None:
-    result = run(tmp_path, "rules")
+def for_try_outs(scale: float) -> Callable[[str], str]:
+    return lambda text: rulepack.without_keep_firing(rulepack.scaled(text, scale))
+
+
+@pytest.mark.parametrize(
+    ("flags", "change"),
+    [
+        ((), str),
+        (("--for-scale", "20", "--no-keep-firing-for"), for_try_outs(20)),
+        (("--for-scale", "100", "--no-keep-firing-for"), for_try_outs(100)),
+        (("--no-prescriptions",), rulepack.without_prescriptions),
+    ],
+)
+def test_it_prints_one_valid_rule_file(
+    tmp_path: Path, flags: Sequence[str], change: Callable[[str], str]
+) -> None:
+    result = run(tmp_path, "rules", *flags)
     assert (result.returncode, result.stderr) == (0, "")
-    assert groups(result.stdout) == MERGED
+    found = [group for text in PACK.values() for group in groups(change(text))]
+    assert groups(result.stdout) == found
+    assert bool(flags) == (found != MERGED)
     check(tmp_path, result.stdout)
-
-
-@pytest.mark.parametrize("scale", [20, 100])
-def test_it_prints_a_valid_file_for_try_outs(tmp_path: Path, scale: int) -> None:
-    result = run(tmp_path, "rules", "--for-scale", f"{scale}", "--no-keep-firing-for")
-    assert (result.returncode, result.stderr) == (0, "")
-    texts = (rulepack.without_keep_firing(rulepack.scaled(t, scale)) for t in PACK.values())
-    assert groups(result.stdout) == [group for text in texts for group in groups(text)]
-    assert "keep_firing_for: " not in result.stdout
-    check(tmp_path, result.stdout)
-
-
-def test_it_prints_a_file_for_replays(tmp_path: Path) -> None:
-    result = run(tmp_path, "rules", "--no-prescriptions")
-    assert (result.returncode, result.stderr) == (0, "")
-    texts = map(rulepack.without_prescriptions, PACK.values())
-    assert groups(result.stdout) == [group for text in texts for group in groups(text)]
-    assert groups(result.stdout) != MERGED
 
 
 def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
@@ -92,12 +91,13 @@ def test_alerts_of_a_job_may_have_its_namespace() -> None:
     assert set(told(ours=True)) == {("job", of_pods), ("platform", "")}
 
 
-def test_it_writes_the_files(tmp_path: Path) -> None:
+def test_it_writes_the_files_once(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    result = run(tmp_path, "rules", "--output", f"{folder}")
-    assert (result.returncode, result.stdout) == (0, "")
-    assert result.stderr.splitlines() == [f"wrote {folder / name}" for name in PACK]
-    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == PACK
+    for wrote in ([f"wrote {folder / name}" for name in PACK], []):
+        result = run(tmp_path, "rules", "--output", f"{folder}")
+        assert (result.returncode, result.stdout) == (0, "")
+        assert result.stderr.splitlines() == wrote
+        assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == PACK
 
 
 def test_it_writes_the_prometheusrule(tmp_path: Path) -> None:
@@ -107,12 +107,7 @@ def test_it_writes_the_prometheusrule(tmp_path: Path) -> None:
     assert yaml.safe_load(path.read_text())["kind"] == "PrometheusRule"
 
 
-def test_writing_again_changes_nothing(tmp_path: Path) -> None:
-    assert len(write(tmp_path, PACK, force=False)) == len(PACK)
-    assert write(tmp_path, PACK, force=False) == []
-
-
-def test_it_overwrites_nothing_silently(tmp_path: Path) -> None:
+def test_it_overwrites_nothing_silently_but_with_force(tmp_path: Path) -> None:
     tuned = tmp_path / "thresholds.yml"
     tuned.write_text("groups: []\n")
     result = run(tmp_path, "rules", "--output", f"{tmp_path}")
@@ -122,13 +117,7 @@ def test_it_overwrites_nothing_silently(tmp_path: Path) -> None:
     )
     assert tuned.read_text() == "groups: []\n"
     assert not (tmp_path / "alerts.yml").exists()
-
-
-def test_force_overwrites(tmp_path: Path) -> None:
-    tuned = tmp_path / "thresholds.yml"
-    tuned.write_text("groups: []\n")
-    result = run(tmp_path, "rules", "--output", f"{tmp_path}", "--force")
-    assert result.returncode == 0
+    assert run(tmp_path, "rules", "--output", f"{tmp_path}", "--force").returncode == 0
     assert tuned.read_text(encoding="utf-8") == PACK["thresholds.yml"]
 
 
@@ -163,45 +152,25 @@ def test_the_dialect_of_dcgm() -> None:
     assert "DCGM_FI_" in printed(Wanted(dialect="dcgm"))
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what is built, since setuptools leaves folders beside the sources."""
-    folder = tmp_path_factory.mktemp("source")
+def test_the_packages_have_the_rules(tmp_path: Path) -> None:
+    """Built of a copy, since setuptools leaves folders beside the sources."""
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
+        shutil.copy(ROOT / name, tmp_path)
     for name in ("exporter", "rules"):
-        shutil.copytree(ROOT / name, folder / name, symlinks=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def packages(source: Path) -> Path:
-    """A folder with the sdist, and the wheel that was built from it."""
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
+    paths = [*tmp_path.glob("rules/*.yml"), *tmp_path.glob("rules/runbooks/*.md")]
+    shipped = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in paths}
     command = [sys.executable, "-m", "build", "-q", "--no-isolation", "--skip-dependency-check"]
-    subprocess.run([*command, "-o", source / "dist", source], check=True)
-    return source / "dist"
-
-
-@pytest.fixture
-def shipped(source: Path) -> dict[str, bytes]:
-    """What is to be in the packages, by its path below the Python package."""
-    paths = [*source.glob("rules/*.yml"), *source.glob("rules/runbooks/*.md")]
-    return {path.relative_to(source).as_posix(): path.read_bytes() for path in paths}
-
-
-def test_the_wheel_has_the_rules(packages: Path, shipped: dict[str, bytes]) -> None:
-    (path,) = packages.glob("*.whl")
+    subprocess.run([*command, "-o", tmp_path / "dist", tmp_path], check=True)
+    (path,) = tmp_path.glob("dist/*.whl")
     with zipfile.ZipFile(path) as wheel:
         prefix = "gpu_bottleneck_exporter/"
         there = [name for name in wheel.namelist() if name.startswith(f"{prefix}rules/")]
         assert {name.removeprefix(prefix): wheel.read(name) for name in there} == shipped
-
-
-def test_the_sdist_has_the_rules(packages: Path, shipped: dict[str, bytes]) -> None:
-    (path,) = packages.glob("*.tar.gz")
+    (path,) = tmp_path.glob("dist/*.tar.gz")
     with tarfile.open(path) as sdist:
-        there = {"/".join(name.split("/")[3:]) for name in sdist.getnames() if "/rules/" in name}
-    assert set(shipped) <= there
+        names = {"/".join(name.split("/")[3:]) for name in sdist.getnames() if "/rules/" in name}
+    assert set(shipped) <= names
 
 
 def test_the_packages_rules_are_a_link_not_a_copy() -> None:

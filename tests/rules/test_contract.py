@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import promql_parser as promql
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.commands.files import dashboards
-from rules.fleet import GROUPS
 from rules.parsed import Rule, groups, rules, seconds
 from support.offenders import each
 from tables import metrics
@@ -33,6 +31,10 @@ ALERTS = [rule for rule in ALL if rule.is_alert]
 RECORDED = {rule.name for rule in RECORDS}
 ORDER = [rule for rule in RECORDS if rule.name == "gpu:cause:order"]
 THRESHOLD = "gpu:threshold:"
+THRESHOLDS = [rule for rule in RECORDS if rule.name.startswith(THRESHOLD)]
+DCGM = ("DCGM_", "node_")
+SELECTED = [(rule, name, asked) for rule in ALL for name, asked in rule.selected]
+"""Of each selector its rule, metric and labels."""
 UNSTABLE = {"irate", "idelta", "deriv", "topk", "bottomk"}
 """Two samples decide, or the label sets change from one evaluation to the next."""
 PRESCRIBED_ENDS = "{{ end }}"
@@ -47,54 +49,31 @@ README = Path(__file__).parents[2].joinpath("rules/README.md").read_text(encodin
 
 def test_all_files_were_read() -> None:
     assert {rule.file for rule in ALL} == set(rulepack.files())
-    assert {rule.group for rule in OURS} >= set(GROUPS)
     assert ALERTS
 
 
 def test_rules_read_what_is_exported_or_recorded() -> None:
-    read = {name for rule in OURS for name in rule.reads}
-    assert read - EXPORTED - OF_PROMETHEUS - RECORDED == set()
-
-
-def name_pattern(selector: promql.VectorSelector) -> str:
-    return next(m.value for m in selector.matchers.matchers if m.name == "__name__")
-
-
-def test_rules_for_dcgm_read_what_dcgm_exports_or_is_recorded() -> None:
-    selectors = [
-        selector
-        for rule in ALL
-        if rule.file == "dcgm.yml"
-        for selector in rule.nodes(promql.VectorSelector)
-    ]
-    read = {selector.name or name_pattern(selector) for selector in selectors}
-    others = {name for name in read if not name.startswith(("DCGM_", "node_"))}
-    assert others <= OF_PROMETHEUS | RECORDED
-
-
-SELECTORS = [(rule, one) for rule in OURS for one in rule.nodes(promql.VectorSelector)]
+    """Or, those for dcgm-exporter, what it or node_exporter shows."""
+    for rule, name, _ in SELECTED:
+        of_dcgm = rule.file == "dcgm.yml"
+        known = OF_PROMETHEUS | RECORDED | (set() if of_dcgm else EXPORTED)
+        found = any(re.fullmatch(name, one) for one in known)
+        assert found or (of_dcgm and name.startswith(DCGM)), (f"{rule}", name)
 
 
 def test_rules_ask_for_labels_that_the_exporter_has() -> None:
-    unknown = {
-        (f"{rule}", matcher.name)
-        for rule, selector in SELECTORS
-        if selector.name in EXPORTED
-        for matcher in selector.matchers.matchers
-        if matcher.name not in LABELS[selector.name]
-    }
-    assert unknown == set()
+    assert [
+        (f"{rule}", label)
+        for rule, name, asked in SELECTED
+        if rule.file != "dcgm.yml" and name in EXPORTED
+        for label, _ in asked
+        if label not in LABELS[name]
+    ] == []
 
 
 def test_rules_ask_for_waits_that_the_exporter_tells_apart() -> None:
-    asked = {
-        name
-        for _, selector in SELECTORS
-        for matcher in selector.matchers.matchers
-        if matcher.name == "waiting_on"
-        for name in matcher.value.split("|")
-    }
-    assert asked <= set(WAITING_ON)
+    waits = {value for _, _, asked in SELECTED for label, value in asked if label == "waiting_on"}
+    assert {name for value in waits for name in value.split("|")} <= set(WAITING_ON)
 
 
 def test_only_inputs_name_the_exporter() -> None:
@@ -119,11 +98,11 @@ def test_each_helper_is_read_by_a_rule() -> None:
     assert [name for name in RECORDED - read if name.startswith("helper:")] == []
 
 
-def test_no_rule_is_unstable() -> None:
-    for rule in ALL:
-        called = {call.func.name for call in rule.nodes(promql.Call)}
-        aggregated = {f"{node.op}" for node in rule.nodes(promql.AggregateExpr)}
-        assert not UNSTABLE & (called | aggregated), f"{rule}"
+@each(ALL)
+def test_no_rule_is_unstable(rule: Rule) -> None:
+    called = {call.func.name for call in rule.nodes(promql.Call)}
+    aggregated = {f"{node.op}" for node in rule.nodes(promql.AggregateExpr)}
+    assert not UNSTABLE & (called | aggregated)
 
 
 LONGEST = 900
@@ -149,13 +128,7 @@ def test_the_cause_of_an_alert_is_a_known_one() -> None:
 
 
 def test_the_kinds_of_causes_are_those_that_rules_ask_for() -> None:
-    asked = {
-        (matcher.name, matcher.value)
-        for rule in ALL
-        for selector in rule.nodes(promql.VectorSelector)
-        if selector.name == "gpu:cause:order"
-        for matcher in selector.matchers.matchers
-    }
+    asked = {one for _, name, asked in SELECTED if name == "gpu:cause:order" for one in asked}
     told = {item for rule in ORDER for item in rule.labels.items() if item[0] != "cause"}
     any_value = {name for name, value in asked if not value}
     assert told >= {item for item in asked if item[1]}
@@ -164,10 +137,8 @@ def test_the_kinds_of_causes_are_those_that_rules_ask_for() -> None:
 
 def test_no_rule_lists_causes() -> None:
     """Which are of a kind is said by `gpu:cause:order`; a rule may name two, as exceptions."""
-    for rule in ALL:
-        for selector in rule.nodes(promql.VectorSelector):
-            listed = [m.value for m in selector.matchers.matchers if m.name == "cause"]
-            assert all(value.count("|") <= 1 for value in listed), f"{rule}"
+    listed = [(f"{r}", value) for r, _, asked in SELECTED for key, value in asked if key == "cause"]
+    assert [one for one in listed if one[1].count("|") > 1] == []
 
 
 @each(ALERTS)
@@ -184,26 +155,20 @@ def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
 @each(ALERTS)
 def test_an_alert_is_calm(rule: Rule) -> None:
     assert seconds(rule.fields["for"]) >= 60
-    if rule.labels["severity"] != "info" and rule.name not in ENDS_AT_ONCE:
+    if rule.name in ENDS_AT_ONCE:
+        assert "keep_firing_for" not in rule.fields, "the reason is left over"
+    elif rule.labels["severity"] != "info":
         assert seconds(rule.fields["keep_firing_for"]) >= 600
 
 
-def test_no_reason_is_left_over() -> None:
-    without = {rule.name for rule in ALERTS if "keep_firing_for" not in rule.fields}
-    assert set(ENDS_AT_ONCE) <= without
-
-
-def test_thresholds_are_used_and_those_used_exist() -> None:
-    there = {name for name in RECORDED if name.startswith(THRESHOLD)}
+def test_thresholds_are_used_counted_and_numbers_in_a_file_of_their_own() -> None:
     used = {name for rule in ALL for name in rule.reads if name.startswith(THRESHOLD)}
-    assert used == there
-
-
-def test_thresholds_are_numbers_in_a_file_of_their_own() -> None:
-    for rule in RECORDS:
-        if rule.name.startswith(THRESHOLD):
-            assert rule.file == "thresholds.yml"
-            assert re.fullmatch(r"vector\(\d+(\.\d+)?\)", rule.fields["expr"])
+    assert used == {rule.name for rule in THRESHOLDS}
+    assert {rule.file for rule in THRESHOLDS} == {"thresholds.yml"}
+    number = re.compile(r"vector\(\d+(\.\d+)?\)")
+    assert [f"{rule}" for rule in THRESHOLDS if not number.fullmatch(rule.fields["expr"])] == []
+    (alert,) = (rule for rule in ALL if rule.name == "GpuThresholdsMissing")
+    assert re.findall(r"!= (\d+)", alert.fields["expr"]) == [f"{len(used)}"]
 
 
 def test_each_threshold_says_why() -> None:
@@ -278,27 +243,8 @@ def test_the_check_for_divisors(text: str, positive: bool) -> None:  # noqa: FBT
     assert [is_positive(node) for node in divisors(promql.parse(text))] == [positive]
 
 
-def all_groups() -> list[dict[str, Any]]:
-    folder = Path(__file__).parents[2] / "rules"
-    files = {rule.file for rule in ALL}
-    return [group for name in files for group in groups(folder.joinpath(name).read_text())]
-
-
-def test_intervals_are_the_same_for_all_groups_but_the_one_of_a_day() -> None:
-    assert {group["interval"] for group in all_groups() if group["name"] != "gpu-day"} == {"1m"}
-
-
-def test_the_alert_counts_the_thresholds() -> None:
-    names = {name for name in RECORDED if name.startswith(THRESHOLD)}
-    (alert,) = (rule for rule in ALL if rule.name == "GpuThresholdsMissing")
-    assert re.findall(r"!= (\d+)", alert.fields["expr"]) == [f"{len(names)}"]
-
-
-def test_windows_of_a_day_are_in_the_group_that_is_evaluated_seldom() -> None:
-    found = {
-        group["name"]
-        for group in all_groups()
-        for rule in group["rules"]
-        if "[1d]" in str(rule["expr"])
-    }
-    assert found == {"gpu-day"}
+def test_windows_of_a_day_are_in_the_only_group_that_is_evaluated_seldom() -> None:
+    every = [group for text in rulepack.files().values() for group in groups(text)]
+    of_a_day = [group for group in every if any("[1d]" in rule["expr"] for rule in group["rules"])]
+    assert {group["name"] for group in of_a_day} == {"gpu-day"}
+    assert {group["interval"] for group in every if group["name"] != "gpu-day"} == {"1m"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rules.cases import alert, alerts, firing, gpu_of, gpus, of_gpu, rows
-from rules.fleet import GROUPS, Fleet, Gpu, add_gpu, changed, told_of
+from rules.fleet import FILES, Fleet, Gpu, add_gpu, changed, fired, group_names, told_of
 from rules.series import Labels
 
 RESTART = 1
@@ -59,16 +59,14 @@ def host_of(guilty: Gpu) -> dict[str, Any]:
     return {name: getattr(guilty, name) for name in names}
 
 
+BESIDE_GPU = ("after", "siblings", "alike", "lasts", "beside", "labels")
+
+
 def firing_of(row: Mapping[str, Any]) -> Firing:
-    return Firing(
-        row["after"],
-        gpu_of(row, "after", "siblings", "alike", "lasts", "beside", "labels"),
-        [gpu_of(one) for one in row.get("siblings", ())],
-        alike=row.get("alike", False),
-        lasts=row.get("lasts", ASKED[-1]),
-        beside=[gpu_of(one) for one in row.get("beside", ())],
-        labels=row.get("labels", {}),
-    )
+    given = {name: row[name] for name in BESIDE_GPU if name in row}
+    for others in ("siblings", "beside"):
+        given[others] = [gpu_of(one) for one in row.get(others, ())]
+    return Firing(gpu=gpu_of(row, *BESIDE_GPU), **given)
 
 
 ALERTS = {
@@ -92,10 +90,10 @@ WITHOUT_CAUSE = {
 }
 """While scrapes fail only the alert is there."""
 ELSEWHERE = {
-    "GpuThresholdsMissing/warning": "a fleet without thresholds: test_health_and_jobs",
-    "GpuOversized/info": "a whole day: test_on_the_gpu",
+    "GpuThresholdsMissing/warning": "a fleet without thresholds: test_situations",
+    "GpuOversized/info": "a whole day: test_situations",
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",
-    "GpuNodeBottleneck/warning": "several jobs: test_incidents",
+    "GpuNodeBottleneck/warning": "several jobs: test_fleets",
 }
 
 
@@ -111,22 +109,18 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
     disturbed = {"reset_at": case.after + RESTART, "gap": (start, end)}
     seen = changed(gpu_of(rows("bases")["seen"]), owner=owner("healthy-" + node), **disturbed)
     add_gpu(fleet, node, replace(seen, target=case.gpu.target, **host_of(case.gpu)))
-    job = (case.gpu, *case.siblings)
-    for index, one in enumerate(job, 1):
-        add_gpu(fleet, node, changed(one, owner=None if one.owners else whose, **disturbed), index)
-    for index, one in enumerate(case.beside, 1 + len(job)):
+    guilty = add_job(fleet, node, case, whose, **disturbed)
+    for index, one in enumerate(case.beside, 2 + len(case.siblings)):
         add_gpu(fleet, node, changed(one, **disturbed), index)
     fleet.fail_scrapes(node, *(case.after + minute for minute in FAILURE))
     of_job = told_of({} if case.gpu.owners else whose) | dict(case.gpu.target)
     left_out = SHORT.get(alerts()[name].name, ())
     kept = {label: text for label, text in of_job.items() if label not in left_out}
     labels = {**kept, **case.labels}
-    guilty = range(1, 1 + (len(job) if case.alike else 1))
     found = {firing(name, node, **{**labels, **of_gpu(node, at)}): 1.0 for at in guilty}
-    query = f'ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}}'
     for minute in ASKED:
         if minute <= case.lasts:
-            fleet.expect(case.after + minute, query, found)
+            fleet.expect(case.after + minute, fired(node), found)
     if case.lasts >= UNSEEN and name not in WITHOUT_CAUSE:
         # The alert would be kept anyway.
         of_cause = f'gpu:cause:likely{{instance="{node}",cause="{alerts()[name].labels["cause"]}"}}'
@@ -135,6 +129,16 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
     fleet.end(node, case.after + ASKED[-1])
 
 
+def add_job(fleet: Fleet, node: str, case: Firing, whose: Labels, **fields: object) -> range:
+    """Its GPUs, from the second of `node` on; the numbers of the guilty ones."""
+    job = (case.gpu, *case.siblings)
+    for index, one in enumerate(job, 1):
+        add_gpu(fleet, node, changed(one, owner=None if one.owners else whose, **fields), index)
+    return range(1, 1 + (len(job) if case.alike else 1))
+
+
+EVERY_GROUP = group_names(*FILES)
+"""Also those of alerts, which are evaluated first otherwise."""
 PARTS = 4
 """promtool takes twice as long for all of them at once."""
 
@@ -144,7 +148,7 @@ def test_it_names_the_guilty_gpu_and_its_owner_whatever_happens(part: int, tmp_p
     ordered = sorted(ALERTS.items(), key=lambda item: item[1].after)
     chosen = ordered[part * len(ordered) // PARTS : (part + 1) * len(ordered) // PARTS]
     last = max(case.after for _, case in chosen) + ASKED[-1]
-    fleet = Fleet(last, groups=every_group(), evaluation_interval="2m")
+    fleet = Fleet(last, groups=EVERY_GROUP, evaluation_interval="2m")
     for name, case in chosen:
         add(fleet, name, case)
     if part == PARTS - 1:
@@ -168,11 +172,6 @@ def add_nodes(fleet: Fleet) -> None:
     fleet.end("blind", 74)
 
 
-def every_group() -> list[str]:
-    """Also those of alerts, which are evaluated first otherwise."""
-    return [*GROUPS, *dict.fromkeys(rule.group for rule in alerts().values())]
-
-
 # --- Whenever it is scraped and evaluated ----------------------------------------------------
 
 LATE_MINUTES = 8
@@ -184,12 +183,12 @@ SOON_TOLD = {
 
 def test_at_any_scrape_interval_the_verdicts_are_the_same(tmp_path: Path) -> None:
     """At 60 s: all other tests."""
-    verdicts(every_group(), 15, tmp_path)
+    verdicts(EVERY_GROUP, 15, tmp_path)
 
 
 def test_in_any_order_of_the_groups_the_verdicts_are_the_same(tmp_path: Path) -> None:
     """Groups are evaluated beside each other: each may read what the others found before."""
-    verdicts([*reversed(every_group())], 60, tmp_path)
+    verdicts(EVERY_GROUP[::-1], 60, tmp_path)
 
 
 def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:
@@ -198,14 +197,9 @@ def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:
     fleet = Fleet(last, groups=order, scraped_every=scraped_every)
     for name, case in SOON_TOLD.items():
         node = name.replace("/", "-")
-        job = (case.gpu, *case.siblings)
         add_gpu(fleet, node, replace(Gpu(), target=case.gpu.target, **host_of(case.gpu)))
-        for index, one in enumerate(job, 1):
-            add_gpu(fleet, node, changed(one, owner=None if one.owners else owner(node)), index)
-        told = {
-            f'{{alertname="{alerts()[name].name}",gpu="{at}"}}': 1.0
-            for at in range(1, 1 + (len(job) if case.alike else 1))
-        }
-        fired = f'ALERTS{{alertstate="firing",instance="{node}",alertname!="GpuCausesBlind"}}'
-        fleet.expect(last, f"count by (alertname, gpu) ({fired})", told)
+        guilty = add_job(fleet, node, case, owner(node))
+        of_alert = f'alertname="{alerts()[name].name}"'
+        told = {f'{{{of_alert},gpu="{at}"}}': 1.0 for at in guilty}
+        fleet.expect(last, fired(node, "alertname, gpu"), told)
     fleet.check(folder)

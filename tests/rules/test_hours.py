@@ -5,12 +5,11 @@ All of it is one run of promtool: ten hours of rules take it more than the GPUs 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from rules.cases import Row, add_row, gpu_of, rows, signal, table
-from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed
-from rules.series import STALE, Signal
+from rules.cases import Row, add_row, gpu_of, gpus, node_of, rows, signal, table
+from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, fired
+from rules.series import STALE, Signal, mapped
 
 HOUR = 60
 DEPLOYED_EVERY = 8 * HOUR
@@ -21,7 +20,7 @@ END = LOOKS_BACK + DEPLOYED_EVERY
 LEAN = gpu_of(rows("bases")["lean"])
 EXPORTER_DOWN, LOST = "GpuExporterDown/warning", "GpuTelemetryLost/warning"
 
-Minutes = list[tuple[int, float]]
+BY = "alertname, gpu, cause"
 
 
 def test_over_hours(tmp_path: Path) -> None:
@@ -40,60 +39,39 @@ def situations(fleet: Fleet) -> None:
     add_row(fleet, "a notebook in the morning", Row(notebook, told), LOOKS_BACK)
 
 
-def firing(node: str, at: str = "") -> str:
-    fired = f'ALERTS{{alertstate="firing",instance="{node}"{at},alertname!="GpuCausesBlind"}}'
-    return f"count by (alertname, gpu, cause) ({fired})"
-
-
 # --- A healthy fleet -------------------------------------------------------------------------
 
 GPUS = 10
 WARNINGS = 'ALERTS{alertstate="firing",severity=~"warning|critical",instance=~"healthy-.*"}'
 
 
-def each_minute(value: Callable[[int], float]) -> Minutes:
-    return [(1, value(minute)) for minute in range(END + 1)]
+BUSY = {"starts": 0.0, "evaluates": 0.55, "saves": 0.5, "works": 0.96}
+WAITS_ON = {"starts": "asleep", "evaluates": "host_code", "saves": "storage", "works": "worker_cpu"}
 
 
 def trained(shift: int) -> Gpu:
     """A job that is deployed anew every eight hours; `shift` minutes later than the first one."""
-
-    def age(minute: int) -> int:
-        return (minute + shift) % DEPLOYED_EVERY
-
-    def starts(minute: int) -> bool:
-        return age(minute) < 6
-
-    def evaluates(minute: int) -> bool:
-        return (minute + shift) % 120 < 8
-
-    def saves(minute: int) -> bool:
-        return (minute + shift) % 30 < 1
-
-    def busy(minute: int) -> float:
-        if starts(minute):
-            return 0.0
-        return 0.55 if evaluates(minute) else 0.5 if saves(minute) else 0.96
-
-    def stalled(when: Callable[[int], bool]) -> Minutes:
-        return each_minute(lambda minute: 1 - busy(minute) if when(minute) else 0.0)
-
-    def otherwise(minute: int) -> bool:
-        return not starts(minute) and not evaluates(minute) and not saves(minute)
-
+    minutes = range(shift, END + 1 + shift)
+    does = [
+        "starts" if minute % DEPLOYED_EVERY < 6
+        else "evaluates" if minute % 120 < 8
+        else "saves" if minute % 30 < 1
+        else "works"
+        for minute in minutes
+    ]  # fmt: skip
+    busy = [(1, BUSY[what]) for what in does]
     return Gpu(
-        busy=each_minute(busy),
+        busy=busy,
         stalls={
-            "asleep": stalled(starts),
-            "host_code": stalled(lambda m: not starts(m) and evaluates(m)),
-            "storage": stalled(lambda m: not starts(m) and not evaluates(m) and saves(m)),
-            "worker_cpu": stalled(otherwise),
+            waiting_on: [(1, 1 - BUSY[what] if what == when else 0.0) for what in does]
+            for when, waiting_on in WAITS_ON.items()
         },
-        sm=each_minute(lambda minute: 0.88 * busy(minute)),
-        power_watts=each_minute(lambda minute: 90 + 500 * busy(minute)),
-        main_written_bytes=each_minute(lambda minute: 5e8 if saves(minute) else 1e4),
-        age_seconds=each_minute(lambda minute: 60.0 * age(minute)),
-        worker_starts=each_minute(lambda minute: 0.1 if starts(minute) else 0.0),
+        sm=mapped(busy, lambda value: 0.88 * value),
+        power_watts=mapped(busy, lambda value: 90 + 500 * value),
+        # Whatever else it does at the time.
+        main_written_bytes=[(1, 1e4 if minute % 30 else 5e8) for minute in minutes],
+        age_seconds=[(1, 60.0 * (minute % DEPLOYED_EVERY)) for minute in minutes],
+        worker_starts=[(1, 0.1 if what == "starts" else 0.0) for what in does],
         owner={"workload_namespace": "research", "workload_pod": f"train-{shift}"},
         reset_at=5 * HOUR + 3 * shift if shift % 2 else None,
         gap=(8 * HOUR + shift, 8 * HOUR + shift + 3) if shift % 3 == 0 else None,
@@ -119,23 +97,12 @@ def healthy(fleet: Fleet) -> None:
 HOURS = 190
 
 
-def phases(minutes: int, first: float, second: float) -> Signal:
-    """The one and the other value in turns, as often as a day of work has room for."""
-    return [(minutes, (first, second)[at % 2]) for at in range(DEPLOYED_EVERY // minutes + 1)]
-
-
 def work_in_phases(fleet: Fleet) -> None:
     """Told once."""
-    for minutes in (5, 8, 15, 18):
-        node = f"every-{minutes}"
-        gpu = Gpu(
-            busy=phases(minutes, 0.05, 0.8),
-            sm=phases(minutes, 0.05, 0.7),
-            stalls={"host_code": phases(minutes, 0.95, 0.2)},
-        )
+    for name, gpu in gpus("phases").items():
+        node = node_of(name)
         add_gpu(fleet, node, gpu)
-        fired = f'alertstate="firing",severity="warning",instance="{node}"'
-        anything = f'max(ALERTS{{{fired},alertname!="GpuCausesBlind"}})'
+        anything = "max({})".format(fired(node, more=',severity="warning"'))
         # From when it fires first it fires always, and it fires within an hour and a half.
         fleet.expect(HOURS, f"count_over_time({anything}[90m:2m])", {"{}": 46.0})
         fleet.end(node, HOURS)
@@ -143,25 +110,14 @@ def work_in_phases(fleet: Fleet) -> None:
 
 def turns(fleet: Fleet) -> None:
     """Causes that take turns end in the name of the largest."""
-    both = Gpu(
-        busy=0.3,
-        sm=0.25,
-        stalls={"host_code": phases(6, 0.7, 0.0), "storage": phases(6, 0.0, 0.7)},
-        disk_busy=0.9,
-    )
-    more: dict[str, Signal] = {
-        "host_code": [(7, 0.7), (5, 0.0)] * 16,
-        "storage": [(7, 0.0), (5, 0.7)] * 16,
-    }
-    add_gpu(fleet, "turns", both)
-    add_gpu(fleet, "more", changed(both, stalls=more))
-    add_gpu(fleet, "well", changed(both, busy=0.8, sm=0.7, stalls={"host_code": 0.2}))
+    for node, gpu in gpus("turns").items():
+        add_gpu(fleet, node, gpu)
     ever = 'last_over_time(ALERTS{alertstate="firing",instance="turns",cause!=""}[2h])'
     fleet.expect(HOURS, f"count by (alertname) ({ever})", {'{alertname="GpuUnderused"}': 1.0})
     told = '{alertname="GpuUnderused",cause="host_loop_bound",gpu="0"}'
-    fleet.expect(85, firing("more"), {told: 1.0})
-    fleet.expect(HOURS, firing("more"), {told: 1.0})
-    fleet.expect(HOURS, firing("well"), {})
+    fleet.expect(85, fired("more", BY), {told: 1.0})
+    fleet.expect(HOURS, fired("more", BY), {told: 1.0})
+    fleet.expect(HOURS, fired("well", BY), {})
     for node in ("turns", "more", "well"):
         fleet.end(node, HOURS)
 
@@ -172,7 +128,7 @@ def next_job(fleet: Fleet) -> None:
     gpu = Gpu(busy=[before, (HOURS, 0.95)], stalls={"host_code": [(90, 0.95), (HOURS, 0.05)]})
     add_gpu(fleet, "next", gpu)
     for minute in (130, 145, 160):
-        fleet.expect(minute, firing("next", ',alertname="GpuUnderused"'), {})
+        fleet.expect(minute, fired("next", BY, ',alertname="GpuUnderused"'), {})
     fleet.end("next", 160)
 
 
@@ -232,24 +188,10 @@ def openings(node: str) -> str:
 
 def what_comes_and_goes(fleet: Fleet) -> None:
     """All day, and opens hardly more than once."""
-    slow = Gpu(busy=0.2, sm=0.2, dram=0.1)
-    turns = {"host_code": phases(15, 0.36, 0.28), "worker_cpu": phases(15, 0.28, 0.36)}
-    disk = changed(slow, stalls={"storage": 0.8}, disk_busy=phases(20, 0.6, 0.43))
-    cases: dict[str, tuple[Gpu, tuple[str, ...]]] = {
-        f"phases-{minutes}": (
-            Gpu(busy=phases(minutes, 0.98, 0.2), stalls={"host_code": phases(minutes, 0.02, 0.8)}),
-            ("GpuHostLoopBound",),
-        )
-        for minutes in (20, 30, 40)
-    }
-    cases["hovering"] = (
-        changed(slow, stalls=turns),
-        ("GpuCpuPreprocessingBound", "GpuHostLoopBound"),
-    )
-    cases["disk"] = disk, ("GpuLocalStorageBound",)
-    for node, (gpu, alerts) in cases.items():
-        add_gpu(fleet, node, gpu)
-        fleet.expect(DAY, openings(node), {f'{{alertname="{one}"}}': 1.0 for one in alerts})
+    for node, row in table("comes_and_goes").items():
+        add_gpu(fleet, node, row.gpu)
+        once = {f'{{alertname="{name}"}}': 1.0 for name in row.told.split()}
+        fleet.expect(DAY, openings(node), once)
         fleet.end(node, DAY)
 
 
@@ -285,10 +227,10 @@ def told_of_no_more(fleet: Fleet) -> None:
             fleet.expect_firing(node, minute)
     for minute in (110, 140):
         fleet.expect_firing("lost", minute, LOST)
-        fleet.expect(minute, firing("lost"), lost(1))
-        fleet.expect(minute, firing("all-lost"), lost(0, 1))
+        fleet.expect(minute, fired("lost", BY), lost(1))
+        fleet.expect(minute, fired("all-lost", BY), lost(0, 1))
     fleet.expect_cause("lost", 88, None)
-    fleet.expect(96, firing("back"), {})
+    fleet.expect(96, fired("back", BY), {})
     fleet.expect_firing("back", 110)
     fleet.expect_firing("lost", 170, LOST)
     for node in (*nodes, "moved-to"):
@@ -317,14 +259,11 @@ def replaced(fleet: Fleet) -> None:
         fleet.end(node, 110)
 
 
-def exporters_down(fleet: Fleet) -> None:
-    """One is down for as long as it is a target."""
-    for node in ("down", "gone"):
-        add_gpu(fleet, node, LEAN)
-        fleet.fail_scrapes(node, HOUR, END + 1)
+def exporter_removed(fleet: Fleet) -> None:
+    """One that is no target any more is not down."""
+    add_gpu(fleet, "gone", LEAN)
+    fleet.fail_scrapes("gone", HOUR, END + 1)
     fleet.end("gone", 5 * HOUR)
-    for hour in (2, 4, 7, 8, 9):
-        fleet.expect_firing("down", hour * HOUR, EXPORTER_DOWN)
     fleet.expect_firing("gone", 4 * HOUR, EXPORTER_DOWN)
     fleet.expect_firing("gone", 6 * HOUR)
 
@@ -346,5 +285,5 @@ def rebooted(fleet: Fleet) -> None:
 
 PARTS = (
     *(situations, healthy, work_in_phases, turns, next_job, restart_loop, endless_start),
-    *(what_comes_and_goes, told_of_no_more, replaced, exporters_down, rebooted),
+    *(what_comes_and_goes, told_of_no_more, replaced, exporter_removed, rebooted),
 )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from rules.fleet import Fleet, Gpu, add_gpu
+from rules.cases import gpu_of, gpus, rows
+from rules.fleet import Fleet, add_gpu, changed
 
 END = 30
-HALF = Gpu(power_watts=560.0, energy_watts=350.0)
-"""Draws 350 W; the moments at which its power was read say 560 W."""
-OWNER = {"workload_namespace": "nlp", "workload_pod": "serve-0", "pod_uid": "77aa"}
 BOARD = "GPU-mig-0"
 CLUSTER = {"cluster": "mig"}
 
@@ -23,36 +20,17 @@ def test_inputs(tmp_path: Path) -> None:
 
 
 def power(fleet: Fleet) -> None:
-    """Taken from the energy where no time is missing."""
-    for node, minutes, gpu, watts in (
-        ("energy", END, HALF, 350),
-        ("no-energy", END, replace(HALF, energy_watts=None), 560),
-        # 60 s of its counters are gone; the driver's go on.
-        ("restarted", 20, replace(HALF, reset_at=18), 560),
-        ("restarted-long-ago", END, replace(HALF, reset_at=18), 350),
-        ("not-scraped", 21, replace(HALF, gap=(19, 25)), 560),
-    ):
-        add_gpu(fleet, node, gpu)
+    for node, row in rows("power").items():
+        add_gpu(fleet, node, gpu_of(row, "watts"))
         query = f'round(sum(gpu:power:ratio_avg5m{{instance="{node}"}}) * 700)'
-        fleet.expect(minutes, query, {"{}": watts})
+        for minute, watts in row["watts"].items():
+            fleet.expect(minute, query, {"{}": watts})
 
 
 def divided_board(fleet: Fleet) -> None:
-    """It is not held, but its instances are.
-
-    The board has their processes and is busy for a part of the time.
-    """
-    board = Gpu(busy=0.14, stalls={"peer": 0.73, "asleep": 0.13}, owner=OWNER, uuid=BOARD)
-    board.throttle = {"hw_thermal": 0.5}
-    slices = [
-        Gpu(busy=0.99, owner=OWNER, uuid="MIG-1", parent_uuid=BOARD),
-        Gpu(processes=0, memory=0.0, busy=0.0, uuid="MIG-2", parent_uuid=BOARD, feeders=False),
-    ]
-    for gpu in (board, *slices):
-        add_gpu(fleet, "mig", replace(gpu, target=CLUSTER))
-    other = {**OWNER, "pod_uid": "88bb"}
-    whole = Gpu(owner=other, processes=0, memory=0.0, busy=0.0, feeders=False, target=CLUSTER)
-    add_gpu(fleet, "whole", whole)
+    for name, gpu in gpus("divided").items():
+        node = "whole" if name == "whole" else "mig"
+        add_gpu(fleet, node, changed(gpu, target=CLUSTER))
     names = ("gpu:held:bool", "gpu:tenants:count", "gpu:gate:warm", "gpu:group:size")
     for name, here in zip(names, ({"MIG-1": 1, "MIG-2": 0}, *[{"MIG-1": 1}] * 3), strict=True):
         query = f'sum by (uuid) ({name}{{instance="mig"}})'

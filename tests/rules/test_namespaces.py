@@ -6,39 +6,16 @@ Prometheus gives them with `--workload-namespace`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
+from rules.fired import fired, vector
 from rules.parsed import rules
 from support.alertmanager import alertmanager_with, inhibited, post
-from support.prometheus import prometheus
 from support.waiting import until
 
-SAME = ["namespace", "alertname"]
-DEFAULTS = {
-    "route": {"receiver": "null"},
-    "receivers": [{"name": "null"}],
-    "inhibit_rules": [
-        {
-            "source_matchers": ["severity = critical"],
-            "target_matchers": ["severity =~ warning|info"],
-            "equal": SAME,
-        },
-        {
-            "source_matchers": ["severity = warning"],
-            "target_matchers": ["severity = info"],
-            "equal": SAME,
-        },
-        {
-            "source_matchers": ["alertname = InfoInhibitor"],
-            "target_matchers": ["severity = info"],
-            "equal": ["namespace"],
-        },
-    ],
-}
-"""Of kube-prometheus-stack 75."""
+DEFAULTS = Path(__file__).with_name("kube_prometheus_stack.yml")
 EXPORTERS = {"job": "gpu", "instance": "node-1", "namespace": "monitoring"}
 """What the operator gives to every series of the exporter, but for what the chart drops."""
 LAST = {"alertname": "Last", "namespace": "none"}
@@ -64,25 +41,13 @@ POSTED = (
 def seen_by_alertmanager(folder: Path) -> Seen:
     """What it makes of them."""
     config = folder / "alertmanager.yml"
-    config.write_text(json.dumps(DEFAULTS))  # JSON is YAML
+    config.write_text(DEFAULTS.read_text())
     with alertmanager_with(config) as port:
-        made = folder / "made.yml"
-        made.write_text(
-            json.dumps({"groups": [{"name": "made", "interval": "1s", "rules": as_rules()}]})
-        )
-        with prometheus(folder, [], [made]) as server:
-            until(
-                lambda: len(server.query('ALERTS{alertstate="firing"}')) == len(POSTED),
-                "all alerts",
-            )
-            fired = [
-                {k: v for k, v in labels.items() if k not in ("__name__", "alertstate")}
-                for labels, _ in server.query('ALERTS{alertstate="firing"}')
-            ]
+        alerts = [one["labels"] for one in fired(folder, as_rules(), len(POSTED))]
         # Alertmanager takes alerts in their order, and mutes by them a moment after it has them:
         # once the last one is muted, all have been considered.
         last = [LAST | {"severity": severity} for severity in ("warning", "info")]
-        post(port, [{"labels": labels} for labels in [*fired, *last]])
+        post(port, [{"labels": labels} for labels in [*alerts, *last]])
         seen: dict[tuple[str, str, str], bool] = {}
 
         def considered() -> bool:
@@ -96,20 +61,16 @@ def seen_by_alertmanager(folder: Path) -> Seen:
 
 def as_rules() -> list[dict[str, object]]:
     """Alerts with the labels of the pack, which fire at once."""
-    pack = [rule for rule in rules({"": printed(Wanted(workload_namespace=True))}) if rule.is_alert]
-    found: list[dict[str, object]] = []
-    for one in POSTED:
-        labels = next(
-            rule.labels
-            for rule in pack
-            if (rule.name, rule.labels["severity"]) == (one["alert"], one["is"])
-        )
-        expr = "vector(1)"
-        for name, text in one.items():
-            if name not in ("alert", "is"):
-                expr = f'label_replace({expr}, "{name}", "{text}", "", "")'
-        found.append({"alert": one["alert"], "expr": expr, "labels": dict(labels)})
-    return found
+    pack = rules({"": printed(Wanted(workload_namespace=True))})
+    given = {(rule.name, rule.labels.get("severity")): rule.labels for rule in pack}
+    return [
+        {
+            "alert": one["alert"],
+            "expr": vector({name: of for name, of in one.items() if name not in ("alert", "is")}),
+            "labels": given[one["alert"], one["is"]],
+        }
+        for one in POSTED
+    ]
 
 
 def of(labels: Mapping[str, str]) -> tuple[str, str, str]:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from rules.fleet import Fleet, Gpu, add_gpu
-from rules.parsed import seconds
-from rules.series import Phases
+from rules.cases import gpus
+from rules.fleet import Fleet, Gpu, add_gpu, changed, job
 from rules.test_alertmanager import Alertmanager, alertmanager_running
 
 MINUTE = 0.2
 """Seconds that a minute takes in the Alertmanager: all durations of the example shrink so."""
 QUIET_MINUTES = 20
 """Longer than group_interval: what follows is as after any longer time without a change."""
-START, OVER, END = 20, 55, 145
-"""Minutes at which an incident begins and ends, and after which all is resolved and told."""
+END = 145
+"""Minute after which all is over, resolved and told."""
 DAY = 8 * 60
 EVALUATED = "2m"
 """Half of promtool's time; an alert comes one such step later at most."""
@@ -30,83 +27,42 @@ Alerts = frozenset[Alert]
 Notes = dict[str, list[tuple[str, str]]]
 """By cluster: status and name of each notification's alerts."""
 
-HEALTHY = Gpu()
 NEIGHBOURS = 24
-PLAIN = Gpu(
-    target={"cluster": "dying disk"},
-    feeders=False,
-    sm=None,
-    occupancy=None,
-    dram=None,
-    pipes=None,
-    pcie_bytes=None,
-    nvlink_bytes=None,
-    clock=None,
-    throttle=None,
-)
-"""With few series, as promtool takes its time for each."""
-SLOW = {"busy": 0.25, "sm": 0.2, "dram": 0.1}
-DISK = {**SLOW, "stalls": {"storage": 0.75}, "disk_busy": 0.9}
-HOT = {"throttle": {"sw_thermal": 0.3}, "clock": 0.8}
-SAVING = {"busy": 0.7, "stalls": {"storage": 0.3}, "main_written_bytes": 4e8}
-STUCK = {"stalls": {"peer": 0.0}, "main_cpu": 0.0, "worker_cpu": 0.0, "worker_read_bytes": 0.0}
-HANGING = {
-    "busy": 1.0,
-    "sm": 0.2,
-    "dram": 0.01,
-    "memory_controller": 0.01,
-    "pipes": {"tensor": 0.0, "fp32": 0.0},
-    "power_watts": 140.0,
-    "pcie_bytes": 0.0,
-    "nvlink_bytes": 0.0,
-    "network_bytes": 0.0,
-    **STUCK,
-}
-CULPRIT = {**HANGING, "busy": 0.0, "sm": 0.0, "power_watts": 80.0, "stalls": {"peer": 1.0}}
+GPUS = gpus("incidents")
 
 
-def during(changed: Mapping[str, object], job: int, cluster: str, **always: object) -> Gpu:
-    """A healthy GPU of a Slurm job that has these fields from START until OVER."""
-
-    def phased(before: object, then: object) -> object:
-        if isinstance(then, Mapping):
-            old = before if isinstance(before, Mapping) else {}
-            return {key: phased(old.get(key, 0.0), value) for key, value in then.items()}
-        return [(START, before), (OVER - START, then), (END, before)]
-
-    fields = {name: phased(getattr(HEALTHY, name), then) for name, then in changed.items()}
-    owner = {"slurm_job_id": f"{job}", "user": "ada"}
-    return replace(HEALTHY, owner=owner, target={"cluster": cluster}, **fields, **always)  # type: ignore[arg-type]
-
-
-def in_turns(first: float, second: float) -> Phases:
-    """The one and the other for half an hour each, for all of a working day."""
-    return [(30, first), (30, second)] * (DAY // 60)
+def gpu(name: str, number: object, cluster: str) -> Gpu:
+    """One of GPUS, of a Slurm job."""
+    return changed(GPUS[name], owner=job(number), target={"cluster": cluster})
 
 
 def incidents() -> Fleet:
     """One situation in each cluster."""
     fleet = Fleet(END, evaluation_interval=EVALUATED)
     for at in range(8):
-        add_gpu(fleet, "dying", during(DISK, at, "dying disk"), at)
-        hot = HOT if at < 4 else {}
-        add_gpu(fleet, f"rack-{at}", during(hot, at // 2, "hot rack"))
-        saving = SAVING if at < 6 else {}
-        add_gpu(fleet, f"nfs-{at}", during(saving, at, "slow NFS at checkpoints"))
-        hanging = CULPRIT if at == 5 else HANGING
-        add_gpu(fleet, "hang", during(hanging, 1, "hang of eight"), at)
+        add_gpu(fleet, "dying", gpu("dying disk", at, "dying disk"), at)
+        hot = gpu("hot rack", at // 2, "hot rack")
+        add_gpu(fleet, f"rack-{at}", hot if at < 4 else healthy(hot))
+        saving = gpu("slow NFS at checkpoints", at, "slow NFS at checkpoints")
+        add_gpu(fleet, f"nfs-{at}", saving if at < 6 else healthy(saving))
+        rank = "culprit" if at == 5 else "hang of eight"
+        add_gpu(fleet, "hang", gpu(rank, 1, "hang of eight"), at)
     # One node of a fleet: its disk is not all storage.
     for at in range(NEIGHBOURS):
-        add_gpu(fleet, "neighbour", replace(PLAIN, owner={"slurm_job_id": f"{at}"}), at)
+        plain = gpu("neighbour", at, "dying disk")
+        add_gpu(fleet, "neighbour", changed(plain, owner={"slurm_job_id": f"{at}"}), at)
     return fleet
+
+
+def healthy(other: Gpu) -> Gpu:
+    """One of the same job and cluster."""
+    return Gpu(owner=other.owner, target=other.target)
 
 
 def working_day() -> Fleet:
     """Work in phases."""
     fleet = Fleet(DAY, evaluation_interval=EVALUATED)
-    busy, idle = in_turns(0.98, 0.2), in_turns(0.02, 0.8)
-    gpu = Gpu(busy=busy, stalls={"host_code": idle}, target={"cluster": "phases of 30 minutes"})
-    add_gpu(fleet, "phases", replace(gpu, owner={"slurm_job_id": "1", "user": "ada"}))
+    add_gpu(fleet, "phases", gpu("phases of 30 minutes", 1, "phases of 30 minutes"))
     return fleet
 
 
@@ -118,21 +74,14 @@ def firing(fleet: Fleet, folder: Path) -> Iterator[tuple[int, Alerts]]:
     """
     for minute in range(1, fleet.minutes + 1):
         fleet.expect(minute, 'ALERTS{alertstate="firing",alertname!="GpuCausesBlind"}', {})
-    done = fleet.run(folder)
-    answers = r"time: (\S+),\n\s*exp: nil\n\s*got: (.*)"
-    told = re.findall(answers, done.stderr)
-    assert told, done.stdout + done.stderr
-    found = {round(seconds(at) / 60): _alerts(answer) for at, answer in told}
+    found = {
+        round(minute): frozenset(
+            tuple(pair for pair in labels.items() if pair[0] not in {"__name__", "alertstate"})
+            for labels, _ in samples
+        )
+        for minute, samples in fleet.unexpected(folder)
+    }
     return ((minute, found.get(minute, frozenset())) for minute in range(fleet.minutes + 1))
-
-
-def _alerts(answer: str) -> Alerts:
-    """The label sets of promtool's answer."""
-    series = (re.findall(r'(\w+)="([^"]*)"', one) for one in re.findall(r"{(.*?)} 1E\+00", answer))
-    return frozenset(
-        tuple(pair for pair in pairs if pair[0] not in {"__name__", "alertstate"})
-        for pairs in series
-    )
 
 
 def notified(home: Path) -> Notes:

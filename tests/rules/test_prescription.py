@@ -12,11 +12,12 @@ from gpu_bottleneck_exporter.prescription.model import (
     Refusal,
 )
 from rules.fleet import Fleet, Gpu, add_gpu
-from rules.series import STALE
+from rules.series import STALE, Series
 from rules.test_rollouts import OPERATORS, ROLLOUT
 from support.states import PRESCRIBED, SCORED
 
 END = 30
+MIXED = Outlook(Refusal("mixed"))
 IDLE = Gpu(busy=0.31, stalls={"worker_cpu": 0.69}, outlook=Outlook(PRESCRIBED, SCORED))
 SPEEDUP, HOURS = 3.0, 112.0
 """From 31 % to 93 % busy: two thirds of a week's 168 hours."""
@@ -25,13 +26,10 @@ SLURM = {"slurm_job_id": "4711", "user": "ada"}
 INPUTS = ("busy_ratio", "busy_low_ratio", "busy_high_ratio", "value", "current_value")
 
 
-def told(
-    name: str, node: str, value: float | None, by: str = "knob"
-) -> tuple[str, dict[str, float]]:
+def told(name: str, node: str, value: float | None) -> tuple[str, dict[str, float]]:
     """Of the GPUs of `node`, the sum of a series of prescriptions; None: there is none."""
-    query = f'round(sum by ({by}) (gpu:prescription:{name}{{instance="{node}"}}), 0.001)'
-    labels = "{}" if not by else f'{{{by}="num_workers"}}'
-    return query, {} if value is None else {labels: value}
+    query = f'round(sum by (knob) (gpu:prescription:{name}{{instance="{node}"}}), 0.001)'
+    return query, {} if value is None else {'{knob="num_workers"}': value}
 
 
 def test_prescriptions(tmp_path: Path) -> None:
@@ -61,15 +59,12 @@ def recorded(fleet: Fleet) -> None:
 
 def nothing_made_up(fleet: Fleet) -> None:
     """Where nothing is prescribed there is no zero, and not the last value either."""
-    add_gpu(fleet, "refused", replace(IDLE, outlook=Outlook(Refusal("mixed"))))
+    add_gpu(fleet, "refused", replace(IDLE, outlook=MIXED))
     add_gpu(fleet, "busy", Gpu())
     add_gpu(fleet, "reached", replace(IDLE, busy=0.95, stalls={"worker_cpu": 0.05}))
     first = len(fleet._series)
     add_gpu(fleet, "ended", IDLE)
-    for at, one in enumerate(fleet._series[first:], first):
-        if one.name.startswith("gpu_prescription_"):
-            values = (*one.values[: END - 2], *[STALE] * (len(one.values) - END + 2))
-            fleet._series[at] = replace(one, values=values)
+    fleet.change(ended, first=first)
     add_gpu(fleet, "no-rate", replace(IDLE, missing="gpu_busy_seconds_total"))
     for node in ("refused", "busy", "reached", "ended", "no-rate"):
         for name in ("speedup", "gain_hours"):
@@ -80,6 +75,11 @@ def nothing_made_up(fleet: Fleet) -> None:
         reason = {'{reason="mixed"}': 1.0} if node == "refused" else {}
         fleet.expect(END, refused(node), reason)
     fleet.expect(END - 3, *told("speedup", "ended", SPEEDUP))
+
+
+def ended(one: Series) -> tuple[float | None, ...]:
+    before = one.values[: END - 2] if one.name.startswith("gpu_prescription_") else one.values
+    return (*before, *[STALE] * (len(one.values) - len(before)))
 
 
 def never_busy(fleet: Fleet) -> None:
@@ -102,26 +102,16 @@ def gains(fleet: Fleet) -> None:
     ):
         for index, gpu in enumerate(gpus):
             add_gpu(fleet, node, gpu, index)
-    owner = 'workload_namespace="nlp",workload_pod="train-0"'
-    for of, answer in (
-        (
-            "workload",
-            {'workload_group="slurm-4711"': 4 * HOURS, 'workload_group="pod-7d1f"': HOURS},
-        ),
-        (
-            "owner",
-            {
-                'slurm_job_id="4711",user="ada",workload="Slurm job 4711"': 4 * HOURS,
-                f'{owner},workload="pod nlp/train-0"': HOURS,
-                'workload="owner unknown"': HOURS,
-            },
-        ),
-    ):
+    of_pod = 'workload_namespace="nlp",workload_pod="train-0",workload="pod nlp/train-0"'
+    of_slurm = 'slurm_job_id="4711",user="ada",workload="Slurm job 4711"'
+    groups = {'workload_group="slurm-4711"': 4, 'workload_group="pod-7d1f"': 1}
+    owners = {of_slurm: 4, of_pod: 1, 'workload="owner unknown"': 1}
+    for of, counts in (("workload", groups), ("owner", owners)):
         query = f'round({of}:prescription:gain_hours{{cluster="gains"}}, 0.001)'
-        fleet.expect(END, query, {f'{{cluster="gains",{k}}}': v for k, v in answer.items()})
+        answer = {f'{{cluster="gains",{who}}}': n * HOURS for who, n in counts.items()}
+        fleet.expect(END, query, answer)
 
 
-MIXED = Outlook(Refusal("mixed"))
 OTHER = Outlook(
     replace(PRESCRIBED, knob=CPU_LIMIT, busy_ratio=0.6, busy_low_ratio=0.5, busy_high_ratio=0.7),
     replace(SCORED, predicted_busy_ratio=0.48, busy_ratio=0.44),

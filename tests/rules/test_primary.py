@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from rules.cases import alert, expect, firing, gpu_of, gpus, node_of, of_gpu, rows, table
-from rules.fleet import JOB, RULES, Fleet, Gpu, add_gpu, job, told_of
+from rules.cases import add_row, alert, firing, gpu_of, gpus, node_of, of_gpu, rows, table
+from rules.fleet import JOB, RULES, Fleet, Gpu, add_gpu, fired, job, told_of
 
 END = 50
-CHAIN = (
-    ("telemetry_lost",),
-    ("gpu_fault",),
-    ("hw_slowdown",),
-    ("collective_hang",),
-    ("waits_for_requests",),
-    ("job_stalled",),
-    ("restart_loop",),
-    ("startup_stall",),
-    ("allocated_never_used", "allocated_idle", "interactive_session"),
-    ("gpu_imbalance",),
-    ("cpu_throttled",),
-    ("worker_churn",),
-    ("shm_exhausted",),
-    ("checkpoint_stall",),
-    ("page_cache_thrash",),
-    ("local_storage_bound", "network_storage_bound"),
-    ("cpu_oversubscribed",),
-    ("too_few_workers",),
-    ("cpu_preprocessing_bound",),
-    ("pcie_transfer_bound",),
-    ("inline_loading",),
-    ("host_loop_bound",),
-    # They make a straggler.
-    ("thermal_throttle", "clock_limited", "power_capped"),
-    ("straggler",),
-    ("communication_bound",),
-    ("pcie_link_degraded",),
-    ("sharing_contention",),
-    ("gpu_memory_capped",),
-    ("small_batch",),
-    ("memory_bandwidth_bound",),
-    ("tensor_cores_idle",),
-    ("low_parallelism",),
-    ("unexplained_low_utilization",),
-)
-"""Who comes first; causes of one step exclude each other or are told apart by their order."""
-
 HEALTHY = Gpu()
-LOOP, SMALL, SERVER = (gpu_of(rows("bases")[name]) for name in ("loop", "small", "server"))
-LOOPS = "host_loop_bound/warning"
-ASLEEP = Gpu(busy=0.2, sm=0.15)
-POD = {
-    "workload_namespace": "vision",
-    "workload_pod": "train-0",
-    "workload_container": "main",
-    "pod_uid": "5f1e",
-}
 
 
 def order() -> dict[str, int]:
@@ -73,16 +27,16 @@ def order() -> dict[str, int]:
 
 
 def test_the_order_is_that_of_the_chain() -> None:
-    ranks = order()
-    assert set(ranks) >= {cause for step in CHAIN for cause in step}
+    ranks, chain = order(), rows("chain")["steps"]
+    assert set(ranks) >= {cause for step in chain for cause in step}
     assert len(set(ranks.values())) == len(ranks)
-    for earlier, later in pairwise(CHAIN):
+    for earlier, later in pairwise(chain):
         assert max(ranks[cause] for cause in earlier) < min(ranks[cause] for cause in later)
 
 
 def test_gates_owners_and_the_order(tmp_path: Path) -> None:
     fleet = Fleet(END)
-    for add in (pairs, gates, one_of_two, instances, holders, checkpoints, owners, clusters):
+    for add in (pairs, gates, together, owners, clusters):
         add(fleet)
     # At no time has a GPU two of them.
     most = f"max(max_over_time(count by (instance, gpu, uuid) (gpu:bottleneck:primary)[{END}m:1m]))"
@@ -109,8 +63,7 @@ ONCE = {"reset": "host_loop_bound", "reset-of-a-fine-one": None, "gap-of-a-fine-
 
 def gates(fleet: Fleet) -> None:
     for name, row in table("gates").items():
-        add_gpu(fleet, node_of(name), row.gpu)
-        expect(fleet, node_of(name), row.told, END)
+        add_row(fleet, name, row, END)
     for node, cause in ONCE.items():
         ever = f'count_over_time(gpu:bottleneck:primary{{instance="{node}"}}[45m])'
         answer = {f'{{cause="{cause}"}}': 1.0} if cause else {}
@@ -125,125 +78,40 @@ def gates(fleet: Fleet) -> None:
         for minute in minutes:
             query = f'count(gpu:gate:underused{{instance="{node}"}})'
             fleet.expect(minute, query, {"{}": 1.0} if is_open else {})
-    # Who cannot see how old a process is waits ten minutes with its judgement.
-    unseen = replace(ASLEEP, feeders=False)
-    new = replace(unseen, processes=[(5, 0), (END, 1)])
-    for node, gpu, warm in (("ageless", unseen, 10), ("new", new, 15)):
-        add_gpu(fleet, node, gpu)
-        fleet.expect_cause(node, warm - 1, None)
-        fleet.expect_cause(node, warm + 1, "unexplained_low_utilization")
-        fleet.end(node, warm + 1)
 
 
-def expect_causes(fleet: Fleet, node: str, label: str, causes: Mapping[str, str]) -> None:
-    """The primary causes of the GPUs of `node`: by index, or by uuid where instances share it."""
-    query = f'count by ({label}, cause) (gpu:bottleneck:primary{{instance="{node}"}})'
-    answer = {f'{{{label}="{gpu}",cause="{cause}"}}': 1.0 for gpu, cause in causes.items()}
-    fleet.expect(END, query, answer)
-
-
-def one_of_two(fleet: Fleet) -> None:
-    """The guilty one is named, not its neighbour."""
-    for index, gpu in enumerate((HEALTHY, LOOP)):
-        add_gpu(fleet, "one-of-two", gpu, index)
-    expect_causes(fleet, "one-of-two", "gpu", {"1": "host_loop_bound"})
-    fleet.expect_firing("one-of-two", END, alert(LOOPS))
-
-
-def instances(fleet: Fleet) -> None:
-    """MIG instances: no power, clocks, throttling or links, and the same index."""
-    nothing = dict.fromkeys(
-        ("power_watts", "clock", "throttle", "pcie_bytes", "nvlink_bytes", "memory_controller")
-    )
-    missing = "gpu_pcie_(link_.*|replays_total)"
-    add_gpu(fleet, "instances", HEALTHY)
-    for name, gpu in (("well", HEALTHY), ("small", SMALL), ("loop", LOOP)):
-        instance = replace(gpu, uuid=f"MIG-{name}", missing=missing, **nothing)  # type: ignore[arg-type]
-        add_gpu(fleet, "instances", instance, 1)
-    causes = {"MIG-small": "small_batch", "MIG-loop": "host_loop_bound"}
-    expect_causes(fleet, "instances", "uuid", causes)
-    fleet.expect_firing("instances", END, alert("small_batch/info"), alert(LOOPS))
-
-
-def holders(fleet: Fleet) -> None:
-    """Processes of other PID namespaces are not seen, and memory may be the host's."""
-    unseen, unified = "gpu_processes", "gpu_memory_used_bytes"
-    nobody = replace(HEALTHY, busy=0.0, sm=0.0, feeders=False)
-    for node, gpu, cause in (
-        ("restricted", replace(SMALL, feeders=False, missing=unseen), "small_batch"),
-        ("restricted-free", replace(nobody, memory=0.0, missing=unseen), None),
-        ("unified", replace(LOOP, missing=unified), "host_loop_bound"),
-        ("unified-free", replace(nobody, processes=0, missing=unified), None),
-        ("neither", replace(LOOP, missing=f"{unified}|{unseen}"), None),
-    ):
-        add_gpu(fleet, node, gpu)
-        fleet.expect_cause(node, 35, cause)
-        fleet.end(node, 35)
-
-
-def checkpoints(fleet: Fleet) -> None:
-    """A few percent of them do not hide what runs on the GPU."""
-    writes = {"main_written_bytes": 2e8, "worker_read_bytes": 1e6}
-    fp32 = {"sm": 0.9, "dram": 0.2, "pipes": {"tensor": 0.0, "fp32": 0.6, "fp64": 0.0}}
-    for node, busy, changes, cause in (
-        ("both", 0.93, fp32, "tensor_cores_idle"),
-        ("checkpoints", 0.93, {}, "checkpoint_stall"),
-        ("many-checkpoints", 0.75, fp32, "checkpoint_stall"),
-    ):
-        stalls = {"storage": 0.99 - busy}
-        gpu = Gpu(busy=busy, stalls=stalls, **writes, **changes)  # type: ignore[arg-type]
-        add_gpu(fleet, node, gpu)
-        fleet.expect_cause(node, 38, cause)
-        fleet.end(node, 38)
-
-
-CLUSTER = {"cluster": "north", "region": "eu"}
-SHARED_POD = {"workload_namespace": "vision", "workload_pod": "train-0", "pod_uid": "uid-0"}
+def together(fleet: Fleet) -> None:
+    """The guilty one is named, not its neighbour; MIG instances have one index."""
+    for node, row in rows("together").items():
+        for at, gpu in enumerate(row["gpus"]):
+            add_gpu(fleet, node, gpu_of(gpu), min(at, 1))
+        label = row["by"]
+        query = f'count by ({label}, cause) (gpu:bottleneck:primary{{instance="{node}"}})'
+        found = {f'{{{label}="{gpu}",cause="{of}"}}': 1.0 for gpu, of in row["causes"].items()}
+        fleet.expect(END, query, found)
+        fleet.expect_firing(node, END, *map(alert, row["told"].split()))
 
 
 def owners(fleet: Fleet) -> None:
-    slurm = job(4711)
-    shm, small = replace(LOOP, shm_used=0.95), Gpu(shm_size_bytes=6e7, shm_used=0.6)
-    containers = [
-        {**SHARED_POD, "workload_container": name, "container_id": name}
-        for name in ("main", "proxy")
-    ]
-    users = [{**one, "user": one["container_id"]} for one in containers]
-    loops, full = alert(LOOPS), "GpuShmExhausted/warning"
-    for node, gpu, name, labels in (
-        ("pod", replace(LOOP, owner=POD), loops, POD),
-        ("slurm", replace(LOOP, owner=slurm), loops, slurm),
-        ("nobody", LOOP, loops, {}),
-        ("several", replace(LOOP, owners=(POD, slurm)), loops, {}),
-        # One tenant: what its containers and users do not share is left out.
-        ("sidecar", replace(LOOP, owners=containers), loops, SHARED_POD),
-        ("users", replace(LOOP, owners=users), loops, SHARED_POD),
-        ("steps", replace(LOOP, owners=(slurm, {**slurm, "user": "bob"})), loops, STEPS),
-        ("target", replace(LOOP, owner=POD, target=CLUSTER), loops, {**POD, **CLUSTER}),
-        # The same for those that stand beside the primary cause.
-        ("beside", replace(shm, owner=POD, target=CLUSTER), full, {**POD, **CLUSTER}),
-        ("beside-several", replace(shm, owners=(POD, slurm)), full, {}),
-        ("small-nobody", small, "GpuShmExhausted/info", {}),
-    ):
+    for node, row in rows("owners").items():
+        gpu = gpu_of(row, "alert", "labels")
         add_gpu(fleet, node, gpu)
-        expect_alert(fleet, node, name, labels)
+        labels = {**row.get("labels", gpu.owner or {}), **gpu.target}
+        expect_alert(fleet, node, row.get("alert", alert("host_loop_bound/warning")), labels)
         fleet.end(node, 20)
     # Target labels survive in the groups of a job, too.
-    idle = Gpu(busy=0.05, sm=0.02, owner=job(1), target=CLUSTER)
+    north = {"cluster": "north", "region": "eu"}
+    idle = Gpu(busy=0.05, sm=0.02, owner=job(1), target=north)
     add_gpu(fleet, "group", idle)
     add_gpu(fleet, "other", replace(idle, busy=0.95, sm=0.9))
-    expect_alert(fleet, "group", "GpuImbalance/warning", {**job(1), **CLUSTER})
+    expect_alert(fleet, "group", "GpuImbalance/warning", {**job(1), **north})
     fleet.expect_firing("other", 20)
-
-
-STEPS = {"slurm_job_id": "4711"}
 
 
 def expect_alert(fleet: Fleet, node: str, name: str, owner: Mapping[str, str]) -> None:
     """After 20 minutes nothing else fires on `node`, and this with these labels only."""
     told = firing(name, node, **of_gpu(node), **told_of(owner, node))
-    query = f'ALERTS{{instance="{node}",alertstate="firing",alertname!="GpuCausesBlind"}}'
-    fleet.expect(20, query, {told: 1.0})
+    fleet.expect(20, fired(node), {told: 1.0})
 
 
 def clusters(fleet: Fleet) -> None:
@@ -264,37 +132,16 @@ def clusters(fleet: Fleet) -> None:
 
 def test_losses(tmp_path: Path) -> None:
     fleet = Fleet(15)
-    no_gpm = {"sm": None, "occupancy": None, "dram": None, "pipes": None, "nvlink_bytes": None}
-    by_power = replace(SMALL, **no_gpm, power_watts=210.0)  # type: ignore[arg-type]
-    lost = {
-        "starved": (LOOP, "host_loop_bound", 0.7),
-        "starved-less": (replace(LOOP, busy=0.5), "host_loop_bound", 0.5),
-        "inefficient": (SMALL, "small_batch", 0.75),
-        "inefficient-by-power": (by_power, "small_batch", 0.7),
-        "slowed": (Gpu(throttle={"hw_thermal": 0.5}, clock=0.4), "hw_slowdown", 0.6),
-        "broken": (Gpu(row_remap_failed=1), "gpu_fault", 1.0),
-        "away": (Gpu(up=0), "telemetry_lost", 1.0),
-        "unexplained": (ASLEEP, "unexplained_low_utilization", 0.8),
-        "unasked": (SERVER, "waits_for_requests", 0.8),
-        "never-used": (
-            Gpu(busy=0.0, sm=0.0, processes=0, memory=0.0, feeders=False, owner=POD),
-            "allocated_never_used",
-            1.0,
-        ),
-        "fine": (HEALTHY, None, 0.0),
-        "free": (Gpu(busy=0.0, sm=0.0, processes=0, memory=0.0), None, 0.0),
-        "free-too": (Gpu(busy=0.0, sm=0.0, processes=1, memory=0.001), None, 0.0),
-    }
-    total: dict[str, float] = {}
-    for node, (gpu, cause, ratio) in lost.items():
-        add_gpu(fleet, node, gpu)
+    lost, total = rows("losses"), defaultdict[str, float](float)
+    for node, row in lost.items():
+        add_gpu(fleet, node, gpu_of(row, "lost"))
+        cause, ratio = row.get("told"), row.get("lost", 0.0)
         query = f'round(sum by (cause) (gpu:bottleneck:lost_ratio{{instance="{node}"}}), 0.001)'
         fleet.expect(15, query, {f'{{cause="{cause}"}}': ratio} if cause else {})
         if cause:
-            total[cause] = total.get(cause, 0.0) + ratio
+            total[cause] += ratio
     sums = {f'{{cause="{cause}"}}': round(ratio, 3) for cause, ratio in total.items()}
     fleet.expect(15, "round(sum by (cause) (cause:lost_gpu_seconds:rate), 0.001)", sums)
-    # Assigned is not free, even if nobody uses it.
     fleet.expect(15, "sum(cluster:gpus_held:count)", {"{}": len(lost) - 2})
     fleet.expect(15, "sum(cluster:gpus_free:count)", {"{}": 2})
     fleet.check(tmp_path)

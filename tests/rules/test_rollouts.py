@@ -6,11 +6,13 @@ last said, and with what the new one says.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rules.fleet import Fleet, Gpu, add_gpu
-from rules.series import STALE, Labels
+from rules.series import STALE, Labels, Series
 
 ROLLOUT = 35
 """By then every alert here has fired for long."""
@@ -28,17 +30,18 @@ def replaced(fleet: Fleet, node: str, gpu: Gpu, index: int = 0, *, overlap: int 
         first = len(fleet._series)
         target = {**OPERATORS, "pod": f"exporter-{pod}"}
         add_gpu(fleet, node, replace(gpu, target=target), index)
-        for at, one in enumerate(fleet._series[first:], first):
-            before, after = one.values[:ROLLOUT], one.values[ROLLOUT:]
-            if pod == "old":
-                ended = (*before, *after[:overlap], STALE)
-                values = (*ended, *[None] * (len(one.values) - len(ended)))[: len(one.values)]
-            else:
-                counted = one.name.endswith("_total")
-                start = (after[0] or 0.0) if counted else 0.0
-                anew = [None if value is None else value - start for value in after]
-                values = (*[None] * ROLLOUT, *anew)
-            fleet._series[at] = replace(one, values=values)
+        fleet.change(partial(of_pod, pod, overlap), first=first)
+
+
+def of_pod(pod: str, overlap: int, one: Series) -> Iterator[float | None]:
+    """The old pod's until it ends, `overlap` minutes after the new one has begun to count."""
+    start = one.values[ROLLOUT] or 0.0 if one.is_counter else 0.0
+    for minute, value in enumerate(one.values):
+        since = minute - ROLLOUT
+        if pod == "old":
+            yield value if since < overlap else STALE if since == overlap else None
+        else:
+            yield None if since < 0 or value is None else value - start
 
 
 def test_while_pods_are_replaced_everything_goes_on(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,9 +19,9 @@ import pytest
 
 from gpu_bottleneck_exporter.rulepack import without_keep_firing, without_prescriptions
 from rules.day import MINUTES, day, json_lines
-from rules.fleet import FILES, RULES, Fleet
-from rules.parsed import Rule, groups, rules
-from support.daemon import HOST, get
+from rules.fleet import FILES, RULES, Fleet, group_names
+from rules.parsed import Rule, rules
+from support.daemon import HOST, get, post
 from support.prometheus import Prometheus
 from support.tools import require
 from support.victoriametrics import PACKAGE, victoria_metrics
@@ -39,22 +38,10 @@ threshold passes it one evaluation apart."""
 FIRING = 'count_over_time(ALERTS{alertstate="firing"}[1h])'
 IDENTITY = ("alertname", "severity", "instance", "gpu", "blind")
 
-# What promtool prints of a query that was expected to give something else.
-ANSWER = re.compile(r"time: (\S+),\n\s+exp: .*\n\s+got: (.*)")
-SAMPLE = re.compile(r"(\{[^}]*\}) (\S+?)(?:, |$)")
-LABEL = re.compile(r"(\w+)=\"([^\"]*)\"")
-
 Alert = tuple[str, ...]
 """The labels of IDENTITY."""
 Fired = Mapping[tuple[Alert, int], timedelta]
 """For how long each alert fired, by hour."""
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Fleet:
-    made = Fleet(MINUTES, evaluation_interval=_duration(INTERVAL))
-    day(made)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +63,9 @@ def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
 
 
 @pytest.mark.timeout(1800)  # a minute alone, seven at a load of 30
-def test_a_day_fires_the_same_alerts_on_both(
-    fleet: Fleet, pack: Sequence[Path], tmp_path: Path
-) -> None:
+def test_a_day_fires_the_same_alerts_on_both(pack: Sequence[Path], tmp_path: Path) -> None:
+    fleet = Fleet(MINUTES, evaluation_interval=_duration(INTERVAL))
+    day(fleet)
     there = _on_victoria_metrics(fleet, pack, tmp_path)
     here = _on_prometheus(fleet, pack, tmp_path)
     none = timedelta()
@@ -130,13 +117,8 @@ def _stages(pack: Sequence[Path]) -> Iterator[list[Rule]]:
 
 
 def _post(server: Prometheus, lines: str) -> None:
-    connection = http.client.HTTPConnection(HOST, server.port, timeout=PATIENCE_SECONDS)
-    try:
-        connection.request("POST", "/api/v1/import", lines)
-        response = connection.getresponse()
-        assert response.status == http.client.NO_CONTENT, response.read()
-    finally:
-        connection.close()
+    status, body = post(server.port, "/api/v1/import", lines)
+    assert status == http.client.NO_CONTENT, body
     _flush(server)
 
 
@@ -171,16 +153,15 @@ def _on_prometheus(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
     """promtool says what a query gives only where it gives something else than expected."""
     fleet.files = pack
     # Groups that are not named are evaluated first, alerts then one evaluation late.
-    fleet.groups = [group["name"] for file in pack for group in groups(file.read_text())]
+    fleet.groups = group_names(*pack)
     for hour in HOURS:
         fleet.expect(_end(hour) / timedelta(minutes=1), FIRING, {'{what="else"}': 1.0})
-    done = fleet.run(folder)
-    answers = ANSWER.findall(done.stdout + done.stderr)
-    assert len(answers) == len(HOURS), done.stdout + done.stderr
+    answers = fleet.unexpected(folder)
+    assert len(answers) == len(HOURS), answers
     return _fired(
-        (hour, dict(LABEL.findall(labels)), float(count))
-        for hour, (_, answer) in zip(HOURS, answers, strict=True)
-        for labels, count in SAMPLE.findall(answer)
+        (hour, labels, count)
+        for hour, (_, samples) in zip(HOURS, answers, strict=True)
+        for labels, count in samples
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from support.daemon import HOST, daemon, free_port, get
+from support.daemon import post as send
 from support.tools import require
-from support.waiting import PATIENCE_SECONDS
 
 PROGRAM = "prometheus-alertmanager"
 """Debian's name, also of the package."""
@@ -30,14 +30,8 @@ def alertmanager_with(config: Path) -> Iterator[int]:
 
 def post(port: int, alerts: Sequence[dict[str, Any]]) -> None:
     """Give it alerts, as its API describes them. It takes them in their order."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_SECONDS)
-    try:
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/api/v2/alerts", json.dumps(alerts), headers)
-        response = connection.getresponse()
-        assert response.status == http.client.OK, response.read()
-    finally:
-        connection.close()
+    status, body = send(port, "/api/v2/alerts", json.dumps(alerts), "application/json")
+    assert status == http.client.OK, body
 
 
 def inhibited(port: int) -> list[tuple[dict[str, str], bool]]:

@@ -18,9 +18,20 @@ _kept: list[socket.socket] = []
 
 def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
     """Status and body of one request, without a proxy; status 0 if nobody listens."""
+    return _asked("GET", port, path, None, headers)
+
+
+def post(port: int, path: str, body: str, kind: str = "text/plain") -> tuple[int, bytes]:
+    """The same of one that sends `body`, of that content type."""
+    return _asked("POST", port, path, body, {"Content-Type": kind})
+
+
+def _asked(
+    method: str, port: int, path: str, body: str | None, headers: dict[str, str] | None
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_SECONDS)
     try:
-        connection.request("GET", path, headers=headers or {})
+        connection.request(method, path, body, headers or {})
         response = connection.getresponse()
         return response.status, response.read()
     except OSError:

@@ -1,0 +1,210 @@
+"""Every row of the tables of situations: what fires, and what must not.
+
+Each row is a GPU on a node of its own and what is told of it, minute by minute. promtool names
+the node in what it says of a failure: that is the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rules.cases import (
+    Row,
+    add_job,
+    add_row,
+    firing,
+    fleets_of,
+    gpu_of,
+    gpus,
+    jobs,
+    node_of,
+    of_gpu,
+    rows,
+    table,
+)
+from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job, told_of
+from rules.series import Signal
+
+# --- The GPU itself, and who holds it -----------------------------------------------------------
+MINUTES = 90
+USUAL = (20, 45, 75)
+"""Asked at these minutes, it is no matter of one minute more or less."""
+QUIET = "20,45,75 -"
+BASES = gpus("bases")
+LEAN, IDLE, FREE = (BASES[name] for name in ("lean", "idle", "free"))
+"""Busy, and without what these causes do not ask for; held, and nothing moves; nobody's."""
+HALF = pytest.mark.parametrize("half", [0, 1], ids=["each minute", "every other minute"])
+"""Each of the two fleets takes promtool long enough to be a test."""
+
+
+@HALF
+def test_what_is_wrong_with_the_gpu(half: int, tmp_path: Path) -> None:
+    rows = table("telemetry", "faults", "clocks", "links", told=QUIET)
+    fleets_of(rows, MINUTES, USUAL)[half].check(tmp_path)
+
+
+@HALF
+def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
+    rows = table("starts", "holders", "servers", "stops", told=QUIET)
+    fleet = fleets_of(rows, MINUTES, USUAL)[half]
+    if half == 1:
+        add_blind(fleet)
+        fleet.gauge("up", 0, job=JOB, instance="no-gpu-exporter")
+        fleet.expect_firing("no-gpu-exporter", 30)
+    fleet.check(tmp_path)
+
+
+def add_blind(fleet: Fleet) -> None:
+    """Nodes on which some causes cannot be determined, and such as only look like it."""
+    for name, row in rows("blind").items():
+        node = node_of(name)
+        add_gpu(fleet, node, gpu_of(row))
+        fleet.expect_firing(node, 85)
+        fired = f'ALERTS{{alertname="GpuCausesBlind",alertstate="firing",instance="{node}"}}'
+        kinds = {f'{{blind="{kind}",severity="info"}}': 1.0 for kind in row.get("told", "").split()}
+        for minute, answer in ((59, {}), (85, kinds)):
+            fleet.expect(minute, f"sum by (blind, severity) ({fired})", answer)
+        fleet.end(node, 85)
+
+
+def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
+    fleet = Fleet(30, files=FILES[1:], groups=GROUPS[2:], thresholds_evaluated=True)
+    add_gpu(fleet, "starved", changed(BASES["fed"], busy=0.1, stalls={"host_code": 0.9}))
+    add_gpu(fleet, "hot", HOT)
+    add_gpu(fleet, "idle", changed(IDLE, owner=job(1)))
+    add_gpu(fleet, "free", FREE)
+    query = 'count by (alertname, severity) (ALERTS{alertstate="firing"})'
+    expected = {'{alertname="GpuThresholdsMissing",severity="warning"}': 1.0}
+    fleet.expect(4, query, {})
+    fleet.expect(6, query, expected)
+    fleet.expect(30, query, expected)
+    fleet.expect(30, "gpu:held:bool", {})  # not: nobody holds one
+    fleet.check(tmp_path)
+
+
+HOT = changed(LEAN, throttle={"hw_thermal": 0.5, "sw_thermal": 0.5}, clock=0.4)
+
+
+def test_with_thresholds_nothing_is_missing(tmp_path: Path) -> None:
+    """Other fleets have the same numbers as series."""
+    fleet = Fleet(10, thresholds_evaluated=True)
+    add_gpu(fleet, "hot", HOT)
+    fleet.expect(9, 'ALERTS{alertname="GpuThresholdsMissing"}', {})
+    fleet.expect_firing("hot", 9, "GpuHardwareSlowdown/warning")
+    fleet.check(tmp_path)
+
+
+# --- What starves it on the host, and copies: each cause, and what resembles it ----------------
+STARVED, LATE = 48, 37
+"""Long enough for anything, the half hour of an unexplained one included."""
+YOUNG = 9
+"""Below every `for` of 10 minutes, however soon the evidence was there."""
+UNEXPLAINED = "unexplained_low_utilization/warning"
+FIRING = gpus("starving")
+"""One that fires for each cause."""
+NO_GATE = {"shm_exhausted", "checkpoint_stall"}
+"""Told of well-used GPUs too."""
+STALLED = sorted(FIRING.keys() - NO_GATE - {"worker_churn", "pcie_transfer_bound"})
+"""Those that a share of the idle time speaks for."""
+
+
+def variations() -> Iterator[tuple[str, Row]]:
+    """Each cause in time, on a well-used GPU, and with little evidence."""
+    for cause, gpu in FIRING.items():
+        waits = 1 if cause == "shm_exhausted" else YOUNG
+        yield f"{cause} fires", Row(gpu, f"{waits} ?; {cause}/warning")
+        if cause not in NO_GATE:
+            busy = replace(used(gpu, 0.98), sm=0.85, host_iowait_cores=12.0, disk_busy=0.95)
+            yield f"{cause} well used", Row(busy)
+            if cause != "pcie_transfer_bound":
+                yield f"{cause} at half", Row(used(gpu, 0.55), cause)
+    # Two fifths of the idle time must speak for a cause; the rest is asleep here.
+    for cause in STALLED:
+        (on,) = FIRING[cause].stalls
+        for name, share, told in (
+            ("little", 0.39, UNEXPLAINED),
+            ("enough", 0.41, f"{cause}/warning"),
+        ):
+            stalls = {on: 0.75 * share, "asleep": 0.75 * (1 - share)}
+            yield f"{cause} {name}", Row(replace(FIRING[cause], stalls=stalls), told)
+
+
+def used(gpu: Gpu, busy: float) -> Gpu:
+    """Between half and seven tenths the cause is known, but not told; above not looked for."""
+    stalls = {on: (1 - busy) * _number(part) / 0.75 for on, part in gpu.stalls.items()}
+    return replace(gpu, busy=busy, sm=0.6, dram=0.5, stalls=stalls)
+
+
+def _number(signal: Signal) -> float:
+    assert isinstance(signal, int | float)
+    return signal
+
+
+def test_each_cause_is_told_where_it_matters(tmp_path: Path) -> None:
+    for fleet in fleets_of(dict(variations()), STARVED, usual={LATE}, end=LATE):
+        fleet.check(tmp_path)
+
+
+def test_causes_that_resemble_each_other_are_told_apart(tmp_path: Path) -> None:
+    rows = table("apart", "measured")
+    for fleet in fleets_of(rows, STARVED, usual={LATE}, end=LATE):
+        fleet.check(tmp_path)
+
+
+# --- On the GPU, and between the GPUs of a job --------------------------------------------------
+END = 50
+"""Minutes that a fleet runs: enough for the longest `for`, half an hour."""
+DAY = 1440
+
+
+def test_several_gpus_of_one_job(tmp_path: Path) -> None:
+    fleet = Fleet(END, evaluation_interval="2m")  # of `for`s of 5 minutes and more
+    for section in ("imbalance", "straggler", "communication", "hang"):
+        for name, ranks in jobs(section).items():
+            add_job(fleet, name, ranks, END)
+    # The rank that does not spin is the culprit of a hang; that it hangs is told of all of them.
+    culprit = 'sum by (instance) (gpu:hang:culprit{instance=~"hang-."})'
+    fleet.expect(END, culprit, {'{instance="hang-2"}': 1.0})
+    fleet.check(tmp_path)
+
+
+def test_one_gpu(tmp_path: Path) -> None:
+    fleet = Fleet(END, evaluation_interval="2m")
+    for name, row in table("one_gpu").items():
+        add_row(fleet, name, row, END)
+    fleet.check(tmp_path)
+
+
+def test_oversized(tmp_path: Path) -> None:
+    # A day is long: few evaluations, no more series than needed. Groups that are not named are
+    # evaluated first, and alerts would look for what was recorded ten minutes ago.
+    fleet = Fleet(DAY + 70, groups=group_names(*FILES), evaluation_interval="10m")
+    cases = gpus("oversized")
+    for node, gpu in cases.items():
+        add_gpu(fleet, node, gpu)
+    add_pair(fleet, cases["oversized"])
+    query = (
+        "count by (instance, severity) "
+        '(ALERTS{alertstate="firing",alertname="GpuOversized",instance!="pair"})'
+    )
+    fleet.expect(DAY - 10, 'gpu:cause:evidence{cause="oversized_gpu"} == 1', {})
+    fleet.expect(DAY + 60, query, {})
+    fleet.expect(DAY + 70, query, {'{instance="oversized",severity="info"}': 1.0})
+    fleet.expect_cause("oversized", DAY + 70, "unexplained_low_utilization")
+    fleet.check(tmp_path)
+
+
+def add_pair(fleet: Fleet, oversized: Gpu) -> None:
+    """Of two GPUs the second one; its exporter is restarted, and scrapes fail for three minutes."""
+    pod = {"workload_namespace": "nlp", "workload_pod": "serve-0", "pod_uid": "7d1f"}
+    guilty = changed(oversized, owner=pod, reset_at=700)
+    add_gpu(fleet, "pair", changed(guilty, busy=0.98, owner=job("healthy")))
+    add_gpu(fleet, "pair", guilty, 1)
+    fleet.fail_scrapes("pair", 900, 903)
+    query = 'ALERTS{alertname="GpuOversized",instance="pair"}'
+    second = firing("GpuOversized/info", "pair", **told_of(pod), **of_gpu("pair", 1))
+    fleet.expect(DAY + 70, query, {second: 1.0})
