@@ -23,10 +23,10 @@ def configure(level: str, layout: str) -> None:
 class _Formatter(logging.Formatter):
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
-    converter = time.gmtime
 
     def __init__(self, layout: str) -> None:
         super().__init__()
+        self.converter = time.gmtime
         self._json = layout == "json"
 
     def format(self, record: logging.LogRecord) -> str:

@@ -60,7 +60,7 @@ def fleet() -> Fleet:
     made.gauge("gpu_feeder_memory_limit_bytes", 6.4e10, **of_limited)
     for resource in ("cpu", "io", "memory"):
         name = "gpu_feeder_pressure_seconds_total"
-        made.counter(name, 0.3, reset_at=None, **of_limited, resource=resource, kind="some")
+        made.counter(name, 0.3, **of_limited, resource=resource, kind="some")
     lacks = {"job": JOB, "instance": "limited", "signal": "gpm"}
     made.gauge("gpu_exporter_signal_available", 0.0, **lacks)
     errors = {"94": [(minute, 1 + minute) for minute in range(1, 9)]}

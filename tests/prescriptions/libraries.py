@@ -157,7 +157,7 @@ def hugging_face(loop: Loop, making: Making) -> Load:
     return _through_torch(Rows(), loop)
 
 
-def tensorflow(loop: Loop, _: Making) -> Load:
+def tensorflow(loop: Loop, making: Making) -> Load:  # noqa: ARG001 - it decodes by itself
     """tf.data: photographs decoded by threads of TensorFlow, as many as workers are asked for."""
     import tensorflow as tf
 

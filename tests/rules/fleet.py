@@ -74,7 +74,7 @@ class Fleet:
         self._series.append(Series(name, labels, level(self.minutes, signal)))
 
     def counter(
-        self, name: str, rate: Signal, /, *, reset_at: int | None = None, **labels: str
+        self, name: str, rate: Signal, reset_at: int | None = None, /, **labels: str
     ) -> None:
         """Add a counter."""
         values = total(self.minutes, rate, reset_at=reset_at)
@@ -424,7 +424,7 @@ class _Writer:
 
     def _c(self, name: str, rate: Signal | None, /, **labels: str) -> None:
         if rate is not None and not re.fullmatch(self._gpu.missing, name):
-            self._fleet.counter(name, rate, reset_at=self._gpu.reset_at, **self._labels, **labels)
+            self._fleet.counter(name, rate, self._gpu.reset_at, **self._labels, **labels)
 
     def _device(self) -> None:
         gpu = self._gpu

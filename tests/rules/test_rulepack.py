@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_the_pack_is_the_top_level_folder() -> None:
     assert {name: (SOURCE / name).read_text(encoding="utf-8") for name in PACK} == PACK
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[str], str]] = {
     "as it is": str,
     "without keep_firing_for": rulepack.without_keep_firing,
     "without prescriptions": rulepack.without_prescriptions,
