@@ -134,7 +134,7 @@ LIBRARIES = (
     (_fed(_DECODED, "as prescribed", Batch(pil=8), 0.03, loader="torch", follow=True),),
     (_fed(_SHARDED, "Pillow", Batch(pil=8), 0.03, 1, 2, workers=0, loader="webdataset"),),
     (_fed(_HUB, "Pillow", Batch(pil=8), 0.03, 1, 2, workers=0, loader="datasets"),),
-    (_fed(_TENSORS, "its own threads", Batch(pil=8), 0.02, 2, loader="tf.data"),),
+    (_fed(_TENSORS, "its own threads", Batch(pil=24), 0.02, 2, loader="tf.data"),),
     (_fed(_GRAIN, "burns", Batch(burn=0.05), 0.03, 1, 2, workers=0, loader="grain"),),
     (_fed(_THREADS, "Pillow", Batch(pil=8), 0.02, 2, loader="threads"),),
     (
