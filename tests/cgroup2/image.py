@@ -27,6 +27,7 @@ _STANDARD = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = (
     *("click", "nvidia-ml-py", "prometheus-client", "psutil"),
     *("pytest", "iniconfig", "packaging", "pluggy", "pygments", "pytest-timeout"),
+    *("hypothesis", "sortedcontainers"),
 )
 _LEFT_OUT = shutil.ignore_patterns(
     *("test", "idlelib", "lib2to3", "tkinter", "ensurepip", "config-*", "site-packages"),
