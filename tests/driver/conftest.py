@@ -8,7 +8,7 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 from support.board import Board, VirtualGpu
-from support.drivers import KINDS, Libraries, open_driver
+from support.drivers import KINDS, Libraries, opener
 
 
 class Machine:
@@ -42,13 +42,9 @@ Make = Callable[..., Machine]
 
 
 @pytest.fixture(params=KINDS)
-def both(
-    request: pytest.FixtureRequest, make_board: Callable[..., Board], libraries: Libraries
-) -> Make:
+def both(request: pytest.FixtureRequest, make_board: Callable[..., Board]) -> Make:
     """For tests that run on both drivers."""
-    return lambda **board: Machine(
-        make_board(**board), lambda made: open_driver(str(request.param), made, libraries)
-    )
+    return lambda **board: Machine(make_board(**board), opener(request))
 
 
 @pytest.fixture

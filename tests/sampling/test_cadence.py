@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
-from support.drivers import KINDS, Libraries, open_driver
+from support.drivers import KINDS, opener
 from support.waiting import PATIENCE_SECONDS, until
 
 MakeBoard = Callable[..., Board]
@@ -27,9 +27,9 @@ PARTS_SECONDS = 0.05
 
 
 @pytest.fixture(params=KINDS)
-def opened(request: pytest.FixtureRequest, libraries: Libraries) -> Callable[[Board], Driver]:
+def opened(request: pytest.FixtureRequest) -> Callable[[Board], Driver]:
     """Opens either driver on a board."""
-    return lambda board: open_driver(str(request.param), board, libraries)
+    return opener(request)
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_no_file_is_refused_at_the_start(tmp_path: Path, part: str, kind: str) -> None:
