@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.accuracy import INTERVALS, Result, measure, table
-from support.waiting import settled
+from support.judging import settled
 
 
 def wrong(results: Sequence[Result]) -> list[Result]:

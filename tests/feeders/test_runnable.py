@@ -12,12 +12,13 @@ from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from support.judging import decide
 from support.programs import program
-from support.waiting import until
 
 PROC = Path("/proc")
 SPINS = "ready()\nwhile True: pass"
 SLEEPS = "ready()\ntold()"
+LOOK_SECONDS = 0.2
 
 
 @contextmanager
@@ -29,9 +30,9 @@ def main(code: str) -> Iterator[Process]:
 
 
 def share(*mains: Process) -> float:
-    """Of half a second."""
+    """Of a while."""
     assert [main.runnable(time.monotonic_ns()) for main in mains] == [None] * len(mains)
-    time.sleep(0.5)
+    time.sleep(LOOK_SECONDS)
     found = Bucket()
     for main in mains:
         runnable = main.runnable(time.monotonic_ns())
@@ -44,13 +45,13 @@ def share(*mains: Process) -> float:
 
 def test_a_main_that_computes_is_runnable_whether_it_has_a_cpu_or_not() -> None:
     with main(SPINS) as one, main(SPINS) as another, main(SPINS) as third:
-        until(lambda: share(one, another, third) > 0.8, "three that compute")
+        decide(lambda: [share(one, another, third) - 0.8], "three that compute are runnable")
 
 
 def test_a_main_that_sleeps_is_not() -> None:
     with main(SLEEPS) as one, main(SPINS) as another:
-        until(lambda: share(one) < 0.1, "one that sleeps")
-        until(lambda: 0.4 < share(one, another) < 0.6, "one of two that computes")
+        decide(lambda: [0.1 - share(one)], "one that sleeps is not")
+        decide(lambda: [0.1 - abs(share(one, another) - 0.5)], "of two, one that computes")
 
 
 def test_one_that_was_not_counted_before_leaves_it_unknown() -> None:

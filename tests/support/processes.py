@@ -16,7 +16,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 _STARTING = (
     *("http.server", "multiprocessing", "pexpect", "playwright", "socket", "subprocess"),
-    *("gpu_bottleneck_exporter.demo.run", "gpu_bottleneck_exporter.web.listen"),
+    *("gpu_bottleneck_exporter.demo.run", "gpu_bottleneck_exporter.web.listen", "support.judging"),
 )
 """How names of modules begin."""
 _EVENTS = {
