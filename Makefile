@@ -7,6 +7,7 @@ EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
 STACKS_ARGS ?=
 SOAK_ARGS ?=
+MUTANTS_ARGS ?=
 PRESCRIPTIONS_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpu_bottleneck_exporter/__init__.py)
 BUILDER ?= docker
@@ -18,7 +19,7 @@ STATIC = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions soak generate pictures build image lock tools programs clean
+.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -84,6 +85,10 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTT
 bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a change against what it brings, alone on the machine (root)
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
 	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --record --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)
+
+# By hand, as it takes an hour: MUTANTS_ARGS='--count 30 accounting' draws some of them.
+mutants: $(VENV)/.developer  ## Change the package in 300 places, one at a time: which change do tests let pass?
+	PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS_ARGS)
 
 # By hand, as it takes minutes; `make test` runs a short one.
 soak: $(VENV)/.tested-wheel programs  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow
