@@ -8,11 +8,12 @@ from pathlib import Path
 from faults import events_table
 from helm import values_table
 from rules import causes_table
-from tables import metrics, refusals
+from tables import metrics, refusals, tested
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENTS = tuple(
-    _ROOT / folder / "README.md" for folder in ("exporter", "rules", "helm/gpu-bottleneck-exporter")
+    _ROOT / folder / "README.md"
+    for folder in ("exporter", "rules", "helm/gpu-bottleneck-exporter", "tests")
 )
 
 
@@ -24,4 +25,5 @@ def tables(path: Path) -> dict[str, str]:
         "values": values_table.table(values_table.VALUES.read_text(encoding="utf-8")),
         "events": events_table.table(),
         "refusals": refusals.table(),
+        "tested": tested.table(),
     }
