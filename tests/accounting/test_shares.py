@@ -45,7 +45,7 @@ def seconds(**counters: float) -> Counters:
     )
 
 
-def part(seen: Mapping[Activity, int], number: int = 1, **counters: float) -> Part:
+def part(seen: Mapping[Activity, int], number: int = 1, /, **counters: float) -> Part:
     return Part(dict(seen), 10 * number, 10, seconds(**counters))
 
 
