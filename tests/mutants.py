@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import os
 import random
 import shutil
@@ -22,6 +21,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter/gpu_bottleneck_exporter"
@@ -89,11 +89,12 @@ def mutant(source: str, number: int) -> str:
 
 
 def told(before: str, after: str) -> str:
-    """The first line that differs, before and after."""
-    lines = difflib.unified_diff(
-        ast.unparse(ast.parse(before)).splitlines(), after.splitlines(), n=0, lineterm=""
-    )
-    return "  ".join(" ".join(line.split()) for line in [*lines][3:5])
+    """Where they differ first, before and after."""
+    old = ast.unparse(ast.parse(before))
+    at = next(i for i, pair in enumerate(zip_longest(old, after)) if len({*pair}) > 1)
+    line = old.rfind("\n", 0, at) + 1
+    shown = slice(max(line, at - 60), at + 30)
+    return " ".join(f"{old[shown]!r}  {after[shown]!r}".split())
 
 
 def is_caught(folder: str, package: Path) -> bool:

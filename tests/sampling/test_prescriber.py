@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling import prescriber
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.prescriber import Mark, Prescriber, Time
+from gpu_bottleneck_exporter.schedule import LONG_NS
 from support.states import feeding
 from support.trees import lay
 
@@ -85,7 +86,7 @@ def test_what_feeders_did_is_seen_by_role(feed: FeederGroup, tmp_path: Path) -> 
         held=CgroupCounters(periods=40, throttled_periods=10),
     )
     began, now = later(cpu_busy_seconds=112.0, disk_io_seconds={"sda": 13.9})
-    now = replace(now, starts=8)
+    began, now = replace(began, starts=2), replace(now, starts=10)
     plain = Observed(4.0, 0.75, {HOST_CODE: 0.25}, mains=1, workers=3)
     one = Prescriber(tmp_path, tmp_path)
     one._rivals = 2
@@ -194,3 +195,34 @@ def test_data_is_what_is_received_only_where_the_network_is_waited_for(
     )
     seen = Observed(4.0, 0.5, stalls)
     assert prescriber._data(did, mark(0), mark(STRETCH, received=received), seen) == rate
+
+
+def test_stretches_are_added_up_unless_one_was_missed(feed: FeederGroup, tmp_path: Path) -> None:
+    one = Prescriber(tmp_path, tmp_path)
+
+    def stretch(until_s: int, busy_s: int) -> Observed | None:
+        one.note_split(busy_s * SECOND, {HOST_CODE: SECOND})
+        one._close(feed, None, None, until_s * SECOND)
+        return one._keeper.outlook.seen
+
+    assert stretch(100, 9) is None, "nobody knows since when"
+    assert [stretch(at, 3) for at in (104, 108, 112)] == [None] * 3, "too little is known"
+    assert stretch(116, 7) == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=0)
+    missed = one._keeper.outlook.seen
+    assert stretch(133, 100) == missed, "what was counted is no longer known"
+
+
+def test_the_limit_of_a_gpu_that_idled_lately_is_read_now(
+    feed: FeederGroup, tmp_path: Path
+) -> None:
+    one = Prescriber(tmp_path, tmp_path)
+    known = replace(feeding(), job=Job(limits=JobLimits(cpu_cores=2.0)))
+
+    def limit(at_ns: int, *, wanted: bool) -> float | None:
+        return one._limit(feed, known, at_ns, wanted=wanted)
+
+    assert limit(SECOND, wanted=False) == 2.0, "as the metrics have it"
+    assert limit(2 * SECOND, wanted=True) is None, "of its groups, of which there is none"
+    assert limit(2 * SECOND + LONG_NS - 1, wanted=False) is None
+    assert limit(2 * SECOND + LONG_NS, wanted=False) == 2.0
+    assert one._limit(feed, None, 3 * SECOND + LONG_NS, wanted=False) is None
