@@ -126,7 +126,7 @@ def test_whoever_asks_is_shown_what_such_a_gpu_does_now(
         return mean(age_ns(asks=asks) > usual_ns for _ in range(TICKS))
 
     with reading(opened(make_board(gpus=[H100])), watch) as (worker,):
-        until(lambda: worker._interval() > FAST.interval_seconds, "it is idle all the time")
+        until(lambda: worker.reader.interval() > FAST.interval_seconds, "it is idle all the time")
         until(lambda: old(asks=False) > 0.3 and old(asks=True) < 0.3, "it is read for who asks")
 
 
@@ -167,6 +167,6 @@ def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_hol
     driver = opened(make_board(gpus=[H100]))
     worker = GpuWorker(0, driver, ALL, settings, watch, own_cpu=OwnCpu(1.0))
     worker.start()
-    until(lambda: worker._interval() == longer, "it is idle all the time")
+    until(lambda: worker.reader.interval() == longer, "it is idle all the time")
     worker.stop()
     assert worker.join(PATIENCE_SECONDS)

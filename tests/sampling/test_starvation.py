@@ -242,7 +242,7 @@ def test_what_its_threads_waited_only_grows(own_cpu: OwnCpu, sleeper: threading.
 
 
 def test_what_is_late_is_not_shown_as_current(worker: GpuWorker) -> None:
-    worker._open()
+    worker.reader.open()
     for _ in range(3):
         worker._tick()
         time.sleep(0.3)

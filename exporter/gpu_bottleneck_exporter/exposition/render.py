@@ -21,9 +21,9 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 GPU_LABELS = ("gpu", "uuid")
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-# Our names need no escaping; checking each of them would be a third of the work.
 _ENCODERS: dict[str, Callable[[CollectorRegistry], bytes]] = {
-    TEXT: partial(generate_latest, escaping=openmetrics.ALLOWUTF8),
+    TEXT: generate_latest,
+    # Our names need no escaping; looking for what to escape takes a third of the library's time.
     OPENMETRICS: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
 }
 _LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
