@@ -14,12 +14,13 @@ from gpu_bottleneck_exporter.driver.protocol import (
     DriverError,
     DriverUnusable,
 )
+from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.opened import Outcome
-from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import LONG_NS, Backoff, Every
 from gpu_bottleneck_exporter.settings import Settings
@@ -83,6 +84,8 @@ class GpuWorker:
         self._due_ns = time.monotonic_ns()
         """When the GPU is to be read next, or the end of its last reading if that is later."""
         self._late_ns = own_cpu.late_ns(self._due_ns)
+        self._schedstat: KeptFile | None = None
+        """This thread's, once it runs."""
         self._delay_ns: int | None = 0
         """This thread's run-queue delay as of the end of the last tick."""
         self._down: Down | None = None
@@ -128,7 +131,7 @@ class GpuWorker:
         blame the driver.
         """
         late_ns = self._own_cpu.late_ns(now_ns) - self._late_ns
-        delay_ns = run_delay_ns(self._thread.native_id) if self._thread.native_id else None
+        delay_ns = run_delay_ns(self._schedstat) if self._schedstat else None
         if delay_ns is None or self._delay_ns is None:
             return late_ns
         return late_ns + delay_ns - self._delay_ns
@@ -150,7 +153,7 @@ class GpuWorker:
                 )
 
     def _finish_tick(self, now_ns: int) -> None:
-        self._delay_ns = run_delay_ns()
+        self._delay_ns = run_delay_ns(self._schedstat) if self._schedstat else None
         self._late_ns = self._own_cpu.late_ns(now_ns)
         self._due_ns = now_ns
         with self._finished:
@@ -171,6 +174,8 @@ class GpuWorker:
         return [(name, how._replace(error=down.reason, down=True)) for name, how in found]
 
     def _run(self) -> None:
+        self._schedstat = schedstat_of(threading.get_native_id())
+        self._delay_ns = run_delay_ns(self._schedstat)  # opens it, before other threads read it
         retry = Backoff()
         while not self._stop.is_set():
             up_since = time.monotonic()
