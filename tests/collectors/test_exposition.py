@@ -569,6 +569,21 @@ def test_a_new_tick_is_rendered_anew() -> None:
     assert b"} 5.0\n" in after
 
 
+@pytest.mark.parametrize("accept", ["", PROMETHEUS_2])
+def test_what_is_kept_of_earlier_scrapes_is_what_a_first_one_shows(accept: str) -> None:
+    down = replace(hopper(), up=False, at_ns=hopper().at_ns + 1, readings={}, totals=GpuTotals())
+    sampler = FixedSampler(mixed_state())
+    shown = Exposition(sampler, ALL)
+    for now in (mixed_state(), state(hopper()), state(down), mixed_state()):
+        sampler.now = now
+        kept, first = (
+            one.render(accept)[0].decode().partition("# HELP process_")
+            for one in (shown, exposition(now))
+        )
+        assert kept[0] == first[0]
+        assert kept[2].endswith("# EOF\n") is bool(accept)
+
+
 def test_a_gpu_that_goes_down_is_rendered_anew() -> None:
     sampler = FixedSampler(state(hopper()))
     shown = Exposition(sampler, ALL)
