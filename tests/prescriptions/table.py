@@ -13,15 +13,8 @@ MEAN_ERROR, INSIDE = 0.04, 0.9
 
 
 def tables(rows: Sequence[Row], found: Sequence[Check]) -> str:
-    """All there is to show."""
-    shown = [
-        summary(rows),
-        bounds(rows),
-        refusals(rows),
-        pairs(rows),
-        _disturbances(rows),
-        glances(found),
-    ]
+    """All there is to show, but for the pairs."""
+    shown = [summary(rows), bounds(rows), refusals(rows), _disturbances(rows), glances(found)]
     return "\n\n".join(filter(None, shown))
 
 
@@ -63,7 +56,7 @@ def pairs(rows: Sequence[Row]) -> str:
     """Every one of them."""
     head = "| family | case | change | before | predicted | after | error | exporter's own |"
     rule = "| --- | --- | --- | ---: | --- | ---: | ---: | ---: |"
-    return "\n".join([head, rule, *map(str, rows)]) if rows else ""
+    return "\n".join([head, rule, *map(str, rows)])
 
 
 def _disturbances(rows: Sequence[Row]) -> str:
