@@ -53,7 +53,7 @@ def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
 
 
 def documented(table: str) -> set[str]:
-    """The fields in the reference's table of JSON documents, in the row that starts with `table`."""
+    """The documented fields of a JSON document, in the row that starts with `table`."""
     in_brackets = re.compile(r"\([^)]*\)")
     section = REFERENCE.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
     (row,) = (line for line in section.splitlines() if line.startswith(f"| {table} |"))

@@ -3,7 +3,8 @@
     PYTHONPATH=tests python -m stacks.matrix [--only REGEX] [--quick] [FILE]
 
 How many were right is written between the markers `<!-- stacks: begin -->` and
-`<!-- stacks: end -->` of FILE, each case into measured.csv beside it. With --log, results are logged as they arrive, and --resume continues an interrupted run.
+`<!-- stacks: end -->` of FILE, each case into measured.csv beside it. With --log, results are
+logged as they arrive, and --resume continues an interrupted run.
 Light cases run some at a time; what is wrong there is measured alone.
 """
 
@@ -115,7 +116,10 @@ def summary(rows: Sequence[Row]) -> str:
         if one.staged:
             families[one.family].append(one)
     staged = [one for one in rows if one.staged]
-    lines = ["| family, if one was wrong | right | tuned on | held out |", "| --- | ---: | ---: | ---: |"]
+    lines = [
+        "| family, if one was wrong | right | tuned on | held out |",
+        "| --- | ---: | ---: | ---: |",
+    ]
     lines += [
         _count(family, of_family)
         for family, of_family in families.items()
