@@ -26,7 +26,7 @@ def _of_gpu(family: Family) -> Family:
 def table() -> str:
     """The families as Markdown lists, each below the collector that has them."""
     parts = [(collector.name, collector.families) for collector in (own.UP, *ALL)]
-    parts.append(("the exporter itself", own.EXPORTER))
+    parts.append(("the exporter itself", tuple(own.EXPORTER)))
     return "\n\n".join(
         "\n".join([f"### {name}", "", *map(_line, families_of)]) for name, families_of in parts
     )
