@@ -19,12 +19,10 @@ def tables(rows: Sequence[Row], found: Sequence[Check]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """By family, and all."""
-    head = ("family", "pairs", "predicted", "refused", "mean error, points")
+    """All, and by what is said."""
+    head = ("predictions", "pairs", "predicted", "refused", "mean error, points")
     lines = [f"| {' | '.join((*head, 'mean width, points', 'inside the interval'))} |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    families = dict.fromkeys(one.family for one in rows)
-    lines += [_sums(name, [one for one in rows if one.family == name]) for name in families]
     lines.append(_sums("**all**", rows))
     predicted = [one for one in rows if one.said]
     lines.append(_sums("exact ones", [one for one in predicted if not one.at_most]))
