@@ -28,7 +28,7 @@ from support.nodes import node
 from support.states import mixed_state
 
 Document = Mapping[str, Any]
-README = Path(__file__).parents[2] / "exporter" / "README.md"
+REFERENCE = Path(__file__).parents[2] / "exporter/REFERENCE.md"
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,9 @@ def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
 
 
 def documented(table: str) -> set[str]:
-    """The fields in the README's table of JSON documents, in the row that starts with `table`."""
+    """The documented fields of a JSON document, in the row that starts with `table`."""
     in_brackets = re.compile(r"\([^)]*\)")
-    section = README.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
+    section = REFERENCE.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
     (row,) = (line for line in section.splitlines() if line.startswith(f"| {table} |"))
     return set(re.findall(r"`(\w+)`", in_brackets.sub("", row.split("|")[2])))
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter.errors import ExporterError
-from helm import chart, values_table
+from helm import chart, commented
 
 README = chart.CHART / "README.md"
 LINKS = {"rules": "../../rules", "dashboards": "../../grafana"}
@@ -75,8 +75,8 @@ def test_the_package_renders_what_the_folder_does(package: Path) -> None:
         assert packed.render(values, name="gpu") == chart.chart().render(values, name="gpu")
 
 
-def test_every_value_is_in_the_table() -> None:
-    rows = [row.key for row in values_table.values(values_table.VALUES.read_text())]
+def test_every_value_is_documented() -> None:
+    rows = commented.keys(commented.VALUES.read_text())
     assert len(rows) == len(set(rows))
     missing = [
         path
@@ -100,7 +100,7 @@ def _leaves(values: dict[str, object], above: str = "") -> list[str]:
 
 def test_a_value_without_a_word_is_an_error() -> None:
     with pytest.raises(ExporterError, match=r"says nothing about a\.b"):
-        values_table.values("a:\n\n  b: 1\n")
+        commented.keys("a:\n\n  b: 1\n")
 
 
 def test_examples_in_the_readme_are_values() -> None:

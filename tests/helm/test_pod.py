@@ -24,7 +24,7 @@ from support.options import options_of
 CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
 NOBODY = 65534
 RESTRICTED = chart.case("restricted")
-PERMISSIONS = chart.ROOT / "exporter/README.md"
+PERMISSIONS = chart.ROOT / "exporter/OPERATIONS.md"
 VOLUMES = {
     "configMap",
     "csi",

@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 
 from gpu_bottleneck_exporter import __version__
-from helm import chart, values_table
+from helm import chart, commented
 from helm.chart import Object, each_case, rendered, rendered_for
 from support.offenders import each
 
@@ -187,4 +187,4 @@ def test_values_of_older_releases_still_work(older: Path, tmp_path: Path) -> Non
 def test_the_values_of_this_release_are_kept_for_later_ones() -> None:
     kept = Path(__file__).with_name(f"values-{__version__}.yaml")
     assert kept in OLDER, "run `make generate`"
-    assert kept.read_bytes() == values_table.VALUES.read_bytes(), "run `make generate`"
+    assert kept.read_bytes() == commented.VALUES.read_bytes(), "run `make generate`"

@@ -202,8 +202,8 @@ def test_the_help_names_all_keys_and_colours_in_24_lines() -> None:
         assert any(line.startswith(name) for line in told), name
 
 
-def test_the_readme_names_all_keys() -> None:
-    text = (Path(__file__).parents[2] / "exporter/README.md").read_text(encoding="utf-8")
+def test_the_reference_names_all_keys() -> None:
+    text = (Path(__file__).parents[2] / "exporter/REFERENCE.md").read_text(encoding="utf-8")
     table = text.partition("\n## top\n")[2].partition("\n- ")[0]
     keys = {key for keys in dict(HELP) for key in re.split(", | ", keys)}
     assert {"h", "End", "up", "c"} <= keys
