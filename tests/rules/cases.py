@@ -28,7 +28,7 @@ from rules.parsed import Rule
 from rules.series import FOREVER, Signal
 
 FILE = Path(__file__).with_name("situations.yml")
-CHANGING = ("stalls", "throttle", "pipes", "xids")
+CHANGING = ("stalls", "throttle", "throttle_active", "pipes", "xids")
 """Fields with several signals."""
 TEXTS = ("architecture", "missing", "uuid", "parent_uuid")
 

@@ -261,6 +261,8 @@ class Gpu:
     clock: Signal | None = 1.0
     """SM clock as a share of the highest."""
     throttle: Mapping[str, Signal] | None = field(default_factory=dict)
+    throttle_active: Mapping[str, Signal] = field(default_factory=dict)
+    """Found at each scrape: 0 or 1 by reason."""
     memory: Signal = 0.7
     """Used share of 80 GiB."""
     processes: Signal = 1
@@ -439,6 +441,8 @@ class _Writer:
         if gpu.throttle is not None:
             for reason in dict.fromkeys((*REASONS, *gpu.throttle)):
                 self._c("gpu_throttle_seconds_total", gpu.throttle.get(reason, 0.0), reason=reason)
+        for reason, active in gpu.throttle_active.items():
+            self._g("gpu_throttle_active", active, reason=reason)
         if gpu.power_watts is not None:
             self._g("gpu_power_limit_watts", gpu.power_limit_watts)
         self._g("gpu_memory_used_bytes", times(MEMORY_BYTES, gpu.memory))
