@@ -12,9 +12,7 @@ SEVERITIES = ("critical", "warning", "info")
 RUNBOOKS = Path(__file__).parents[2] / "rules/runbooks"
 
 _WHOSE = re.compile(r"^GPU .*?\(\{\{.*?\}\}\) ")
-_LOSS = re.compile(
-    r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of what it could do): "
-)
+_LOSS = re.compile(r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of what it could do): ")
 _OF_ONE_GPU = re.compile(r"\{\{- .*\{\{ end \}\}$")
 _SENTENCE = re.compile(r"(?<=[.?]) ")
 
@@ -64,12 +62,11 @@ def causes() -> list[tuple[str, str]]:
 
 def table(runbooks: str) -> str:
     """The causes as a Markdown table; `runbooks`: the folder, for links."""
-    head = ["| Cause | Alert | Severity | Signal | Remedy |", "|---|---|---|---|---|"]
+    head = ["| Cause | Alert | Signal |", "|---|---|---|"]
     return "\n".join([*head, *(_row(cause, name, runbooks) for cause, name in causes())])
 
 
 def _row(cause: str, name: str, runbooks: str) -> str:
-    said = signal_and_remedy(variants(name)[0].annotations["description"])
-    signal, remedy = (text.replace("|", "\\|") for text in said)
+    signal, _ = signal_and_remedy(variants(name)[0].annotations["description"])
     alert = f"[{name}]({runbooks}/{name}.md)"
-    return f"| `{cause}` | {alert} | {', '.join(severities(name))} | {signal} | {remedy} |"
+    return f"| `{cause}` | {alert} | {signal} |"
