@@ -12,7 +12,9 @@ SEVERITIES = ("critical", "warning", "info")
 RUNBOOKS = Path(__file__).parents[2] / "rules/runbooks"
 
 _WHOSE = re.compile(r"^GPU .*?\(\{\{.*?\}\}\) ")
-_LOSS = re.compile(r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of what it could do): ")
+_LOSS = re.compile(
+    r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of what it could do): "
+)
 _OF_ONE_GPU = re.compile(r"\{\{- .*\{\{ end \}\}$")
 _SENTENCE = re.compile(r"(?<=[.?]) ")
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
@@ -61,11 +60,6 @@ class Fleet:
     """As the rules have it."""
     scraped_every: int = 60
     """Seconds, of which a minute has a whole number."""
-    thresholds_evaluated: bool = False
-    """Whether thresholds come from their rules, and the alert that they are missing is evaluated.
-
-    Else they are series from the start, which takes promtool a quarter less time for one GPU.
-    """
     _series: list[Series] = field(default_factory=list)
     _asked: list[tuple[str, float, Mapping[str, float]]] = field(default_factory=list)
 
@@ -161,10 +155,8 @@ class Fleet:
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     def _test(self, folder: Path) -> object:
-        constant = [] if self.thresholds_evaluated else _constants(*self.files)
-        lasting = [Series(name, of, level(self.minutes, value)) for name, of, value in constant]
         return {
-            "rule_files": [str(_lean(file, folder, bool(constant))) for file in self.files],
+            "rule_files": [str(_lean(file, folder)) for file in self.files],
             "evaluation_interval": self.evaluation_interval,
             "group_eval_order": list(self.groups),
             "tests": [
@@ -172,7 +164,7 @@ class Fleet:
                     "interval": f"{self.scraped_every}s",
                     "input_series": [
                         {"series": one.selector, "values": one.every(self.scraped_every).notation}
-                        for one in (*self._series, *lasting)
+                        for one in self._series
                     ],
                     "promql_expr_test": [
                         {
@@ -190,47 +182,23 @@ class Fleet:
         }
 
 
-CONSTANT = re.compile(r"vector\((\d+(?:\.\d+)?)\)")
-"""The expression of a threshold."""
-MISSING = "GpuThresholdsMissing"
-"""What is told where one is not loaded."""
-
-
-@cache
-def _constants(*files: Path) -> list[tuple[str, Labels, float]]:
-    """The rules that give a number, always the same."""
-    return [
-        (rule["record"], rule.get("labels", {}), float(found[1]))
-        for file in files
-        for group in groups(file.read_text(encoding="utf-8"))
-        for rule in group["rules"]
-        if (found := CONSTANT.fullmatch(rule["expr"]))
-    ]
-
-
-def _lean(file: Path, folder: Path, without_constants: bool) -> Path:  # noqa: FBT001
+def _lean(file: Path, folder: Path) -> Path:
     """A copy without annotations: to render them costs promtool a quarter of its time.
 
-    Those of the pack are rendered by a real Prometheus in test_annotations.
+    Those of the pack are rendered by a real Prometheus in test_texts.
     """
     copy = folder / f"lean-{file.name}"
-    copy.write_text(_lean_text(file, without_constants))
+    copy.write_text(_lean_text(file))
     return copy
 
 
 @cache
-def _lean_text(file: Path, without_constants: bool) -> str:  # noqa: FBT001
+def _lean_text(file: Path) -> str:
     found = groups(file.read_text(encoding="utf-8"))
     for group in found:
-        if without_constants:
-            group["rules"] = [rule for rule in group["rules"] if not _of_constants(rule)]
         for rule in group["rules"]:
             rule.pop("annotations", None)
     return json.dumps({"groups": found})  # JSON is YAML
-
-
-def _of_constants(rule: Mapping[str, Any]) -> bool:
-    return bool(CONSTANT.fullmatch(rule["expr"])) or rule.get("alert") == MISSING
 
 
 @dataclass(slots=True, kw_only=True)
@@ -379,6 +347,7 @@ FEEDER_COUNTERS = {
     "gpu_feeder_network_transmit_bytes_total": "network_bytes",
 }
 """Fields of `Gpu` that are shown as they are, by family and labels."""
+PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")
 REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
 NAME = "NVIDIA H100 80GB HBM3"
 MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
@@ -487,13 +456,7 @@ class _Writer:
     def _outlook(self) -> None:
         advice, score, _ = self._gpu.outlook
         if isinstance(advice, Prescription):
-            for name in (
-                "value",
-                "current_value",
-                "busy_ratio",
-                "busy_low_ratio",
-                "busy_high_ratio",
-            ):
+            for name in PRESCRIBED:
                 self._g(f"gpu_prescription_{name}", getattr(advice, name), knob=advice.knob)
             self._g("gpu_prescription_upper_bound", int(advice.at_most), knob=advice.knob)
         if isinstance(advice, Refusal):

@@ -126,7 +126,9 @@ def queries(page: Path) -> list[Rule]:
 
 def filled(query: str) -> str:
     """About a GPU of the fleet below."""
-    return re.sub("|".join(f'"{name}"' for name in ALERT), lambda at: f'"{ALERT[at[0][1:-1]]}"', query)
+    return re.sub(
+        "|".join(f'"{name}"' for name in ALERT), lambda at: f'"{ALERT[at[0][1:-1]]}"', query
+    )
 
 
 VALUES = {
@@ -138,8 +140,10 @@ VALUES = {
 
 @each(PAGES)
 def test_a_query_asks_for_what_exists(page: Path) -> None:
-    assert page == README or any('"several"' in one.fields["expr"] for one in queries(page)) or (
-        page.stem in {"GpuThresholdsMissing", "GpuFleetBottleneck"}
+    assert (
+        page == README
+        or any('"several"' in one.fields["expr"] for one in queries(page))
+        or (page.stem in {"GpuThresholdsMissing", "GpuFleetBottleneck"})
     ), "none is about the alert's own GPU"
     for name, asked in (one for query in queries(page) for one in query.selected):
         names = set(name.split("|"))

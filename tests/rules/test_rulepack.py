@@ -114,7 +114,8 @@ def test_comments_survive_and_a_scale_of_one_changes_nothing(name: str) -> None:
         ("expr: x offset -5m\n", 10, "expr: x offset -30s\n"),
         ("expr: predict_linear(a:b{c='d'}[30m], 1800) > 1800\n", 10,
          "expr: predict_linear(a:b{c='d'}[3m], 180) > 1800\n"),
-        ("expr: >-\n  x[5m]\n  + y[5m]\nfor: 1m\n", 10, "expr: >-\n  x[30s]\n  + y[30s]\nfor: 6s\n"),
+        ("expr: >-\n  x[5m]\n  + y[5m]\nfor: 1m\n", 10,
+         "expr: >-\n  x[30s]\n  + y[30s]\nfor: 6s\n"),
         ("expr: up\nannotations:\n  description: [5m] for: 1h\n", 10,
          "expr: up\nannotations:\n  description: [5m] for: 1h\n"),
     ],
@@ -193,7 +194,9 @@ def test_a_prometheusrule_has_the_groups(namespace: str | None, labels: Mapping[
 def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
     pack = rulepack.for_dialect(PACK, "dcgm")
     original = groups(PACK["recording.yml"])
-    assert groups(pack["recording.yml"]) == [g for g in original if g["name"] not in rulepack.INPUTS]
+    assert groups(pack["recording.yml"]) == [
+        g for g in original if g["name"] not in rulepack.INPUTS
+    ]
     assert len(original) - len(groups(pack["recording.yml"])) == len(rulepack.INPUTS)
     assert pack["dcgm.yml"] == PACK["dcgm.yml"]
     assert list(EXPORTERS) == list(rulepack.NAMES)

@@ -27,6 +27,7 @@ from rules.cases import (
     table,
 )
 from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job, told_of
+from rules.scenes import add_scenes
 from rules.series import Signal
 
 # --- The GPU itself, and who holds it -----------------------------------------------------------
@@ -51,8 +52,10 @@ def test_what_is_wrong_with_the_gpu(half: int, tmp_path: Path) -> None:
 def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
     rows = table("starts", "holders", "servers", "stops", told=QUIET)
     fleet = fleets_of(rows, MINUTES, USUAL)[half]
+    fleet.expect(MINUTES, 'ALERTS{alertname="GpuThresholdsMissing",alertstate="firing"}', {})
     if half == 1:
         add_blind(fleet)
+        add_scenes(fleet, "unwanted")
         fleet.gauge("up", 0, job=JOB, instance="no-gpu-exporter")
         fleet.expect_firing("no-gpu-exporter", 30)
     fleet.check(tmp_path)
@@ -72,29 +75,17 @@ def add_blind(fleet: Fleet) -> None:
 
 
 def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
-    fleet = Fleet(30, files=FILES[1:], groups=GROUPS[2:], thresholds_evaluated=True)
-    add_gpu(fleet, "starved", changed(BASES["fed"], busy=0.1, stalls={"host_code": 0.9}))
-    add_gpu(fleet, "hot", HOT)
-    add_gpu(fleet, "idle", changed(IDLE, owner=job(1)))
-    add_gpu(fleet, "free", FREE)
+    fleet = Fleet(30, files=FILES[1:], groups=GROUPS[2:])
+    hot = changed(LEAN, throttle={"hw_thermal": 0.5, "sw_thermal": 0.5}, clock=0.4)
+    starved = changed(BASES["fed"], busy=0.1, stalls={"host_code": 0.9})
+    every = {"starved": starved, "hot": hot, "idle": changed(IDLE, owner=job(1)), "free": FREE}
+    for node, gpu in every.items():
+        add_gpu(fleet, node, gpu)
     query = 'count by (alertname, severity) (ALERTS{alertstate="firing"})'
     expected = {'{alertname="GpuThresholdsMissing",severity="warning"}': 1.0}
-    fleet.expect(4, query, {})
-    fleet.expect(6, query, expected)
-    fleet.expect(30, query, expected)
+    for minute, answer in ((4, {}), (6, expected), (30, expected)):
+        fleet.expect(minute, query, answer)
     fleet.expect(30, "gpu:held:bool", {})  # not: nobody holds one
-    fleet.check(tmp_path)
-
-
-HOT = changed(LEAN, throttle={"hw_thermal": 0.5, "sw_thermal": 0.5}, clock=0.4)
-
-
-def test_with_thresholds_nothing_is_missing(tmp_path: Path) -> None:
-    """Other fleets have the same numbers as series."""
-    fleet = Fleet(10, thresholds_evaluated=True)
-    add_gpu(fleet, "hot", HOT)
-    fleet.expect(9, 'ALERTS{alertname="GpuThresholdsMissing"}', {})
-    fleet.expect_firing("hot", 9, "GpuHardwareSlowdown/warning")
     fleet.check(tmp_path)
 
 

@@ -133,34 +133,30 @@ def faults(
 ) -> Iterator[tuple[str, str]]:
     """What is wrong with an alert of `rule`."""
     summary, said, gpu = texts["summary"], texts["description"], labels["gpu"]
-    for text in texts.values():
-        if any(part in text for part in BROKEN) or text != " ".join(text.split()):
-            yield "broken", text
     query = parse_qs(urlsplit(texts["dashboard_path"]).query)
     asked = {key.removeprefix("var-"): value for key, (value,) in query.items()}
-    if not asked.items() <= {"instance": NODE, "gpu": labels["uuid"]}.items():
-        yield "of another GPU", f"{asked}"
-    of_gpu = rule.name not in (*PER_NODE, *PER_SERVER)
-    if rule.name not in PER_SERVER and not summary.startswith(NODE + f" GPU {gpu} " * of_gpu):
-        yield "begins with no node and GPU", summary
-    if of_gpu and not said.startswith(f"GPU {gpu} on {NODE} ({labels['workload']}) "):
-        yield "names not the GPU and its owner first", said
+    of_node, of_gpu = rule.name not in PER_SERVER, rule.name not in (*PER_NODE, *PER_SERVER)
     template = rule.annotations["description"]
-    told = PERCENT if SHARE in template else VALUE
-    if "$value" in template and told not in said:
-        yield f"not {told}", said
-    if SHARE in template and VALUE in said:
-        yield "no whole percent", said
     space = labels.get("workload_namespace", "ops") if labels["owner"] == "job" else "ops"
-    if labels["namespace"] != space:
-        yield "in namespace", labels["namespace"]
-    looked_up = looked_up_of(rule, labels)
-    if not (summary + said).endswith(looked_up) or "times as fast" in said.removesuffix(looked_up):
-        yield "looked up", f"{summary} {said}"
-    if rule.labels.get("severity") == "critical":
-        xids = ", XID 48, XID 79" * (gpu == GPUS[0])
-        if not summary.endswith(f" fault{xids}"):
-            yield "XIDs", summary
+    end = looked_up_of(rule, labels)
+    whose = f"GPU {gpu} on {NODE} ({labels['workload']}) "
+    broken = (any(b in t for b in BROKEN) or t != " ".join(t.split()) for t in texts.values())
+    for fault, is_so in {
+        "broken": any(broken),
+        "of another GPU": not asked.items() <= {"instance": NODE, "gpu": labels["uuid"]}.items(),
+        "begins without its node": of_node and not summary.startswith(NODE),
+        "begins without its GPU": of_gpu and not summary.startswith(f"{NODE} GPU {gpu} "),
+        "names not the GPU and its owner first": of_gpu and not said.startswith(whose),
+        "no whole percent": SHARE in template and (PERCENT not in said or VALUE in said),
+        "no value": "$value" in template.replace(SHARE, "") and VALUE not in said,
+        "in another namespace": labels["namespace"] != space,
+        "looked up wrongly": not f"{summary}{said}".endswith(end)
+        or "times as fast" in said.removesuffix(end),
+        "without its XIDs": rule.labels["severity"] == "critical"
+        and not summary.endswith(" fault" + ", XID 48, XID 79" * (gpu == GPUS[0])),
+    }.items():
+        if is_so:
+            yield fault, f"{summary} {said}"
 
 
 def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
