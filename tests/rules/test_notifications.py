@@ -94,7 +94,7 @@ def notified(home: Path) -> Notes:
         _replay(timeline, server)
         time.sleep(QUIET_MINUTES * MINUTE)
         found: Notes = defaultdict(list)
-        for _, note in server.received.notes:
+        for _, note in server.notes:
             labels = note["alerts"][0]["labels"]
             found[labels["cluster"]].append((note["status"], labels["alertname"]))
         return found
