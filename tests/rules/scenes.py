@@ -10,18 +10,42 @@ end at minute `until`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from rules.cases import expect, gpu_of, rows, signal
 from rules.fleet import Fleet, add_gpu
+from rules.series import STALE, Series
 
 Row = Mapping[str, Any]
 Add = Callable[[Fleet, str, Row, int], None]
 
 
+ROLLOUT = 35
+"""The minute at which the pods of GPUs with `replaced` are replaced; by then alerts have fired."""
+
+
 def add_row(fleet: Fleet, node: str, row: Row, index: int) -> None:
-    """A GPU that our exporter shows."""
-    add_gpu(fleet, node, gpu_of(row), index)
+    """A GPU that our exporter shows; if `replaced`, two pods, for so many minutes at once."""
+    if "replaced" not in row:
+        add_gpu(fleet, node, gpu_of(row), index)
+        return
+    for pod in ("old", "new"):
+        first = len(fleet._series)
+        target = rows("pods")[f"{pod}_pod"]
+        add_gpu(fleet, node, gpu_of({**row, "target": target}, "replaced"), index)
+        fleet.change(partial(_of_pod, pod, row["replaced"]), first=first)
+
+
+def _of_pod(pod: str, overlap: int, one: Series) -> Iterator[float | None]:
+    """The old pod's until it ends, `overlap` minutes after the new one has begun to count."""
+    start = one.values[ROLLOUT] or 0.0 if one.is_counter else 0.0
+    for minute, value in enumerate(one.values):
+        since = minute - ROLLOUT
+        if pod == "old":
+            yield value if since < overlap else STALE if since == overlap else None
+        else:
+            yield None if since < 0 or value is None else value - start
 
 
 def add_scenes(fleet: Fleet, section: str, add: Add = add_row) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,17 +30,6 @@ LABELS = {family.name: {*family.labels} for family in metrics.families()}
 LABELS |= {f"{f.name}_bucket": {*f.labels, "le"} for f in metrics.families() if f.kind[0] == "h"}
 OF_TARGET = {"job", "instance"}
 KNOWN = RECORDED | set(LABELS) | {"up"}
-WEIGHED = {"gpu-inputs", "gpu-inputs-host", "gpu-hour", "gpu-evidence", "gpu-evidence-hardware"}
-# Gates are told in the README; whether others explain it is not a cause's own.
-HELPERS = {
-    name: [rule for rule in RULES if rule.name == name]
-    for name in {rule.name for rule in RULES if rule.group in WEIGHED}
-    - {"gpu:cause:evidence", "gpu:held:bool", "gpu:stall:share_rate5m"}
-    - {"helper:host_cause:max", "helper:host_cause:bool", "helper:slow:bool"}
-    - {"helper:group_broken:bool", "helper:group_waits:bool"}
-    - {"gpu:recent_workload:info", "helper:recent_owner:info"}
-}
-
 NAME = re.compile(r"\b(?:gpu|instance|cause|cluster|workload|owner|helper):[a-z0-9_]+:[a-z0-9_]+")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -189,18 +177,8 @@ IN_FORCE = {
 """Each threshold, and its number."""
 
 
-def thresholds_of(begin: Iterable[Rule]) -> set[str]:
-    """Thresholds that rules read, also through inputs and helpers in the layer of evidence."""
-    todo, seen = list(begin), set[str]()
-    while todo:
-        new = todo.pop().reads - seen
-        seen |= new
-        todo += [rule for name in new for rule in HELPERS.get(name, [])]
-    return {name for name in seen if name.startswith("gpu:threshold:")}
-
-
 def rules_of(page: Path) -> list[Rule]:
-    """Whose thresholds a page tells: of the alert and its evidence, or of the gates."""
+    """Whose thresholds a page must tell: of the alert and its evidence, or of the gates."""
     if page == README:
         return [rule for rule in RULES if rule.name.startswith(("gpu:gate:", "gpu:held:bool"))]
     variants = causes_table.variants(page.stem)
@@ -212,12 +190,9 @@ def rules_of(page: Path) -> list[Rule]:
 def test_a_page_tells_the_thresholds_of_its_rules_as_they_are(page: Path) -> None:
     told = TOLD.findall(read(page))
     assert set(told) <= IN_FORCE.items()
-    names = {one.partition("{")[0] for one, _ in told}
-    assert thresholds_of(rules_of(page)) - names - {MISSING} == set()
-
-
-MISSING = "gpu:threshold:nvlink_peak_bytes"
-"""Read by the alert that thresholds are missing, as the only one with several series."""
+    read_by_them = {name for rule in rules_of(page) for name in rule.reads}
+    needed = {name for name in read_by_them if name.startswith("gpu:threshold:")}
+    assert needed - {one.partition("{")[0] for one, _ in told} == set()
 
 
 def anchors(page: Path) -> set[str]:

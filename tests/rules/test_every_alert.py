@@ -196,10 +196,15 @@ def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:
     last = HOST + LATE_MINUTES
     fleet = Fleet(last, groups=order, scraped_every=scraped_every)
     for name, case in SOON_TOLD.items():
-        node = name.replace("/", "-")
-        add_gpu(fleet, node, replace(Gpu(), target=case.gpu.target, **host_of(case.gpu)))
-        guilty = add_job(fleet, node, case, owner(node))
+        node, guilty = stage(fleet, name, case)
         of_alert = f'alertname="{alerts()[name].name}"'
         told = {f'{{{of_alert},gpu="{at}"}}': 1.0 for at in guilty}
         fleet.expect(last, fired(node, "alertname, gpu"), told)
     fleet.check(folder)
+
+
+def stage(fleet: Fleet, name: str, case: Firing) -> tuple[str, range]:
+    """A node whose first GPU is healthy, with the job; and the numbers of the guilty ones."""
+    node = name.replace("/", "-")
+    add_gpu(fleet, node, replace(Gpu(), target=case.gpu.target, **host_of(case.gpu)))
+    return node, add_job(fleet, node, case, owner(node))

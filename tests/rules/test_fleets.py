@@ -34,6 +34,12 @@ def test_what_is_slow_for_several_jobs_of_a_node_is_the_nodes_incident(tmp_path:
     fleet.check(tmp_path)
 
 
+def test_while_pods_are_replaced_everything_goes_on(tmp_path: Path) -> None:
+    fleet = Fleet(60)
+    add_scenes(fleet, "rollouts")
+    fleet.check(tmp_path)
+
+
 def test_inputs_and_recommendations(tmp_path: Path) -> None:
     fleet = Fleet(35)
     add_scenes(fleet, "inputs")

@@ -16,17 +16,15 @@ from rules.cases import (
     Row,
     add_job,
     add_row,
-    firing,
     fleets_of,
     gpu_of,
     gpus,
     jobs,
     node_of,
-    of_gpu,
     rows,
     table,
 )
-from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job, told_of
+from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
 from rules.scenes import add_scenes
 from rules.series import Signal
 
@@ -174,28 +172,5 @@ def test_oversized(tmp_path: Path) -> None:
     # A day is long: few evaluations, no more series than needed. Groups that are not named are
     # evaluated first, and alerts would look for what was recorded ten minutes ago.
     fleet = Fleet(DAY + 70, groups=group_names(*FILES), evaluation_interval="10m")
-    cases = gpus("oversized")
-    for node, gpu in cases.items():
-        add_gpu(fleet, node, gpu)
-    add_pair(fleet, cases["oversized"])
-    query = (
-        "count by (instance, severity) "
-        '(ALERTS{alertstate="firing",alertname="GpuOversized",instance!="pair"})'
-    )
-    fleet.expect(DAY - 10, 'gpu:cause:evidence{cause="oversized_gpu"} == 1', {})
-    fleet.expect(DAY + 60, query, {})
-    fleet.expect(DAY + 70, query, {'{instance="oversized",severity="info"}': 1.0})
-    fleet.expect_cause("oversized", DAY + 70, "unexplained_low_utilization")
+    add_scenes(fleet, "oversized")
     fleet.check(tmp_path)
-
-
-def add_pair(fleet: Fleet, oversized: Gpu) -> None:
-    """Of two GPUs the second one; its exporter is restarted, and scrapes fail for three minutes."""
-    pod = {"workload_namespace": "nlp", "workload_pod": "serve-0", "pod_uid": "7d1f"}
-    guilty = changed(oversized, owner=pod, reset_at=700)
-    add_gpu(fleet, "pair", changed(guilty, busy=0.98, owner=job("healthy")))
-    add_gpu(fleet, "pair", guilty, 1)
-    fleet.fail_scrapes("pair", 900, 903)
-    query = 'ALERTS{alertname="GpuOversized",instance="pair"}'
-    second = firing("GpuOversized/info", "pair", **told_of(pod), **of_gpu("pair", 1))
-    fleet.expect(DAY + 70, query, {second: 1.0})
