@@ -15,7 +15,6 @@ import pytest
 
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
-from gpu_bottleneck_exporter.errors import ExporterError
 from rules.parsed import check, groups
 from support.command import run
 
@@ -88,6 +87,8 @@ def test_it_overwrites_nothing_silently_but_with_force(tmp_path: Path) -> None:
     [
         ("--for-scale 0", 1, "--for-scale must be 0.01 to 10000, not 0"),
         ("--name a --label b=c", 1, "--name and --label: only with --prometheusrule"),
+        ("--prometheusrule --label a", 1, "--label must be like release=prometheus, not 'a'"),
+        ("--prometheusrule --label a=b=c", 1, "--label must be like release=prometheus"),
         ("--output /proc/gpu", 1, "--output: cannot write /proc/gpu: No such file"),
         ("--grafana-url x", 1, "--grafana-url must be like https://"),
         ("--dialect zabbix", 2, "Invalid value for '--dialect'"),
@@ -97,12 +98,6 @@ def test_errors_are_one_line(tmp_path: Path, flags: str, status: int, sentence: 
     result = run(tmp_path, "rules", *flags.split())
     assert (result.returncode, result.stdout) == (status, "")
     assert said(result).startswith(sentence)
-
-
-@pytest.mark.parametrize("label", ["a", "a=b=c"])
-def test_labels_that_are_none(label: str) -> None:
-    with pytest.raises(ExporterError, match="--label must be like release=prometheus"):
-        Wanted(prometheusrule=True, labels=(label,))
 
 
 def test_the_packages_have_the_rules(tmp_path: Path) -> None:

@@ -218,23 +218,10 @@ def test_nothing_is_divided_by_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "positive"),
-    [
-        ("a / b", False),
-        ("a / (b > 0)", True),
-        ("a / (b > bool 0)", False),
-        ("a / (b > -1)", False),
-        ("a / 2 ^ (b - 3)", True),
-        ("a / on (c) group_left () gpu:threshold:peak", True),
-        ("a / scalar(gpu:threshold:peak)", True),
-        ("a / scalar(b)", False),
-        ("a / sum(b)", False),
-        ("a / (b * 2 > 0)", True),
-        ("a / 0", False),
-    ],
+    "text", ["b", "(b > bool 0)", "(b > -1)", "scalar(b)", "sum(b)", "0", "(b * 2)"]
 )
-def test_the_check_for_divisors(text: str, positive: bool) -> None:  # noqa: FBT001
-    assert [is_positive(node) for node in divisors(promql.parse(text))] == [positive]
+def test_what_may_be_zero(text: str) -> None:
+    assert [is_positive(node) for node in divisors(promql.parse(f"a / {text}"))] == [False]
 
 
 def test_windows_of_a_day_are_in_the_only_group_that_is_evaluated_seldom() -> None:

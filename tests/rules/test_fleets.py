@@ -34,6 +34,13 @@ def test_what_is_slow_for_several_jobs_of_a_node_is_the_nodes_incident(tmp_path:
     fleet.check(tmp_path)
 
 
+def test_a_gpu_adds_few_series(tmp_path: Path) -> None:
+    """What a fleet's Prometheus has to keep, once the windows of an hour are full."""
+    fleet = Fleet(70, evaluation_interval="2m")
+    add_scenes(fleet, "recorded")
+    fleet.check(tmp_path)
+
+
 def test_while_pods_are_replaced_everything_goes_on(tmp_path: Path) -> None:
     fleet = Fleet(60)
     add_scenes(fleet, "rollouts")

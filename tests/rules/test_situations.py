@@ -17,11 +17,8 @@ from rules.cases import (
     add_job,
     add_row,
     fleets_of,
-    gpu_of,
     gpus,
     jobs,
-    node_of,
-    rows,
     table,
 )
 from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
@@ -52,24 +49,11 @@ def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
     fleet = fleets_of(rows, MINUTES, USUAL)[half]
     fleet.expect(MINUTES, 'ALERTS{alertname="GpuThresholdsMissing",alertstate="firing"}', {})
     if half == 1:
-        add_blind(fleet)
+        add_scenes(fleet, "blind")
         add_scenes(fleet, "unwanted")
         fleet.gauge("up", 0, job=JOB, instance="no-gpu-exporter")
         fleet.expect_firing("no-gpu-exporter", 30)
     fleet.check(tmp_path)
-
-
-def add_blind(fleet: Fleet) -> None:
-    """Nodes on which some causes cannot be determined, and such as only look like it."""
-    for name, row in rows("blind").items():
-        node = node_of(name)
-        add_gpu(fleet, node, gpu_of(row))
-        fleet.expect_firing(node, 85)
-        fired = f'ALERTS{{alertname="GpuCausesBlind",alertstate="firing",instance="{node}"}}'
-        kinds = {f'{{blind="{kind}",severity="info"}}': 1.0 for kind in row.get("told", "").split()}
-        for minute, answer in ((59, {}), (85, kinds)):
-            fleet.expect(minute, f"sum by (blind, severity) ({fired})", answer)
-        fleet.end(node, 85)
 
 
 def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
