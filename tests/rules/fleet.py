@@ -82,21 +82,15 @@ class Fleet:
             if labels.items() <= one.labels.items():
                 self._series[at] = replace(one, values=tuple(values(one)))
 
-    def silence(self, first: int, minutes: tuple[int, int]) -> None:
-        """No scrape of the series from number `first` on, from the one minute to the other."""
-        missed = range(*minutes)
-        self.change(
-            lambda one: [None if m in missed else v for m, v in enumerate(one.values)], first=first
-        )
-
     def fail_scrapes(self, node: str, start: int, end: int, *, up: float | None = 0.0) -> None:
         """From minute `start` up to `end` all series of `node` have ended, `up` has this value."""
+        failed = range(start, end)
 
-        def failed(one: Series) -> tuple[float | None, ...]:
-            gap = [up if one.name == "up" else STALE] * (end - start)
-            return (*one.values[:start], *gap, *one.values[end:])
+        def values(one: Series) -> list[float | None]:
+            value = up if one.name == "up" else STALE
+            return [value if m in failed else v for m, v in enumerate(one.values)]
 
-        self.change(failed, instance=node)
+        self.change(values, instance=node)
 
     def remove(self, uuid: str, start: int, end: int = FOREVER) -> None:
         """From minute `start`, up to `end`, GPU `uuid` is told of no more; its target answers."""
@@ -307,8 +301,10 @@ def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
     """The series that the exporter on `node` would show of `gpu`; the host's with GPU 0."""
     first = len(fleet._series)
     _Writer(fleet, node, gpu, index).write()
-    if gpu.gap:
-        fleet.silence(first, gpu.gap)
+    missed = range(*gpu.gap or (0, 0))
+    fleet.change(
+        lambda one: [None if m in missed else v for m, v in enumerate(one.values)], first=first
+    )
 
 
 GAUGES = {

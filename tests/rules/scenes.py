@@ -80,7 +80,8 @@ def _placed(scene: Row) -> Iterator[tuple[str, int, Row]]:
 
 def _filled(row: Row, node: str, n: int) -> Row:
     labels = {name: row[name] for name in ("owner", "target", "labels") if row.get(name)}
-    return row | {
+    filled = {
         name: {key: text.format(node=node, n=n) for key, text in of.items()}
         for name, of in labels.items()
     }
+    return {**row, **filled}

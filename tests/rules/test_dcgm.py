@@ -29,12 +29,12 @@ def test_causes_owners_and_blindness(tmp_path: Path) -> None:
             add_dcgm(fleet, node, gpu, index)
         expect(fleet, node, gpus[0].get("told", "-"), END)
     owners(fleet)
-    node = {"job": "node", "instance": "seen:9100"}
+    host = {"job": "node", "instance": "seen:9100"}
     for mode, rate in (("idle", 0.25), ("iowait", 0.5), ("user", 0.25)):
         for cpu in "0123":
-            fleet.counter("node_cpu_seconds_total", rate, **node, cpu=cpu, mode=mode)
+            fleet.counter("node_cpu_seconds_total", rate, **host, cpu=cpu, mode=mode)
     for device, rate in (("nvme0n1", 0.1), ("nvme1n1", 0.75)):
-        fleet.counter("node_disk_io_time_seconds_total", rate, **node, device=device)
+        fleet.counter("node_disk_io_time_seconds_total", rate, **host, device=device)
     add_scenes(fleet, "dcgm_together", add_dcgm)
     fleet.check(tmp_path)
 

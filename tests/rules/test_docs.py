@@ -38,20 +38,12 @@ INTERNAL = re.compile(r"\b(feeders?|kin|knobs?|prescri\w+|closer look)\b", re.IG
 """Words for the code, and not for people."""
 
 
-def flat(text: str) -> str:
-    return " ".join(text.split())
-
-
 def read(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-def text_of(alert: str) -> str:
-    return read(RUNBOOKS / f"{alert}.md")
-
-
 def section(alert: str, heading: str) -> str:
-    _, _, rest = text_of(alert).partition(f"\n## {heading}\n")
+    _, _, rest = read(RUNBOOKS / f"{alert}.md").partition(f"\n## {heading}\n")
     return rest.partition("\n## ")[0].strip()
 
 
@@ -61,7 +53,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
 
 @each(ALERTS)
 def test_a_runbook_says_whose_it_is_then_what_to_do_then_how_to_confirm_it(alert: str) -> None:
-    lines = FENCE.sub("", text_of(alert)).splitlines()
+    lines = FENCE.sub("", read(RUNBOOKS / f"{alert}.md")).splitlines()
     thresholds = ["Thresholds"] * ("## Thresholds" in lines)
     headings = [f"# {alert}", *(f"## {heading}" for heading in (*HEADINGS, *thresholds))]
     assert [line for line in lines if line.startswith("#")] == headings
@@ -77,26 +69,20 @@ def test_a_runbook_says_whose_it_is_then_what_to_do_then_how_to_confirm_it(alert
 def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
     descriptions = [rule.annotations["description"] for rule in causes_table.variants(alert)]
     first, *others = [causes_table.signal_and_remedy(text)[1] for text in descriptions]
-    advice = flat(section(alert, "Mitigation"))
+    advice = " ".join(section(alert, "Mitigation").split())
     assert first
     assert advice.startswith(first)
     # Of the milder ones: some say less, or something else.
     assert [remedy for remedy in others if remedy.rstrip(".") not in advice] == []
 
 
-TEXTS = {
-    **{page.stem: page for page in PAGES},
-    **{f"{rule}": rule for rule in RULES if rule.is_alert},
-}
+TEXTS = {page.stem: FENCE.sub("", read(page)) for page in PAGES}
+TEXTS |= {f"{rule}": " ".join(rule.annotations.values()) for rule in RULES if rule.is_alert}
 
 
 @each(TEXTS)
 def test_no_word_of_the_code_is_for_people(name: str) -> None:
-    found = TEXTS[name]
-    if isinstance(found, Rule):
-        said = re.sub(r"\{\{.*?\}\}", "", " ".join(found.annotations.values()))
-    else:
-        said = re.sub(r"`[^`]*`|\]\([^)]*\)", "", FENCE.sub("", read(found)))
+    said = re.sub(r"`[^`]*`|\]\([^)]*\)|\{\{.*?\}\}", "", TEXTS[name])
     assert INTERNAL.findall(said) == []
 
 
@@ -114,9 +100,9 @@ def queries(page: Path) -> list[Rule]:
 
 def filled(query: str) -> str:
     """About a GPU of the fleet below."""
-    return re.sub(
-        "|".join(f'"{name}"' for name in ALERT), lambda at: f'"{ALERT[at[0][1:-1]]}"', query
-    )
+    for name, value in ALERT.items():
+        query = query.replace(f'"{name}"', f'"{value}"')
+    return query
 
 
 VALUES = {
