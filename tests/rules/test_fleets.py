@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rules.cases import expect, table
 from rules.fleet import Fleet, add_gpu
 from rules.scenes import add_scenes
@@ -28,22 +30,13 @@ def test_fleets(tmp_path: Path) -> None:
     fleet.check(tmp_path)
 
 
-def test_what_is_slow_for_several_jobs_of_a_node_is_the_nodes_incident(tmp_path: Path) -> None:
-    fleet = Fleet(11)
-    add_scenes(fleet, "node_incidents")
-    fleet.check(tmp_path)
+SCENES = [("node_incidents", 11, "1m"), ("recorded", 70, "2m"), ("rollouts", 60, "1m")]
 
 
-def test_a_gpu_adds_few_series(tmp_path: Path) -> None:
-    """What a fleet's Prometheus has to keep, once the windows of an hour are full."""
-    fleet = Fleet(70, evaluation_interval="2m")
-    add_scenes(fleet, "recorded")
-    fleet.check(tmp_path)
-
-
-def test_while_pods_are_replaced_everything_goes_on(tmp_path: Path) -> None:
-    fleet = Fleet(60)
-    add_scenes(fleet, "rollouts")
+@pytest.mark.parametrize(("section", "minutes", "interval"), SCENES)
+def test_scenes(section: str, minutes: int, interval: str, tmp_path: Path) -> None:
+    fleet = Fleet(minutes, evaluation_interval=interval)
+    add_scenes(fleet, section)
     fleet.check(tmp_path)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from rules.cases import add_row, alert, firing, gpu_of, gpus, node_of, of_gpu, rows, table
 from rules.causes_table import pack
@@ -59,26 +60,8 @@ def owners(fleet: Fleet) -> None:
         fleet.end(node, 20)
 
 
-def test_losses(tmp_path: Path) -> None:
-    fleet = Fleet(15)
-    lost, total = rows("losses"), defaultdict[str, float](float)
-    for node, row in lost.items():
-        add_gpu(fleet, node, gpu_of(row, "lost"))
-        cause, ratio = row.get("told"), row.get("lost", 0.0)
-        query = f'round(sum by (cause) (gpu:bottleneck:lost_ratio{{instance="{node}"}}), 0.001)'
-        fleet.expect(15, query, {f'{{cause="{cause}"}}': ratio} if cause else {})
-        if cause:
-            total[cause] += ratio
-    sums = {f'{{cause="{cause}"}}': round(ratio, 3) for cause, ratio in total.items()}
-    fleet.expect(15, "round(sum by (cause) (cause:lost_gpu_seconds:rate), 0.001)", sums)
-    fleet.expect(15, "sum(cluster:gpus_held:count)", {"{}": len(lost) - 2})
-    fleet.expect(15, "sum(cluster:gpus_free:count)", {"{}": 2})
-    fleet.check(tmp_path)
-
-
-def test_no_gpu_at_all(tmp_path: Path) -> None:
-    fleet = Fleet(5)
-    fleet.expect(5, "sum(cluster:gpus_held:count)", {"{}": 0})
-    fleet.expect(5, "sum(cluster:gpus_free:count)", {"{}": 0})
-    fleet.expect(5, "gpu:bottleneck:primary", {})
+@pytest.mark.parametrize(("section", "minutes"), [("losses", 15), ("nothing", 5)])
+def test_losses(section: str, minutes: int, tmp_path: Path) -> None:
+    fleet = Fleet(minutes)
+    add_scenes(fleet, section)
     fleet.check(tmp_path)
