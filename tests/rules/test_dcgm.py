@@ -56,7 +56,7 @@ def test_inputs(tmp_path: Path) -> None:
     ends, begins = [(30, 20.0), (1, STALE), (30, None)], [(30, None), (30, 60.0)]
     for pod, signal in (("a", ends), ("b", begins)):
         fleet.gauge("DCGM_FI_DEV_GPU_UTIL", signal, **who("n", **{**POD, "pod": pod}))
-    input_of(fleet, "n", "gpu:busy:ratio_rate10m", 0.4)
+    input_of(fleet, "n", "gpu:busy:ratio_rate10m", 0.4095)
     fleet.check(tmp_path)
 
 

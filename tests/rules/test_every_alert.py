@@ -73,10 +73,8 @@ ALERTS = {
     **{name: firing_of(row) for name, row in rows("alerts").items()},
     **{alert(f"{cause}/warning"): Firing(HOST, gpu) for cause, gpu in gpus("starving").items()},
 }
-SHORT = dict.fromkeys(
-    ("GpuRestartLoop", "GpuUnderused"),
-    ("workload_container", "pod_uid", "container_id"),
-)
+OF_STARTS = ("workload_container", "pod_uid", "container_id")
+SHORT = dict.fromkeys(("GpuRestartLoop", "GpuUnderused"), OF_STARTS)
 """Labels that change with each start are left out of what tells of an hour."""
 OF_NODES = {"GpuExporterDown/warning", "GpuCausesBlind/info"}
 """They name no GPU and no owner."""
