@@ -119,9 +119,10 @@ def test_links_lead_to_ones_own_runbooks(changed: list[Object]) -> None:
 
 
 def test_links_lead_to_ones_own_grafana(changed: list[Object]) -> None:
-    paths = {rule["annotations"]["dashboard_url"] for rule in alerts(source())}
+    paths = {rule["annotations"]["dashboard_path"] for rule in alerts(source())}
     links = {rule["annotations"]["dashboard_url"] for rule in alerts(changed)}
     assert links <= {f"https://grafana.example.org{path}" for path in paths}
+    assert not any("dashboard_path" in rule["annotations"] for rule in alerts(changed))
 
 
 def test_alerts_of_a_job_may_have_its_namespace(changed: list[Object]) -> None:

@@ -31,7 +31,7 @@ REFUSALS = {
     "starting": "its job has not been seen to use the GPU",
     "changing": "its workers or limits have just changed",
     "churn": "its workers are restarted all the time",
-    "unseen": "what its feeders do cannot be seen",
+    "unseen": "what its processes do cannot be seen",
     "no_knob": "no setting of the job is known to change this",
     "saturated": "the disk or the network link is busy all the time",
     "no_cores": "the machine has no CPU cores left for it",
