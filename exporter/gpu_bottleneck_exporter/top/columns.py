@@ -12,7 +12,7 @@ _LONGEST_LABEL = 16
 """Cells for `0 · MIG 3g.40gb`."""
 _WIDEST_OWNER, _LEAST_OWNER = 48, 10
 """Cells: a pod with its namespace, or enough of it to be recognised."""
-BAR, OWNER, PRESCRIPTION = "busy and waiting", "OWNER", "PRESCRIPTION"
+BAR, OWNER, TRY = "busy and waiting", "OWNER", "TRY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def _memory(gpu: Gpu) -> str:
     return words.of(used, total, "", "/")
 
 
-def _prescribed(gpu: Gpu) -> str:
+def _tried(gpu: Gpu) -> str:
     return words.in_brief(gpu.prescription) if gpu.prescription else DASH
 
 
@@ -55,7 +55,7 @@ COLUMNS = (
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
     Column("MHz", 4, lambda gpu: words.megahertz(gpu.sm_clock_hertz), drops=8),
     Column("LIKELY CAUSE", 13, words.likely_cause, right=False, drops=1),
-    Column(PRESCRIPTION, 30, _prescribed, right=False, drops=7),
+    Column(TRY, 23, _tried, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, words.owners, right=False, drops=6),
     Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )
@@ -66,7 +66,7 @@ def columns(gpus: Sequence[Gpu], width: int) -> list[Column]:
     longest = min(max(4, *(len(words.label(gpu)) for gpu in gpus)), _LONGEST_LABEL)
     found = [replace(COLUMNS[0], width=longest), *COLUMNS[1:]]
     if not any(gpu.prescription for gpu in gpus):
-        found = [column for column in found if column.title != PRESCRIPTION]
+        found = [column for column in found if column.title != TRY]
     while _taken(found) > width and any(column.drops for column in found):
         found.remove(max(found, key=lambda column: column.drops))
     spare = max(width - _taken(found), 0)
