@@ -54,6 +54,10 @@ def test_the_path_may_be_left_out_or_that_of_the_metrics(port: int, path: str) -
     assert Remote(f"http://127.0.0.1:{port}{path}").read().version == "9"
 
 
+def test_the_scheme_may_be_left_out(port: int) -> None:
+    assert Remote(f"127.0.0.1:{port}").read().version == "9"
+
+
 def test_all_that_is_known_there_is_known_here(port: int) -> None:
     assert Remote(f"http://127.0.0.1:{port}").read().gpus == node(mixed_state()).gpus
 
@@ -95,7 +99,7 @@ def test_addresses_that_cannot_be_asked(url: str) -> None:
     assert "\n" not in f"{raised.value}"
 
 
-@pytest.mark.parametrize("url", ["", "node7", "file:///etc/passwd", "http://", "http://a:b:c/"])
+@pytest.mark.parametrize("url", ["", "file:///etc/passwd", "http://", "http://a:b:c/"])
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ExporterError, match="--url must be like"):
         Remote(url)

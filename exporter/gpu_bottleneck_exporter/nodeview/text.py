@@ -106,7 +106,7 @@ def holders(gpu: Gpu) -> str:
 def headline(gpu: Gpu) -> str:
     """What it waits for and for how many minutes, or why nobody knows."""
     if not gpu.up:
-        return f"Down: {gpu.down_reason or 'see the log'}"
+        return f"down: {gpu.down_reason or 'see the log'}"
     if not gpu.parts or gpu.verdict == MEASURING:
         return "Measuring"
     if not gpu.verdict:
@@ -186,8 +186,8 @@ def summary(node: Node) -> str:
     if not gpus:
         return "No GPU"
     others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    whole = f"{len(lost) or 'None'} of {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
-    starved = f"{'is' if len(lost) == 1 else 'are'} starved"
+    whole = f"{len(lost)} of {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}" if lost else "No GPU"
+    starved = f"{'are' if len(lost) > 1 else 'is'} starved"
     loss = f"; you lose {sum(lost):.1f}" if lost else ""
     return f"{whole} {starved}{loss}{f' ({others})' if others else ''}"
 
