@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.demo.jobs import GPUS, JOBS
+from gpu_bottleneck_exporter.demo.jobs import GPUS
 from support.command import ANY_PORT, Server, run, serving
 from support.options import options_of
 from support.waiting import PATIENCE_SECONDS, until

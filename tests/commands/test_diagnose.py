@@ -50,7 +50,7 @@ def test_shares_worth_naming_the_verdict_what_to_try_and_what_it_would_bring() -
     assert busy.split() == ["busy", "0.0%"]
     assert share.split() == ["worker_cpu", "█" * 30, "99.6%"]
     assert cause.startswith("  likely cause  Waiting for loader workers (worker_cpu) for 4 min: ")
-    assert first.startswith("  try           loader workers: 6 instead of 2: 93 % busy")
+    assert first.startswith("  try           loader workers: 6: 93 % busy")
     assert last.startswith("  last change   loader workers from 1 to 2: predicted 46 %")
     assert (runbook, end) == ("  runbook       GpuCpuPreprocessingBound.md", "")
 

@@ -36,7 +36,7 @@ def test_what_is_written_is_read(now: Any) -> None:  # noqa: ANN401 - a state
 
 def test_a_prescription_has_its_figures_in_base_units() -> None:
     gpu, refused = written()["gpus"][:2]
-    text = "loader workers: 6 instead of 2: 93 % busy (88–95); "  # noqa: RUF001 - the dash of an interval
+    text = "loader workers: 6: 93 % busy (88–95); now 2; "  # noqa: RUF001 - the dash of an interval
     limit = "after that, Python code is the limit"
     assert gpu["prescription"] == {
         "text": f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; {limit}",

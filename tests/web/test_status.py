@@ -133,7 +133,7 @@ def test_the_cause_what_to_try_and_its_runbook() -> None:
     found = outline(state(waiting({"worker_cpu": 60 * 10**9}, busy_ns=40 * 10**9)))
     assert "Waiting for loader workers (worker_cpu) for 4 min: decoding" in found.text
     uses = "uses 4 of 7 free cores, 2.1 of 40 GiB; after that, Python code is the limit"
-    assert f"Try loader workers: 6 instead of 2: 93 % busy (88–95); {uses}. " in found.text  # noqa: RUF001
+    assert f"Try loader workers: 6: 93 % busy (88–95); now 2; {uses}. " in found.text  # noqa: RUF001
     assert "Last change: loader workers from 1 to 2" in found.text
     links = [attributes["href"] for tag, attributes in found.elements if tag == "a"]
     assert links[-1] == "https://example.org/books/GpuCpuPreprocessingBound.md"
@@ -225,7 +225,7 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
     assert f"Held by {text}/{text}, user {text}: {text} (pid 1)" in hostile.text
     assert hostile.of["h3"][1] == f"GPU {text} · MIG {text} {text}"
     assert f"down: {text}" in hostile.text
-    assert f"Try {text}: 6 instead of 2" in hostile.text
+    assert f"Try {text}: 6: 93 % busy" in hostile.text
     assert f"Last change: {text} from 1 to 2" in hostile.text
     assert text in hostile.of["li"]
 

@@ -44,8 +44,7 @@ def running() -> Iterator[Board]:
 
 
 def _wait_until_held(board: Board) -> None:
+    held = [board.gpus[index].record for job in JOBS for index in job.gpus]
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline and not all(
-        board.gpus[index].record.processes[0].pid for job in JOBS for index in job.gpus
-    ):
+    while time.monotonic() < deadline and not all(one.processes[0].pid for one in held):
         time.sleep(0.05)

@@ -199,28 +199,24 @@ def to_have_one(node: Node) -> str:
 
 
 def in_full(change: Prescription) -> str:
-    """`DataLoader(num_workers=6) instead of 2: 93 % busy (88-95); uses 4 of 7 free cores; …`."""
-    name, then = SETTINGS.get(change.knob, change.knob), _amount(change.value)
-    turned = f"DataLoader(num_workers={then})" if change.pytorch else f"{name}: {then}"
-    turned += f" instead of {_amount(change.current_value)}"
+    """`DataLoader(num_workers=6): 93 % busy (88-95); now 2; uses 4 of 7 free cores; after …`."""
+    name, value = SETTINGS.get(change.knob, change.knob), _amount(change.value)
+    turned = f"DataLoader(num_workers={value})" if change.pytorch else f"{name}: {value}"
+    now = _amount(change.current_value)
     if change.knob in REMOVED:
-        turned = f"less {name} (now {percent(change.current_value)} of the time)"
+        turned, now = f"less {name}", f"{percent(change.current_value)} of the time"
+    brought = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
     uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
     limit = WAITS_FOR.get(change.then or "", change.then or "")
+    then = f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit"
     found = (
-        f"{turned}: {_brought(change)} busy{interval}",
-        f"uses {uses}" if uses else "",
-        f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit" if limit else "",
+        f"{turned}: {brought}{interval}",
+        f"now {now}",
+        uses and f"uses {uses}",
+        limit and then,
     )
     return "; ".join(filter(None, found))
-
-
-def in_brief(change: Prescription) -> str:
-    """`num_workers=6: 93 %`."""
-    name, value = SETTINGS.get(change.knob, change.knob), _amount(change.value)
-    short = f"num_workers={value}" if change.pytorch else f"{name}: {value}"
-    return f"{f'less {name}' if change.knob in REMOVED else short}: {_brought(change)}"
 
 
 def outcome(change: Score) -> str:
@@ -232,17 +228,12 @@ def outcome(change: Score) -> str:
     return f"{name} from {before} to {after}: {predicted}, measured {percent(change.busy_ratio)}"
 
 
-def why(reason: str) -> str:
-    """The reason of a refusal in words; that of a newer exporter as it is."""
-    return REFUSALS.get(reason, reason)
-
-
 def recommendation(gpu: Gpu) -> str | None:
     """What to try: a change and what it would bring; where that is not known, the usual remedy."""
     if gpu.prescription:
         return in_full(gpu.prescription)
-    refused = gpu.prescription_refused
-    unknown = f" (no prediction: {why(refused.reason)})" if refused else ""
+    reason = gpu.prescription_refused.reason if gpu.prescription_refused else None
+    unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if reason else ""
     return f"{gpu.remedy}{unknown}" if gpu.remedy else None
 
 
@@ -257,10 +248,6 @@ def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for name, text in known.items() if text)
     for number, seen in enumerate(gpu.evidence or ()):
         yield "" if number else "seen", seen
-
-
-def _brought(change: Prescription) -> str:
-    return f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)}"
 
 
 def _interval(low: float, high: float) -> str:

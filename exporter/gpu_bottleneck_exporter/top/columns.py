@@ -32,30 +32,27 @@ def share(value: float | None) -> str:
     return DASH if value is None else f"{value:.0%}"
 
 
-def _watts(gpu: Gpu) -> str:
-    return words.of(words.number(gpu.power_watts), words.number(gpu.power_limit_watts), "", "/")
-
-
-def _memory(gpu: Gpu) -> str:
-    used, total = words.gibibytes(gpu.memory_used_bytes), words.gibibytes(gpu.memory_total_bytes)
-    return words.of(used, total, "", "/")
+def _short(level: str) -> str:
+    """`412/700` of `412 of 700 W`."""
+    return level.rpartition(" ")[0].replace(" of ", "/") or level
 
 
 def _tried(gpu: Gpu) -> str:
-    return words.in_brief(gpu.prescription) if gpu.prescription else DASH
+    change = gpu.prescription
+    return words.in_full(change).partition(" busy")[0] if change else DASH
 
 
 COLUMNS = (
     Column("GPU", 4, words.label, right=False),
     Column(BAR, 18, lambda _: "", right=False),
     Column("BUSY", 5, lambda gpu: share(gpu.busy_ratio)),
-    Column("WATTS", 7, _watts, drops=2),
+    Column("WATTS", 7, lambda gpu: _short(words.levels(gpu)[0]), drops=2),
     Column("°C", 3, lambda gpu: words.number(gpu.temperature_celsius), drops=3),
-    Column("GiB", 7, _memory, drops=4),
+    Column("GiB", 7, lambda gpu: _short(words.levels(gpu)[2]), drops=4),
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
     Column("MHz", 4, lambda gpu: words.megahertz(gpu.sm_clock_hertz), drops=8),
     Column("LIKELY CAUSE", 13, words.likely_cause, right=False, drops=1),
-    Column(TRY, 23, _tried, right=False, drops=7),
+    Column(TRY, 31, _tried, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, words.owners, right=False, drops=6),
     Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )

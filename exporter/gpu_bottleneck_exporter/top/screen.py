@@ -145,7 +145,6 @@ def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
     if gpu.up:
         yield from _said("held by", words.owners(gpu), width)
         yield from _said("shares", words.parts(named(gpu.parts)), width)
-        yield from _said("figures", ", ".join(words.levels(gpu)), width)
 
 
 def _said(name: str, text: str, width: int) -> Iterator[Line]:

@@ -15,13 +15,11 @@ _COLUMNS = 60
 _FACTS = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Workers")
 
 
-def card(at: int, gpu: Gpu, runbooks: str) -> Html:
-    """The GPU at position `at`, in full."""
-    heading = f"gpu-{at}"
-    title = element("h3", *_name(gpu), id=heading)
-    head = element("div", title, _busy(gpu), class_="head")
-    body, colour = _body(gpu, runbooks), f"c-{gpu.cause or 'unknown'}"
-    return element("li", element("article", head, *body, aria_labelledby=heading, class_=colour))
+def card(gpu: Gpu, runbooks: str) -> Html:
+    """A GPU in full."""
+    head = element("div", element("h3", *_name(gpu)), _busy(gpu), class_="head")
+    known = {"class_": f"c-{gpu.cause or 'unknown'}", "aria_label": f"GPU {words.label(gpu)}"}
+    return element("li", element("article", head, *_body(gpu, runbooks), **known))
 
 
 def line(gpu: Gpu) -> Html:

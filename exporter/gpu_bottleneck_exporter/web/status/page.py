@@ -42,7 +42,7 @@ def _gpus(node: Node, runbooks: str) -> tuple[Html | None, ...]:
         return (_none(node),)
     worst = sorted(node.gpus, key=words.badness, reverse=True)
     bad = [gpu for gpu in worst if words.idle(gpu)]
-    cards = element("ul", *(card(at, gpu, runbooks) for at, gpu in enumerate(bad)), class_="gpus")
+    cards = element("ul", *(card(gpu, runbooks) for gpu in bad), class_="gpus")
     lines = element("ul", *(line(gpu) for gpu in worst if not words.idle(gpu)), class_="lines")
     span = f"Numbers are of the last {words.duration(node.window_seconds)}, "
     return (
