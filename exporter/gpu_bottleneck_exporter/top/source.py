@@ -151,7 +151,7 @@ class Feed:
 
 def _parsed(url: str) -> SplitResult:
     try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        parts = urlsplit(url if "//" in url or ":" not in url else f"http://{url}")
         usable = parts.scheme in ("http", "https") and bool(parts.hostname)
         _ = parts.port
     except ValueError:
