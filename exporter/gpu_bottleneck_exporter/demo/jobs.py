@@ -31,8 +31,6 @@ _FETCH_SECONDS, _DECODE_SECONDS = 0.06, 0.03
 two cores have room for a second worker."""
 _FIRST_WORK_SECONDS = 12.0
 """Long enough for a Prometheus that starts at the same time to see it."""
-_SAMPLES_BYTES = 500_000
-"""A step: no disk is asked for them, whatever else it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ def inline_loading(gpu: VirtualGpu) -> None:
     """A loop that has no workers: it reads and decodes its batches itself."""
     with Path("/dev/zero").open("rb", buffering=0) as samples:
         while True:
-            samples.read(_SAMPLES_BYTES)
+            samples.read(500_000)  # without any disk, whatever that does
             burn(0.02)
             gpu.run(0.06, INPUT)
 

@@ -55,18 +55,14 @@ def memory(used: float | None, total: float | None) -> str:
     return of(gibibytes(used), gibibytes(total), " GiB")
 
 
-def megahertz(hertz: float | None) -> str:
-    """Hertz in MHz, a whole number."""
-    return number(None if hertz is None else hertz / 1e6)
-
-
 def levels(gpu: Gpu) -> tuple[str, str, str, str]:
     """Power, temperature, memory and SM clock, each with its limit if known."""
+    now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
     return (
         of(number(gpu.power_watts), number(gpu.power_limit_watts), " W"),
         of(number(gpu.temperature_celsius), number(gpu.slowdown_temperature_celsius), " °C"),
         memory(gpu.memory_used_bytes, gpu.memory_total_bytes),
-        of(megahertz(gpu.sm_clock_hertz), megahertz(gpu.sm_clock_max_hertz), " MHz"),
+        of(number(now and now / 1e6), number(most and most / 1e6), " MHz"),
     )
 
 
@@ -130,10 +126,8 @@ def likely_cause(gpu: Gpu) -> str:
 
 def idle(gpu: Gpu) -> float:
     """The share that its holders lose: of a GPU that is down all, and of a free one nothing."""
-    if not gpu.up:
-        return 1.0
-    starves = gpu.cause not in {None, UNALLOCATED}
-    return 1 - (gpu.busy_ratio or 0.0) if starves else 0.0
+    well = gpu.up and gpu.cause in {None, UNALLOCATED}
+    return 0.0 if well else 1 - (gpu.busy_ratio or 0.0)
 
 
 def badness(gpu: Gpu) -> float:
@@ -169,9 +163,7 @@ def owner(labels: Mapping[str, str]) -> str:
 def owners(gpu: Gpu) -> str:
     """The owners of all holders; a dash if unknown."""
     found = [text for labels in gpu.owners or () if (text := owner(labels))]
-    if found:
-        return "; ".join(found)
-    return "nobody" if gpu.processes == 0 else DASH
+    return "; ".join(found) or ("nobody" if gpu.processes == 0 else DASH)
 
 
 def summary(node: Node) -> str:
@@ -207,16 +199,11 @@ def in_full(change: Prescription) -> str:
         turned, now = f"less {name}", f"{percent(change.current_value)} of the time"
     brought = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
-    uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
-    limit = WAITS_FOR.get(change.then or "", change.then or "")
-    then = f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit"
-    found = (
-        f"{turned}: {brought}{interval}",
-        f"now {now}",
-        uses and f"uses {uses}",
-        limit and then,
-    )
-    return "; ".join(filter(None, found))
+    uses, limit = ", ".join(_uses(change)), WAITS_FOR.get(change.then or "", change.then)
+    told = [f"{turned}: {brought}{interval}", f"now {now}", *([f"uses {uses}"] if uses else [])]
+    if limit:
+        told.append(f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit")
+    return "; ".join(told)
 
 
 def outcome(change: Score) -> str:
@@ -242,12 +229,11 @@ def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
     known = {
         "likely cause" if gpu.cause else "verdict": verdict(gpu),
         "try": recommendation(gpu),
+        "seen": "; ".join(gpu.evidence or ()),
         "last change": gpu.last_change and outcome(gpu.last_change),
         "runbook": gpu.runbook and f"{gpu.runbook}.md",
     }
     yield from ((name, text) for name, text in known.items() if text)
-    for number, seen in enumerate(gpu.evidence or ()):
-        yield "" if number else "seen", seen
 
 
 def _interval(low: float, high: float) -> str:
@@ -259,22 +245,13 @@ def _amount(value: float) -> str:
     return f"{round(value, 1):.6g}"
 
 
-def _cores(change: Prescription) -> str | None:
-    if change.needs_cores < _LEAST_CORES:
-        return None
+def _uses(change: Prescription) -> Iterator[str]:
+    """Cores, memory, and data: a million bytes a second, as links and disks are sold."""
     cores, free = _amount(change.needs_cores), change.free_cores
-    if free is None:
-        return f"{cores} core{'' if cores == '1' else 's'}"
-    return f"{cores} of {_amount(free)} free cores"
-
-
-def _data(change: Prescription) -> str | None:
-    """A million bytes a second, as links and disks are sold."""
-    speed = change.needs_bytes_per_second
-    return f"{speed / 1e6:.0f} MB/s" if speed is not None and speed >= _LEAST_SPEED else None
-
-
-def _memory(change: Prescription) -> str | None:
-    needed = change.needs_memory_bytes
-    known = needed is not None and needed >= _LEAST_BYTES
-    return memory(needed, change.free_memory_bytes) if known else None
+    if change.needs_cores >= _LEAST_CORES:
+        known = f"{cores} core{'' if cores == '1' else 's'}"
+        yield known if free is None else f"{cores} of {_amount(free)} free cores"
+    if (change.needs_memory_bytes or 0.0) >= _LEAST_BYTES:
+        yield memory(change.needs_memory_bytes, change.free_memory_bytes)
+    if (speed := change.needs_bytes_per_second or 0.0) >= _LEAST_SPEED:
+        yield f"{speed / 1e6:.0f} MB/s"

@@ -50,7 +50,6 @@ COLUMNS = (
     Column("°C", 3, lambda gpu: words.number(gpu.temperature_celsius), drops=3),
     Column("GiB", 7, lambda gpu: _short(words.levels(gpu)[2]), drops=4),
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
-    Column("MHz", 4, lambda gpu: words.megahertz(gpu.sm_clock_hertz), drops=8),
     Column("LIKELY CAUSE", 13, words.likely_cause, right=False, drops=1),
     Column(TRY, 31, _tried, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, words.owners, right=False, drops=6),

@@ -73,6 +73,6 @@ def _signals(node: Node) -> Html | None:
 def _collectors(node: Node) -> Html | None:
     failed = [one for one in node.collectors if not one.success]
     told = "; ".join(f"{one.collector} fails: {one.error or 'see the log'}" for one in failed)
-    works = f"all {len(node.collectors)} work"
-    said = element("p", "Collectors: ", told or works, ".", class_="span bad" if failed else "span")
+    all_work = told or f"all {len(node.collectors)} work"
+    said = element("p", f"Collectors: {all_work}.", class_="span bad" if failed else "span")
     return said if node.collectors else None
