@@ -45,8 +45,8 @@ SETTINGS = {
     NUM_WORKERS: "loader workers",
     CPU_LIMIT: "CPU limit",
     CPU_CORES: "CPU cores",
-    HOST_CODE: "Python between steps",
-    CHECKPOINTS: "time in checkpoints",
+    HOST_CODE: "Python code",
+    CHECKPOINTS: "checkpoint time",
 }
 """What a recommendation changes, by knob."""
 REMEDIES: dict[str, str] = {

@@ -76,13 +76,13 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
             "host_code",
             0.314,
             0.0,
-            "less Python between steps: up to 64 % busy; now 31 % of the time",
+            "less Python code: up to 64 % busy; now 31 % of the time",
         ),
         (
             "checkpoints",
             0.06,
             0.0,
-            "less time in checkpoints: up to 64 % busy; now 6 % of the time",
+            "less checkpoint time: up to 64 % busy; now 6 % of the time",
         ),
         ("later", 1.0, 2.0, "later: 2: up to 64 % busy; now 1"),
     ],
@@ -116,5 +116,5 @@ def test_without_a_prediction_the_usual_remedy_is_all_there_is() -> None:
     remedy = REMEDIES["unknown"]
     assert having(Refusal("shared")) == f"{remedy} (no prediction: {REFUSALS['shared']})"
     assert having(Refusal("of a later version")) == f"{remedy} (no prediction: of a later version)"
-    assert having(None) == remedy
+    assert having(Refusal("no_work")) == having(None) == remedy
     assert having(PRESCRIBED) == said()

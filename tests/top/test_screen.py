@@ -167,8 +167,8 @@ def test_wide_terminals_show_more_and_what_to_try_while_there_is_anything() -> N
     assert "loader workers: 6: 93 %" in first
     assert "research/train-7f9c/trainer" in first
     assert first.rstrip().endswith(HOPPER.name or "?")
-    assert " TRY " not in table(crowded(2), 110)[0]
-    assert " TRY " in table(crowded(2), 111)[0]
+    assert " TRY " not in table(crowded(2), 111)[0]
+    assert " TRY " in table(crowded(2), 112)[0]
     assert " TRY " not in table(node(state(ampere())), 230)[0]
 
 

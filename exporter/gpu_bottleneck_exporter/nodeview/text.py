@@ -21,6 +21,8 @@ _LEAST_BYTES = 0.05 * 2**30
 """Less than this would be 0.0 GiB."""
 _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
+_GOES_WITHOUT_SAYING = frozenset({"", "no_work", "no_knob"})
+"""Reasons of refusals where the cause says it all."""
 
 
 def percent(share: float | None) -> str:
@@ -219,8 +221,9 @@ def recommendation(gpu: Gpu) -> str | None:
     """What to try: a change and what it would bring; where that is not known, the usual remedy."""
     if gpu.prescription:
         return in_full(gpu.prescription)
-    reason = gpu.prescription_refused.reason if gpu.prescription_refused else None
-    unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if reason else ""
+    reason = gpu.prescription_refused.reason if gpu.prescription_refused else ""
+    told = reason not in _GOES_WITHOUT_SAYING
+    unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if told else ""
     return f"{gpu.remedy}{unknown}" if gpu.remedy else None
 
 

@@ -51,7 +51,7 @@ COLUMNS = (
     Column("GiB", 7, lambda gpu: _short(words.levels(gpu)[2]), drops=4),
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
     Column("LIKELY CAUSE", 13, words.likely_cause, right=False, drops=1),
-    Column(TRY, 31, _tried, right=False, drops=7),
+    Column(TRY, 32, _tried, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, words.owners, right=False, drops=6),
     Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )
