@@ -157,7 +157,7 @@ def assert_runs(stretch: Stretch) -> None:
 
 def causes(said: str) -> list[str]:
     """The likely cause of each GPU that `check --diagnose` names."""
-    return re.findall(r"^  likely cause  (\w+):", said, re.MULTILINE)
+    return re.findall(r"^  likely cause  .*\((\w+)\)", said, re.MULTILINE)
 
 
 def test_another_user_is_told_all_but_what_is_private(stage: Stage) -> None:

@@ -76,6 +76,13 @@ def runs_notebook(command: str) -> bool:
     return not _NOTEBOOKS.isdisjoint(programs)
 
 
+def script(name: str, command: str) -> str:
+    """What people call a process with this `name` and command line: `train.py` for a Python's."""
+    if not name.startswith("python"):
+        return name
+    return _python_runs(command.split("\0")[1:]).rpartition("/")[2] or name
+
+
 def _python_runs(arguments: list[str]) -> str:
     """Module or script that Python was told to run; nothing for code on the command line."""
     words = iter(arguments)

@@ -73,6 +73,8 @@ class Prescription:
     """Data from storage or the network that it takes, beyond today's; None if unknown."""
     then: str | None = None
     """What the GPU waits on most afterwards (`WAITING_ON`); None: nothing worth naming."""
+    pytorch: bool = False
+    """Whether the job's loader is known to be PyTorch's."""
 
 
 @dataclass(frozen=True, slots=True)

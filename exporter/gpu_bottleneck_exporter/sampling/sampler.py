@@ -93,6 +93,7 @@ class Sampler:
         self._open_driver = open_driver
         self._collectors = collectors
         self._settings = settings
+        self.procfs = settings.procfs
         self._on_fatal = on_fatal
         self._stop = threading.Event()
         self._driver: Driver | None = None
