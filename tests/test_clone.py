@@ -15,7 +15,7 @@ import pytest
 
 from support.command import Server, environment
 from support.tools import require
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter"
@@ -75,7 +75,7 @@ def test_what_is_typed_first_works_as_printed(tmp_path: Path) -> None:
     clone, by_hand = blocks("Install")
     with typed(clone, tmp_path, tmp_path) as server:
         assert server.get()[0] == 200
-        assert "gpu_stall_seconds_total" in server.get()[1]
+        until(lambda: "gpu_stall_seconds_total" in server.get()[1], "the demo's idle GPUs")
     install, check, demo = by_hand.rpartition("\n.venv/bin/gpu-bottleneck-exporter check\n")
     script = f"set -e\n{install}\n{check.strip()} || test $? = {NO_GPU}\n{demo}"
     with typed(script, tmp_path / PUBLIC.rpartition("/")[2], tmp_path) as server:
