@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
 from rules.test_docs import LINK, anchors
+from support.offenders import each
 from tables import metrics
 
 ROOT = Path(__file__).parents[1]
@@ -101,10 +102,18 @@ def test_the_cost_is_that_of_the_measurements() -> None:
         assert [share for _, share in rows if f" {float(share):.1f} %" not in text] == []
 
 
-def test_links_lead_somewhere() -> None:
-    for target, anchor in LINK.findall(TEXT):
+FOLDERS = ("exporter", "grafana", "helm", "tests")
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *(path for name in FOLDERS for path in (ROOT / name).rglob("*.md")),
+]
+
+
+@each([path for path in DOCUMENTS if "node_modules" not in path.parts])
+def test_links_of_documents_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         if not re.match(r"https?://", target):
-            to = ROOT / target if target else README
+            to = (page.parent / target).resolve() if target else page
             assert to.exists(), target
             assert not anchor or anchor in anchors(to), f"{target}#{anchor}"
 
