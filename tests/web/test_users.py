@@ -217,7 +217,10 @@ def request(user: str, password: str) -> bytes:
     return b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: " + value + b"\r\n\r\n"
 
 
-def test_who_made_way_no_longer_waits(serve: Serve, file: Path, checks: Checks) -> None:
+def test_in_line_all_wait_but_who_made_way(
+    serve: Serve, file: Path, checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.web.users._LOOK_SECONDS", 0.001)
     running = serve(web_config=file, connections=5, stay=0)
     checks.gate.clear()
     first = [running.connect(request("alice", "wrong 0"))]
