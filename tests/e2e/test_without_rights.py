@@ -19,6 +19,7 @@ from scenarios.cgroups import Limits
 from scenarios.measure import running
 from support.command import Server
 from support.drivers import Libraries
+from support.metrics import Metrics
 from support.rights import (
     AS_WE_ARE,
     Way,
@@ -30,7 +31,6 @@ from support.rights import (
 from support.stage import (
     NO_FEEDERS,
     PRIVATE,
-    Metrics,
     Stage,
     assert_told,
     caged,
