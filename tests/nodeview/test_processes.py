@@ -48,3 +48,4 @@ def test_a_script_has_the_name_of_its_file() -> None:
     assert script("python3", "python3\0-c\0import os\0") == "python3"
     assert script("pt_data_worker", "python3\0train.py\0") == "pt_data_worker"
     assert script("python3", "") == "python3"
+    assert script("python-loop", "python3\0train.py\0") == "python-loop"

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.driver.nvml.remedies import OF_ERRORS
 from support.beside import Reply, answering
 from support.command import ANY_PORT, COMMAND, Server, environment, run, serving
+from support.drivers import Libraries
 from support.terminal import Terminal, terminal
 from support.waiting import until
 
@@ -25,6 +27,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("demo"), "demo", *ANY_PORT) as server:
         until(lambda: server.get("/")[1].count('<svg class="trend"') == 8, "trends")
         yield server
+
+
+@pytest.fixture
+def local(libraries: Libraries) -> Iterator[dict[str, str]]:
+    """Variables with which this machine has the demo's GPUs."""
+    with running() as board:
+        folder = libraries.path(580).parent
+        yield {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_BOARD": str(board.path)}
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +133,22 @@ def test_more_gpus_than_lines(many: str) -> None:
         screen.wait_for(selected(19), "the page before")
         screen.press(KEYS["Home"])
         screen.wait_for(selected(0), "the first GPU")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def test_this_machine_is_measured_before_it_is_judged(local: dict[str, str]) -> None:
+    causes: list[set[str]] = []
+
+    def judged(lines: list[str]) -> bool:
+        causes.append({row.split()[-2] for row in rows(lines)})
+        return "unallocated" in causes[-1]
+
+    with terminal([*COMMAND, "top", "--interval", "0.5"], 80, 24, **local) as screen:
+        screen.wait_for(judged, "a verdict")
+        measuring = [found for found in causes if found]
+        assert measuring[0] == {"measuring"}
+        assert all("asleep" not in found for found in measuring if "measuring" in found)
         screen.press("q")
         assert screen.end() == 0
 

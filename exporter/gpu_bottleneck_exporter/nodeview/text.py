@@ -84,8 +84,8 @@ def host(node: Node) -> str:
     figures = {
         "CPU": of(percent(found.cpu_busy_ratio), number(found.cpus), ""),
         "memory": memory(used, total),
-        "shared memory": memory(found.shm_used_bytes, found.shm_size_bytes),
         "pressure:": parts(found.pressure_ratios or {}) or DASH,
+        "shared memory": memory(found.shm_used_bytes, found.shm_size_bytes),
     }
     return "   ".join(f"{name} {text}" for name, text in figures.items() if text != DASH)
 
