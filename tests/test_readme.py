@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
+from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES, WAITS_FOR
 from tables import metrics
 
 ROOT = Path(__file__).parents[1]
@@ -81,9 +81,9 @@ def test_the_glossary_names_every_reason_for_waiting() -> None:
 
 
 def test_the_diagnosis_is_worded_as_the_command_does() -> None:
-    cause, meaning = re.findall(r"^  likely cause  (\w+): (.+)$", TEXT, re.MULTILINE)[0]
-    (remedy,) = re.findall(r"^  try first     (.+)$", TEXT, re.MULTILINE)
-    assert (MEANINGS[cause], REMEDIES[cause]) == (meaning, remedy)
+    verdict = r"^  likely cause  Waiting for (.+) \((\w+)\) for \d+ s: (.+)\n  try           (.+)$"
+    ((what, cause, meaning, remedy),) = re.findall(verdict, TEXT, re.MULTILINE)
+    assert (WAITS_FOR[cause], MEANINGS[cause], REMEDIES[cause]) == (what, meaning, remedy)
 
 
 def test_the_cost_is_that_of_the_measurements() -> None:
