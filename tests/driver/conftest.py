@@ -14,9 +14,9 @@ from support.drivers import KINDS, Libraries, opener
 class Machine:
     """A virtual board, and a driver that opens once it is used."""
 
-    def __init__(self, board: Board, open_it: Callable[[Board], Driver]) -> None:
+    def __init__(self, board: Board, open_driver: Callable[[Board], Driver]) -> None:
         self.board = board
-        self._open = open_it
+        self._open = open_driver
 
     @property
     def gpu(self) -> VirtualGpu:

@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
 from support.judging import decide
+from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
 MakeBoard = Callable[..., Board]
@@ -92,7 +93,7 @@ def test_a_gpu_that_goes_on_as_before_is_read_less_often_and_is_seen_whole(
         ticks = Ticks(board, workers)
         uuid = board.gpus[0].record.uuid.decode()
         feed = until(lambda: watch.feed(uuid), "its feeders")
-        until(lambda: workers[0]._interval() > FAST.interval_seconds, "it goes on as before")
+        until(lambda: workers[0].reader.interval() > FAST.interval_seconds, "it goes on as before")
 
         def left_out() -> list[float]:
             ratio, missed = ticks.run()
@@ -117,7 +118,7 @@ def test_whoever_asks_is_shown_what_such_a_gpu_does_now(
             now_ns = time.monotonic_ns()
             return now_ns - worker.snapshots(now_ns)[0].at_ns
 
-        until(lambda: worker._interval() > FAST.interval_seconds, "it is idle all the time")
+        until(lambda: worker.reader.interval() > FAST.interval_seconds, "it is idle all the time")
         for _ in range(TICKS):
             until(lambda: age_ns() > usual_ns, "an old reading")
             asked_ns = time.monotonic_ns()
@@ -141,14 +142,14 @@ def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("interval", "deadline", "longer"),
-    [
-        pytest.param(1.0, 5.0, 4.0, id="default"),
-        pytest.param(0.2, 5.0, 0.8, id="often"),
-        pytest.param(5.0, 20.0, 5.0, id="the ring holds 10 s"),
-        pytest.param(1.0, 3.0, 3.0, id="the deadline is near"),
-    ],
+@rows(
+    "interval, deadline, longer",
+    {
+        "default": (1.0, 5.0, 4.0),
+        "often": (0.2, 5.0, 0.8),
+        "the ring holds 10 s": (5.0, 20.0, 5.0),
+        "the deadline is near": (1.0, 3.0, 3.0),
+    },
 )
 def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_holds(
     interval: float,
@@ -162,6 +163,6 @@ def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_hol
         0, VirtualDriver(make_board(gpus=[H100])), ALL, settings, watch, own_cpu=OwnCpu(1.0)
     )
     worker.start()
-    until(lambda: worker._interval() == longer, "it is idle all the time")
+    until(lambda: worker.reader.interval() == longer, "it is idle all the time")
     worker.stop()
     assert worker.join(PATIENCE_SECONDS)
