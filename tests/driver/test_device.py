@@ -109,9 +109,11 @@ def test_so_is_one_that_only_nvml_gives(
 
 def test_clocks_are_in_hertz(both: Make) -> None:
     machine = both()
-    machine.record.clock_mhz[1] = 345
+    machine.record.clock_mhz[:] = (230, 345, 1593, 765)
     clocks = machine.device.clocks()
-    assert clocks.now["sm"] == 345e6
+    assert (clocks.now["memory"], clocks.now["video"]) == (1593e6, 765e6)
+    # The virtual driver rests both while nothing runs.
+    assert clocks.now["sm"] == pytest.approx(1.5 * clocks.now["graphics"])
     assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
 
 
