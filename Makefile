@@ -16,6 +16,9 @@ IMAGE_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --upgrade \
 	--custom-compile-command 'make lock'
 STATIC = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+# What takes the machine to itself: other tests are strangers to what is judged there.
+ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/prescriptions/test_pairs.py \
+	tests/sampling/test_cadence.py tests/sampling/test_starvation.py
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 # Older ones, as Debian's, know no dependency groups.
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
@@ -39,13 +42,13 @@ check: $(VENV)/.developer  ## Check style, types and what tests can without proc
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel programs  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ALONE:%=--ignore %) --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
 
 test-python: $(VENV)/python-3.14/usr/bin/python3.14  ## Run the same tests on Python 3.14, from Debian's packages
 	$(MAKE) test VENV=$(VENV)/3.14 PYTHON=$<
 
-test-scenarios: $(VENV)/.tested-wheel programs  ## Test the stall accounting on real processes and every alert in a real Prometheus, alone on the machine
-	$(BIN)/python -m pytest tests/scenarios tests/causes $(PYTEST_ARGS)
+test-scenarios: $(VENV)/.tested-wheel programs  ## Test what takes the machine to itself: the stall accounting on real processes, every alert in a real Prometheus
+	$(BIN)/python -m pytest $(ALONE) $(PYTEST_ARGS)
 
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
 	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)

@@ -73,11 +73,11 @@ def _of_node(node: ast.AST) -> Iterator[Callable[[], None]]:
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _OTHER:
         yield partial(setattr, node, "ops", [_OTHER[type(node.ops[0])](), *node.ops[1:]])
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        other = not node.value if isinstance(node.value, bool) else node.value + 1
+        other = not node.value if isinstance(node.value, bool) else 2 * node.value + 1
         yield partial(setattr, node, "value", other)
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         yield partial(setattr, node, "test", ast.UnaryOp(ast.Not(), node.test))
-    if isinstance(node, ast.Return) and node.value is not None:
+    if isinstance(node, ast.Return) and ast.unparse(node) not in {"return", "return None"}:
         yield partial(setattr, node, "value", ast.Constant(None))
 
 

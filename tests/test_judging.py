@@ -17,7 +17,8 @@ from support.waiting import until
 
 @pytest.fixture(autouse=True)
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JUDGED", raising=False)
+    for name in ("JUDGED", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def looks(*margins: float, crowded: bool = False) -> list[Look]:
@@ -75,6 +76,15 @@ def test_what_is_not_known_is_skipped_and_all_is_counted(
         "judged",
         "not judged: a hog",
     ]
+
+
+def test_in_ci_nothing_is_judged_beside_other_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGED", f"{tmp_path / 'judged'}")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    with pytest.raises(AssertionError, match="beside other tests"):
+        conclude("fine", right=True)
 
 
 def test_what_never_tells_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
