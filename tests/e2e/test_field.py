@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.flags import PROGRAM
 from support.board import Board
 from support.board_exporter import over_board
 from support.command import ANY_PORT, run, serving
-from support.daemon import HOST, get
+from support.daemon import HOST, free_port, get
 from support.samplers import sampling
 from support.waiting import until
 
@@ -53,20 +53,22 @@ def test_commands_say_the_same_with(
     result = run(tmp_path, command, **variables)
     assert result.returncode == usual.returncode
     assert "Traceback" not in result.stderr
-    assert len(result.stdout.splitlines()) >= 0.9 * len(usual.stdout.splitlines()) > 0
+    assert without_values(result.stdout) == without_values(usual.stdout) != []
+
+
+def without_values(text: str) -> list[str]:
+    return [line.rpartition(" ")[0] for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("command", ["once", "check", "rules"])
 def test_output_onto_a_full_disk_is_one_line_of_errors(tmp_path: Path, command: str) -> None:
     result = run(tmp_path, command, way=shell('exec "$@" >/dev/full'))
-    assert result.returncode != 0
-    assert "Traceback" not in result.stderr
-    assert "No space left" in result.stderr
+    assert result.returncode == 1
+    assert result.stderr == f"{PROGRAM}: No space left on device\n"
 
 
 def test_a_log_on_a_full_disk_costs_the_log_only(tmp_path: Path) -> None:
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     way = shell('exec "$@" 2>/dev/full')
     with serving(tmp_path, "serve", "--web.listen-address", f"{HOST}:{port}", way=way) as server:
         until(lambda: get(port, "/metrics")[0] == 200, "metrics", unless=lambda: server.ended)
@@ -74,14 +76,11 @@ def test_a_log_on_a_full_disk_costs_the_log_only(tmp_path: Path) -> None:
 
 def test_on_ipv6_alone(tmp_path: Path) -> None:
     with serving(tmp_path, "serve", "--web.listen-address", "[::1]:0") as server:
-        address = until(lambda: server.said.partition("serving on ")[2].split()[:1], "where")[0]
-        assert address.startswith("http://[::1]:")
-        result = run(tmp_path, "top", "--count", "1", "--url", address.removesuffix("/metrics"))
-        assert "connect" not in result.stderr
-        assert "Traceback" not in result.stderr
+        assert server.url.startswith("http://[::1]:")
+        assert server.get()[0] == 200
 
 
-def test_two_on_one_node_say_the_same(make_board: Callable[..., Board]) -> None:
+def test_two_serve_the_same_node(make_board: Callable[..., Board]) -> None:
     board = make_board()
     with over_board(board.path) as one, over_board(board.path) as other:
 
