@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.demo.jobs import GPUS
+from gpu_bottleneck_exporter.demo.jobs import GPUS, JOBS
 from support.command import ANY_PORT, Server, run, serving
 from support.options import options_of
 from support.waiting import PATIENCE_SECONDS, until
@@ -193,7 +193,7 @@ def test_a_demo_shows_simulated_gpus_fed_by_processes_of_which_nothing_is_left(
     assert 'collector="power"' not in metrics
     assert 'collector="clocks"' in metrics
     loops = [words for words in processes.values() if "gpu_bottleneck_exporter.demo" in words]
-    assert {words[4] for words in loops} == {"0", "1", "2", "3"}
+    assert {words[4] for words in loops} == {job.name for job in JOBS}
     (board,) = boards
     assert not board.exists()
 

@@ -14,11 +14,7 @@ from grafana.live import DEMO, filled_prometheus
 from support.prometheus import Prometheus
 from support.waiting import PATIENCE_SECONDS, until
 
-NO_JOB = "its loops are no job of a scheduler"
 EMPTY_IN_DEMO = {
-    "gpu: Job: busy A": NO_JOB,
-    "gpu: Job: power, share of the limit A": NO_JOB,
-    "gpu: Job: SM clock, share of the maximum A": NO_JOB,
     "gpu: Errors A": "its GPUs report no XID",
 }
 """Queries for which the demo has nothing, and why."""

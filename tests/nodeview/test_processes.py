@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.programs import script
@@ -14,12 +13,12 @@ from support.programs import program
 from support.waiting import until
 
 PROC = Path("/proc")
-NAMED = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'pt_data_worker'); time.sleep(3600)"
+NAMED = "ctypes.CDLL(None).prctl(15, b'pt_data_worker'); ready(); time.sleep(3600)"
 
 
 def test_holders_come_first_with_name_user_and_state() -> None:
     reader = ProcessReader(PROC)
-    with program("import time; time.sleep(3600)") as main, program(NAMED) as worker:
+    with program("ready(); time.sleep(3600)") as main, program(NAMED) as worker:
 
         def found() -> list[Process]:
             return [*reader.read([main.pid], [worker.pid, 2**22 + 1])]
@@ -30,7 +29,7 @@ def test_holders_come_first_with_name_user_and_state() -> None:
             (main.pid, "main"),
             (worker.pid, "worker"),
         ]
-        assert found()[0].name == Path(sys.executable).resolve().name
+        assert found()[0].name == Path(f"/proc/{main.pid}/comm").read_text().strip()
         assert {one.user for one in found()} == {found()[0].user} != {None}
         assert reader.use_pytorch(found())
         assert not reader.use_pytorch(found()[:1])

@@ -111,8 +111,8 @@ def test_a_process_that_holds_a_gpu_feeds_it_as_long_as_it_is_seen(
     until(lambda: worker not in feed.workers, "the end of the worker")
     main.end()
     until(lambda: watch.feeding("a") is None, "unknown holders")
-    held_by(watch)
-    found = watch.feeding("a")
+    held_by(watch, uuid="b")
+    found = watch.feeding("b")
     assert found is not None
     assert found.processes == {"main": 0}
 

@@ -32,7 +32,7 @@ PRIVATE = {
     "connections": ("requests pending on connections cannot be seen", *CAPABILITIES[:2]),
 }
 """What the kernel hides from other users, and what `check` must say about it."""
-NO_FEEDERS = ("feeders", "unknown", "hostPID: true", "--pid=host", "hidepid")
+NO_FEEDERS = ("processes cannot be seen", "unknown", "hostPID: true", "--pid=host", "hidepid")
 """What `check` must say if processes are not visible."""
 
 
