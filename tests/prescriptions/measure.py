@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -46,6 +48,7 @@ from stacks.venvs import python
 from support.samplers import sampling
 from support.waiting import until
 
+HOST = "127.0.0.1"
 _FIRST_WORK_NS = 100_000_000
 _DATA_BYTES = 64 * MEBIBYTE
 _SLICE_SECONDS = 4.0
@@ -137,6 +140,7 @@ class Job:
         self.gpu = gpu
         self._stage = stage
         self._running = ExitStack()
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._done_ns = 0
 
     @property
@@ -155,18 +159,26 @@ class Job:
         if setting.cpu_limit is not None:
             limits = Limits(cpu_cores=setting.cpu_limit)
             cages = self._running.enter_context(limited(limits, self._stage.folder))
-        loop = f"{setting.loop}"
-        command = ("-m", "prescriptions.loops", f"{self.gpu.index}", loop)
-        venv = setting.loop.venv
-        process = self._running.enter_context(self._stage.running(cages, *command, venv=venv))
-        self._poll = process.poll
+        loops = [setting.loop] * setting.processes
+        loops += [setting.loop.with_workers(workers) for workers in setting.ranks]
+        group = {
+            "MASTER_ADDR": HOST,
+            "MASTER_PORT": f"{free_port()}",
+            "WORLD_SIZE": f"{len(loops)}",
+        }
+        for rank, loop in enumerate(loops):
+            of_job = {**group, "RANK": f"{rank}"} if setting.ranks else {}
+            gpu = self.gpu.index + (rank if setting.ranks else 0)
+            command = ("-m", "prescriptions.loops", f"{gpu}", f"{loop}")
+            running = self._stage.running(cages, *command, venv=loop.venv, more=of_job)
+            self._processes.append(self._running.enter_context(running))
 
     def await_work(self) -> None:
         """Until the GPU has done something."""
         until(
             lambda: self.busy_ns() - self._done_ns > _FIRST_WORK_NS,
             f"{self.chain.title} works",
-            unless=lambda: self._poll() is not None,
+            unless=lambda: self._has_ended,
         )
 
     def ended_before(self, turn: int) -> bool:
@@ -186,11 +198,16 @@ class Job:
 
     def check(self) -> None:
         """Fail if it has ended."""
-        assert self._poll() is None, f"{self.chain.title} ended early"
+        assert not self._has_ended, f"{self.chain.title} ended early"
+
+    @property
+    def _has_ended(self) -> bool:
+        return any(process.poll() is not None for process in self._processes)
 
     def end(self) -> None:
         """Kill all of its processes, and wait until they are gone."""
         self._running.close()
+        self._processes.clear()
 
     def busy_ns(self) -> int:
         """What the GPU has done until now."""
@@ -212,16 +229,21 @@ class Stage:
 
     @contextmanager
     def running(
-        self, cgroups: tuple[Path, ...], *arguments: str, venv: str | None = None
+        self,
+        cgroups: tuple[Path, ...],
+        *arguments: str,
+        venv: str | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[subprocess.Popen[bytes]]:
         """A Python process with `arguments`, and all that it starts, until the end of the block.
 
-        `venv`: the environment of `stacks.venvs` whose libraries it has.
+        `venv`: the environment of `stacks.venvs` whose libraries it has; `more`: variables.
         """
         keep = ("-m", "stacks.keep", f"{os.getpid()}", ":".join(map(str, cgroups)))
         interpreter = f"{python(venv)}" if venv else sys.executable
         command = [sys.executable, *keep, interpreter, "-W", "ignore", *arguments]
-        process = subprocess.Popen(command, env=self._environment, start_new_session=True)
+        environment = {**self._environment, **more}
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
             yield process
         finally:
@@ -243,7 +265,10 @@ def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Pair | Glance]:
     Raises Unavailable if the machine cannot stage it.
     """
     with staged(chains) as (board, stage), _sampling(board) as sampler, ExitStack() as cleanup:
-        jobs = [Job(chain, board.gpus[at], stage) for at, chain in enumerate(chains)]
+        starts = accumulate((chain.gpus for chain in chains), initial=0)
+        jobs = [
+            Job(chain, board.gpus[at], stage) for chain, at in zip(chains, starts, strict=False)
+        ]
         for job in jobs:
             cleanup.callback(job.end)
             job.start(job.chain.first)
@@ -353,7 +378,9 @@ def staged(chains: Sequence[Chain]) -> Iterator[tuple[Board, Stage]]:
     with ExitStack() as cleanup:
         home = tempfile.TemporaryDirectory(prefix="prescriptions-", dir="/var/tmp")
         folder = Path(cleanup.enter_context(home))
-        board = cleanup.enter_context(create(folder / "board", gpus=[H100] * len(chains)))
+        board = cleanup.enter_context(
+            create(folder / "board", gpus=[H100] * sum(c.gpus for c in chains))
+        )
         stage = Stage(folder)
         if any(batch.disk for batch in batches):
             disk_of(folder)

@@ -15,9 +15,10 @@ from gpu_bottleneck_exporter.prescription.model import (
     Refusal,
     Score,
 )
+from prescriptions.cases import FITTED
 from prescriptions.measure import Glance, Pair
 
-WRONG, DISTURBED = " ✗", " †"
+WRONG, DISTURBED, FITTED_ON = " ✗", " †", " °"
 MUCH = 0.2
 """Cores in use by other programs from which a pair counts as disturbed."""
 NOTHING = "nothing prescribed"
@@ -54,6 +55,8 @@ class Row:
         self.before = pair.before.busy
         self.after = pair.after.busy if pair.after else None
         """None: nothing was changed."""
+        self.fitted = pair.chain.title in FITTED
+        """Whether the interval was fitted on it."""
         self.said = _told(said)
         self.refused = said.reason if isinstance(said, Refusal) else None
         self.at_most = (
@@ -76,11 +79,14 @@ class Row:
         return self.said.high - self.said.low if self.said else None
 
     @property
-    def inside(self) -> bool | None:
+    def kept(self) -> bool:
+        """Whether the outcome is no higher than the interval."""
+        return self.said is not None and self.after is not None and self.after <= self.said.high
+
+    @property
+    def inside(self) -> bool:
         """Whether the outcome lies in the interval."""
-        if self.after is None or self.said is None:
-            return None
-        return self.said.low <= self.after <= self.said.high
+        return self.kept and (self.after or 0.0) >= (self.said.low if self.said else 0.0)
 
     @property
     def useful(self) -> bool:
@@ -90,8 +96,9 @@ class Row:
         return self.said.busy - self.after < (self.said.busy - self.before) / 2
 
     def __str__(self) -> str:
-        mark = WRONG if self.inside is False else ""
+        mark = WRONG if self.error is not None and not self.inside else ""
         mark += DISTURBED if self.strangers > MUCH else ""
+        mark += FITTED_ON if self.fitted else ""
         after = "" if self.after is None else _percent(self.after)
         error = "" if self.error is None else f"{100 * self.error:+.1f}"
         own = "" if self.own_score is None else f"{100 * self.own_score:+.1f}"

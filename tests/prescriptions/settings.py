@@ -77,6 +77,10 @@ class Loop:
             return _VENVS[self.loader]
         return "streaming" if self.batch.pil or self.batch.opencv else None
 
+    def with_workers(self, workers: int) -> Loop:
+        """The same with so many workers."""
+        return replace(self, workers=workers)
+
     def __str__(self) -> str:
         return json.dumps(asdict(self))
 
@@ -96,17 +100,25 @@ class Setting:
     """Cores; None: no limit."""
     neighbours: int = 0
     """Other processes, each of which burns a core."""
+    processes: int = 1
+    """That share the GPU, each with this loop."""
+    ranks: tuple[int, ...] = ()
+    """Workers of each further rank of its job; they have a GPU each."""
+    together: bool = False
+    """Whether all ranks change their workers, or only the first."""
 
     def value(self, knob: str) -> float | None:
         """What `knob` is set to; None if that is nothing that is set."""
         if knob == NUM_WORKERS:
-            return self.loop.workers
+            return self.loop.workers * self.processes
         return self.cpu_limit if knob == CPU_LIMIT else None
 
     def turned(self, knob: str, value: float) -> Setting:
         """The same with `knob` at `value`. All of what can only be removed is, neighbours too."""
         if knob == NUM_WORKERS:
-            return replace(self, loop=replace(self.loop, workers=round(value)))
+            each = round(value / self.processes)
+            ranks = tuple(each if self.together else workers for workers in self.ranks)
+            return replace(self, loop=self.loop.with_workers(each), ranks=ranks)
         if knob == CPU_LIMIT:
             return replace(self, cpu_limit=value)
         if knob == CPU_CORES:
@@ -137,6 +149,11 @@ class Chain:
     def title(self) -> str:
         """By which it is chosen."""
         return f"{self.family}: {self.name}"
+
+    @property
+    def gpus(self) -> int:
+        """How many it takes: those of its job."""
+        return 1 + len(self.first.ranks)
 
     @property
     def pairs(self) -> int:

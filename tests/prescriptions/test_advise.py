@@ -242,9 +242,9 @@ def test_more_steps_take_more_data() -> None:
     ("changes", "reason"),
     [
         ({"stalls": {WORKER_CPU: 0.25, HOST_CODE: 0.2, CPU_QUEUE: 0.25}}, "mixed"),
-        ({"mains": 2}, "shared"),
+        ({"mains": 2, "owners": 2}, "shared"),
         ({"busy": 0.0, "stalls": {ASLEEP: 1.0}}, "no_work"),
-        ({"stalls": {PEER: 0.7}}, "no_knob"),
+        ({"stalls": {PEER: 0.7}}, "peer"),
         ({"stalls": {UNKNOWN: 0.7}}, "unseen"),
         ({"worker_starts": 0.2}, "churn"),
         ({"workers": 2.5}, "changing"),
