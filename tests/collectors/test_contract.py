@@ -81,6 +81,7 @@ CONTRACT = {
     "gpu_prescription_busy_low_ratio": gauge(*GPU, "knob"),
     "gpu_prescription_busy_high_ratio": gauge(*GPU, "knob"),
     "gpu_prescription_upper_bound": gauge(*GPU, "knob", says="1 if"),
+    "gpu_prescription_job_busy_ratio": gauge(*GPU, "knob"),
     "gpu_prescription_refused": gauge(*GPU, "reason", says="1 for"),
     "gpu_prescription_scored_ratio": gauge(*GPU, "knob"),
     "gpu_prescription_error_ratio": gauge(*GPU, "knob"),

@@ -71,9 +71,9 @@ PROMETHEUS_3 = (
     "application/openmetrics-text;version=0.0.1;q=0.5,"
     "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
-GPU_SERIES, HOST_SERIES = 135, 90
-"""Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C; and per host with the
-exporter's own."""
+GPU_SERIES, HOST_SERIES = 136, 90
+"""Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C and
+one less for a job with one GPU; and per host with the exporter's own."""
 LOST_SAMPLES = "gpu_exporter_lost_samples_seconds_total"
 
 Parse = Callable[[str], Iterable[Metric]]

@@ -55,6 +55,7 @@ def test_shares_worth_naming_the_verdict_what_to_try_and_what_it_would_bring() -
     assert first.startswith("  try first     ")
     assert prescription == (
         "  prescription  num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001
+        "alone: its job's 2 GPUs 40 % → 62 %; "
         "uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
     )
     assert last == "  last change   num_workers 1 → 2: predicted 46 % (42–50), now 44 %"  # noqa: RUF001

@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def of(**changes: Any) -> Prescription:  # noqa: ANN401 - fields of any type
-    return replace(PRESCRIBED, **changes)
+    return replace(PRESCRIBED, **{"job_busy_ratio": None, **changes})
 
 
 def said(**changes: Any) -> str:  # noqa: ANN401 - fields of any type
@@ -33,6 +33,13 @@ def having(advice: Prescription | Refusal | None) -> str | None:
 
 def test_all_that_is_known_in_one_line() -> None:
     assert said() == f"{WORKERS}; uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
+
+
+def test_what_a_job_gains_and_whose_workers_are_counted() -> None:
+    assert said(job_busy_ratio=0.62, job_gpus=4).startswith(
+        f"{WORKERS}; alone: its job's 4 GPUs 40 % → 62 %; uses"
+    )
+    assert said(processes=2).startswith("num_workers 2 → 6 (of 2 processes together): busy 44 %")
 
 
 @pytest.mark.parametrize(
@@ -99,4 +106,4 @@ def test_a_refusal_says_why() -> None:
 
 def test_nothing_known_is_nothing_said() -> None:
     assert having(None) is None
-    assert having(PRESCRIBED) == said()
+    assert having(of()) == said()

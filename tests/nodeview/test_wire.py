@@ -38,7 +38,8 @@ def test_a_prescription_has_its_figures_in_base_units() -> None:
     gpu, refused = written()["gpus"][:2]
     text = "num_workers 2 → 6: busy 44 % → 93 % (88–95); "  # noqa: RUF001 - the dash of an interval
     assert gpu["prescription"] == {
-        "text": f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
+        "text": f"{text}alone: its job's 2 GPUs 40 % → 62 %; "
+        "uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits",
         "cause": "worker_cpu",
         "knob": "num_workers",
         "current_value": 2,
@@ -48,6 +49,10 @@ def test_a_prescription_has_its_figures_in_base_units() -> None:
         "busy_low_ratio": 0.88,
         "busy_high_ratio": 0.95,
         "at_most": False,
+        "job_gpus": 2,
+        "job_current_busy_ratio": 0.4,
+        "job_busy_ratio": 0.62,
+        "processes": 1,
         "needs_cores": 4,
         "free_cores": 7,
         "needs_memory_bytes": 2.1 * 2**30,

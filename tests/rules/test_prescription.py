@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_bottleneck_exporter.prescription.advise import ERROR
 from gpu_bottleneck_exporter.prescription.model import (
     CPU_LIMIT,
     NOTHING_KNOWN,
     Outlook,
     Refusal,
 )
-from rules.fleet import Fleet, Gpu, add_gpu
+from rules.fleet import RULES, Fleet, Gpu, add_gpu
 from rules.series import STALE, Series
 from rules.test_rollouts import OPERATORS, ROLLOUT
 from support.states import PRESCRIBED, SCORED
@@ -34,7 +35,7 @@ def told(name: str, node: str, value: float | None) -> tuple[str, dict[str, floa
 
 def test_prescriptions(tmp_path: Path) -> None:
     fleet = Fleet(ROLLOUT)
-    for add in (recorded, nothing_made_up, never_busy, gains, two_pods):
+    for add in (recorded, nothing_made_up, never_busy, gains, two_pods, track_record):
         add(fleet)
     fleet.check(tmp_path)
 
@@ -110,6 +111,20 @@ def gains(fleet: Fleet) -> None:
         query = f'round({of}:prescription:gain_hours{{cluster="gains"}}, 0.001)'
         answer = {f'{{cluster="gains",{who}}}': n * HOURS for who, n in counts.items()}
         fleet.expect(END, query, answer)
+
+
+def track_record(fleet: Fleet) -> None:
+    """Of the changes that were noticed, by cluster; without any there is none."""
+    for index, busy in enumerate((0.44, 0.45, 0.43, 0.56)):  # 0.46 predicted
+        score = Outlook(MIXED.advice, replace(SCORED, busy_ratio=busy))
+        add_gpu(fleet, "record", replace(IDLE, outlook=score, target={"cluster": "record"}), index)
+    add_gpu(fleet, "unscored", replace(IDLE, outlook=MIXED, target={"cluster": "unscored"}))
+    assert f"<= bool {ERROR:g} *" in (RULES / "recording.yml").read_text(encoding="utf-8")
+    for name, value in (("count", 4), ("_inside:ratio", 0.75), ("_error:median", 0.025)):
+        series = f"cluster:predictions{name if name[0] == '_' else f':{name}'}"
+        for cluster, answer in (("record", {"{}": float(value)}), ("unscored", {})):
+            query = f'round(sum({series}{{cluster="{cluster}"}}), 0.001)'
+            fleet.expect(END, query, answer)
 
 
 OTHER = Outlook(

@@ -129,7 +129,10 @@ def test_a_gpu_that_is_kept_busy_needs_no_remedy() -> None:
 def test_the_prescription_and_the_last_change_or_why_there_is_none() -> None:
     found = outline(mixed_state())
     pairs = list(zip(found.of["dt"], found.of["dd"], strict=True))
-    uses = "uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
+    uses = (
+        "alone: its job's 2 GPUs 40 % → 62 %; "
+        "uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
+    )
     assert [pair for pair in pairs if pair[0] in ("Prescription", "Last change")] == [
         ("Prescription", f"num_workers 2 → 6: busy 44 % → 93 % (88–95); {uses}"),  # noqa: RUF001
         ("Last change", "num_workers 1 → 2: predicted 46 % (42–50), now 44 %"),  # noqa: RUF001

@@ -165,13 +165,21 @@ def to_have_one(node: Node) -> str:
 
 
 def in_full(change: Prescription) -> str:
-    """`num_workers 2 → 6: busy 44 % → 93 % (88-95); uses 4 of 7 free cores; then …`."""
+    """`num_workers 2 → 6: busy 44 % → 93 % (88-95); uses 4 of 7 free cores; then …`.
+
+    With what the job gains if only this rank is changed.
+    """
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
     then = f"{_up_to(change.busy_ratio, at_most=change.at_most)}{interval}"
     uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
     knob = _turned(change.knob, change.current_value, change.value)
+    shared = f" (of {change.processes} processes together)" if change.processes > 1 else ""
+    job_now, job_then = percent(change.job_current_busy_ratio), percent(change.job_busy_ratio)
     parts = (
-        f"{knob}: busy {percent(change.current_busy_ratio)} → {then}",
+        f"{knob}{shared}: busy {percent(change.current_busy_ratio)} → {then}",
+        f"alone: its job's {change.job_gpus} GPUs {job_now} → {job_then}"
+        if change.job_busy_ratio is not None
+        else "",
         f"uses {uses}" if uses else "",
         f"then {change.then} limits" if change.then else "",
     )
