@@ -143,7 +143,7 @@ def gains(fleet: Fleet) -> None:
     expect(fleet, "GPU-hours a week to win", "A", 2 * TO_WIN)
     expect(fleet, "GPU-hours a week to win", "A", 0, namespace="vision")
     for title, value in (
-        ("Changes followed", 3),
+        ("Changes followed", 3.0),
         ("Outcomes as predicted", 2 / 3),
         ("Median error of predictions", 0.02),
     ):

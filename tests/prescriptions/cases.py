@@ -17,7 +17,9 @@ Groups = tuple[tuple[Chain, ...], ...]
 
 
 def _chain(told: Mapping[str, Any]) -> Chain:
-    left = {name: tuple(it) if isinstance(it, list) else it for name, it in told.items()}
+    left: dict[str, Any] = {
+        name: tuple(it) if isinstance(it, list) else it for name, it in told.items()
+    }
 
     def taken(kind: type) -> dict[str, Any]:
         return {one.name: left.pop(one.name) for one in fields(kind) if one.name in left}

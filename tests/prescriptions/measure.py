@@ -26,17 +26,9 @@ from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
-from gpu_bottleneck_exporter.prescription.model import (
-    CPU_CORES,
-    NOTHING_KNOWN,
-    NUM_WORKERS,
-    REMOVED,
-    Outlook,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from prescriptions.settings import Chain, Setting
@@ -54,7 +46,7 @@ _DATA_BYTES = 64 * MEBIBYTE
 _SLICE_SECONDS = 4.0
 _POLL_SECONDS = 1.0
 _TOO_EARLY = frozenset({"changing", "starting"})
-_PRESCRIBED_ONLY = REMOVED | {CPU_CORES}
+_PRESCRIBED_ONLY = model.REMOVED | {model.CPU_CORES}
 """Knobs whose change the exporter does not notice: nothing is scored."""
 _MOST_WORKERS = 16
 """More are not staged, whatever is prescribed."""
@@ -295,7 +287,7 @@ def _followed(chain: Chain, advice: Prescription | Refusal | None) -> float | No
     """The prescribed value, if it is one of the chain's knob that can be staged."""
     if not isinstance(advice, Prescription) or advice.knob != chain.knob:
         return None
-    crowded = chain.knob == NUM_WORKERS and advice.value > _MOST_WORKERS
+    crowded = chain.knob == model.NUM_WORKERS and advice.value > _MOST_WORKERS
     return None if crowded else advice.value
 
 
@@ -347,7 +339,7 @@ class Watch:
     def _outlook(self) -> Outlook:
         """What the exporter tells of its GPU."""
         feeding = self._sampler.state().gpus[self.job.gpu.index].feeding
-        return feeding.outlook if feeding else NOTHING_KNOWN
+        return feeding.outlook if feeding else model.NOTHING_KNOWN
 
 
 class Strangers:

@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.prescription.model import (
-    CHECKPOINTS,
-    CPU_CORES,
-    CPU_LIMIT,
-    HOST_CODE,
-    NUM_WORKERS,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription import model
+from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
 from prescriptions.cases import FITTED
 from prescriptions.measure import Glance, Pair
 
@@ -23,8 +15,8 @@ MUCH = 0.2
 """Cores in use by other programs from which a pair counts as disturbed."""
 NOTHING = "nothing prescribed"
 _REMOVED = {
-    HOST_CODE: "host code removed",
-    CHECKPOINTS: "checkpoints removed",
+    model.HOST_CODE: "host code removed",
+    model.CHECKPOINTS: "checkpoints removed",
 }
 _CORES_ERROR = 0.05
 """Nobody sees smaller shares of a core."""
@@ -169,11 +161,11 @@ def _change(pair: Pair) -> str:
     if value is None:
         return "as prescribed"
     by_itself = " (as prescribed)" if pair.followed else ""
-    if chain.knob == CPU_CORES:
+    if chain.knob == model.CPU_CORES:
         return f"{setting.neighbours} → 0 neighbours"
     if chain.knob in _REMOVED:
         return _REMOVED[chain.knob]
-    unit = {NUM_WORKERS: "workers", CPU_LIMIT: "cores"}[chain.knob]
+    unit = {model.NUM_WORKERS: "workers", model.CPU_LIMIT: "cores"}[chain.knob]
     return f"{setting.value(chain.knob):g} → {value:g} {unit}{by_itself}"
 
 

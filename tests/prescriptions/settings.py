@@ -7,13 +7,7 @@ import math
 import random
 from dataclasses import asdict, dataclass, field, replace
 
-from gpu_bottleneck_exporter.prescription.model import (
-    CHECKPOINTS,
-    CPU_CORES,
-    CPU_LIMIT,
-    HOST_CODE,
-    NUM_WORKERS,
-)
+from gpu_bottleneck_exporter.prescription import model
 
 CHECKPOINT_SECONDS = 1.0
 _VENVS = {
@@ -109,23 +103,23 @@ class Setting:
 
     def value(self, knob: str) -> float | None:
         """What `knob` is set to; None if that is nothing that is set."""
-        if knob == NUM_WORKERS:
+        if knob == model.NUM_WORKERS:
             return self.loop.workers * self.processes
-        return self.cpu_limit if knob == CPU_LIMIT else None
+        return self.cpu_limit if knob == model.CPU_LIMIT else None
 
     def turned(self, knob: str, value: float) -> Setting:
         """The same with `knob` at `value`. All of what can only be removed is, neighbours too."""
-        if knob == NUM_WORKERS:
+        if knob == model.NUM_WORKERS:
             each = round(value / self.processes)
             ranks = tuple(each if self.together else workers for workers in self.ranks)
             return replace(self, loop=self.loop.with_workers(each), ranks=ranks)
-        if knob == CPU_LIMIT:
+        if knob == model.CPU_LIMIT:
             return replace(self, cpu_limit=value)
-        if knob == CPU_CORES:
+        if knob == model.CPU_CORES:
             return replace(self, neighbours=0)
-        if knob == HOST_CODE:
+        if knob == model.HOST_CODE:
             return replace(self, loop=replace(self.loop, host=0.0))
-        if knob == CHECKPOINTS:
+        if knob == model.CHECKPOINTS:
             return replace(self, loop=replace(self.loop, checkpoint=0.0))
         raise ValueError(f"no way to stage a change of {knob}")
 
@@ -137,7 +131,7 @@ class Chain:
     family: str
     name: str
     first: Setting
-    knob: str = NUM_WORKERS
+    knob: str = model.NUM_WORKERS
     changes: tuple[float, ...] = ()
     """The values that the knob takes after the first."""
     follow: bool = False
