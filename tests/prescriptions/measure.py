@@ -173,20 +173,13 @@ class Job:
             unless=lambda: self._has_ended,
         )
 
-    def ended_before(self, turn: int) -> bool:
-        """Whether there is no such turn in its chain; if so, it ends."""
-        if turn < self.chain.pairs:
-            return False
-        self.end()
-        return True
-
-    def changed_to(self, value: float | None) -> bool:
-        """Whether there is a value to set its knob to: it starts with that, or else ends."""
+    def turn(self, value: float | None) -> bool:
+        """Start with the knob at `value`, or end without one. Whether it goes on."""
         if value is None:
             self.end()
-            return False
-        self.start(self.setting.turned(self.chain.knob, value))
-        return True
+        else:
+            self.start(self.setting.turned(self.chain.knob, value))
+        return value is not None
 
     def check(self) -> None:
         """Fail if it has ended."""
@@ -267,9 +260,12 @@ def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Pair | Glance]:
         seen = _watch(sampler, jobs, pace)
         yield from (Glance(job.chain, seen[job.uuid]) for job in jobs if job.chain.never)
         for turn in range(max(chain.pairs for chain in chains)):
-            jobs = [job for job in jobs if not job.ended_before(turn)]
+            for job in jobs:
+                if turn == job.chain.pairs:
+                    job.end()
+            jobs = [job for job in jobs if turn < job.chain.pairs]
             pairs = {job: _planned(job, turn, seen[job.uuid]) for job in jobs}
-            jobs = [job for job in jobs if job.changed_to(pairs[job].value)]
+            jobs = [job for job in jobs if job.turn(pairs[job].value)]
             yield from (pair for pair in pairs.values() if pair.value is None)
             seen = _watch(sampler, jobs, pace) if jobs else {}
             yield from (replace(pairs[job], after=seen[job.uuid]) for job in jobs)

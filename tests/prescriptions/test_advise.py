@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -232,32 +232,27 @@ def test_of_ranks_that_are_not_seen_nothing_is_said() -> None:
     assert alone(found, among(BURNS, [])) == found
 
 
+RANGES: Mapping[str, Sequence[float | None]] = {
+    **dict.fromkeys(("busy", "main_queue", "main_disk", "main_network", "throttled"), (0, 1)),
+    **dict.fromkeys(("active", "running", "worker_cores", "worker_queue"), (0, 64)),
+    **dict.fromkeys(("threads", "main_cores"), (0, 4)),
+    **dict.fromkeys(("job_busy", "slack"), (0, 1, None)),
+    "limit_cores": (0.1, 64, None),
+    "free_cores": (0, 64, None),
+    **dict.fromkeys(("worker_bytes", "free_bytes"), (0, 100 * GIB, None)),
+}
+"""Of what may be seen; None: unknown is possible, too."""
 OBSERVED = st.builds(
     Observed,
     seconds=st.just(30.0),
-    busy=st.floats(0, 1),
     stalls=st.dictionaries(st.sampled_from(stall.WAITING_ON), st.floats(0, 1), max_size=4),
     mains=st.integers(1, 3).map(float),
     workers=st.integers(0, 64).map(float),
-    active=st.floats(0, 64),
-    running=st.floats(0, 64),
-    threads=st.floats(0, 2),
-    worker_cores=st.floats(0, 64),
-    worker_queue=st.floats(0, 64),
-    main_cores=st.floats(0, 4),
-    main_queue=st.floats(0, 1),
-    main_disk=st.floats(0, 1),
-    main_network=st.floats(0, 1),
-    main_writes=st.booleans(),
-    main_reads=st.booleans(),
-    throttled=st.floats(0, 1),
-    limit_cores=st.none() | st.floats(0.1, 64),
-    free_cores=st.none() | st.floats(0, 64),
-    worker_bytes=st.none() | st.floats(0, 100 * GIB),
-    free_bytes=st.none() | st.floats(0, 100 * GIB),
-    saturated=st.booleans(),
-    job_busy=st.none() | st.floats(0, 1),
-    slack=st.none() | st.floats(0, 1),
+    **dict.fromkeys(("main_writes", "main_reads", "saturated"), st.booleans()),
+    **{
+        name: st.floats(*ends[:2]) | (st.none() if None in ends else st.nothing())
+        for name, ends in RANGES.items()
+    },
 )
 
 
