@@ -14,14 +14,13 @@ of the time, at least that of them; and of the bounds, so many must not be excee
 
 
 def tables(rows: Sequence[Row], found: Sequence[Check]) -> str:
-    """All there is to show."""
+    """All there is to show, but for the pairs."""
     disturbed = sum(one.strangers > MUCH for one in rows)
     most = max((one.strangers for one in rows), default=0.0)
     reasons = Counter(one.refused or NOTHING for one in rows if one.said is None)
     shown = [
-        _table("family | pairs", *_COLUMNS, lines=_sums(rows)),
+        _table("predictions", *_COLUMNS, lines=_sums(rows)),
         _table("refused", "pairs", lines=[f"| {it} | {n} |" for it, n in reasons.most_common()]),
-        _table("family | case | change", *_OUTCOME, lines=map(str, rows)),
         (
             f"{FITTED_ON.strip()} The interval was fitted on this one, among others.\n"
             f"† Other programs used more than {MUCH:g} cores meanwhile: {disturbed} of {len(rows)} "
@@ -32,8 +31,13 @@ def tables(rows: Sequence[Row], found: Sequence[Check]) -> str:
     return "\n\n".join(filter(None, shown))
 
 
+def pairs(rows: Sequence[Row]) -> str:
+    """Every one of them; empty without any."""
+    return _table("family | case | change", *_OUTCOME, lines=map(str, rows))
+
+
 _COLUMNS = (
-    *("refused", "two-sided", "mean error, points", "mean width, points", "inside"),
+    *("pairs", "refused", "two-sided", "mean error, points", "mean width, points", "inside"),
     *("upper bounds", "mean error, points", "not exceeded", "useful"),
 )
 _OUTCOME = ("before", "predicted", "after", "error", "exporter's own")
@@ -48,11 +52,9 @@ def _table(first: str, *columns: str, lines: Iterable[str]) -> str:
 
 
 def _sums(rows: Sequence[Row]) -> list[str]:
-    """By family, and all."""
-    families = dict.fromkeys(one.family for one in rows)
-    lines = [_sum(name, [one for one in rows if one.family == name]) for name in families]
+    """Of all, and of what is new to the model."""
     fresh = [one for one in rows if not one.fitted]
-    return [*lines, _sum("**all**", rows), _sum("**nothing fitted on them**", fresh)]
+    return [_sum("**all**", rows), _sum("**nothing fitted on them**", fresh)]
 
 
 def _sum(name: str, rows: Sequence[Row]) -> str:
