@@ -204,7 +204,6 @@ QUICK = replace(BURNS, workers=4, active=1.0, stalls={"network": 0.4, "peer": 0.
     ("others", "pace", "job"),
     [
         ([QUICK], 1 / 0.3, 1.0),
-        ([QUICK, BURNS], 1.0, 0.3),
         ([replace(BURNS, busy=0.5, stalls={"peer": 0.5}, workers=0)], 2.0, 0.8),
         ([replace(QUICK, active=2.0)], 2.0, 0.6),
     ],
@@ -225,8 +224,11 @@ def test_a_rank_that_is_changed_alone_brings_what_the_next_slowest_can_spare(
     assert only.busy_low_ratio <= only.busy_ratio <= only.busy_high_ratio
 
 
-def test_of_ranks_that_are_not_seen_nothing_is_said() -> None:
-    found = advise(among(BURNS, [QUICK, None]))
+@pytest.mark.parametrize("other", [None, BURNS])
+def test_of_ranks_that_are_not_seen_or_wait_for_nobody_nothing_is_said(
+    other: Observed | None,
+) -> None:
+    found = advise(among(BURNS, [QUICK, other]))
     assert isinstance(found, Prescription)
     assert (found.job_gpus, found.job_busy_ratio) == (3, None)
     assert alone(found, among(BURNS, [])) == found

@@ -132,6 +132,13 @@ def test_a_cpu_limit_that_is_raised_is_scored(
     assert found.predicted_busy_ratio == pytest.approx(busy, abs=0.05)
 
 
+def test_a_rank_that_is_changed_alone_has_no_score_if_it_is_unknown_what_others_can_spare() -> None:
+    now = TRAINS._replace(workers=2)
+    alone, together = (Clock(replace(STARVED, job_gpus=2)) for _ in range(2))
+    assert alone.feed(with_workers(2, 0.3), now, 40).outlook.score is None
+    assert together.feed(with_workers(2, 0.3), now, 40, 50.0).outlook.score is not None
+
+
 @pytest.mark.parametrize(("turned", "predicted"), [(50.0, 0.4), (-50.0, 0.3), (None, 0.3)])
 def test_a_rank_that_is_changed_without_the_others_is_scored_by_what_they_can_spare(
     turned: float | None, predicted: float

@@ -255,7 +255,9 @@ def _prescription(seen: Observed, rate: float, **change: Any) -> Prescription:  
         busy_high_ratio=min((1 + ERROR) * predicted, 1.0),
         job_gpus=round(seen.job_gpus),
         job_current_busy_ratio=job,
-        job_busy_ratio=None if job is None else min(job * min(rate, seen.pace), 1.0),
+        job_busy_ratio=(
+            None if job is None or seen.slack is None else min(job * min(rate, seen.pace), 1.0)
+        ),
         processes=_processes(seen),
         # A step takes as many as before.
         needs_bytes_per_second=None if bytes_now is None else max(rate - 1, 0.0) * bytes_now,

@@ -45,8 +45,8 @@ class _Known(NamedTuple):
 class _Trial(NamedTuple):
     """A change that was noticed, and what was predicted for it."""
 
-    alone: Score
-    """If no other rank of the job has changed."""
+    alone: Score | None
+    """If no other rank of the job has changed; None if it is unknown what these can take."""
     together: Score
 
 
@@ -127,7 +127,7 @@ class Keeper:
         score = self.outlook.score
         if self._trial is not None:
             tried = self._trial.together if together else self._trial.alone
-            score = replace(tried, busy_ratio=seen.busy)
+            score = replace(tried, busy_ratio=seen.busy) if tried else None
         if seen.seconds >= WINDOW_SECONDS:
             self._trial = None  # what comes later is no answer to that change
         if self._setting.job:
@@ -173,8 +173,8 @@ def _tried(known: _Known, now: Setting) -> _Trial | None:
     told = predict(seen, knob, new)
     if isinstance(told, Refusal):
         return None
-    scores = (
+    only, together = (
         Score(knob, old, new, it.busy_ratio, it.busy_low_ratio, it.busy_high_ratio, seen.busy)
         for it in (alone(told, seen), told)
     )
-    return _Trial(*scores)
+    return _Trial(None if seen.job_gpus > 1 and seen.slack is None else only, together)

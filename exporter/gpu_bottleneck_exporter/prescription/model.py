@@ -71,7 +71,7 @@ class Prescription:
     job_current_busy_ratio: float | None = None
     job_busy_ratio: float | None = None
     """Their mean, now and if only this one follows: it brings what the next slowest rank can take.
-    None for a job with one GPU, or if another one is unknown."""
+    None for a job with one GPU, or if it is unknown what the others can take."""
     processes: int = 1
     """Of its owner, that share this GPU."""
     needs_cores: float = 0.0

@@ -72,7 +72,7 @@ class Observed:
     job_busy: float | None = None
     """Share in which these worked, on average."""
     slack: float | None = None
-    """The least share of the time that another rank can spare; None without others."""
+    """The least share of the time that another rank can spare; None without others, or unknown."""
 
     def waits(self, *causes: str) -> float:
         """Share in which it waited for any of `causes`."""
@@ -89,17 +89,19 @@ class Observed:
         return 1 - self.busy
 
     @property
-    def spare(self) -> float:
-        """Share of the time without which its own rank could do the same work.
+    def spare(self) -> float | None:
+        """Share of the time without which its own rank could do the same work; None: unknown.
 
         Workers of a rank that waits for another one are not at work all the time, and what they
-        wait for then holds nobody up.
+        wait for then holds nobody up. Whether that is so is unknown if the wait never shows.
         """
         peer = self.waits(stall.PEER)
-        if peer < _IDLES or self.workers < 1:
+        if self.workers < 1:
             return peer
+        if peer < _IDLES:
+            return None
         needed = max(self.active / self.workers, 1 - peer - self.waits(*WAITS_FOR_WORKERS))
-        return max(1 - needed, 0.0)
+        return max(1 - needed, peer)
 
     @property
     def pace(self) -> float:
@@ -128,7 +130,8 @@ def among(seen: Observed, others: Collection[Observed | None]) -> Observed:
     if not known or len(known) < len(others):
         return seen
     busy = seen.busy + sum(other.busy for other in known)
-    slack = min(other.spare for other in known)
+    spares = [spare for other in known if (spare := other.spare) is not None]
+    slack = min(spares) if len(spares) == len(known) else None
     return replace(seen, job_busy=busy / (1 + len(known)), slack=slack)
 
 
