@@ -86,7 +86,7 @@ bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTT
 	$(BIN)/python tests/bench/beside.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/flood.py
 
-# By hand, as it takes 25 minutes. PRESCRIPTIONS_ARGS='DataLoader' measures some of them.
+# By hand, as it takes 40 minutes. PRESCRIPTIONS_ARGS='DataLoader' measures some of them.
 bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a change against what it brings, alone on the machine (root)
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
 	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --record --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)

@@ -380,6 +380,7 @@ def dashboard() -> Dashboard:
             Row("Which GPUs are wasted, and what fires", [_counts(), *_alerts(), _owners()]),
             Row("GPU by GPU", [verdicts("Verdicts", TARGETS, height=13)]),
             Row("What would help", prescriptions.of_fleet()),
+            Row("How good predictions were", prescriptions.track_record()),
             Row("What is lost", [_lost_over_time(), _lost_by_cause(), *_totals()]),
             Row("What cannot be seen", _coverage()),
         ],

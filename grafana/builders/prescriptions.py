@@ -94,7 +94,6 @@ def of_fleet() -> list[Panel]:
     most = f"topk(20, sum by (owner, knob) ({with_owner(_HOURS)}))"
     gpus = f"count by (owner, knob) ({with_owner(_HOURS)}) and {most}"
     size: Json = {"width": 4, "height": 8, "defaults": {"color": NEUTRAL, "decimals": 1}}
-    error = f"gpu:prescription:error{{{TARGETS}}} and {OWNED}"
     return [
         table(
             "What prescriptions would return",
@@ -104,7 +103,7 @@ def of_fleet() -> list[Panel]:
             [Query(most, table=True), Query(gpus, table=True)],
             AMOUNT,
             sort="GPU-hours a week",
-            width=16,
+            width=20,
             height=8,
             transformations=merged(("owner", "knob", "Value #A", "Value #B")),
             overrides=[
@@ -132,13 +131,41 @@ def of_fleet() -> list[Panel]:
             no_value=NO_DATA,
             **size,
         ),
+    ]
+
+
+def track_record() -> list[Panel]:
+    """How good predictions were, of the last change of a knob on each GPU."""
+    size: Json = {"width": 8, "height": 5, "defaults": {"color": NEUTRAL}}
+    error = f"abs(gpu:prescription:error{{{TARGETS}}} and {OWNED})"
+    inside = f"{error} <= bool 0.1 * gpu:prescription:scored_ratio{{{TARGETS}}}"
+    none = or_no_data("No change was noticed")
+    return [
         stats(
-            "Error of predictions",
-            "The mean distance between the busy share that was predicted for the last change of a "
-            "knob, and the one since then: 2 % are two points of busy share.",
-            [Query(f"avg(abs({error}))", "error", instant=True)],
+            "Changes followed",
+            "GPUs on which a change of workers or of the CPU limit was noticed for which there was "
+            "a prediction.",
+            [Query(f"count({error})", "changes", instant=True)],
+            AMOUNT,
+            no_value=none,
+            **size,
+        ),
+        stats(
+            "Outcomes as predicted",
+            "The share of these changes that came within a tenth of what was predicted: nine of "
+            "ten are meant to, where it was no upper bound.",
+            [Query(f"avg({inside})", "inside", instant=True)],
             "percentunit",
-            no_value=or_no_data("No change was noticed"),
+            no_value=none,
+            **size,
+        ),
+        stats(
+            "Median error of predictions",
+            "The median distance between the busy share that was predicted for these changes, and "
+            "the one since then: 2 % are two points of busy share.",
+            [Query(f"quantile(0.5, {error})", "error", instant=True)],
+            "percentunit",
+            no_value=none,
             **size,
         ),
     ]

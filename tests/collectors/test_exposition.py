@@ -27,9 +27,9 @@ from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopp
 from support.states import state as of
 
 ASKS_OPENMETRICS = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
-GPU_SERIES, HOST_SERIES = 135, 90
-"""Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C; and per host with the
-exporter's own."""
+GPU_SERIES, HOST_SERIES = 136, 90
+"""Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C and one less for a job
+with one GPU; and per host with the exporter's own."""
 SECOND = 1_000_000_000
 Parse = Callable[[str], Iterable[Metric]]
 

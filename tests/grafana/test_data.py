@@ -23,7 +23,11 @@ PRESCRIBED += [
     "fleet: What prescriptions would return A",
     "fleet: What prescriptions would return B",
 ]
-PRESCRIBED += ["fleet: Error of predictions A"]
+PRESCRIBED += [
+    "fleet: Changes followed A",
+    "fleet: Outcomes as predicted A",
+    "fleet: Median error of predictions A",
+]
 OF_THE_MACHINE = {
     **dict.fromkeys(PRESCRIBED, "while nothing is prescribed and nobody has changed a knob"),
     "gpu: CPU of the job, and its limit B": "without a CPU limit",

@@ -142,8 +142,13 @@ def gains(fleet: Fleet) -> None:
         fleet.expect(NOW, other, {})
     expect(fleet, "GPU-hours a week to win", "A", 2 * TO_WIN)
     expect(fleet, "GPU-hours a week to win", "A", 0, namespace="vision")
-    expect(fleet, "Error of predictions", "A", (2 * 0.02 + 0.1) / 3)
-    expect(fleet, "Error of predictions", "A", None, namespace="vision")
+    for title, figure in (
+        ("Changes followed", 3.0),
+        ("Outcomes as predicted", 2 / 3),
+        ("Median error of predictions", 0.02),
+    ):
+        expect(fleet, title, "A", figure)
+        expect(fleet, title, "A", None, namespace="vision")
 
 
 def prescribed(fleet: Fleet) -> None:

@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 def of(**changes: Any) -> Prescription:  # noqa: ANN401 - fields of any type
-    return replace(PRESCRIBED, **changes)
+    return replace(PRESCRIBED, **{"job_busy_ratio": None, **changes})
 
 
 def said(**changes: Any) -> str:  # noqa: ANN401 - fields of any type
@@ -37,6 +37,15 @@ def test_all_that_is_known_in_one_line() -> None:
         said()
         == f"{WORKERS}; uses 4 of 7 free cores, 2.1 of 40 GiB; after that, Python code is the limit"
     )
+
+
+def test_what_a_job_gains_and_whose_workers_are_counted() -> None:
+    assert said(job_busy_ratio=0.62, job_gpus=4).startswith(
+        f"{WORKERS}; if only this rank is changed, the job's 4 GPUs go from 40 % to 62 %; uses"
+    )
+    for pytorch in (False, True):
+        found = said(processes=2, pytorch=pytorch)
+        assert found.startswith("loader workers: 6 for 2 processes: 93 % busy")
 
 
 @pytest.mark.parametrize(
@@ -117,4 +126,4 @@ def test_without_a_prediction_the_usual_remedy_is_all_there_is() -> None:
     assert having(Refusal("shared")) == f"{remedy} (no prediction: {REFUSALS['shared']})"
     assert having(Refusal("of a later version")) == f"{remedy} (no prediction: of a later version)"
     assert having(Refusal("no_work")) == having(None) == remedy
-    assert having(PRESCRIBED) == said()
+    assert having(of()) == said()

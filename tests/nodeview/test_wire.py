@@ -37,9 +37,10 @@ def test_what_is_written_is_read(now: Any) -> None:  # noqa: ANN401 - a state
 def test_a_prescription_has_its_figures_in_base_units() -> None:
     gpu, refused = written()["gpus"][:2]
     text = "loader workers: 6: 93 % busy (88–95); now 2; "  # noqa: RUF001 - the dash of an interval
+    job = "if only this rank is changed, the job's 2 GPUs go from 40 % to 62 %"
     limit = "after that, Python code is the limit"
     assert gpu["prescription"] == {
-        "text": f"{text}uses 4 of 7 free cores, 2.1 of 40 GiB; {limit}",
+        "text": f"{text}{job}; uses 4 of 7 free cores, 2.1 of 40 GiB; {limit}",
         "cause": "worker_cpu",
         "knob": "num_workers",
         "current_value": 2,
@@ -49,6 +50,10 @@ def test_a_prescription_has_its_figures_in_base_units() -> None:
         "busy_low_ratio": 0.88,
         "busy_high_ratio": 0.95,
         "at_most": False,
+        "job_gpus": 2,
+        "job_current_busy_ratio": 0.4,
+        "job_busy_ratio": 0.62,
+        "processes": 1,
         "needs_cores": 4,
         "free_cores": 7,
         "needs_memory_bytes": 2.1 * 2**30,

@@ -8,11 +8,13 @@ is, as for the loops of the suite with the loading libraries.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import mmap
 import multiprocessing
 import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -172,6 +174,37 @@ def checkpointing(mebibytes: float) -> Callable[[], None]:
     return step
 
 
+def meeting() -> Callable[[], None] | None:
+    """Waits for the other ranks of the job, as at the end of a step; None if there are none."""
+    if "WORLD_SIZE" not in os.environ:
+        return None
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if int(os.environ["RANK"]):
+        others = [_connected(place)]
+    else:
+        with socket.create_server(place) as listening:
+            others = [listening.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
+
+    def meet() -> None:
+        try:
+            for one in others:
+                one.sendall(b"x")
+            arrived = [one.recv(1) for one in others]
+        except ConnectionError:
+            arrived = [b""]
+        if not all(arrived):
+            sys.exit(0)  # another rank has ended
+
+    return meet
+
+
+def _connected(place: tuple[str, int]) -> socket.socket:
+    while True:
+        with contextlib.suppress(OSError):
+            return socket.create_connection(place)
+        time.sleep(0.05)
+
+
 def main(gpu_index: str, text: str) -> None:
     """Train forever."""
     loop = Loop.parse(text)
@@ -179,6 +212,7 @@ def main(gpu_index: str, text: str) -> None:
     in_main = loop.workers == 0 and loop.loader in _IN_MAIN
     load = making(loop.batch) if in_main else LOADERS[loop.loader](loop)
     save = checkpointing(loop.checkpoint) if loop.checkpoint else None
+    meet = meeting()
     ends: deque[int] = deque()
     while True:
         load()
@@ -186,6 +220,8 @@ def main(gpu_index: str, text: str) -> None:
         ends.append(gpu.launch(loop.step))
         if len(ends) > (_LAUNCHED_AHEAD if loop.ahead else 0):
             gpu.synchronize(ends.popleft())
+        if meet:
+            meet()
         if save:
             save()
 

@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from prescriptions.cases import CHAINS, GROUPS
@@ -59,6 +60,7 @@ def main() -> None:
         save(changes)
     if options.into:
         put(options.into, {"prescriptions": text})
+    if options.into and rows:
         write_csv(options.into.with_name("measured.csv"), pairs(rows))
     faults = [*wrong(rows, found), *lost]
     sys.exit("\n".join(faults) or 0)
@@ -84,11 +86,11 @@ def recorded(one: Pair | Glance) -> list[Change]:
     chain, seen = one.chain, one.before.outlook.seen
     strangers = max(one.before.strangers, one.after.strangers)
     busy = one.after.busy
-    return (
-        [Change(chain.family, chain.name, chain.knob, one.value, seen, busy, strangers)]
-        if seen
-        else []
-    )
+    if seen is None:
+        return []
+    if chain.first.together:  # nobody waits for the others
+        seen = replace(seen, slack=None)
+    return [Change(chain.family, chain.name, chain.knob, one.value, seen, busy, strangers)]
 
 
 def _note(one: Pair | Glance, rows: list[Row], found: list[Check]) -> None:

@@ -11,27 +11,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 
 import gpu_bottleneck_exporter
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
-from gpu_bottleneck_exporter.prescription.model import (
-    CPU_CORES,
-    NOTHING_KNOWN,
-    NUM_WORKERS,
-    REMOVED,
-    Outlook,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from prescriptions.settings import Chain, Setting
@@ -44,12 +38,13 @@ from support.judging import Strangers
 from support.samplers import sampling
 from support.waiting import until
 
+HOST = "127.0.0.1"
 _FIRST_WORK_NS = 100_000_000
 _DATA_BYTES = 64 * MEBIBYTE
 _SLICE_SECONDS = 4.0
 _POLL_SECONDS = 1.0
 _TOO_EARLY = frozenset({"changing", "starting"})
-_PRESCRIBED_ONLY = REMOVED | {CPU_CORES}
+_PRESCRIBED_ONLY = model.REMOVED | {model.CPU_CORES}
 """Knobs whose change the exporter does not notice: nothing is scored."""
 _MOST_WORKERS = 16
 """More are not staged, whatever is prescribed."""
@@ -135,6 +130,7 @@ class Job:
         self.gpu = gpu
         self._stage = stage
         self._running = ExitStack()
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._done_ns = 0
 
     @property
@@ -153,42 +149,48 @@ class Job:
         if setting.cpu_limit is not None:
             limits = Limits(cpu_cores=setting.cpu_limit)
             cages = self._running.enter_context(limited(limits, self._stage.folder))
-        loop = f"{setting.loop}"
-        command = ("-m", "prescriptions.loops", f"{self.gpu.index}", loop)
-        venv = setting.loop.venv
-        process = self._running.enter_context(self._stage.running(cages, *command, venv=venv))
-        self._poll = process.poll
+        loops = [setting.loop] * setting.processes
+        loops += [setting.loop.with_workers(workers) for workers in setting.ranks]
+        group = {
+            "MASTER_ADDR": HOST,
+            "MASTER_PORT": f"{free_port()}",
+            "WORLD_SIZE": f"{len(loops)}",
+        }
+        for rank, loop in enumerate(loops):
+            of_job = {**group, "RANK": f"{rank}"} if setting.ranks else {}
+            gpu = self.gpu.index + (rank if setting.ranks else 0)
+            command = ("-m", "prescriptions.loops", f"{gpu}", f"{loop}")
+            running = self._stage.running(cages, *command, venv=loop.venv, more=of_job)
+            self._processes.append(self._running.enter_context(running))
 
     def await_work(self) -> None:
         """Until the GPU has done something."""
         until(
             lambda: self.busy_ns() - self._done_ns > _FIRST_WORK_NS,
             f"{self.chain.title} works",
-            unless=lambda: self._poll() is not None,
+            unless=lambda: self._has_ended,
         )
 
-    def ended_before(self, turn: int) -> bool:
-        """Whether there is no such turn in its chain; if so, it ends."""
-        if turn < self.chain.pairs:
-            return False
-        self.end()
-        return True
-
-    def changed_to(self, value: float | None) -> bool:
-        """Whether there is a value to set its knob to: it starts with that, or else ends."""
+    def turn(self, value: float | None) -> bool:
+        """Start with the knob at `value`, or end without one. Whether it goes on."""
         if value is None:
             self.end()
-            return False
-        self.start(self.setting.turned(self.chain.knob, value))
-        return True
+        else:
+            self.start(self.setting.turned(self.chain.knob, value))
+        return value is not None
 
     def check(self) -> None:
         """Fail if it has ended."""
-        assert self._poll() is None, f"{self.chain.title} ended early"
+        assert not self._has_ended, f"{self.chain.title} ended early"
+
+    @property
+    def _has_ended(self) -> bool:
+        return any(process.poll() is not None for process in self._processes)
 
     def end(self) -> None:
         """Kill all of its processes, and wait until they are gone."""
         self._running.close()
+        self._processes.clear()
 
     def busy_ns(self) -> int:
         """What the GPU has done until now."""
@@ -210,16 +212,21 @@ class Stage:
 
     @contextmanager
     def running(
-        self, cgroups: tuple[Path, ...], *arguments: str, venv: str | None = None
+        self,
+        cgroups: tuple[Path, ...],
+        *arguments: str,
+        venv: str | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[subprocess.Popen[bytes]]:
         """A Python process with `arguments`, and all that it starts, until the end of the block.
 
-        `venv`: the environment of `stacks.venvs` whose libraries it has.
+        `venv`: the environment of `stacks.venvs` whose libraries it has; `more`: variables.
         """
         keep = ("-m", "stacks.keep", f"{os.getpid()}", ":".join(map(str, cgroups)))
         interpreter = f"{python(venv)}" if venv else sys.executable
         command = [sys.executable, *keep, interpreter, "-W", "ignore", *arguments]
-        process = subprocess.Popen(command, env=self._environment, start_new_session=True)
+        environment = {**self._environment, **more}
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
             yield process
         finally:
@@ -241,16 +248,22 @@ def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Pair | Glance]:
     Raises Unavailable if the machine cannot stage it.
     """
     with staged(chains) as (board, stage), _sampling(board) as sampler, ExitStack() as cleanup:
-        jobs = [Job(chain, board.gpus[at], stage) for at, chain in enumerate(chains)]
+        starts = accumulate((chain.gpus for chain in chains), initial=0)
+        jobs = [
+            Job(chain, board.gpus[at], stage) for chain, at in zip(chains, starts, strict=False)
+        ]
         for job in jobs:
             cleanup.callback(job.end)
             job.start(job.chain.first)
         seen = _watch(sampler, jobs, pace)
         yield from (Glance(job.chain, seen[job.uuid]) for job in jobs if job.chain.never)
         for turn in range(max(chain.pairs for chain in chains)):
-            jobs = [job for job in jobs if not job.ended_before(turn)]
+            for job in jobs:
+                if turn == job.chain.pairs:
+                    job.end()
+            jobs = [job for job in jobs if turn < job.chain.pairs]
             pairs = {job: _planned(job, turn, seen[job.uuid]) for job in jobs}
-            jobs = [job for job in jobs if job.changed_to(pairs[job].value)]
+            jobs = [job for job in jobs if job.turn(pairs[job].value)]
             yield from (pair for pair in pairs.values() if pair.value is None)
             seen = _watch(sampler, jobs, pace) if jobs else {}
             yield from (replace(pairs[job], after=seen[job.uuid]) for job in jobs)
@@ -268,7 +281,7 @@ def _followed(chain: Chain, advice: Prescription | Refusal | None) -> float | No
     """The prescribed value, if it is one of the chain's knob that can be staged."""
     if not isinstance(advice, Prescription) or advice.knob != chain.knob:
         return None
-    crowded = chain.knob == NUM_WORKERS and advice.value > _MOST_WORKERS
+    crowded = chain.knob == model.NUM_WORKERS and advice.value > _MOST_WORKERS
     return None if crowded else advice.value
 
 
@@ -320,7 +333,7 @@ class Watch:
     def _outlook(self) -> Outlook:
         """What the exporter tells of its GPU."""
         feeding = self._sampler.state().gpus[self.job.gpu.index].feeding
-        return feeding.outlook if feeding else NOTHING_KNOWN
+        return feeding.outlook if feeding else model.NOTHING_KNOWN
 
 
 @contextmanager
@@ -330,7 +343,9 @@ def staged(chains: Sequence[Chain]) -> Iterator[tuple[Board, Stage]]:
     with ExitStack() as cleanup:
         home = tempfile.TemporaryDirectory(prefix="prescriptions-", dir="/var/tmp")
         folder = Path(cleanup.enter_context(home))
-        board = cleanup.enter_context(create(folder / "board", gpus=[H100] * len(chains)))
+        board = cleanup.enter_context(
+            create(folder / "board", gpus=[H100] * sum(c.gpus for c in chains))
+        )
         stage = Stage(folder)
         if any(batch.disk for batch in batches):
             disk_of(folder)

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.prescription.model import (
-    CHECKPOINTS,
-    CPU_CORES,
-    CPU_LIMIT,
-    HOST_CODE,
-    NUM_WORKERS,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription import model
+from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
+from prescriptions.cases import FITTED
 from prescriptions.measure import Glance, Pair
 
-WRONG, DISTURBED = " ✗", " †"
+WRONG, DISTURBED, FITTED_ON = " ✗", " †", " °"
 MUCH = 0.2
 """Cores in use by other programs from which a pair counts as disturbed."""
 NOTHING = "nothing prescribed"
-_REMOVED = {
-    HOST_CODE: "host code removed",
-    CHECKPOINTS: "checkpoints removed",
+_DONE = {
+    model.NUM_WORKERS: "{now:g} → {value:g} workers",
+    model.CPU_LIMIT: "{now:g} → {value:g} cores",
+    model.CPU_CORES: "{neighbours} → 0 neighbours",
+    model.HOST_CODE: "host code removed",
+    model.CHECKPOINTS: "checkpoints removed",
 }
 _CORES_ERROR = 0.05
 """Nobody sees smaller shares of a core."""
@@ -49,11 +46,13 @@ class Row:
     """A change of a knob and what came of it, as it is shown. Shares of the time, 0-1."""
 
     def __init__(self, pair: Pair) -> None:
-        said, score, advice = pair.said, pair.score, pair.before.outlook.advice
+        said, advice = pair.said, pair.before.outlook.advice
         self.family, self.name, self.change = pair.chain.family, pair.chain.name, _change(pair)
         self.before = pair.before.busy
         self.after = pair.after.busy if pair.after else None
         """None: nothing was changed."""
+        self.fitted = pair.chain.title in FITTED
+        """Whether the interval was fitted on it."""
         self.said = _told(said)
         self.refused = said.reason if isinstance(said, Refusal) else None
         self.at_most = (
@@ -61,69 +60,51 @@ class Row:
         )
         self.strangers = max(one.strangers for one in (pair.before, pair.after) if one)
         """Cores that other programs used meanwhile: before or after, whichever is more."""
-        self.own_score = score.error_ratio if score else None
+        self.own_score = pair.score.error_ratio if pair.score else None
         """The error that the exporter itself found afterwards."""
+        self.error: float | None = None
+        self.width: float | None = None
+        """Outcome less prediction, and the width of the interval."""
+        self.kept = self.inside = self.useful = False
+        """Whether the outcome is no higher than the interval, and whether it lies in it; whether an
+        upper bound was less than half of the hoped-for gain too high."""
+        if self.said and self.after is not None:
+            self._judge(self.said, self.after)
 
-    @property
-    def error(self) -> float | None:
-        """Outcome less prediction, of an upper bound as well: each change that is staged is one
-        that can bring all that is hoped for."""
-        return self.after - self.said.busy if self.said and self.after is not None else None
-
-    @property
-    def width(self) -> float | None:
-        """Of the interval."""
-        return self.said.high - self.said.low if self.said else None
-
-    @property
-    def inside(self) -> bool | None:
-        """Whether the outcome lies in the interval."""
-        if self.after is None or self.said is None:
-            return None
-        return self.said.low <= self.after <= self.said.high
-
-    @property
-    def useful(self) -> bool:
-        """Whether an upper bound was less than half of the hoped-for gain too high."""
-        if self.after is None or self.said is None:
-            return False
-        return self.said.busy - self.after < (self.said.busy - self.before) / 2
+    def _judge(self, said: Told, after: float) -> None:
+        self.error, self.width = after - said.busy, said.high - said.low
+        self.kept, self.inside = after <= said.high, said.low <= after <= said.high
+        self.useful = said.busy - after < (said.busy - self.before) / 2
 
     def __str__(self) -> str:
-        mark = WRONG if self.inside is False else ""
-        mark += DISTURBED if self.strangers > MUCH else ""
-        after = "" if self.after is None else _percent(self.after)
-        error = "" if self.error is None else f"{100 * self.error:+.1f}"
-        own = "" if self.own_score is None else f"{100 * self.own_score:+.1f}"
-        cells = (self.family, f"{self.name}{mark}", self.change, _percent(self.before))
-        return f"| {' | '.join((*cells, self._foretold(), after, error, own))} |"
-
-    def _foretold(self) -> str:
-        if self.said is None:
-            return f"refused: {self.refused}" if self.refused else NOTHING
-        up_to = "up to " if self.at_most else ""
-        ends = f"{_percent(self.said.low)} to {_percent(self.said.high)}"
-        return f"{up_to}{_percent(self.said.busy)} ({ends})"
+        marks = {
+            WRONG: self.error is not None and not self.inside,
+            DISTURBED: self.strangers > MUCH,
+            FITTED_ON: self.fitted,
+        }
+        name = self.name + "".join(mark for mark, holds in marks.items() if holds)
+        after = "" if self.after is None else f"{self.after:.0%}"
+        errors = ("" if it is None else f"{100 * it:+.1f}" for it in (self.error, self.own_score))
+        said = f"refused: {self.refused}" if self.refused else NOTHING
+        if self.said:
+            up_to = "up to " if self.at_most else ""
+            said = f"{up_to}{self.said.busy:.0%} ({self.said.low:.0%} to {self.said.high:.0%})"
+        cells = (self.family, name, self.change, f"{self.before:.0%}", said, after, *errors)
+        return f"| {' | '.join(cells)} |"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """Something that must not be prescribed, and what was."""
 
-    family: str
-    name: str
+    title: str
     busy: float
     said: str
     wrong: bool
 
-    @property
-    def title(self) -> str:
-        """By which it is chosen."""
-        return f"{self.family}: {self.name}"
-
     def __str__(self) -> str:
-        mark = WRONG if self.wrong else ""
-        return f"| {self.family} | {self.name}{mark} | {_percent(self.busy)} | {self.said} |"
+        family, _, name = self.title.partition(": ")
+        return f"| {family} | {name}{WRONG if self.wrong else ''} | {self.busy:.0%} | {self.said} |"
 
 
 def checks(found: Pair | Glance) -> list[Check]:
@@ -132,53 +113,41 @@ def checks(found: Pair | Glance) -> list[Check]:
     if isinstance(found, Glance):
         advice = found.seen.outlook.advice
         wrong = isinstance(advice, Prescription) and advice.knob in chain.never
-        return [Check(chain.family, chain.name, found.seen.busy, told(advice), wrong)]
-    advice, faults = found.before.outlook.advice, []
+        return [Check(chain.title, found.seen.busy, _words(advice), wrong)]
+    return [Check(chain.title, found.before.busy, fault, wrong=True) for fault in _faults(found)]
+
+
+def _faults(pair: Pair) -> Iterator[str]:
+    advice = pair.before.outlook.advice
     if isinstance(advice, Prescription) and _too_much(advice):
-        faults.append(told(advice))
-    if found.after and (stray := found.stray_score):
-        faults.append(
-            f"{_change(found)} was scored as {stray.value_before:g} → {stray.value_after:g}"
-        )
-    busy = found.before.busy
-    return [Check(chain.family, chain.name, busy, fault, wrong=True) for fault in faults]
+        yield _words(advice)
+    if pair.after and (stray := pair.stray_score):
+        yield f"{_change(pair)} was scored as {stray.value_before:g} → {stray.value_after:g}"
 
 
-def told(advice: Prescription | Refusal | None) -> str:
+def _words(advice: Prescription | Refusal | None) -> str:
     """The advice in a few words."""
-    if isinstance(advice, Refusal):
-        return f"refused: {advice.reason}"
-    if advice is None:
-        return NOTHING
+    if not isinstance(advice, Prescription):
+        return f"refused: {advice.reason}" if advice else NOTHING
     up_to = "up to " if advice.at_most else ""
-    uses = f"uses {advice.needs_cores:.1f} cores" if advice.needs_cores else ""
+    uses = f", uses {advice.needs_cores:.1f} cores" if advice.needs_cores else ""
     change = f"{advice.knob} {advice.current_value:g} → {advice.value:g}"
-    return ", ".join(filter(None, (f"{change}: {up_to}{_percent(advice.busy_ratio)}", uses)))
+    return f"{change}: {up_to}{advice.busy_ratio:.0%}{uses}"
 
 
 def _change(pair: Pair) -> str:
     """What was done, in a few words."""
-    chain, setting, value = pair.chain, pair.before.setting, pair.value
-    if value is None:
+    chain, setting = pair.chain, pair.before.setting
+    if pair.value is None:
         return "as prescribed"
-    by_itself = " (as prescribed)" if pair.followed else ""
-    if chain.knob == CPU_CORES:
-        return f"{setting.neighbours} → 0 neighbours"
-    if chain.knob in _REMOVED:
-        return _REMOVED[chain.knob]
-    unit = {NUM_WORKERS: "workers", CPU_LIMIT: "cores"}[chain.knob]
-    return f"{setting.value(chain.knob):g} → {value:g} {unit}{by_itself}"
+    now, neighbours = setting.value(chain.knob), setting.neighbours
+    done = _DONE[chain.knob].format(now=now, value=pair.value, neighbours=neighbours)
+    return f"{done} (as prescribed)" if pair.followed else done
 
 
 def _too_much(advice: Prescription) -> bool:
     """Whether it takes more than it says is there."""
-    cores = advice.free_cores is not None and advice.needs_cores > advice.free_cores + _CORES_ERROR
-    memory = (
-        advice.free_memory_bytes is not None
-        and (advice.needs_memory_bytes or 0) > advice.free_memory_bytes
+    cores, memory = advice.free_cores, advice.free_memory_bytes
+    return (cores is not None and advice.needs_cores > cores + _CORES_ERROR) or (
+        memory is not None and (advice.needs_memory_bytes or 0) > memory
     )
-    return cores or memory
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}"

@@ -7,13 +7,7 @@ import math
 import random
 from dataclasses import asdict, dataclass, field, replace
 
-from gpu_bottleneck_exporter.prescription.model import (
-    CHECKPOINTS,
-    CPU_CORES,
-    CPU_LIMIT,
-    HOST_CODE,
-    NUM_WORKERS,
-)
+from gpu_bottleneck_exporter.prescription import model
 
 CHECKPOINT_SECONDS = 1.0
 _VENVS = {
@@ -77,6 +71,10 @@ class Loop:
             return _VENVS[self.loader]
         return "streaming" if self.batch.pil or self.batch.opencv else None
 
+    def with_workers(self, workers: int) -> Loop:
+        """The same with so many workers."""
+        return replace(self, workers=workers)
+
     def __str__(self) -> str:
         return json.dumps(asdict(self))
 
@@ -96,24 +94,32 @@ class Setting:
     """Cores; None: no limit."""
     neighbours: int = 0
     """Other processes, each of which burns a core."""
+    processes: int = 1
+    """That share the GPU, each with this loop."""
+    ranks: tuple[int, ...] = ()
+    """Workers of each further rank of its job; they have a GPU each."""
+    together: bool = False
+    """Whether all ranks change their workers, or only the first."""
 
     def value(self, knob: str) -> float | None:
         """What `knob` is set to; None if that is nothing that is set."""
-        if knob == NUM_WORKERS:
-            return self.loop.workers
-        return self.cpu_limit if knob == CPU_LIMIT else None
+        if knob == model.NUM_WORKERS:
+            return self.loop.workers * self.processes
+        return self.cpu_limit if knob == model.CPU_LIMIT else None
 
     def turned(self, knob: str, value: float) -> Setting:
         """The same with `knob` at `value`. All of what can only be removed is, neighbours too."""
-        if knob == NUM_WORKERS:
-            return replace(self, loop=replace(self.loop, workers=round(value)))
-        if knob == CPU_LIMIT:
+        if knob == model.NUM_WORKERS:
+            each = round(value / self.processes)
+            ranks = tuple(each if self.together else workers for workers in self.ranks)
+            return replace(self, loop=self.loop.with_workers(each), ranks=ranks)
+        if knob == model.CPU_LIMIT:
             return replace(self, cpu_limit=value)
-        if knob == CPU_CORES:
+        if knob == model.CPU_CORES:
             return replace(self, neighbours=0)
-        if knob == HOST_CODE:
+        if knob == model.HOST_CODE:
             return replace(self, loop=replace(self.loop, host=0.0))
-        if knob == CHECKPOINTS:
+        if knob == model.CHECKPOINTS:
             return replace(self, loop=replace(self.loop, checkpoint=0.0))
         raise ValueError(f"no way to stage a change of {knob}")
 
@@ -125,7 +131,7 @@ class Chain:
     family: str
     name: str
     first: Setting
-    knob: str = NUM_WORKERS
+    knob: str = model.NUM_WORKERS
     changes: tuple[float, ...] = ()
     """The values that the knob takes after the first."""
     follow: bool = False
@@ -137,6 +143,11 @@ class Chain:
     def title(self) -> str:
         """By which it is chosen."""
         return f"{self.family}: {self.name}"
+
+    @property
+    def gpus(self) -> int:
+        """How many it takes: those of its job."""
+        return 1 + len(self.first.ranks)
 
     @property
     def pairs(self) -> int:

@@ -48,6 +48,7 @@ OUTLOOKS = {
     ),
     "mixed": Outlook(Refusal("mixed")),
     "changing": Outlook(Refusal("changing"), SCORED),
+    "missed": Outlook(Refusal("mixed"), replace(SCORED, busy_ratio=0.56)),
 }
 """What the exporter recommends."""
 

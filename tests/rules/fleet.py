@@ -455,6 +455,9 @@ class _Writer:
             for name in PRESCRIBED:
                 self._g(f"gpu_prescription_{name}", getattr(advice, name), knob=advice.knob)
             self._g("gpu_prescription_upper_bound", int(advice.at_most), knob=advice.knob)
+            if advice.job_busy_ratio is not None:
+                job = advice.job_busy_ratio
+                self._g("gpu_prescription_job_busy_ratio", job, knob=advice.knob)
         if isinstance(advice, Refusal):
             self._g("gpu_prescription_refused", 1, reason=advice.reason)
         if score is not None:

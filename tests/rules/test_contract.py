@@ -13,6 +13,7 @@ import pytest
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.commands.files import dashboards
+from gpu_bottleneck_exporter.prescription.advise import ERROR
 from rules.parsed import Rule, groups, rules, seconds
 from support.offenders import each
 from tables import metrics
@@ -83,6 +84,11 @@ def test_what_is_recorded_is_documented_or_a_helper() -> None:
     interface = {name for name in RECORDED if not name.startswith(("helper:", THRESHOLD))}
     assert interface - told == set()
     assert {name for name in told if name.startswith("helper:")} == set()
+
+
+def test_a_prediction_was_right_within_the_exporters_interval() -> None:
+    inside = next(rule for rule in RECORDS if rule.name == "cluster:predictions_inside:ratio")
+    assert f"<= bool {ERROR:g} *" in inside.fields["expr"]
 
 
 def test_each_helper_is_read_by_a_rule() -> None:

@@ -56,7 +56,7 @@ def test_a_stretch_is_what_was_added_since_its_beginning(feed: FeederGroup) -> N
     began = mark(0, time=time.copy())
     time.add(3 * SECOND, {HOST_CODE: SECOND})
     assert prescriber._plain(began, mark(STRETCH, time=time), feed) == Observed(
-        seconds=4.0, busy=0.75, stalls={HOST_CODE: 0.25}, mains=0, workers=0
+        seconds=4.0, busy=0.75, stalls={HOST_CODE: 0.25}, mains=0, owners=0, workers=0
     )
     assert prescriber._plain(began, began, feed) is None
 
@@ -207,7 +207,7 @@ def test_stretches_are_added_up_unless_one_was_missed(feed: FeederGroup, tmp_pat
 
     assert stretch(100, 9) is None, "nobody knows since when"
     assert [stretch(at, 3) for at in (104, 108, 112)] == [None] * 3, "too little is known"
-    assert stretch(116, 7) == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=0)
+    assert stretch(116, 7) == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=0, owners=0)
     missed = one._keeper.outlook.seen
     assert stretch(133, 100) == missed, "what was counted is no longer known"
 

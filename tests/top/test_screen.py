@@ -135,7 +135,7 @@ def test_the_selected_gpu_has_its_processes_below_what_to_try() -> None:
     first = next(number for number, line in enumerate(lines) if "processes" in line)
     assert lines[first].split() == ["processes", "7", "alice", "train.py", "main,", "sleeping"]
     assert lines[first + 1].split() == ["8", "–", "–", "worker,", "–"]  # noqa: RUF001 - the dash
-    assert [line.split()[0] for line in (lines[first - 3], lines[first - 1])] == ["try", "history"]
+    assert [line.split()[0] for line in (lines[first - 4], lines[first - 1])] == ["try", "history"]
 
 
 @pytest.mark.parametrize(("glyphs", "levels"), [(IN_COLOUR, " ▄█"), (IN_ASCII, "049")])

@@ -132,8 +132,9 @@ def test_the_shares_stand_below_their_picture() -> None:
 def test_the_cause_what_to_try_and_its_runbook() -> None:
     found = outline(state(waiting({"worker_cpu": 60 * 10**9}, busy_ns=40 * 10**9)))
     assert "Waiting for loader workers (worker_cpu) for 4 min: decoding" in found.text
+    job = "if only this rank is changed, the job's 2 GPUs go from 40 % to 62 %"
     uses = "uses 4 of 7 free cores, 2.1 of 40 GiB; after that, Python code is the limit"
-    assert f"Try loader workers: 6: 93 % busy (88–95); now 2; {uses}. " in found.text  # noqa: RUF001
+    assert f"Try loader workers: 6: 93 % busy (88–95); now 2; {job}; {uses}. " in found.text  # noqa: RUF001
     assert "Last change: loader workers from 1 to 2" in found.text
     links = [attributes["href"] for tag, attributes in found.elements if tag == "a"]
     assert links[-1] == "https://example.org/books/GpuCpuPreprocessingBound.md"

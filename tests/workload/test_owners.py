@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.feeders.job import facts_of
+from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.workload.identity import Owner, owner_in_cgroup
 from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, Groups, OwnerReader, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames
@@ -65,6 +67,21 @@ def test_tenants_are_told_apart_always_in_the_same_order(recorded: Recorded) -> 
         Owner(pod_uid=UID, container_id="c" * 64, user="1000"),
     )
     assert recorded.at(0, 1, 2, 3, 4) == recorded.at(0, 4, 2, 3, 1) == expected
+
+
+def test_who_shares_a_gpu_is_one_owner_with_the_same_user_and_pod_container_or_job(
+    recorded: Recorded,
+) -> None:
+    places = (f"/kubepods/pod{UID}/{'c' * 64}", f"/kubepods/pod{UID}/{'d' * 64}", "/", "/")
+    for pid, place in enumerate((*places, f"/docker/{'d' * 64}"), start=1):
+        recorded.process(pid, group=place)
+    recorded.process(6, user=1001)
+
+    def owners(*pids: int) -> int:
+        mains = {pid: Process(recorded.proc, pid) for pid in pids}
+        return len(facts_of(recorded.proc, mains, [], Groups(recorded.proc), 0).owners)
+
+    assert [owners(1, 2), owners(3, 4), owners(1, 3), owners(3, 5), owners(4, 6)] == [1, 1, 2, 2, 2]
 
 
 def test_there_are_few_owners_of_one_gpu(recorded: Recorded) -> None:

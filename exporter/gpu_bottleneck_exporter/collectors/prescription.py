@@ -6,7 +6,7 @@ from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Re
 from gpu_bottleneck_exporter.sampling.collector import Table, Values, collector, gauge
 
 
-def _advised(outlook: Outlook, figure: Callable[[Prescription], float]) -> Values:
+def _advised(outlook: Outlook, figure: Callable[[Prescription], float | None]) -> Values:
     advice = outlook.advice
     return {advice.knob: figure(advice)} if isinstance(advice, Prescription) else None
 
@@ -46,6 +46,11 @@ FAMILIES: Table[Outlook] = {
         "gpu_prescription_upper_bound{knob}",
         "1 if the predicted busy share is an upper bound, 0 if it is what to expect.",
     ): lambda outlook: _advised(outlook, lambda one: one.at_most),
+    gauge(
+        "gpu_prescription_job_busy_ratio{knob}",
+        "Predicted mean busy share of the job's GPUs on this machine if only this rank is changed, "
+        "0-1: the next slowest rank limits what all gain. Absent for jobs with one GPU.",
+    ): lambda outlook: _advised(outlook, lambda one: one.job_busy_ratio),
     gauge(
         "gpu_prescription_refused{reason}",
         "1 for the reason why nothing is prescribed for a GPU that idles. Absent otherwise.",

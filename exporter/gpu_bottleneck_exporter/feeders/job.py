@@ -54,6 +54,8 @@ class JobFacts:
     """What they have in common with those of other GPUs of the same job."""
     users: frozenset[str] = frozenset()
     """By number."""
+    owners: frozenset[tuple[str, str]] = frozenset()
+    """Whose they are: the user, and the pod, container or Slurm job."""
     networks: Mapping[int, int] = field(default_factory=dict)
     """Their network namespaces, each with one of them."""
     command: str = ""
@@ -84,6 +86,7 @@ def facts_of(
     return JobFacts(
         jobs=frozenset(key for pid in mains for key in job_keys(proc, pid, commands[pid], units)),
         users=frozenset(user_id(proc, pid) for pid in mains) - {""},
+        owners=frozenset((user_id(proc, pid), units.tenant(pid)) for pid in mains),
         networks={inode: pid for inode, pid in networks.items() if inode is not None},
         command=min(texts),
         notebook=notebook,

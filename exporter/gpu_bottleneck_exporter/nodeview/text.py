@@ -195,14 +195,24 @@ def to_have_one(node: Node) -> str:
 def in_full(change: Prescription) -> str:
     """`DataLoader(num_workers=6): 93 % busy (88-95); now 2; uses 4 of 7 free cores; after …`."""
     name, value = SETTINGS.get(change.knob, change.knob), _amount(change.value)
-    turned = f"DataLoader(num_workers={value})" if change.pytorch else f"{name}: {value}"
+    together = f" for {change.processes} processes" if change.processes > 1 else ""
+    pytorch = change.pytorch and not together  # who sets it sets it for one process
+    turned = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
     now = _amount(change.current_value)
     if change.knob in REMOVED:
         turned, now = f"less {name}", f"{percent(change.current_value)} of the time"
     brought = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
     uses, limit = ", ".join(_uses(change)), WAITS_FOR.get(change.then or "", change.then)
-    told = [f"{turned}: {brought}{interval}", f"now {now}", *([f"uses {uses}"] if uses else [])]
+    told = [f"{turned}: {brought}{interval}", f"now {now}"]
+    if change.job_busy_ratio is not None:
+        job_now, job_then = percent(change.job_current_busy_ratio), percent(change.job_busy_ratio)
+        told.append(
+            f"if only this rank is changed, the job's {change.job_gpus} GPUs "
+            f"go from {job_now} to {job_then}"
+        )
+    if uses:
+        told.append(f"uses {uses}")
     if limit:
         told.append(f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit")
     return "; ".join(told)

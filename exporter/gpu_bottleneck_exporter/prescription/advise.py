@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
-from gpu_bottleneck_exporter.prescription.observed import Observed
+from gpu_bottleneck_exporter.prescription.observed import OUTSIDE, WAITS_FOR_WORKERS, Observed
 
 HEALTHY = 0.85
 """Busy share from which nothing is prescribed: what platform teams call well tuned."""
@@ -46,9 +47,6 @@ _ALWAYS_FOUND = 0.25
 _MOST_MEMORY = 0.9
 _UNSURE = 1.2
 """Times as much of the idle time may belong to what is removed: it is told from samples."""
-_OUTSIDE = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
-"""What workers wait for outside of the machine's CPUs: more of them may only wait longer."""
-_WAITS_FOR_WORKERS = (stall.WORKER_CPU, *_OUTSIDE)
 
 Advice = Prescription | Refusal
 
@@ -110,11 +108,12 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
     files = seen.waits(stall.STORAGE, stall.MEMORY)
     own_files = files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
     own_answers = min(seen.waits(stall.NETWORK), seen.main_network)
-    loading = seen.waits(*_WAITS_FOR_WORKERS) - own_files - own_answers
+    loading = seen.waits(*WAITS_FOR_WORKERS) - own_files - own_answers
     parts = dict.fromkeys(ADVISERS, 0.0)
     parts[model.CPU_LIMIT] = seen.waits(stall.CPU_QUOTA)
     parts[model.CPU_CORES] = seen.waits(stall.CPU_QUEUE)
     parts[model.HOST_CODE] = seen.waits(stall.HOST_CODE)
+    parts[_PEER] = seen.waits(stall.PEER)
     if seen.workers >= _HALF_A_CORE:
         parts[model.NUM_WORKERS] = loading
         if seen.active >= seen.workers / 2:  # it sleeps until they have a batch
@@ -138,7 +137,7 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
 def _hopeless(seen: Observed) -> Refusal | None:
     if seen.busy < _HARDLY_WORKS:
         return Refusal("no_work")
-    if seen.mains > 1:
+    if seen.owners > 1:
         return Refusal("shared")
     if seen.is_unseen:
         return Refusal("unseen")
@@ -155,18 +154,21 @@ def _more_workers(seen: Observed) -> Advice:
     loop = _loop(seen)
     if isinstance(loop, Refusal):
         return loop
-    if seen.saturated and loop.cause in _OUTSIDE:
+    if seen.saturated and loop.cause in OUTSIDE:
         return Refusal("saturated")
     if _free(seen) is None and seen.worker_cores > _HARDLY_BURNS * seen.active:
         return Refusal("unseen")
-    now, room = round(seen.workers), _room(seen)
+    now, room, each = round(seen.workers), _room(seen), _processes(seen)
     if room < _ROOM and (now or seen.main_cores > _HALF_A_CORE):
         limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
         found = _more_cores(seen, model.CPU_LIMIT if limited else model.CPU_CORES)
         return found if _gains(found) else Refusal("no_cores")
     wanted = max(loop.fewest(min(_ENOUGH / loop.serial, room)), now + 1)
+    more = each * math.ceil((wanted - now) / each)
     if seen.worker_bytes and seen.free_bytes is not None:
-        wanted = min(wanted, now + int(_MOST_MEMORY * seen.free_bytes / seen.worker_bytes))
+        held = _MOST_MEMORY * seen.free_bytes / seen.worker_bytes
+        more = min(more, each * int(held / each))
+    wanted = now + more
     return _with_workers(seen, loop, wanted) if wanted > now else Refusal("no_memory")
 
 
@@ -178,7 +180,7 @@ def _loop(seen: Observed) -> Loop | Refusal:
         return Refusal("changing")
     now, waits = round(seen.workers), _waits_for_workers(seen)
     if waits > LEAST_GAIN and seen.active < _EXPLAINS * now:
-        return Refusal("inconsistent")
+        return Refusal("peer" if seen.waits(stall.PEER) > LEAST_GAIN else "inconsistent")
     # As many as are at work at a time is the work of a step (Little's law). Where the others rest
     # although they are waited for, batches differ and are taken in order: with more workers, more
     # of them rest, so their speed grows with a power of their number.
@@ -187,13 +189,13 @@ def _loop(seen: Observed) -> Loop | Refusal:
         work,
         math.log(work) / math.log(now) if now > 1 else 1.0,
         max(1 - waits, seen.busy),
-        max((*_WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits),
+        max((*WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits),
     )
 
 
 def _waits_for_workers(seen: Observed) -> float:
     """Share of the time in which the main had no batch."""
-    causes = (*_WAITS_FOR_WORKERS, stall.ASLEEP, stall.CPU_QUEUE, stall.CPU_QUOTA)
+    causes = (*WAITS_FOR_WORKERS, stall.ASLEEP, stall.CPU_QUEUE, stall.CPU_QUOTA)
     return max(seen.waits(*causes) - seen.main_disk - seen.main_network - seen.main_queue, 0.0)
 
 
@@ -203,13 +205,16 @@ def _inline(seen: Observed) -> Loop | Refusal:
     That is the idle time if nothing overlaps, else what the main waited for and ran.
     """
     # As states, not as idle time: what the main waits for while the GPU works moves along.
-    waits = min(seen.main_disk + seen.main_network, 1.0)
-    code = min(seen.waits(stall.HOST_CODE, stall.CPU_QUEUE), 1 - waits)
+    waits, mains = min(seen.main_disk + seen.main_network, 1.0), _processes(seen)
+    code = seen.waits(stall.HOST_CODE, stall.CPU_QUEUE)
+    if mains > 1:  # while one of them runs, another one may keep the GPU busy
+        code = max(code, seen.main_cores / mains)
+    code = min(code, 1 - waits)
     if seen.threads >= _HALF_A_CORE or not (waits or code):
         return Refusal("no_knob")
     loading = max(waits + code, seen.idle)
-    cause = max((*_OUTSIDE, stall.HOST_CODE), key=seen.waits)
-    return Loop(loading, 1.0, max(1 - loading, seen.busy), cause)
+    cause = max((*OUTSIDE, stall.HOST_CODE), key=seen.waits)
+    return Loop(loading * mains, 1.0, max(1 - loading, seen.busy), cause)
 
 
 def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
@@ -219,7 +224,7 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
     if rate == room:
         then = stall.CPU_QUEUE if seen.limit_cores is None else stall.CPU_QUOTA
     else:
-        told = _afterwards(seen, rate, _WAITS_FOR_WORKERS)
+        told = _afterwards(seen, rate, WAITS_FOR_WORKERS)
         then = model.leading({**told, loop.cause: 1 - loop.serial * rate})
     more = max(workers - now, 0)
     return _prescription(
@@ -229,7 +234,7 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
         knob=model.NUM_WORKERS,
         current_value=now,
         value=workers,
-        at_most=loop.cause in _OUTSIDE and workers > now,
+        at_most=loop.cause in OUTSIDE and workers > now,
         needs_cores=max(rate - 1, 0.0) * seen.cores,
         free_cores=_free(seen),
         needs_memory_bytes=None if seen.worker_bytes is None else more * seen.worker_bytes,
@@ -241,17 +246,36 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
 def _prescription(seen: Observed, rate: float, **change: Any) -> Prescription:  # noqa: ANN401
     """The prescription of `change`, which makes `rate` steps in the time of one."""
     predicted = min(seen.busy * rate, 1.0)
-    bytes_now = seen.data_bytes
+    bytes_now, job = seen.data_bytes, seen.job_busy
     low = (1 - ERROR) * predicted
     return Prescription(
         current_busy_ratio=seen.busy,
         busy_ratio=predicted,
         busy_low_ratio=min(low, seen.busy) if change.get("at_most") else low,
         busy_high_ratio=min((1 + ERROR) * predicted, 1.0),
+        job_gpus=round(seen.job_gpus),
+        job_current_busy_ratio=job,
+        job_busy_ratio=(
+            None if job is None or seen.slack is None else min(job * min(rate, seen.pace), 1.0)
+        ),
+        processes=_processes(seen),
         # A step takes as many as before.
         needs_bytes_per_second=None if bytes_now is None else max(rate - 1, 0.0) * bytes_now,
         **change,
     )
+
+
+def alone(told: Prescription, seen: Observed) -> Prescription:
+    """What `told`, from `seen`, brings if no other rank of the job is changed."""
+    part = min(seen.busy * seen.pace / max(told.busy_ratio, 1e-9), 1.0)
+    ends = part * told.busy_low_ratio, part * told.busy_high_ratio
+    return replace(
+        told, busy_ratio=part * told.busy_ratio, busy_low_ratio=ends[0], busy_high_ratio=ends[1]
+    )
+
+
+def _processes(seen: Observed) -> int:
+    return max(round(seen.mains), 1)
 
 
 def _afterwards(seen: Observed, rate: float, gone: Collection[str]) -> dict[str, float]:
@@ -352,7 +376,7 @@ def _without(seen: Observed, knob: str) -> Prescription:
     )
 
 
-_INLINE, _OTHER = "inline", "other"
+_INLINE, _PEER, _OTHER = "inline", "peer", "other"
 ADVISERS: Mapping[str, Callable[[Observed], Advice]] = {
     model.NUM_WORKERS: _more_workers,
     _INLINE: _more_workers,
@@ -360,5 +384,6 @@ ADVISERS: Mapping[str, Callable[[Observed], Advice]] = {
     model.CPU_CORES: lambda seen: _more_cores(seen, model.CPU_CORES),
     model.HOST_CODE: lambda seen: _without(seen, model.HOST_CODE),
     model.CHECKPOINTS: lambda seen: _without(seen, model.CHECKPOINTS),
+    _PEER: lambda _: Refusal("peer"),
     _OTHER: lambda _: Refusal("no_knob"),
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import replace
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.prescription import model
-from gpu_bottleneck_exporter.prescription.advise import Advice, advise, predict
+from gpu_bottleneck_exporter.prescription.advise import Advice, advise, alone, predict
 from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
 from gpu_bottleneck_exporter.prescription.observed import Observed, merged
 
@@ -41,6 +42,14 @@ class _Known(NamedTuple):
     seen: Observed
 
 
+class _Trial(NamedTuple):
+    """A change that was noticed, and what was predicted for it."""
+
+    alone: Score | None
+    """If no other rank of the job has changed; None if it is unknown what these can take."""
+    together: Score
+
+
 class Keeper:
     """The last minute of one GPU, and the last change. Times are monotonic seconds."""
 
@@ -50,13 +59,25 @@ class Keeper:
         self._setting: Setting | None = None
         self._pending: Setting | None = None
         self._known: _Known | None = None
-        self._trial: Score | None = None
-        """The last change that was noticed, until it has been judged."""
+        self._trial: _Trial | None = None
+        """The last change, until it has been judged."""
+        self.turned = -math.inf
+        """When a knob was last seen to be turned."""
         self._due = 0.0
         self._starts_for = 0.0
 
-    def add(self, at: float, part: Observed, setting: Setting, idle_gpus: int = 1) -> None:
-        """Take in what was seen until `at`, while the knobs were at `setting`."""
+    def add(
+        self,
+        at: float,
+        part: Observed,
+        setting: Setting,
+        idle_gpus: int = 1,
+        others_turned: float = -math.inf,
+    ) -> None:
+        """Take in what was seen until `at`, while the knobs were at `setting`.
+
+        `others_turned`: when a knob of another rank of the job was.
+        """
         if setting != self._setting:
             before, waited = self._setting, self._pending
             self._pending = setting
@@ -74,7 +95,7 @@ class Keeper:
         self._parts.append(part)
         while sum(one.seconds for one in self._parts) - self._parts[0].seconds >= WINDOW_SECONDS:
             self._parts.popleft()
-        self._conclude(at, idle_gpus)
+        self._conclude(at, idle_gpus, together=others_turned > self.turned - WINDOW_SECONDS)
 
     def skip(self) -> None:
         """Note that nothing was seen for a while."""
@@ -94,10 +115,10 @@ class Keeper:
         elif setting[2:] == known.setting[2:] or (known.setting.workers and not setting.workers):
             return  # the same again, or between two epochs
         # A score is of the last change: without a prediction for it there is none.
-        self._trial = _tried(known, setting) if self._known else None
+        self._trial, self.turned = _tried(known, setting) if self._known else None, at
         self.outlook = self.outlook._replace(score=None)
 
-    def _conclude(self, at: float, idle_gpus: int) -> None:
+    def _conclude(self, at: float, idle_gpus: int, *, together: bool) -> None:
         parts = self._known_parts()
         if at < self._due or not _enough(parts) or self._setting is None:
             return
@@ -105,7 +126,8 @@ class Keeper:
         seen = merged(parts)
         score = self.outlook.score
         if self._trial is not None:
-            score = replace(self._trial, busy_ratio=seen.busy)
+            tried = self._trial.together if together else self._trial.alone
+            score = replace(tried, busy_ratio=seen.busy) if tried else None
         if seen.seconds >= WINDOW_SECONDS:
             self._trial = None  # what comes later is no answer to that change
         if self._setting.job:
@@ -133,7 +155,7 @@ def _enough(parts: list[Observed]) -> bool:
     return sum(part.seconds for part in parts) >= LEAST_SECONDS
 
 
-def _tried(known: _Known, now: Setting) -> Score | None:
+def _tried(known: _Known, now: Setting) -> _Trial | None:
     """The change from `known` to `now`, if one knob was turned and its effect was predictable."""
     before, seen = known.setting, known.seen
     if (before.workers != now.workers) == (before.limit_cores != now.limit_cores):
@@ -151,5 +173,8 @@ def _tried(known: _Known, now: Setting) -> Score | None:
     told = predict(seen, knob, new)
     if isinstance(told, Refusal):
         return None
-    interval = told.busy_low_ratio, told.busy_high_ratio
-    return Score(knob, old, new, told.busy_ratio, *interval, busy_ratio=seen.busy)
+    only, together = (
+        Score(knob, old, new, it.busy_ratio, it.busy_low_ratio, it.busy_high_ratio, seen.busy)
+        for it in (alone(told, seen), told)
+    )
+    return _Trial(None if seen.job_gpus > 1 and seen.slack is None else only, together)

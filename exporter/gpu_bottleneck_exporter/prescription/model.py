@@ -20,13 +20,15 @@ KNOBS = (
 )
 """What can be changed, and the unit of its value: worker processes of a loader; cores of the CPU
 limit; cores that the job gets while others compete for them; and what can only be removed: the
-share of the time, 0-1, that the GPU waits for host code or for checkpoints."""
+share of the time, 0-1, that the GPU waits for host code or for checkpoints. Where several processes
+share the GPU, of all of them together."""
 REMOVED = frozenset({HOST_CODE, CHECKPOINTS})
 """Knobs that are removed rather than set."""
 
 REFUSALS = {
     "mixed": "several causes share the idle time, and none of them leads",
-    "shared": "several processes share this GPU",
+    "shared": "several owners share this GPU",
+    "peer": "it waits for a slower rank of its job",
     "no_work": "the GPU hardly works at all, so there is nothing to scale",
     "starting": "its job has not been seen to use the GPU",
     "changing": "its workers or limits have just changed",
@@ -63,6 +65,15 @@ class Prescription:
     """Nine of ten outcomes are meant to lie between them."""
     at_most: bool = False
     """Whether `busy_ratio` is an upper bound: it depends on what cannot be seen."""
+    job_gpus: int = 1
+    """How many GPUs of this machine its job has. `busy_ratio` is what comes if all of its ranks
+    follow their own prescriptions."""
+    job_current_busy_ratio: float | None = None
+    job_busy_ratio: float | None = None
+    """Their mean, now and if only this one follows: it brings what the next slowest rank can take.
+    None for a job with one GPU, or if it is unknown what the others can take."""
+    processes: int = 1
+    """Of its owner, that share this GPU."""
     needs_cores: float = 0.0
     """CPU cores that it takes, beyond those in use."""
     free_cores: float | None = None

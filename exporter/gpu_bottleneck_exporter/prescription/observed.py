@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpu_bottleneck_exporter.accounting import stall
+
+OUTSIDE = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
+"""What workers wait for outside of the machine's CPUs: more of them may only wait longer."""
+WAITS_FOR_WORKERS = (stall.WORKER_CPU, *OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,8 @@ class Observed:
     stalls: Mapping[str, float]
     """Shares in which it waited, by cause (`WAITING_ON`)."""
     mains: float = 1.0
+    owners: float = 1.0
+    """Of the mains."""
     workers: float = 0.0
     idlers: float = 0.0
     """Children of the main that are no workers: they hand nothing over."""
@@ -35,8 +42,9 @@ class Observed:
     worker_queue: float = 0.0
     """How many of them waited for a CPU (first threads)."""
     main_cores: float = 0.0
+    """CPU time of all mains per time."""
     main_queue: float = 0.0
-    """Share in which the main waited for a CPU."""
+    """Share in which a main waited for a CPU."""
     main_disk: float = 0.0
     main_network: float = 0.0
     """Shares in which the main itself waited for files, and for answers."""
@@ -59,6 +67,12 @@ class Observed:
     """Per second: what main and workers read from storage, or received if they wait for that."""
     saturated: bool = False
     """Whether a disk or a network interface was busy all the time."""
+    job_gpus: float = 1.0
+    """How many GPUs of this machine its job has."""
+    job_busy: float | None = None
+    """Share in which these worked, on average."""
+    slack: float | None = None
+    """The least share of the time that another rank can spare; None without others, or unknown."""
 
     def waits(self, *causes: str) -> float:
         """Share in which it waited for any of `causes`."""
@@ -75,18 +89,50 @@ class Observed:
         return 1 - self.busy
 
     @property
+    def spare(self) -> float | None:
+        """Share of the time without which its own rank could do the same work; None: unknown.
+
+        Workers of a rank that waits for another one are not at work all the time, and what they
+        wait for then holds nobody up. Whether that is so is unknown if the wait never shows.
+        """
+        peer = self.waits(stall.PEER)
+        if self.workers < 1:
+            return peer
+        if peer < _IDLES:
+            return None
+        needed = max(self.active / self.workers, 1 - peer - self.waits(*WAITS_FOR_WORKERS))
+        return max(1 - needed, peer)
+
+    @property
+    def pace(self) -> float:
+        """How many times as fast the other ranks of its job could be."""
+        return math.inf if self.slack is None else 1 / max(1 - self.slack, 1e-9)
+
+    @property
     def cores(self) -> float:
         """CPU time of the job per time."""
         return self.worker_cores + self.main_cores
 
 
 _IDLES = 0.1
-_LATEST = frozenset({"limit_cores", "worker_bytes", "free_bytes"})
+_LATEST = frozenset({"limit_cores", "worker_bytes", "free_bytes", "job_gpus"})
 """What is no mean over the stretch: the last one counts."""
 _WORST = frozenset({"saturated", "main_writes", "main_reads"})
-_WHERE_KNOWN = frozenset({"free_cores", "data_bytes"})
+_WHERE_KNOWN = frozenset({"free_cores", "data_bytes", "job_busy", "slack"})
 _APART = _LATEST | _WORST | _WHERE_KNOWN | {"seconds", "stalls"}
 _MEANS = [item.name for item in fields(Observed) if item.name not in _APART]
+
+
+def among(seen: Observed, others: Collection[Observed | None]) -> Observed:
+    """`seen` of one GPU, beside what was seen of the other ranks of its job."""
+    known = [other for other in others if other]
+    seen = replace(seen, job_gpus=1 + len(others))
+    if not known or len(known) < len(others):
+        return seen
+    busy = seen.busy + sum(other.busy for other in known)
+    spares = [spare for other in known if (spare := other.spare) is not None]
+    slack = min(spares) if len(spares) == len(known) else None
+    return replace(seen, job_busy=busy / (1 + len(known)), slack=slack)
 
 
 def merged(parts: Sequence[Observed]) -> Observed:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.states import ends_of
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import LATELY_NS
+
+
+def ranks_beside(uuid: str, feeds: Mapping[str, FeederGroup]) -> Iterator[tuple[str, FeederGroup]]:
+    """The other GPUs of the job that has GPU `uuid`. Neither its own board nor its instances."""
+    feed = feeds[uuid]
+    for other, theirs in feeds.items():
+        if uuid in (other, theirs.holders.parent_uuid) or other == feed.holders.parent_uuid:
+            continue
+        if feed.facts.jobs & theirs.facts.jobs or theirs in feed.joined:
+            yield other, theirs
 
 
 def engaged_peer(uuid: str, feeds: Mapping[str, FeederGroup], now_ns: int) -> float:
@@ -17,16 +27,8 @@ def engaged_peer(uuid: str, feeds: Mapping[str, FeederGroup], now_ns: int) -> fl
     for a starved rank wait for that rank, however little its GPU does. A board's busy time is that
     of its MIG instances, so neither can wait for the other. Nothing is known of a GPU that hangs.
     """
-    feed, ratios = feeds[uuid], [0.0]
-    for other, theirs in feeds.items():
-        if uuid in (other, theirs.holders.parent_uuid) or other == feed.holders.parent_uuid:
-            continue
-        ratio, at_ns = theirs.engaged
-        if now_ns - at_ns <= LATELY_NS and (
-            feed.facts.jobs & theirs.facts.jobs or theirs in feed.joined
-        ):
-            ratios.append(ratio)
-    return max(ratios)
+    engaged = (theirs.engaged for _, theirs in ranks_beside(uuid, feeds))
+    return max((ratio for ratio, at_ns in engaged if now_ns - at_ns <= LATELY_NS), default=0.0)
 
 
 def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +21,9 @@ from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import Outlook
-from gpu_bottleneck_exporter.prescription.observed import Observed
+from gpu_bottleneck_exporter.prescription.observed import Observed, among
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
+from gpu_bottleneck_exporter.sampling.peers import ranks_beside
 from gpu_bottleneck_exporter.schedule import LONG_NS
 
 STRETCH_NS = 3_900_000_000
@@ -80,21 +82,29 @@ class Prescriber:
         self._limit_until_ns = 0
         self.idle_mains: frozenset[int] = frozenset()
         """Who has the GPU, while it idles: more may be prescribed for them."""
+        self.last: Observed | None = None
+        """The last stretch, as far as it is known."""
         self._rivals = 1
+        self._ranks: Sequence[Prescriber] = ()
 
     def note_split(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Note how a tick was split."""
         self._time.add(active_ns, stalls)
 
     def advise(
-        self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, rivals: int
+        self,
+        feed: FeederGroup,
+        feeding: Feeding | None,
+        host: HostSnapshot | None,
+        rivals: int,
+        ranks: Sequence[Prescriber],
     ) -> Outlook:
         """What is known now; closes the stretch, if it is long enough, and begins the next one.
 
         `rivals`: jobs on this machine, this one included, for which more may be prescribed; they
-        share what is free.
+        share what is free. `ranks`: of the other GPUs of the job that other processes have.
         """
-        self._rivals = rivals
+        self._rivals, self._ranks = rivals, ranks
         now_ns = feed.last_tick_ns
         if now_ns and not (self._mark and now_ns - self._mark.at_ns < STRETCH_NS):
             self._close(feed, feeding, host, now_ns)
@@ -109,16 +119,25 @@ class Prescriber:
         self._mark = Mark(now_ns, self._time.copy(), mains, starts, host, received)
         if mark is None or mark.mains != mains or now_ns - mark.at_ns > SECONDS_KEPT_NS:
             self._keeper.skip()
+            self.last = None
             return
         seen = _plain(mark, self._mark, feed)
         if seen is None:
             return
+        seen = among(seen, [rank.last for rank in self._ranks])
         wanted = feed.idles(now_ns)
         seen = replace(seen, limit_cores=self._limit(feed, feeding, now_ns, wanted=wanted))
         if wanted and (did := feed.history.seconds(mark.at_ns, now_ns)):
             seen = self._explained(seen, did, mark, self._mark, feed, feeding)
+        self.last = seen
         self.idle_mains = mains if seen.busy < HEALTHY else frozenset()
-        self._keeper.add(now_ns / 1e9, seen, _setting(feed, seen), self._rivals)
+        turned = max((rank.turned for rank in self._ranks), default=-math.inf)
+        self._keeper.add(now_ns / 1e9, seen, _setting(feed, seen), self._rivals, turned)
+
+    @property
+    def turned(self) -> float:
+        """When a knob of its job was last seen to be turned, in monotonic seconds."""
+        return self._keeper.turned
 
     def _explained(  # noqa: PLR0913, PLR0917 - all there is to know
         self,
@@ -148,7 +167,9 @@ class Prescriber:
             worker_cores=workers.cpu_ns / elapsed,
             worker_queue=workers.queue_ns / elapsed,
             main_cores=main.cpu_ns / elapsed,
-            main_queue=min((main.queue_ns + main.launch_queue_ns) / elapsed, 1.0),
+            main_queue=min(
+                (main.queue_ns + main.launch_queue_ns) / elapsed / max(plain.mains, 1), 1.0
+            ),
             main_disk=states.get(Activity.DISK, 0) / samples,
             main_network=states.get(Activity.NETWORK, 0) / samples,
             main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, much),
@@ -200,12 +221,24 @@ class Prescribers:
             found.note_split(active_ns, stalls)
 
     def advise(
-        self, uuid: str, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None
+        self,
+        uuid: str,
+        feeds: Mapping[str, FeederGroup],
+        feeding: Feeding | None,
+        host: HostSnapshot | None,
     ) -> Outlook:
-        """What would help GPU `uuid`."""
-        found = self._of.setdefault(uuid, Prescriber(*self._paths))
+        """What would help GPU `uuid` of those that `feeds` feed."""
+        feed = feeds[uuid]
+        for one in feeds:
+            self._of.setdefault(one, Prescriber(*self._paths))
         idle = {one.idle_mains for one in self._of.values() if one.idle_mains}
-        return found.advise(feed, feeding, host, len(idle | {frozenset(feed.mains)}))
+        # GPUs of the same processes have the same knobs.
+        beside = ranks_beside(uuid, feeds)
+        ranks = [
+            self._of[other] for other, theirs in beside if theirs.mains.keys() != feed.mains.keys()
+        ]
+        rivals = len(idle | {frozenset(feed.mains)})
+        return self._of[uuid].advise(feed, feeding, host, rivals, ranks)
 
     def forget(self, uuid: str) -> None:
         """Drop GPU `uuid`."""
@@ -224,6 +257,7 @@ def _plain(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | None:
         busy=active_ns / total_ns,
         stalls={cause: ns / total_ns for cause, ns in stalls.items() if ns},
         mains=len(feed.mains),
+        owners=len(feed.facts.owners),
         workers=feed.family.worker_count,
     )
 

@@ -181,7 +181,7 @@ class HostSampler:
             with self._isolated(f"reporting the feeders of {uuid}"):
                 feeding = reader.read(feed, now, queue_known=queue_known)
                 if self._prescribers:
-                    outlook = self._prescribers.advise(uuid, feed, feeding, host)
+                    outlook = self._prescribers.advise(uuid, self._feeds, feeding, host)
                     feeding = replace(feeding, outlook=outlook)
                 # Its holders are not in our /proc: of another PID namespace, or just ended.
                 unseen = not feed.mains and feed.holders.pids != frozenset()

@@ -135,6 +135,10 @@ class Groups:
         owner = self.owner(pid)
         return owner.container_id or owner.slurm_job_id or ""
 
+    def tenant(self, pid: int) -> str:
+        """The pod of a process, or else its `unit`."""
+        return self.owner(pid).pod_uid or self.unit(pid)
+
     def forget(self) -> None:
         """Read again: a group may have been recreated for another owner."""
         self._known.clear()
