@@ -119,6 +119,19 @@ def test_what_a_main_uses_is_counted(start: Start) -> None:
     assert_grown(before, now)
 
 
+def test_the_busiest_are_those_that_run(start: Start) -> None:
+    main = start()
+    watched = Watched(main)
+    workers = [main.fork(60) for _ in range(3)]
+    watched.discover(*workers)
+    for worker in workers[1:]:
+        main.let_burn(worker)
+    until(lambda: {*watched.tick()[1].busiest[1]} == {*workers[1:]}, "both that run")
+    assert watched.tick()[1].busiest[0] == (main.pid,)
+    for worker in workers:
+        main.end_child(worker)
+
+
 def test_workers_come_and_go_and_nothing_falls(start: Start) -> None:
     main = start()
     main.burn(0)
