@@ -17,24 +17,27 @@ import click
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
-from gpu_bottleneck_exporter.flags import PROGRAM, Decorator, Group, as_json, flag, settings_flags
+from gpu_bottleneck_exporter.flags import PROGRAM, Group, Seconds, as_json, flag, settings_flags
 from gpu_bottleneck_exporter.settings import Settings
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+_WATCHED = Seconds(1, 3600)
 
 
 @click.group(
     cls=Group,
-    no_args_is_help=False,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def commands() -> None:
+@click.pass_context
+def commands(ctx: click.Context) -> None:
     """Prometheus exporter that reports why a GPU is idle.
 
     It counts how long each GPU is busy, charges the idle time to what the processes that feed the
-    GPU wait for, and serves both as metrics. Each command has its own --help. Each option can also
-    be set with the variable shown next to it; an option on the command line wins.
+    GPU wait for, and serves both as metrics. Each command has its own --help. Settings can also be
+    made with the variable shown next to them; an option on the command line wins. Where seconds
+    are asked for, 90, 90s and 1m30s are the same.
 
     \b
     What works here, what is missing and how to fix it:
@@ -42,10 +45,18 @@ def commands() -> None:
     Serve metrics on http://localhost:10170/metrics:
       $ gpu-bottleneck-exporter serve
     Why the GPUs of this machine are idle, without Prometheus:
-      $ gpu-bottleneck-exporter check --diagnose 60
+      $ gpu-bottleneck-exporter diagnose
     Try it without a GPU:
       $ gpu-bottleneck-exporter demo --alerts
+
+    \b
+    Exit status of all commands:
+      0  good
+      1  what was asked for has failed, or there are problems
+      2  a command, an option, a setting or a name is wrong
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @commands.command
@@ -81,53 +92,81 @@ def serve(settings: Settings) -> None:
 @flag(
     "diagnose SECONDS",
     "seconds",
-    type=click.FloatRange(1, 3600),
-    help="Watch for this long, then report for each GPU how busy it was, what it waited for, "
-    "what to try first and, from about 30 s on, what which change would bring.",
+    type=_WATCHED,
+    help="The same as the command diagnose.",
 )
+@flag("verbose", "-v", is_flag=True, help="Also list the driver, the signals and the GPUs.")
 @as_json
 @settings_flags(web="web.config.file")
-def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
+def check(settings: Settings, seconds: float | None, *, verbose: bool, as_json: bool) -> None:
     """Report what works, what is missing and how to fix it.
 
-    Give it the options and variables of the exporter that you check. With --diagnose it reports
-    why each GPU is idle instead, and ends with status 0 if any GPU is up.
+    Give it the options and variables of the exporter that you check.
 
     \b
     Check drivers, GPUs, signals and permissions:
       $ gpu-bottleneck-exporter check
-    Watch for 30 s, then report the likely cause per GPU:
-      $ gpu-bottleneck-exporter check --diagnose 30
+    As the service would run:
+      $ gpu-bottleneck-exporter check --without kubelet --web.config.file /etc/gpu-exporter/web.yml
     List remedies:
       $ gpu-bottleneck-exporter check --json | jq -r '.gaps[] | .subject + ": " + .remedy'
 
     \b
     Exit status:
       0  everything is available
-      1  works, with gaps
-      2  no GPU metrics, or an option is wrong
+      1  there are gaps, or no GPU metrics
+      2  an option or a setting is wrong
     """
     from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
-    from gpu_bottleneck_exporter.jsontext import dumps  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
 
     file = settings.web_config_file
     summary = WebConfigFile(Path(file)).active.summary if file else None
     if summary and not as_json:
         click.echo(f"web config      OK: {file}: {summary}")
+    driver = _driver(settings)
     if seconds is None:
-        report = checking.check(settings, _driver(settings))
+        report = checking.check(settings, driver, full=verbose)
     else:
-        if sys.stderr.isatty():
-            click.echo(f"watching for {seconds:g} s", err=True)
-        report = checking.diagnose(settings, _driver(settings), seconds)
-    document = {**report.document, "web_config": summary}
-    click.echo(dumps(document) if as_json else "\n".join(report.lines))
-    sys.exit(report.status)
+        report = checking.diagnose(settings, driver, seconds)
+    checking.tell(report, summary, as_json=as_json)
 
 
 @commands.command
-@flag("url URL", help="Watch the exporter at this URL, such as https://user:password@node7:10170.")
+@click.argument("seconds", type=_WATCHED, default=30.0)
+@as_json
+@settings_flags()
+def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
+    """Watch for a while, then report why each GPU is idle.
+
+    Watches for SECONDS, 30 if omitted. Reports for each GPU what it waited for, the processes most
+    to blame, what to try first and, from about 30 s on, what which change would bring.
+
+    \b
+    Watch for 30 s:
+      $ gpu-bottleneck-exporter diagnose
+    For longer, where GPUs idle now and then:
+      $ gpu-bottleneck-exporter diagnose 5m
+    For a script:
+      $ gpu-bottleneck-exporter diagnose 10 --json | jq '.gpus[] | {gpu, cause, remedy}'
+
+    \b
+    Exit status:
+      0  reported; a GPU is up
+      1  no GPU metrics
+      2  an option or a setting is wrong
+    """
+    from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
+
+    checking.tell(checking.diagnose(settings, _driver(settings), seconds), as_json=as_json)
+
+
+@commands.command
+@flag(
+    "url URL",
+    envvar="GPU_EXPORTER_URL",  # others cannot see a password in it
+    help="Watch the exporter at this URL, such as node7:10170 or https://user:password@node7:10170.",
+)
 @flag(
     "ca-file FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -136,7 +175,7 @@ def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
 @flag(
     "interval SECONDS",
     "seconds",
-    type=click.FloatRange(0.5, 60),
+    type=Seconds(0.5, 60),
     default=2.0,
     help="Time between two readings, 0.5 to 60.",
 )
@@ -177,7 +216,7 @@ def top(  # noqa: PLR0913 - one for each option
     Watch this machine:
       $ gpu-bottleneck-exporter top
     Watch another one:
-      $ gpu-bottleneck-exporter top --url http://node7:10170
+      $ gpu-bottleneck-exporter top --url node7:10170
     For a script:
       $ gpu-bottleneck-exporter top --once --json | jq '.gpus[] | {gpu, busy_ratio, cause}'
 
@@ -265,7 +304,7 @@ def demo(settings: Settings, *, alerts: bool) -> None:
             serving.serve(settings, driver, listener, web_config, at_a_terminal=True)
 
 
-def _writing(text: str) -> Decorator:
+def _writing(text: str) -> Callable[[Any], Any]:
     """`--output`, with `text` as its help, and `--force`."""
     folder = click.Path(file_okay=False, path_type=Path)
     output = flag("output DIR", "folder", type=folder, help=text)
@@ -333,8 +372,8 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     \b
     Exit status:
       0  printed or written
-      1  a value cannot be used, or a file cannot be written or differs and --force is missing
-      2  an option is wrong
+      1  a file cannot be written, or differs and --force is missing
+      2  an option or its value is wrong
     """
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
     from gpu_bottleneck_exporter.commands import rules as output  # noqa: PLC0415
@@ -346,14 +385,16 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
         click.echo(output.printed(choice), nl=False)
 
 
-def _dashboard_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    from gpu_bottleneck_exporter.commands.files import dashboards as files  # noqa: PLC0415
+def _names(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    """Names that the command `ctx.command` knows: `dashboards` or `runbook`."""
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
 
-    return [name for name in files() if name.startswith(typed)]
+    known = files.runbooks() if ctx.command is runbook else files.dashboards()
+    return [name for name in known if name.startswith(typed)]
 
 
 @commands.command
-@click.argument("name", required=False, shell_complete=_dashboard_names)
+@click.argument("name", required=False, shell_complete=_names)
 @_writing("Write all dashboards to this directory.")
 def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
     """List, print or write the Grafana dashboards.
@@ -369,20 +410,72 @@ def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
     \b
     Exit status:
       0  printed or written
-      1  a value cannot be used, or a file cannot be written or differs and --force is missing
-      2  an option is wrong
+      1  a file cannot be written, or differs and --force is missing
+      2  an option or the name is wrong
     """
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
 
     known = files.dashboards()
     if folder is not None and name is not None:
-        raise ExporterError("--output writes all dashboards: omit the name")
-    if name is not None and name not in known:
-        raise ExporterError(f"there is no dashboard {name!r}, only {', '.join(known)}")
+        raise SettingsError("--output writes all dashboards: omit the name")
     if folder is not None:
         files.write(folder, {f"{name}.json": text for name, text in known.items()}, force=force)
     else:
-        click.echo(known[name] if name else "\n".join(known) + "\n", nl=False)
+        click.echo(files.one_of(known, "dashboard", name), nl=False)
+
+
+@commands.command
+@click.argument("name", required=False, shell_complete=_names)
+def runbook(name: str | None) -> None:
+    """List the runbooks, or print one.
+
+    NAME is that of an alert, or what a GPU waits for.
+
+    \b
+    List the runbooks:
+      $ gpu-bottleneck-exporter runbook
+    What to do about an alert:
+      $ gpu-bottleneck-exporter runbook GpuCpuThrottled | less
+    What to do about a cause:
+      $ gpu-bottleneck-exporter runbook worker_cpu | less
+
+    \b
+    Exit status:
+      0  printed
+      1  cannot print
+      2  there is no such runbook
+    """
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
+    from gpu_bottleneck_exporter.remedies import RUNBOOKS  # noqa: PLC0415
+
+    alert = RUNBOOKS.get(name, name.removesuffix(".md")) if name else None
+    click.echo(files.one_of(files.runbooks(), "runbook", alert), nl=False)
+
+
+@commands.command
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what completes commands in a shell.
+
+    A shell that reads it at its start completes commands, options and names.
+
+    \b
+    For bash 4.4 or later:
+      $ gpu-bottleneck-exporter completion bash >> ~/.bashrc
+    For zsh, after compinit:
+      $ gpu-bottleneck-exporter completion zsh >> ~/.zshrc
+    For fish:
+      $ gpu-bottleneck-exporter completion fish >> ~/.config/fish/config.fish
+
+    \b
+    Exit status:
+      0  printed
+      1  cannot print
+      2  the name of the shell is wrong
+    """
+    from click.shell_completion import shell_complete  # noqa: PLC0415
+
+    shell_complete(commands, {}, PROGRAM, "_GPU_BOTTLENECK_EXPORTER_COMPLETE", f"{shell}_source")
 
 
 def _driver(settings: Settings) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""`check --diagnose`: the answer for someone at a shell on the node."""
+"""`diagnose`: the answer for someone at a shell on the node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND = 10**9
 def test_a_terminal_sees_that_it_watches(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "check", "--diagnose", "1"],
+        [*COMMAND, "diagnose", "1"],
         env=environment(tmp_path),
         stdout=subprocess.DEVNULL,
         stderr=theirs,
@@ -41,12 +41,16 @@ def lines_with(outlook: Outlook) -> list[str]:
     """The lines of a GPU that waits for its workers."""
     gpu = waiting({"worker_cpu": 996 * SECOND, "peer": 4 * SECOND}, busy_ns=0)
     shown = replace(gpu, feeding=replace(feeding(), outlook=outlook))
-    return list(lines_of(node(state(shown)).gpus[0]))
+    return list(lines_of(node(state(shown)).gpus[0], ["4713  python train.py", "4714  python"]))
 
 
-def test_shares_worth_naming_the_verdict_what_to_try_and_what_it_would_bring() -> None:
-    heading, busy, share, cause, first, prescription, last, runbook, end = lines_with(
-        Outlook(PRESCRIBED, SCORED)
+def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> None:
+    heading, cause, blamed, other, first, prescription, last, runbook, busy, share, end = (
+        lines_with(Outlook(PRESCRIBED, SCORED))
+    )
+    assert (blamed, other) == (
+        "  most to blame 4713  python train.py",
+        "                4714  python",
     )
     assert heading == "GPU 0  NVIDIA H100 80GB HBM3  held by process 4711, 4712"
     assert busy.split() == ["busy", "0.0%"]
@@ -66,8 +70,8 @@ def test_shares_worth_naming_the_verdict_what_to_try_and_what_it_would_bring() -
     [
         ({}, ["  verdict       nothing observed yet"]),
         ({"up": False, "remedy": DOWN}, ["down: see the log", f"  try first     {DOWN}"]),
-        ({"busy_ratio": 0.0}, ["what it waits for is unknown"]),
-        ({"busy_ratio": 0.95, "verdict": "busy"}, ["  verdict       kept busy"]),
+        ({"busy_ratio": 0.0}, ["what it waits for is unknown", "  0.0%"]),
+        ({"busy_ratio": 0.95, "verdict": "busy"}, ["  verdict       kept busy", " 95.0%"]),
     ],
 )
 def test_what_is_not_known_is_not_taken_for_a_verdict(known: dict[str, object], said: str) -> None:

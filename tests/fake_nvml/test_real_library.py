@@ -101,7 +101,7 @@ NOT_LOADED = "nvmlInit: DRIVER_NOT_LOADED (9)"
 
 def test_check_on_it_says_that_no_driver_is_loaded(folder: Path, way: Sequence[str]) -> None:
     done = run(folder, "check", way=way)
-    assert (done.returncode, done.stderr) == (2, "")
+    assert (done.returncode, done.stderr) == (1, "")
     found, remedy = done.stdout.splitlines()
     assert found == f"GPU metrics     none: {NOT_LOADED}"
     assert "modprobe nvidia" in remedy

@@ -95,12 +95,6 @@ def test_addresses_that_cannot_be_asked(url: str) -> None:
     assert "\n" not in f"{raised.value}"
 
 
-@pytest.mark.parametrize("url", ["", "node7", "file:///etc/passwd", "http://", "http://a:b:c/"])
-def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(ExporterError, match="--url must be like"):
-        Remote(url)
-
-
 def test_tls_by_an_authority_of_ones_own(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("node")
