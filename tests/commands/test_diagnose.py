@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.check import lines_of
+from gpu_bottleneck_exporter.commands.check import _blamed, lines_of
 from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.feeders.group import Busiest
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from support.command import COMMAND, environment
 from support.nodes import node, waiting
-from support.states import PRESCRIBED, SCORED, feeding, state
+from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 from support.waiting import PATIENCE_SECONDS
 
 SECOND = 10**9
@@ -63,6 +64,35 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
     )
     assert last == "  last change   num_workers 1 → 2: predicted 46 % (42–50), now 44 %"  # noqa: RUF001
     assert (runbook, end) == ("  runbook       GpuCpuPreprocessingBound.md", "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "busiest", "pids"),
+    [
+        ("worker_cpu", ((1,), (3, 2)), ["3", "2"]),
+        ("network", ((1,), (3,)), ["3"]),
+        ("storage", ((1,), ()), ["1"]),
+        ("host_code", ((1, 2), (3,)), ["1", "2"]),
+        ("asleep", ((1,), (3,)), ["1"]),
+        (None, ((1,), (3,)), []),
+    ],
+)
+def test_whom_a_verdict_blames(
+    tmp_path: Path, cause: str | None, busiest: Busiest, pids: list[str]
+) -> None:
+    shown = replace(hopper(), feeding=replace(feeding(), busiest=busiest))
+    gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause=cause)
+    assert list(_blamed(gpu, state(shown), tmp_path)) == pids, "all of them have ended"
+
+
+def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/cmdline").write_bytes(b"python\0tr\x1b[2Jain\n.py\0" + 500 * b"x" + b"\0")
+    shown = replace(hopper(), feeding=replace(feeding(), busiest=((1,), ())))
+    gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause="asleep")
+    (line,) = _blamed(gpu, state(shown), tmp_path)
+    assert line.startswith("1       python tr?[2Jain?.py xxx")
+    assert len(line) == 8 + 100
 
 
 @pytest.mark.parametrize(
