@@ -42,7 +42,7 @@ def completed(folder: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("d",), ["demo", "dashboards"]),
+        (("d",), ["diagnose", "demo", "dashboards"]),
         (("check", "--dia"), ["--diagnose"]),
         (("top", "--sort", "te"), ["temperature"]),
         (("serve", "--log.level", "w"), ["warning"]),
