@@ -15,6 +15,8 @@ IMAGE_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --upgrade \
 	--custom-compile-command 'make lock'
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
+# Older ones, as Debian's, know no dependency groups.
+TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help run demo test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions soak generate pictures build image lock tools clean
@@ -143,14 +145,16 @@ $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.venv pyproject.toml
-	$(BIN)/pip install -q -e '.[test,lint]'
+	$(BIN)/pip install -q -e .
+	$(TOOLS)
 	@rm -f $(VENV)/.installed $(VENV)/.tested-wheel
 	@touch $@
 
 $(VENV)/.tested-wheel: $(VENV)/.venv $(SOURCES)
 	rm -rf build
 	$(BIN)/pip wheel -q --no-deps -w dist .
-	$(BIN)/pip install -q "$$(ls -t dist/*.whl | head -n 1)[test,lint]"
+	$(BIN)/pip install -q "$$(ls -t dist/*.whl | head -n 1)"
+	$(TOOLS)
 	$(BIN)/pip install -q --force-reinstall --no-deps "$$(ls -t dist/*.whl | head -n 1)"
 	@rm -f $(VENV)/.installed $(VENV)/.developer
 	@touch $@

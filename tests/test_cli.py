@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.demo.jobs import JOBS
+from gpu_bottleneck_exporter.demo.jobs import GPUS
 from support.command import ANY_PORT, Server, run, serving
 from support.options import options_of
 from support.waiting import PATIENCE_SECONDS, until
@@ -172,7 +172,7 @@ OFF = {"power", "thermal"}
 def shown(metrics: str) -> str | None:
     """`metrics` if they show all GPUs."""
     up = re.findall(r"^gpu_up\{.* 1\.0$", metrics, re.MULTILINE)
-    return metrics if names(metrics) >= SHOWN and len(up) == len(JOBS) else None
+    return metrics if names(metrics) >= SHOWN and len(up) == GPUS else None
 
 
 def test_a_demo_shows_simulated_gpus_fed_by_processes_of_which_nothing_is_left(

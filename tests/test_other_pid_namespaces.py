@@ -6,12 +6,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from support.metrics import shown
 from support.samplers import FAST, sampling
 from support.waiting import until
 
@@ -34,11 +33,6 @@ def in_another_namespace(folder: Path) -> Path:
     return folder / "proc"
 
 
-def families(sampler: Sampler) -> set[str]:
-    text = Exposition(sampler, ALL).render()[0].decode()
-    return {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")}
-
-
 def stalls(sampler: Sampler) -> set[str]:
     """What idle time was put down to."""
     found = (gpu.totals.stall_ns or {} for gpu in sampler.state().gpus)
@@ -46,8 +40,8 @@ def stalls(sampler: Sampler) -> set[str]:
 
 
 def after_a_tick(sampler: Sampler) -> set[str]:
-    until(lambda: stalls(sampler), lambda: families(sampler))
-    return families(sampler)
+    until(lambda: stalls(sampler), lambda: shown(sampler).names)
+    return shown(sampler).names
 
 
 def test_no_process_that_is_seen_is_not_told_as_none(tmp_path: Path) -> None:

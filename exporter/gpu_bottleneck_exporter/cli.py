@@ -190,8 +190,8 @@ def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
 @flag(
     "sort",
     "order",
-    type=click.Choice(["gpu", "busy", "watts", "temperature", "memory", "cause"]),
-    default="gpu",
+    type=click.Choice(["idle", "gpu", "watts", "temperature", "memory", "cause"]),
+    default="idle",
     help="Initial sort order of the live view.",
 )
 @as_json
@@ -263,7 +263,7 @@ def once(settings: Settings, *, as_json: bool) -> None:
         raise ExporterError(f"no GPU metrics: {trouble}")
 
 
-@commands.command
+@commands.command(context_settings={"default_map": {"listen_address": "127.0.0.1:10170"}})
 @flag(
     "alerts",
     is_flag=True,

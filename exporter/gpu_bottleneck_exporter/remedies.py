@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.prescription.model import (
+    CHECKPOINTS,
+    CPU_CORES,
+    CPU_LIMIT,
+    HOST_CODE,
+    NUM_WORKERS,
+)
 
+WAITS_FOR: dict[str, str] = {
+    stall.UNALLOCATED: "a job",
+    stall.HOST_CODE: "Python code",
+    stall.WORKER_CPU: "loader workers",
+    stall.CPU_QUEUE: "CPU cores",
+    stall.CPU_QUOTA: "CPU quota",
+    stall.STORAGE: "storage",
+    stall.MEMORY: "memory",
+    stall.NETWORK: "the network",
+    stall.REQUESTS: "requests",
+    stall.PEER: "other GPUs",
+    stall.ASLEEP: "a sleeping job",
+    stall.UNKNOWN: "an unknown cause",
+}
+"""By `waiting_on`, as the end of a sentence that begins with "Waiting for"."""
 MEANINGS: dict[str, str] = {
     stall.UNALLOCATED: "no process holds the GPU",
-    stall.HOST_CODE: "the main loop runs Python while the GPU waits",
-    stall.WORKER_CPU: "loader workers burn CPU: decoding, augmentation, tokenising",
-    stall.CPU_QUEUE: "loader processes are ready to run but get no CPU",
-    stall.CPU_QUOTA: "the container's CPU limit throttles the loader",
-    stall.STORAGE: "the feeders wait for storage",
+    stall.HOST_CODE: "the main process computes while the GPU has no work",
+    stall.WORKER_CPU: "decoding, augmentation or tokenising takes too long",
+    stall.CPU_QUEUE: "processes of the job are ready to run but get no CPU",
+    stall.CPU_QUOTA: "the container's CPU limit throttles the job",
+    stall.STORAGE: "the job reads or writes files",
     stall.MEMORY: "data is evicted from the page cache and read again",
-    stall.NETWORK: "the feeders wait for data that they requested, or that is arriving",
-    stall.REQUESTS: "a server without a request in flight: no demand",
-    stall.PEER: "another GPU of the same job works meanwhile",
-    stall.ASLEEP: "everything sleeps: a notebook left open, a pause between phases, a deadlock",
+    stall.NETWORK: "data that the job asked for has not arrived yet",
+    stall.REQUESTS: "a server without a request in flight",
+    stall.PEER: "another GPU of the same job is still at work",
+    stall.ASLEEP: "nothing runs: a notebook left open, a pause between phases, or a deadlock",
     stall.UNKNOWN: "the signals could not be read",
 }
-"""By `waiting_on`."""
+"""By `waiting_on`, as a sentence that explains it."""
+SETTINGS = {
+    NUM_WORKERS: "loader workers",
+    CPU_LIMIT: "CPU limit",
+    CPU_CORES: "CPU cores",
+    HOST_CODE: "Python code",
+    CHECKPOINTS: "checkpoint time",
+}
+"""What a recommendation changes, by knob."""
 REMEDIES: dict[str, str] = {
     stall.UNALLOCATED: "give it to a job, or tell the scheduler that it is free",
-    stall.HOST_CODE: "profile the loop (py-spy); load in workers, avoid .item() every step, "
-    "compile",
+    stall.HOST_CODE: "profile the loop with py-spy; load data in workers, call .item() less often, "
+    "use torch.compile",
     stall.WORKER_CPU: "more workers if cores are free; else preprocess offline or on the GPU "
     "(DALI)",
     stall.CPU_QUEUE: "fewer workers or other load on these cores, or more cores for the job",
@@ -83,9 +113,9 @@ OF_SIGNALS: dict[str, str] = {
     "process_io": "what processes read and wrote, their /dev/shm and their environment cannot be "
     "read, so memory shows as storage, copying as host_code or worker_cpu, and peer only within "
     "one process: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
-    "host_pids": "some processes cannot be seen, so GPUs lack feeders and idle time is unallocated "
-    "or unknown: set hostPID: true in the pod (docker: --pid=host); where /proc is mounted with "
-    "hidepid, add the exporter to the group of its gid= or run it as root",
+    "host_pids": "some processes cannot be seen, so GPUs seem free or wait for an unknown cause: "
+    "set hostPID: true in the pod (docker: --pid=host); where /proc is mounted with hidepid, add "
+    "the exporter to the group of its gid= or run it as root",
     "cgroup_cpu": "no cgroup CPU controller is mounted, so CPU limits and throttling cannot be "
     "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
     "cgroup_memory": "no cgroup memory controller is mounted, so limits, use and refaults cannot "

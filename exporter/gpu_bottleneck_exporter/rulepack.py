@@ -45,7 +45,7 @@ _INPUTS = re.compile(
 # The end of a description, which is as far as it is indented.
 _PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
 _RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
-_DASHBOARD = re.compile(r"^( *dashboard_url: )(?=/d/)", re.MULTILINE)
+_DASHBOARD = re.compile(r"^( *)dashboard_path: (?=/d/)", re.MULTILINE)
 _JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
 
 
@@ -104,8 +104,8 @@ def with_runbooks_at(text: str, base: str) -> str:
 
 
 def with_dashboards_at(text: str, base: str) -> str:
-    """`text` with dashboard links to the Grafana at the URL `base`."""
-    return _DASHBOARD.sub(lambda found: found[1] + base.rstrip("/"), text)
+    """`text` with links to dashboards of the Grafana at the URL `base` instead of paths."""
+    return _DASHBOARD.sub(lambda found: f"{found[1]}dashboard_url: {base.rstrip('/')}", text)
 
 
 def with_workload_namespace(text: str) -> str:

@@ -35,6 +35,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.mounts import Place
+from support.rows import rows
 
 SECOND = 1_000_000_000
 HELD = 1
@@ -121,60 +122,172 @@ def test_a_busy_gpu_waits_for_nothing() -> None:
     assert split(windows(1.0), HELD, loader()) == {}
 
 
-def test_nobody_holds_it() -> None:
-    assert shares(None, 0.0, 0) == {UNALLOCATED: 1.0}
-
-
-def test_a_gpu_that_works_for_nobody_is_not_unallocated() -> None:
-    assert shares(None, 0.3, 0) == {UNKNOWN: 1.0}
-
-
-def test_holders_that_cannot_be_read_are_unknown() -> None:
-    assert shares(loader(), 0.0, None) == {UNKNOWN: 1.0}
-
-
-@pytest.mark.parametrize("did", [None, Bucket(elapsed_ns=SECOND)])
-def test_feeders_that_were_not_looked_at_are_unknown(did: Bucket | None) -> None:
-    assert shares(did) == {UNKNOWN: 1.0}
-
-
-@pytest.mark.parametrize(
-    ("workers", "usage", "cause"),
-    [
-        (RUNS, CPU, WORKER_CPU),
-        (RUNS, STARVED, CPU_QUEUE),
-        ({Activity.DISK: 20}, CPU, STORAGE),
-        ({Activity.NETWORK: 20}, CPU, NETWORK),
-        ({Activity.QUEUE: 20}, CPU, ASLEEP),
-        ({Activity.SLEEP: 20}, CPU, ASLEEP),
-        ({Activity.UNKNOWN: 20}, CPU, UNKNOWN),
-    ],
+@rows(
+    "found, did, busy, holders",
+    {
+        "nobody holds it": (UNALLOCATED, None, 0.0, 0),
+        "it works for nobody": (UNKNOWN, None, 0.3, 0),
+        "holders that cannot be read": (UNKNOWN, loader(), 0.0, None),
+        "feeders that are not known": (UNKNOWN, None, 0.1, 1),
+        "feeders that were not looked at": (UNKNOWN, Bucket(elapsed_ns=SECOND), 0.1, 1),
+    },
 )
-def test_a_waiting_main_is_held_up_by_what_its_workers_do(
-    workers: dict[Activity, int], usage: Counters, cause: str
-) -> None:
-    assert shares(loader(workers, usage)) == {cause: 1.0}
+def test_whose_it_is(found: str, did: Bucket | None, busy: float, holders: int | None) -> None:
+    assert shares(did, busy, holders) == {found: 1.0}
 
 
-@pytest.mark.parametrize(
-    ("workers", "cause"),
-    [
-        ({Activity.DISK: 16, Activity.RUN: 84}, WORKER_CPU),
-        ({Activity.DISK: 62, Activity.RUN: 38}, STORAGE),
-        ({Activity.NETWORK: 60, Activity.RUN: 40}, NETWORK),
-    ],
+DISK, NET, QUEUE, RUN = Activity.DISK, Activity.NETWORK, Activity.QUEUE, Activity.RUN
+SLEEP, REQUEST = Activity.SLEEP, Activity.REQUESTS
+EVICTED, FEW_EVICTED = CgroupCounters(refault_bytes=9 * 10**6), CgroupCounters(refault_bytes=10**6)
+THROTTLED = CgroupCounters(periods=10, throttled_periods=9)
+SELDOM_THROTTLED = CgroupCounters(periods=10, throttled_periods=2)
+READS, READS_LITTLE = Counters(read_bytes=10**7), Counters(read_bytes=10**5)
+JOURNAL = spent(SECOND // 100, SECOND // 4, 10**7)
+KERNEL = spent(SECOND // 100, SECOND // 2, 10**7)
+SEVERAL_THREADS = Counters(2 * SECOND, leader_cpu_ns=SECOND // 10)
+SYSTEM = spent(SECOND // 50, 17 * SECOND // 10, 10**7)
+
+
+def reads(held: CgroupCounters, used: Counters = READS) -> Bucket:
+    """Workers that wait for the disk."""
+    return loader({DISK: 20}, used, held=held)
+
+
+def mixed(run: int, **other: int) -> Bucket:
+    """Workers that run for `run` of 100 looks, and do something else at the others."""
+    cpu_ns = 2 * SECOND * run // 100
+    ((name, number),) = other.items()
+    return loader({Activity[name]: number, RUN: run}, Counters(cpu_ns, leader_cpu_ns=cpu_ns))
+
+
+def kin(states: Mapping[Activity, int]) -> Bucket:
+    """A waiting main with two of them."""
+    return bucket(related=part(states, 2.0))
+
+
+def helpers(states: Mapping[Activity, int], used: Counters = CPU) -> Bucket:
+    """A waiting main whose threads load."""
+    return bucket(threads=Part(dict(states), sum(states.values()), 10, used))
+
+
+@rows(
+    "cause, did",
+    {
+        "workers compute": (WORKER_CPU, loader(RUNS, CPU)),
+        "workers wait for a CPU": (CPU_QUEUE, loader(RUNS, STARVED)),
+        "workers read": (STORAGE, loader({DISK: 20}, CPU)),
+        "workers fetch": (NETWORK, loader({NET: 20}, CPU)),
+        "workers wait": (ASLEEP, loader({QUEUE: 20}, CPU)),
+        "workers sleep": (ASLEEP, loader({SLEEP: 20}, CPU)),
+        "workers cannot be seen": (UNKNOWN, loader({Activity.UNKNOWN: 20}, CPU)),
+        "mostly compute": (WORKER_CPU, mixed(84, DISK=16)),
+        "mostly read": (STORAGE, mixed(38, DISK=62)),
+        "mostly fetch": (NETWORK, mixed(40, NETWORK=60)),
+        "two that a look by chance missed": (
+            WORKER_CPU,
+            bucket(workers=part({QUEUE: 6, RUN: 4}, 2.0, CPU)),
+        ),
+        "threads compute": (WORKER_CPU, helpers(RUNS)),
+        "threads wait for a CPU": (CPU_QUEUE, helpers(RUNS, STARVED)),
+        "threads read": (STORAGE, helpers({DISK: 20})),
+        "threads fetch": (NETWORK, helpers({NET: 20})),
+        "threads do nothing": (ASLEEP, helpers({})),
+        "threads that load in the main": (WORKER_CPU, bucket(used=Counters(cpu_ns=2 * SECOND))),
+        "kin compute": (WORKER_CPU, kin(RUNS)),
+        "kin read": (STORAGE, kin({DISK: 20})),
+        "kin fetch": (NETWORK, kin({NET: 20})),
+        "kin wait": (ASLEEP, kin({QUEUE: 20})),
+        "kin wait for requests": (ASLEEP, kin({REQUEST: 20})),
+        "kin are gone": (ASLEEP, kin({Activity.GONE: 20})),
+        "kin compute, and most are gone": (WORKER_CPU, kin({RUN: 10, Activity.GONE: 90})),
+        "one of many kin": (WORKER_CPU, bucket(related=part({RUN: 10, QUEUE: 90}, 10.0))),
+        "children that come and go": (WORKER_CPU, bucket(used=Counters(children_ns=SECOND))),
+        "quota wins over queue": (CPU_QUOTA, loader(RUNS, STARVED, held=THROTTLED)),
+        "a little throttling": (CPU_QUEUE, loader(RUNS, STARVED, held=SELDOM_THROTTLED)),
+        "reads again what was evicted": (MEMORY, reads(EVICTED)),
+        "reads some of it again": (STORAGE, reads(FEW_EVICTED)),
+        "a few refaults": (STORAGE, reads(CgroupCounters(refault_bytes=10**5), READS_LITTLE)),
+        "a neighbour's refaults": (STORAGE, reads(EVICTED, Counters(read_bytes=10**6))),
+        "a neighbour's, and nothing read": (STORAGE, reads(EVICTED, Counters(read_bytes=0))),
+        "a main that computes": (HOST_CODE, loader(main=RUNS, used_by_main=CPU)),
+        "a main that fetches, whatever workers do": (NETWORK, loader(RUNS, CPU, main={NET: 10})),
+        "a journal, and workers": (STORAGE, loader({RUN: 5, DISK: 6}, JOURNAL)),
+        "the kernel's time of workers": (WORKER_CPU, loader({RUN: 6, DISK: 1}, SYSTEM)),
+    },
 )
-def test_the_larger_share_of_a_workers_time_names_the_cause(
-    workers: dict[Activity, int], cause: str
-) -> None:
-    cpu_ns = 2 * SECOND * workers[Activity.RUN] // 100
-    used = Counters(cpu_ns, leader_cpu_ns=cpu_ns)
-    assert shares(loader(workers, used)) == {cause: 1.0}
+def test_what_a_waiting_main_is_held_up_by(cause: str, did: Bucket) -> None:
+    assert shares(did) == {cause: 1.0}
 
 
-def test_workers_that_hardly_work_do_not_explain_a_long_wait() -> None:
-    workers = {Activity.RUN: 1, Activity.QUEUE: 99}
-    assert shares(loader(workers, CPU))[ASLEEP] >= 0.95
+@rows(
+    "found, busy, did",
+    {
+        "waits only while the GPU works": (
+            {HOST_CODE: 1.0},
+            0.5,
+            loader(RUNS, CPU, main={QUEUE: 5, RUN: 5}, used_by_main=CPU),
+        ),
+        "sleeps while the GPU works": ({HOST_CODE: 1.0}, 0.3, bucket({SLEEP: 3, RUN: 7}, CPU)),
+        "never seen asleep": ({HOST_CODE: 1.0}, 0.0, bucket({RUN: 10}, runnable=0.8)),
+        "several threads, whose overlap samples tell": (
+            {WORKER_CPU: 0.56, ASLEEP: 0.44},
+            0.1,
+            bucket(workers=part({QUEUE: 15, RUN: 5}, 2.0, SEVERAL_THREADS)),
+        ),
+        "a peer": ({PEER: 0.9, ASLEEP: 0.1}, 0.0, bucket({SLEEP: 10}, peer=0.9)),
+        "a server": ({REQUESTS: 1.0}, 0.0, bucket({REQUEST: 10})),
+        "a server whose kin work": (
+            {WORKER_CPU: 1.0},
+            0.0,
+            bucket({REQUEST: 10}, related=part({RUN: 10})),
+        ),
+        "a server, half unseen": (
+            {REQUESTS: 0.5, UNKNOWN: 0.5},
+            0.0,
+            bucket({REQUEST: 5, Activity.UNKNOWN: 5}),
+        ),
+    },
+)
+def test_what_idle_time_is_split_into(found: dict[str, float], busy: float, did: Bucket) -> None:
+    assert shares(did, busy) == found
+
+
+@rows(
+    "cause, least, did",
+    {
+        "workers that hardly work": (ASLEEP, 0.95, loader({RUN: 1, QUEUE: 99}, CPU)),
+        "one of kin that hardly works": (
+            ASLEEP,
+            0.85,
+            bucket(related=part({RUN: 10, QUEUE: 90}, 1.0)),
+        ),
+        "a thread that seldom works": (ASLEEP, 0.95, bucket(threads=threads(1, 100))),
+        "a checkpoint is written": (
+            STORAGE,
+            0.95,
+            bucket({RUN: 5, DISK: 5}, spent(SECOND // 100, SECOND // 2, 500_000_000)),
+        ),
+        "a journal is forced to the disk": (STORAGE, 0.95, bucket({RUN: 5, DISK: 6}, JOURNAL)),
+        "the kernel's time": (HOST_CODE, 0.8, bucket({RUN: 6, DISK: 1}, KERNEL)),
+        "the largest of all helpers": (
+            NETWORK,
+            0.85,
+            loader({QUEUE: 20}, threads=threads(6, 10, NET), related=part({RUN: 20}, 0.2)),
+        ),
+    },
+)
+def test_what_most_of_idle_time_is_put_down_to(cause: str, least: float, did: Bucket) -> None:
+    assert shares(did)[cause] >= least
+
+
+def test_time_of_threads_is_not_counted_twice() -> None:
+    feeders = bucket(used=Counters(cpu_ns=SECOND), threads=threads(6, 10, NET))
+    assert WORKER_CPU not in shares(feeders)
+
+
+def test_spinning_while_the_gpu_works_is_not_counted() -> None:
+    feeders = loader(RUNS, CPU, main={RUN: 3, QUEUE: 7}, used_by_main=CPU)
+    assert WORKER_CPU in shares(feeders, 0.3)
 
 
 @pytest.mark.parametrize("seen", [Activity.RUN, Activity.QUEUE])
@@ -183,12 +296,6 @@ def test_one_look_by_chance_does_not_make_eight_workers_run(seen: Activity) -> N
     used = Counters(leader_cpu_ns=SECOND // 50, queue_ns=SECOND // 50)
     workers = part({Activity.QUEUE: 9, seen: 1}, 8.0, used)
     assert shares(bucket(workers=workers)) == {ASLEEP: 0.96, CPU_QUEUE: 0.04}
-
-
-def test_two_workers_that_a_look_by_chance_missed_are_counted() -> None:
-    used = Counters(SECOND, leader_cpu_ns=SECOND)
-    workers = part({Activity.QUEUE: 6, Activity.RUN: 4}, 2.0, used)
-    assert shares(bucket(workers=workers)) == {WORKER_CPU: 1.0}
 
 
 @pytest.mark.parametrize(("throttled", "working"), [(0, 0.02), (1, 0.44)])
@@ -203,18 +310,6 @@ def test_while_a_quota_throttles_only_samples_tell_how_long_workers_were_runnabl
     )
 
 
-def test_of_workers_with_several_threads_only_samples_tell_how_they_overlap() -> None:
-    used = Counters(2 * SECOND, leader_cpu_ns=SECOND // 10)
-    workers = part({Activity.QUEUE: 15, Activity.RUN: 5}, 2.0, used)
-    assert shares(bucket(workers=workers)) == {WORKER_CPU: 0.56, ASLEEP: 0.44}
-
-
-def test_a_main_that_waits_only_while_the_gpu_works_waits_for_the_gpu() -> None:
-    states = {Activity.QUEUE: 5, Activity.RUN: 5}
-    feeders = loader(RUNS, CPU, main=states, used_by_main=CPU)
-    assert shares(feeders, 0.5) == {HOST_CODE: 1.0}
-
-
 @given(st.lists(st.booleans(), min_size=10, max_size=10))
 def test_chance_in_the_samples_charges_no_sleep_of_a_main_that_waits_for_its_gpu_only(
     sleeps: list[bool],
@@ -225,16 +320,14 @@ def test_chance_in_the_samples_charges_no_sleep_of_a_main_that_waits_for_its_gpu
     assert (ASLEEP not in shares(feeders, 0.15)) is likely
 
 
-@pytest.mark.parametrize(
-    ("described", "host_code"),
-    [
-        pytest.param({"runnable": 0.5}, 0.5, id="as counted"),
-        pytest.param({}, 0.4, id="not counted"),
-        pytest.param({"runnable": 1.0}, 0.4, id="the samples rule it out"),
-        pytest.param(
-            {"runnable": 0.5, "held": CgroupCounters(throttled_periods=1)}, 0.4, id="under a quota"
-        ),
-    ],
+@rows(
+    "described, host_code",
+    {
+        "as counted": ({"runnable": 0.5}, 0.5),
+        "not counted": ({}, 0.4),
+        "the samples rule it out": ({"runnable": 1.0}, 0.4),
+        "under a quota": ({"runnable": 0.5, "held": CgroupCounters(throttled_periods=1)}, 0.4),
+    },
 )
 def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
     described: dict[str, Any], host_code: float
@@ -244,11 +337,6 @@ def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
     found = shares(feeders, 0.0)
     assert found[HOST_CODE] == host_code
     assert found[STORAGE] == found[ASLEEP] == (1 - host_code) / 2
-
-
-def test_a_main_that_was_never_seen_asleep_computes() -> None:
-    feeders = bucket({Activity.RUN: 10}, runnable=0.8)
-    assert shares(feeders, 0.0) == {HOST_CODE: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -284,187 +372,15 @@ def test_what_a_main_does_while_its_gpu_works_hardly_changes_what_it_is_charged_
     assert state in (Activity.NETWORK, Activity.DISK) or parts[ASLEEP] == 10 * SECOND
 
 
-def test_quota_wins_over_queue() -> None:
-    feeders = loader(RUNS, STARVED, held=CgroupCounters(periods=10, throttled_periods=9))
-    assert shares(feeders) == {CPU_QUOTA: 1.0}
-
-
-def test_a_little_throttling_is_not_what_a_crowded_machine_waits_for() -> None:
-    feeders = loader(RUNS, STARVED, held=CgroupCounters(periods=10, throttled_periods=2))
-    assert shares(feeders) == {CPU_QUEUE: 1.0}
-
-
-def test_reading_again_what_was_evicted_is_memory() -> None:
-    moving = Counters(read_bytes=10**7)
-    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=9 * 10**6))
-    assert shares(feeders) == {MEMORY: 1.0}
-    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=10**6))
-    assert shares(feeders) == {STORAGE: 1.0}
-
-
-def test_a_few_refaults_hold_nobody_up() -> None:
-    moving = Counters(read_bytes=10**5)
-    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=10**5))
-    assert shares(feeders) == {STORAGE: 1.0}
-
-
-@pytest.mark.parametrize("moved", [0, 10**6])
-def test_more_refaults_than_the_feeders_read_are_a_neighbours(moved: int) -> None:
-    moving = Counters(read_bytes=moved)
-    feeders = loader({Activity.DISK: 20}, moving, held=CgroupCounters(refault_bytes=5 * 10**6))
-    assert shares(feeders) == {STORAGE: 1.0}
-
-
-def test_a_main_on_cpu_is_host_code_whatever_its_neighbours_do() -> None:
-    feeders = loader(main=RUNS, used_by_main=CPU)
-    assert shares(feeders) == {HOST_CODE: 1.0}
-
-
-def test_a_main_that_writes_a_checkpoint_waits_for_storage() -> None:
-    used = spent(SECOND // 100, SECOND // 2, 500_000_000)
-    feeders = bucket({Activity.RUN: 5, Activity.DISK: 5}, used)
-    assert shares(feeders)[STORAGE] >= 0.95
-
-
-def test_a_journal_that_is_forced_to_the_disk_moves_little_and_waits_for_storage() -> None:
-    used = spent(SECOND // 100, SECOND // 4, 10**7)
-    main = {Activity.RUN: 5, Activity.DISK: 6}
-    feeders = bucket(main, used)
-    assert shares(feeders)[STORAGE] >= 0.95
-    feeders = loader(main, used)
-    assert shares(feeders) == {STORAGE: 1.0}
-
-
-def test_the_kernels_time_of_who_seldom_waits_for_the_disk_is_its_own() -> None:
-    used = spent(SECOND // 100, SECOND // 2, 10**7)
-    main = {Activity.RUN: 6, Activity.DISK: 1}
-    feeders = bucket(main, used)
-    assert shares(feeders)[HOST_CODE] >= 0.8
-    feeders = loader(main, spent(SECOND // 50, 17 * SECOND // 10, 10**7))
-    assert shares(feeders) == {WORKER_CPU: 1.0}
-
-
-def test_sleep_while_the_gpu_works_is_not_counted() -> None:
-    feeders = bucket({Activity.SLEEP: 3, Activity.RUN: 7}, CPU)
-    assert shares(feeders, 0.3) == {HOST_CODE: 1.0}
-
-
-def test_spinning_while_the_gpu_works_is_not_counted() -> None:
-    feeders = loader(RUNS, CPU, main={Activity.RUN: 3, Activity.QUEUE: 7}, used_by_main=CPU)
-    assert WORKER_CPU in shares(feeders, 0.3)
-
-
-def test_a_rank_that_waits_for_another_waits_for_its_peer() -> None:
-    feeders = bucket({Activity.SLEEP: 10}, peer=0.9)
-    assert shares(feeders, 0.0) == {PEER: 0.9, ASLEEP: 0.1}
-
-
-def test_threads_that_load_in_the_main_process_are_workers() -> None:
-    feeders = bucket(used=Counters(cpu_ns=2 * SECOND))
-    assert shares(feeders) == {WORKER_CPU: 1.0}
-
-
-@pytest.mark.parametrize(
-    ("helpers", "usage", "cause"),
-    [
-        ({Activity.RUN: 20}, CPU, WORKER_CPU),
-        ({Activity.RUN: 20}, STARVED, CPU_QUEUE),
-        ({Activity.DISK: 20}, CPU, STORAGE),
-        ({Activity.NETWORK: 20}, CPU, NETWORK),
-        ({}, CPU, ASLEEP),
-    ],
-)
-def test_a_waiting_main_is_held_up_by_what_its_loading_threads_do(
-    helpers: dict[Activity, int], usage: Counters, cause: str
-) -> None:
-    loading = Part(helpers, sum(helpers.values()), 10, usage)
-    feeders = bucket(threads=loading)
-    assert shares(feeders) == {cause: 1.0}
-
-
-@pytest.mark.parametrize(
-    ("states", "cause"),
-    [
-        ({Activity.RUN: 20}, WORKER_CPU),
-        ({Activity.DISK: 20}, STORAGE),
-        ({Activity.NETWORK: 20}, NETWORK),
-        ({Activity.QUEUE: 20}, ASLEEP),
-        ({Activity.REQUESTS: 20}, ASLEEP),
-        ({Activity.GONE: 20}, ASLEEP),
-        ({Activity.RUN: 10, Activity.GONE: 90}, WORKER_CPU),
-    ],
-)
-def test_a_waiting_main_is_held_up_by_what_its_kin_do(
-    states: dict[Activity, int], cause: str
-) -> None:
-    feeders = bucket(related=part(states, 2.0))
-    assert shares(feeders) == {cause: 1.0}
-
-
-def test_one_of_many_kin_that_works_explains_the_wait() -> None:
-    states = {Activity.RUN: 10, Activity.QUEUE: 90}
-    crowd = bucket(related=part(states, 10.0))
-    assert shares(crowd) == {WORKER_CPU: 1.0}
-    one = bucket(related=part(states, 1.0))
-    assert shares(one)[ASLEEP] >= 0.85
-
-
-def test_a_thread_that_seldom_works_does_not_explain_a_long_wait() -> None:
-    feeders = bucket(threads=threads(1, 100))
-    assert shares(feeders)[ASLEEP] >= 0.95
-
-
-def test_children_that_come_and_go_work_for_the_main() -> None:
-    feeders = bucket(used=Counters(children_ns=SECOND))
-    assert shares(feeders) == {WORKER_CPU: 1.0}
-
-
-def test_the_largest_of_all_helpers_names_the_cause() -> None:
-    feeders = loader(
-        {Activity.QUEUE: 20},
-        threads=threads(6, 10, Activity.NETWORK),
-        related=part({Activity.RUN: 20}, 0.2),
-    )
-    assert shares(feeders)[NETWORK] >= 0.85
-
-
-def test_time_of_threads_is_not_counted_twice() -> None:
-    loading = threads(6, 10, Activity.NETWORK)
-    feeders = bucket(used=Counters(cpu_ns=SECOND), threads=loading)
-    assert WORKER_CPU not in shares(feeders)
-
-
-def test_a_server_without_a_request_waits_for_requests() -> None:
-    assert shares(bucket({Activity.REQUESTS: 10}), 0.0) == {REQUESTS: 1.0}
-
-
-def test_a_server_whose_kin_work_waits_for_them() -> None:
-    feeders = bucket({Activity.REQUESTS: 10}, related=part({Activity.RUN: 10}))
-    assert shares(feeders, 0.0) == {WORKER_CPU: 1.0}
-
-
-def test_of_a_server_too_what_cannot_be_seen_is_unknown() -> None:
-    states = {Activity.REQUESTS: 5, Activity.UNKNOWN: 5}
-    feeders = bucket(states)
-    assert shares(feeders, 0.0) == {REQUESTS: 0.5, UNKNOWN: 0.5}
-
-
-def test_a_client_waits_for_the_network_whatever_its_workers_do() -> None:
-    feeders = loader(RUNS, CPU, main={Activity.NETWORK: 10})
-    assert shares(feeders) == {NETWORK: 1.0}
-
-
-@pytest.mark.parametrize(
-    ("peer", "workers", "cause"),
-    [
-        pytest.param(1.0, {Activity.QUEUE: 20}, PEER, id="its workers have nothing to do"),
-        pytest.param(
-            1.0, {Activity.RUN: 2, Activity.QUEUE: 18}, PEER, id="they prepare the next batch"
-        ),
-        pytest.param(1.0, RUNS, WORKER_CPU, id="its own workers are what it waits for"),
-        pytest.param(0.4, RUNS, WORKER_CPU, id="the other is hardly engaged"),
-        pytest.param(0.0, {Activity.QUEUE: 20}, ASLEEP, id="nobody is engaged"),
-    ],
+@rows(
+    "peer, workers, cause",
+    {
+        "its workers have nothing to do": (1.0, {Activity.QUEUE: 20}, PEER),
+        "they prepare the next batch": (1.0, {Activity.RUN: 2, Activity.QUEUE: 18}, PEER),
+        "its own workers are what it waits for": (1.0, RUNS, WORKER_CPU),
+        "the other is hardly engaged": (0.4, RUNS, WORKER_CPU),
+        "nobody is engaged": (0.0, {Activity.QUEUE: 20}, ASLEEP),
+    },
 )
 def test_a_rank_waits_for_a_peer_unless_it_has_a_cause_of_its_own(
     peer: float, workers: dict[Activity, int], cause: str
@@ -473,20 +389,20 @@ def test_a_rank_waits_for_a_peer_unless_it_has_a_cause_of_its_own(
     assert found[cause] >= 0.9
 
 
-@pytest.mark.parametrize(
-    ("active", "stalls", "share"),
-    [
-        pytest.param(SECOND, {}, 1.0, id="works"),
-        pytest.param(0, {WORKER_CPU: SECOND}, 1.0, id="is starved"),
-        pytest.param(0, {NETWORK: SECOND}, 1.0, id="waits for remote data"),
-        pytest.param(0, {HOST_CODE: SECOND // 2, ASLEEP: SECOND // 2}, 0.5, id="in part"),
-        pytest.param(0, {PEER: SECOND}, 0.0, id="waits for another: nobody waits in a circle"),
-        pytest.param(0, {ASLEEP: SECOND}, 0.0, id="sleeps"),
-        pytest.param(0, {REQUESTS: SECOND}, 0.0, id="waits for requests"),
-        pytest.param(0, {UNKNOWN: SECOND}, 0.0, id="unknown"),
-        pytest.param(0, {UNALLOCATED: SECOND}, 0.0, id="nobody's"),
-        pytest.param(SECOND // 4, {STORAGE: SECOND // 4, PEER: SECOND // 2}, 0.5, id="all of it"),
-    ],
+@rows(
+    "active, stalls, share",
+    {
+        "works": (SECOND, {}, 1.0),
+        "is starved": (0, {WORKER_CPU: SECOND}, 1.0),
+        "waits for remote data": (0, {NETWORK: SECOND}, 1.0),
+        "in part": (0, {HOST_CODE: SECOND // 2, ASLEEP: SECOND // 2}, 0.5),
+        "waits for another: nobody waits in a circle": (0, {PEER: SECOND}, 0.0),
+        "sleeps": (0, {ASLEEP: SECOND}, 0.0),
+        "waits for requests": (0, {REQUESTS: SECOND}, 0.0),
+        "unknown": (0, {UNKNOWN: SECOND}, 0.0),
+        "nobody's": (0, {UNALLOCATED: SECOND}, 0.0),
+        "all of it": (SECOND // 4, {STORAGE: SECOND // 4, PEER: SECOND // 2}, 0.5),
+    },
 )
 def test_peers_wait_for_one_that_works_or_is_held_up_itself(
     active: int, stalls: dict[str, int], share: float

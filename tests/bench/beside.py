@@ -5,7 +5,7 @@
 Each row is one run of all three, at the same time, on one stand-in for the driver's library: the
 exporter with its default settings, nvitop-exporter with its own (both read once a second), and
 `floor.py`. Each GPU has its own real main process and workers (`crowd.py`). CPU time is that of the
-whole process as the kernel counts it, without start-up, with a scrape of both every 15 s. Shares
+whole process as the kernel counts it, without start-up, with a scrape of both every 4 s. Shares
 vary by half with the machine's other load; the ratios within a row do not.
 
 nvitop-exporter is installed into a separate virtual environment below this one. Both exporters map
@@ -40,7 +40,7 @@ NVITOP = "nvitop-exporter==1.7.2"
 WARM_UP_SECONDS = 20.0
 """A GPU must stay the same for 10 s before its feeders are read less often."""
 MEASURED_SECONDS = 45.0
-SCRAPE_EVERY_SECONDS = 15.0
+SCRAPE_EVERY_SECONDS = 4.0
 ACCEPT = {"Accept-Encoding": "gzip"}
 
 

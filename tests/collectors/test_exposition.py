@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import Metric
@@ -14,68 +13,24 @@ from prometheus_client.samples import Sample
 
 from gpu_bottleneck_exporter.accounting.stall import REQUESTS
 from gpu_bottleneck_exporter.collectors import ALL, feeders, host, prescription, workload
-from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
-    Clocks,
-    Health,
-    Identity,
-    Link,
-    Memory,
-    Power,
-    Process,
-    Processes,
-    Reading,
-    RingSample,
-    System,
-    Thermal,
-    Throttle,
-    Utilization,
-)
-from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.driver import readings
+from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Process, Processes, RingSample
+from gpu_bottleneck_exporter.exposition.render import OPENMETRICS, TEXT, Exposition
 from gpu_bottleneck_exporter.feeders.job import Job
 from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.workload.identity import Owner
-from support.states import (
-    HOPPER,
-    HOST,
-    NAMES,
-    NO_DRIVER,
-    OWNER,
-    SIGNALS,
-    SYSTEM,
-    TRAFFIC,
-    FixedSampler,
-    ampere,
-    by_type,
-    feeding,
-    hopper,
-    lost,
-    machine,
-    mig_instance,
-    mig_parent,
-    mixed_state,
-    state,
-)
+from support import states
+from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopper, mixed_state
+from support.states import state as of
 
-TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-PROMETHEUS_2 = (
-    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-)
-PROMETHEUS_3 = (
-    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-    "application/openmetrics-text;version=0.0.1;q=0.5,"
-    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-)
+ASKS_OPENMETRICS = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
 GPU_SERIES, HOST_SERIES = 135, 90
 """Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C; and per host with the
 exporter's own."""
-LOST_SAMPLES = "gpu_exporter_lost_samples_seconds_total"
-
+SECOND = 1_000_000_000
 Parse = Callable[[str], Iterable[Metric]]
 
 
@@ -87,51 +42,45 @@ def text_of(now: SamplerState, accept: str = "") -> str:
     return exposition(now).render(accept)[0].decode()
 
 
-def samples(now: SamplerState) -> list[Sample]:
-    """The samples of the GPUs and of the exporter; those of its process vary."""
+def samples(now: SamplerState, prefix: str = "gpu_", **labels: str) -> list[Sample]:
+    """Samples by the beginning of their names; those of the exporter's process vary."""
     found = [sample for metric in parse_text(text_of(now)) for sample in metric.samples]
-    return [sample for sample in found if sample.name.startswith("gpu_")]
+    return [s for s in found if s.name.startswith(prefix) and labels.items() <= s.labels.items()]
+
+
+def values(gpu: GpuSnapshot, prefix: str, **labels: str) -> list[float]:
+    return [sample.value for sample in samples(of(gpu), prefix, **labels)]
 
 
 def names(gpu: GpuSnapshot) -> set[str]:
     """What is said of one GPU, by the names of the samples."""
-    return {sample.name for sample in samples(state(gpu)) if "uuid" in sample.labels}
+    return {sample.name for sample in samples(of(gpu)) if "uuid" in sample.labels}
 
 
+# --- Formats --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("accept", "content_type"),
     [
-        ("", TEXT_TYPE),
-        ("text/html,application/xhtml+xml", TEXT_TYPE),
-        (PROMETHEUS_2, OPENMETRICS_TYPE),
-        (PROMETHEUS_3, OPENMETRICS_TYPE),
+        ("", TEXT),
+        ("text/plain;version=1.0.0;escaping=nonsense", TEXT),
+        (";;;,,,===", TEXT),
+        ("\xff", TEXT),
+        (ASKS_OPENMETRICS, OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8", OPENMETRICS),
+        ("application/openmetrics-text;version=1.x;q=0.5", OPENMETRICS),
     ],
 )
 def test_the_accept_header_chooses_the_format(accept: str, content_type: str) -> None:
     body, answered = exposition(mixed_state()).render(accept)
-    assert answered.startswith(content_type)
-    assert body.endswith(b"# EOF\n") == ("openmetrics" in content_type)
-
-
-@pytest.mark.parametrize(
-    "accept",
-    [
-        "application/openmetrics-text;version=1.x;q=0.5",
-        "text/plain;version=1.0.0;escaping=nonsense",
-        ";;;,,,===",
-        "\xff",
-    ],
-)
-def test_a_strange_accept_header_gets_a_known_format(accept: str) -> None:
-    _, content_type = exposition(mixed_state()).render(accept)
-    assert "version=1.0.0;" in content_type or "version=0.0.4;" in content_type
+    assert answered == content_type
+    assert body.endswith(b"# EOF\n") == (content_type == OPENMETRICS)
 
 
 def test_clients_cannot_fill_the_memory_with_versions_of_formats() -> None:
     shown = exposition(mixed_state())
     asked = [f"application/openmetrics-text;version=1.0.{number}" for number in range(20)]
-    assert len({shown.render(accept)[1] for accept in asked}) == 1
-    assert len(shown._last) == 1
+    bodies = [shown.render(accept)[0] for accept in asked]
+    assert all(body is bodies[0] for body in bodies)
 
 
 def test_both_formats_say_the_same() -> None:
@@ -141,271 +90,198 @@ def test_both_formats_say_the_same() -> None:
         metrics = [m for m in parse(text_of(now, accept)) if m.name.startswith("gpu_")]
         return [(s.name, s.labels, s.value) for metric in metrics for s in metric.samples]
 
-    in_text, in_openmetrics = read(parse_text, ""), read(parse_openmetrics, PROMETHEUS_2)
+    in_text, in_openmetrics = read(parse_text, ""), read(parse_openmetrics, ASKS_OPENMETRICS)
     assert in_text == in_openmetrics
     assert len({(name, *sorted(labels.items())) for name, labels, _ in in_text}) == len(in_text)
-
-
-@pytest.mark.parametrize("now", [mixed_state(), state(), NO_DRIVER], ids=["mixed", "none", "off"])
-def test_the_exposition_holds_build_info_and_process_metrics(now: SamplerState) -> None:
-    for text in (text_of(now), text_of(now, PROMETHEUS_2)):
-        assert "\ngpu_exporter_build_info{" in text
-        assert "\nprocess_resident_memory_bytes " in text
-
-
-def test_without_a_driver_there_are_no_gpu_series() -> None:
-    assert not any("uuid" in sample.labels for sample in samples(NO_DRIVER))
-    assert {sample.name for sample in samples(NO_DRIVER)} == {
-        "gpu_exporter_build_info",
-        "gpu_exporter_simulated",
-        LOST_SAMPLES,
-        "gpu_exporter_driver_calls_total",
-        "gpu_exporter_driver_seconds_total",
-    }
-
-
-def without(gpu: GpuSnapshot, *kinds: type[object]) -> GpuSnapshot:
-    kept = {kind: reading for kind, reading in gpu.readings.items() if kind not in kinds}
-    return replace(gpu, readings=kept)
-
-
-@pytest.mark.parametrize(
-    "kind", [Power, Thermal, Clocks, Throttle, Memory, Health, Link, Processes]
-)
-def test_a_reading_that_failed_takes_its_families_away_and_no_others(kind: type[object]) -> None:
-    collector = next(c for c in ALL if c.name == kind.__name__.lower())
-    gone = {family.name for family in collector.families}
-    assert names(without(hopper(), kind)) == names(hopper()) - gone
-
-
-@pytest.mark.parametrize(
-    ("part", "gone"),
-    [
-        (Power(limit_watts=1, energy_joules=1, default_limit_watts=1), "gpu_power_watts"),
-        (Thermal(sensors={"gpu": 1}), "gpu_temperature_limit_celsius"),
-        (Throttle(active={"power_cap": True}), "gpu_throttle_seconds_total"),
-        (Memory(used_bytes=1, reserved_bytes=1), "gpu_memory_total_bytes"),
-        (Memory(total_bytes=1, reserved_bytes=1), "gpu_memory_used_bytes"),
-        (Health({"corrected": 1}, {}, remap_pending=True, remap_failed=True), "gpu_remapped_rows"),
-        (Link(1, None, 1, 1, 1), "gpu_pcie_link_generation"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
-def test_a_part_that_is_missing_takes_its_family_away(part: Reading, gone: str) -> None:
-    gpu = replace(hopper(), readings={**hopper().readings, **by_type(part)})
-    assert names(gpu) == names(hopper()) - {gone}
-
-
-@pytest.mark.parametrize(
-    ("changes", "gone"),
-    [
-        ({"memory_busy_ns": None}, {"gpu_memory_controller_busy_seconds_total"}),
-        ({"last_busy_ratio": None}, {"gpu_utilization_ratio"}),
-        ({"last_memory_ratio": None}, {"gpu_memory_controller_utilization_ratio"}),
-        ({"active_ns": {"occupancy": 1, "dram": 1}}, {"gpu_sm_active_seconds_total"}),
-        ({"pipe_ns": {}}, {"gpu_pipe_active_seconds_total"}),
-        (
-            {"traffic_bytes": {k: 1 for k in TRAFFIC if not k.startswith("nvlink")}},
-            {"gpu_nvlink_receive_bytes_total", "gpu_nvlink_transmit_bytes_total"},
-        ),
-        (
-            {"observed_ns": None, "window_counts": ()},
-            {
-                "gpu_observed_seconds_total",
-                "gpu_unobserved_seconds_total",
-                "gpu_busy_seconds_total",
-                "gpu_window_utilization_ratio_bucket",
-                "gpu_window_utilization_ratio_count",
-                "gpu_window_utilization_ratio_sum",
-            },
-        ),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
-def test_a_sum_that_was_never_measured_is_absent(changes: dict[str, Any], gone: set[str]) -> None:
-    totals = replace(hopper().totals, **changes)
-    assert names(replace(hopper(), totals=totals)) == names(hopper()) - gone
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        Processes((Process(4711, 2**30), Process(4712))),
-        Processes((Process(4711, 2**30),), others_hidden=True),
-    ],
-    ids=["one unknown", "others hidden"],
-)
-def test_memory_of_the_machine_is_used_as_far_as_its_processes_are_known(held: Processes) -> None:
-    of_machine = Memory(2**37, of_machine=True)
-    known = replace(hopper(), readings=by_type(of_machine, Processes((Process(4711, 2**30),))))
-    (used,) = [s.value for s in samples(state(known)) if s.name == "gpu_memory_used_bytes"]
-    assert used == 2**30
-    unknown = replace(known, readings=by_type(of_machine, held))
-    assert names(known) - names(unknown) == {"gpu_memory_used_bytes"}
-
-
-def test_one_missing_sensor_takes_only_its_series_away() -> None:
-    thermal = Thermal(sensors={"memory": 70}, limits={"slowdown": 87})
-    gpu = replace(hopper(), readings=by_type(thermal))
-    found = [s.labels for s in samples(state(gpu)) if s.name.startswith("gpu_temperature")]
-    assert [(f.get("sensor"), f.get("limit")) for f in found] == [
-        ("memory", None),
-        (None, "slowdown"),
-    ]
-
-
-def test_a_gpu_without_gpm_has_no_activity_series() -> None:
-    activity = next(collector for collector in ALL if collector.name == "activity")
-    fed = replace(ampere(), feeding=feeding())
-    assert names(fed) == names(hopper()) - {family.name for family in activity.families}
-
-
-def test_a_mig_instance_is_a_series_of_its_own_under_its_parents_index() -> None:
-    found = samples(state(mig_parent(), mig_instance()))
-    used = {s.labels["uuid"]: s.labels["gpu"] for s in found if s.name == "gpu_memory_used_bytes"}
-    assert used == {mig_parent().identity.uuid: "1", mig_instance().identity.uuid: "1"}
-    info = [s.labels for s in found if s.name == "gpu_info"]
-    assert [labels.get("parent_uuid") for labels in info] == [None, mig_parent().identity.uuid]
-
-
-def test_of_a_gpu_that_is_down_only_its_name_and_its_xids_are_told() -> None:
-    found = [s for s in samples(state(hopper(), lost())) if s.labels.get("gpu") == "3"]
-    assert [(s.name, s.labels.get("xid"), s.value) for s in found] == [
-        ("gpu_up", None, 0.0),
-        ("gpu_info", None, 1.0),
-        ("gpu_xid_errors_total", "48", 2.0),
-        ("gpu_xid_errors_total", "79", 1.0),
-    ]
-
-
-def test_a_gpu_of_which_nothing_is_known_is_down_all_the_same() -> None:
-    gpu = lost(Identity(index=5, uuid=""))
-    found = [s for s in samples(state(replace(gpu, errors={}))) if s.labels.get("gpu") == "5"]
-    assert [(s.name, s.value) for s in found] == [("gpu_up", 0.0), ("gpu_info", 1.0)]
-
-
-def test_lost_samples_stay_counted_when_the_gpu_goes_down() -> None:
-    ledger = GpuLedger(HOPPER, SYSTEM, tick_ns=1_000_000_000)
-    second = 1_000_000_000
-    for at in (100, 101, 102, 122):
-        ring = (RingSample(at * 1_000_000, 50),)
-        ledger.add(at * second, 5 * second, Utilization(ring, ring))
-
-    def lost_seconds(gpu: GpuSnapshot) -> float:
-        return next(s.value for s in samples(state(gpu)) if s.name == LOST_SAMPLES)
-
-    before = lost_seconds(ledger.snapshot(122 * second))
-    assert before > 0
-    assert lost_seconds(ledger.down(123 * second)) >= before
 
 
 @pytest.mark.parametrize(
     "name",
     ['"', "\n", "\\", "\\n", '\\"', 'a"b\\c\nd', "}", '",x="', "# HELP", " ", "größer", "\t\r"],
 )
-@pytest.mark.parametrize(("parse", "accept"), [(parse_text, ""), (parse_openmetrics, PROMETHEUS_2)])
+@pytest.mark.parametrize(
+    ("parse", "accept"), [(parse_text, ""), (parse_openmetrics, ASKS_OPENMETRICS)]
+)
 def test_hostile_names_survive_the_formats(name: str, parse: Parse, accept: str) -> None:
     gpu = replace(
         hopper(),
-        identity=replace(HOPPER, uuid=name, name=name, pci_bus_id=name),
-        system=System(driver_version=name, cuda_version=name),
+        identity=replace(states.HOPPER, uuid=name, name=name, pci_bus_id=name),
+        system=readings.System(driver_version=name, cuda_version=name),
+        feeding=replace(feeding(), owners=(Owner(user=name),)),
     )
-    text = text_of(state(gpu, ampere()), accept)
-    info = next(metric for metric in parse(text) if metric.name == "gpu_info")
-    labels = info.samples[0].labels
+    found = {m.name: m.samples for m in parse(text_of(of(gpu, states.ampere()), accept))}
     told = ("uuid", "name", "pci_bus_id", "driver_version", "cuda_version")
-    assert [labels[label] for label in told] == [name] * len(told)
-    assert len(info.samples) == 2
+    assert [found["gpu_info"][0].labels[label] for label in told] == [name] * len(told)
+    assert len(found["gpu_info"]) == 2
+    assert found["gpu_workload_info"][0].labels["user"] == name
 
 
-def test_the_histogram_is_cumulative_and_ends_with_all_windows() -> None:
-    found = [s for s in samples(state(hopper())) if s.name.startswith("gpu_window_utilization")]
-    buckets = {s.labels["le"]: s.value for s in found if s.name.endswith("_bucket")}
-    assert list(buckets) == ["0.05", "0.25", "0.5", "0.75", "0.95", "1.0", "+Inf"]
-    assert list(buckets.values()) == sorted(buckets.values())
-    rest = {s.name.rpartition("_")[2]: s.value for s in found if not s.name.endswith("_bucket")}
-    assert rest == {"count": buckets["+Inf"], "sum": 74.4}
+# --- What is not known is absent ------------------------------------------------------------------
+def without(kind: type[object]) -> GpuSnapshot:
+    kept = {known: reading for known, reading in hopper().readings.items() if known != kind}
+    return replace(hopper(), readings=kept)
 
 
-def test_a_ledgers_windows_come_out_as_a_histogram() -> None:
-    ledger = GpuLedger(HOPPER, SYSTEM, tick_ns=1_000_000_000)
-    ledger.without_utilization()
-    second = 1_000_000_000
-    for at, busy in enumerate((0.04, 0.5, 0.5, 0.96), start=1):
-        ledger.add(at * second, 5 * second, Activity(interval_ns=second, graphics=busy))
-    found = samples(state(ledger.snapshot(4 * second)))
-    buckets = [s.value for s in found if s.name == "gpu_window_utilization_ratio_bucket"]
-    assert buckets == [1, 1, 3, 3, 3, 4, 4]
-    busy_seconds = [s.value for s in found if s.name == "gpu_busy_seconds_total"]
-    assert busy_seconds == [pytest.approx(2.0)]
+def read(*parts: readings.Reading) -> GpuSnapshot:
+    return replace(hopper(), readings={**hopper().readings, **states.by_type(*parts)})
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0, []), (2, [2.0])])
-def test_only_of_a_server_it_is_told_how_long_it_had_no_request(
-    seconds: int, told: list[float]
+def summed(**changes: object) -> GpuSnapshot:
+    return replace(hopper(), totals=replace(hopper().totals, **changes))  # type: ignore[arg-type]
+
+
+def fed(**changes: object) -> GpuSnapshot:
+    return replace(hopper(), feeding=replace(feeding(), **changes))  # type: ignore[arg-type]
+
+
+def families(name: str) -> str:
+    """What a collector gives."""
+    return " ".join(family.name for one in ALL if one.name == name for family in one.families)
+
+
+KINDS = ("Power", "Thermal", "Clocks", "Throttle", "Memory", "Health", "Link", "Processes")
+NO_NVLINK = {name: 1 for name in states.TRAFFIC if not name.startswith("nvlink")}
+ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
+    **{kind: (without(getattr(readings, kind)), families(kind.lower())) for kind in KINDS},
+    "power now": (read(readings.Power(None, 1, 1, 1)), "gpu_power_watts"),
+    "limits": (read(readings.Thermal({"gpu": 1})), "gpu_temperature_limit_celsius"),
+    "throttled": (read(readings.Throttle(active={"sync": True})), "gpu_throttle_seconds_total"),
+    "all memory": (read(Memory(used_bytes=1, reserved_bytes=1)), "gpu_memory_total_bytes"),
+    "used memory": (read(Memory(total_bytes=1, reserved_bytes=1)), "gpu_memory_used_bytes"),
+    "remapped rows": (
+        read(readings.Health({"corrected": 1}, {}, remap_pending=True, remap_failed=True)),
+        "gpu_remapped_rows",
+    ),
+    "generation": (read(readings.Link(1, None, 1, 1, 1)), "gpu_pcie_link_generation"),
+    "memory busy": (summed(memory_busy_ns=None), "gpu_memory_controller_busy_seconds_total"),
+    "last busy": (summed(last_busy_ratio=None), "gpu_utilization_ratio"),
+    "last memory": (summed(last_memory_ratio=None), "gpu_memory_controller_utilization_ratio"),
+    "SM": (summed(active_ns={"occupancy": 1, "dram": 1}), "gpu_sm_active_seconds_total"),
+    "pipes": (summed(pipe_ns={}), "gpu_pipe_active_seconds_total"),
+    "NVLink": (
+        summed(traffic_bytes=NO_NVLINK),
+        "gpu_nvlink_receive_bytes_total gpu_nvlink_transmit_bytes_total",
+    ),
+    "utilization": (
+        summed(observed_ns=None, window_counts=()),
+        (
+            "gpu_observed_seconds_total gpu_unobserved_seconds_total gpu_busy_seconds_total "
+            "gpu_window_utilization_ratio_bucket gpu_window_utilization_ratio_count "
+            "gpu_window_utilization_ratio_sum"
+        ),
+    ),
+    "GPM": (replace(states.ampere(), feeding=feeding()), families("activity")),
+    "feeders": (
+        replace(hopper(), feeding=None),
+        " ".join(f.name for part in (feeders, workload, prescription) for f in part.FAMILIES),
+    ),
+    "quota": (fed(throttled_ns=None), "gpu_feeder_throttled_seconds_total"),
+    "refaults": (fed(refault_bytes=None), "gpu_feeder_refault_bytes_total"),
+    "queue": (fed(queue_known=False), "gpu_feeder_run_queue_seconds_total"),
+    "waits": (fed(wait_ns={}), "gpu_feeder_wait_seconds_total"),
+    "owners": (fed(owners=()), "gpu_workload_info"),
+    "job": (
+        fed(job=Job()),
+        (
+            "gpu_feeder_age_seconds gpu_feeder_interactive gpu_feeder_cpu_limit_cores "
+            "gpu_feeder_cpus_allowed gpu_feeder_memory_used_bytes gpu_feeder_memory_limit_bytes "
+            "gpu_feeder_shm_size_bytes gpu_feeder_shm_used_bytes gpu_feeder_pressure_seconds_total "
+            "gpu_feeder_network_receive_bytes_total gpu_feeder_network_transmit_bytes_total"
+        ),
+    ),
+}
+"""What is not known: such a GPU, and the families that go with it, and no others."""
+
+
+@pytest.mark.parametrize("what", ABSENT)
+def test_what_is_not_known_takes_its_families_away_and_no_others(what: str) -> None:
+    gpu, gone = ABSENT[what]
+    assert names(gpu) == names(hopper()) - {*gone.split()}
+    assert gone
+
+
+ONE = Process(4711, 2**30)
+
+
+@pytest.mark.parametrize(
+    ("held", "used"),
+    [
+        (Processes((ONE,)), [2**30]),
+        (Processes((ONE, Process(4712))), []),
+        (Processes((ONE,), others_hidden=True), []),
+    ],
+    ids=["all known", "one unknown", "others hidden"],
+)
+def test_memory_of_the_machine_is_used_as_far_as_its_processes_are_known(
+    held: Processes, used: list[float]
 ) -> None:
-    gpu = hopper()
-    stalls = {**(gpu.totals.stall_ns or {}), REQUESTS: seconds * 1_000_000_000}
-    found = samples(state(replace(gpu, totals=replace(gpu.totals, stall_ns=stalls))))
-    assert [s.value for s in found if s.labels.get("waiting_on") == REQUESTS] == told
+    gpu = read(Memory(2**37, of_machine=True), held)
+    assert values(gpu, "gpu_memory_used_bytes") == used
+    assert values(gpu, "gpu_memory_total_bytes") == [2**37]
 
 
-def of_one_gpu(now: SamplerState) -> list[Sample]:
-    """Its series; those that say whose it is grow with its tenants, not with GPUs."""
-    return [s for s in samples(now) if "uuid" in s.labels and s.name != "gpu_workload_info"]
+def test_one_missing_sensor_takes_only_its_series_away() -> None:
+    gpu = read(readings.Thermal(sensors={"memory": 70}, limits={"slowdown": 87}))
+    told = [s.labels for s in samples(of(gpu), "gpu_temperature")]
+    assert [(one.get("sensor"), one.get("limit")) for one in told] == [
+        ("memory", None),
+        (None, "slowdown"),
+    ]
 
 
-def test_a_hopper_gpu_stays_within_the_budget_of_series() -> None:
-    assert len(of_one_gpu(state(hopper()))) <= GPU_SERIES
+def test_bytes_that_may_not_be_known_are_absent_for_that_role_only() -> None:
+    denied = feeding().counters["worker"]._replace(read_bytes=None, written_bytes=None)
+    gpu = fed(counters={**feeding().counters, "worker": denied})
+    for name in ("gpu_feeder_read_bytes_total", "gpu_feeder_written_bytes_total"):
+        assert [s.labels["role"] for s in samples(of(gpu), name)] == ["main"]
 
 
-def test_a_hopper_gpu_stays_within_it_when_its_feeders_do_all_there_is_to_do() -> None:
-    fed = feeding()
-    counters = {**fed.counters, "worker": fed.counters["worker"]._replace(written_bytes=0)}
-    waits = {(role, on): 1 for role in counters for on in ("disk", "network", "queue", "sleep")}
-    gpu = replace(hopper(), feeding=replace(fed, wait_ns=waits, counters=counters))
-    assert len(of_one_gpu(state(gpu))) <= GPU_SERIES + 1
+def test_a_gpu_that_is_down_tells_its_name_and_its_xids_only() -> None:
+    nameless = replace(states.lost(Identity(index=5, uuid="")), errors={})
+    now = of(hopper(), states.lost(), nameless)
+    assert [(s.name, s.labels.get("xid"), s.value) for s in samples(now, gpu="3")] == [
+        ("gpu_up", None, 0.0),
+        ("gpu_info", None, 1.0),
+        ("gpu_xid_errors_total", "48", 2.0),
+        ("gpu_xid_errors_total", "79", 1.0),
+    ]
+    assert [(s.name, s.value) for s in samples(now, gpu="5")] == [("gpu_up", 0), ("gpu_info", 1)]
 
 
-def test_a_host_stays_within_the_budget_of_series() -> None:
-    of_host = [sample for sample in samples(mixed_state()) if "uuid" not in sample.labels]
-    assert len(of_host) <= HOST_SERIES
+def test_without_a_driver_there_are_no_gpu_series() -> None:
+    assert {sample.name for sample in samples(NO_DRIVER)} == {
+        "gpu_exporter_build_info",
+        "gpu_exporter_simulated",
+        "gpu_exporter_lost_samples_seconds_total",
+        "gpu_exporter_driver_calls_total",
+        "gpu_exporter_driver_seconds_total",
+    }
+    assert "\nprocess_resident_memory_bytes " in text_of(NO_DRIVER)
 
 
-def test_a_host_with_all_the_devices_that_are_told_apart_has_few_enough_series() -> None:
-    devices = {f"eth{number}": number for number in range(MOST_DEVICES)}
-    everything = replace(
-        machine(),
-        disk_io_seconds=devices,
-        network_receive_bytes=devices,
-        network_transmit_bytes=devices,
-    )
-    found = samples(replace(NO_DRIVER, host=replace(HOST, machine=everything)))
-    assert len([s for s in found if s.name.startswith("gpu_host_")]) <= HOST_SERIES
+# --- The host and its signals ---------------------------------------------------------------------
+def given(now: SamplerState) -> dict[str, float]:
+    """Values of gpu_exporter_signal_available."""
+    return {s.labels["signal"]: s.value for s in samples(now) if "signal" in s.labels}
+
+
+def on(host: Machine | None, off: Iterable[str] = ()) -> SamplerState:
+    """A machine without a driver, of whose host this is known."""
+    now = replace(NO_DRIVER, host=replace(HOST, machine=host))
+    return replace(now, collectors=states.NAMES - {*off})
 
 
 def test_without_a_driver_the_host_is_told() -> None:
-    now = replace(NO_DRIVER, host=HOST)
-    told = {sample.name for sample in samples(now)}
-    assert {family.name for family in host.FAMILIES} <= told
+    now = on(states.machine())
+    assert {family.name for family in host.FAMILIES} <= {s.name for s in samples(now)}
     assert given(now) == {signal: float(value) for signal, value in SIGNALS.items()}
 
 
 def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
-    found = samples(replace(NO_DRIVER, host=replace(HOST, machine=Machine())))
-    assert not [sample for sample in found if sample.name.startswith("gpu_host_")]
-
-
-def test_a_host_whose_collector_is_off_has_signals_only() -> None:
-    off = replace(NO_DRIVER, host=replace(HOST, machine=None), collectors=NAMES - {"host"})
-    found = samples(off)
-    assert not [sample for sample in found if sample.name.startswith("gpu_host_")]
+    assert samples(on(Machine()), "gpu_host_") == []
+    off = on(None, {"host"})
+    assert samples(off, "gpu_host_") == []
     assert given(off).keys() == SIGNALS.keys() - {"psi_host"}
-
-
-def given(now: SamplerState) -> dict[str, float]:
-    """Values of gpu_exporter_signal_available."""
-    return {s.labels["signal"]: s.value for s in samples(now) if "signal" in s.labels}
 
 
 def test_every_signal_of_the_host_is_told_where_all_collectors_are_on() -> None:
@@ -417,131 +293,92 @@ def test_every_signal_of_the_host_is_told_where_all_collectors_are_on() -> None:
 @pytest.mark.parametrize(
     ("off", "gone"),
     [
-        ({"utilization"}, {"utilization_samples"}),
-        ({"activity"}, {"gpm"}),
-        ({"power"}, {"energy"}),
-        ({"throttle"}, {"throttle_counters"}),
-        ({"processes"}, {"processes"}),
-        ({"feeders"}, {"psi_cgroup"}),
-        ({"host"}, {"psi_host"}),
-        ({"stall", "workload"}, set()),
-        ({"stall", "feeders"}, SIGNALS.keys() - {"psi_host", "process_io", "host_pids"}),
-        ({"stall", "feeders", "workload"}, SIGNALS.keys() - {"psi_host", "host_pids"}),
-        ({"stall", "feeders", "workload", "host"}, SIGNALS.keys()),
+        ("utilization", {"utilization_samples"}),
+        ("activity", {"gpm"}),
+        ("power", {"energy"}),
+        ("throttle", {"throttle_counters"}),
+        ("processes", {"processes"}),
+        ("feeders", {"psi_cgroup"}),
+        ("host", {"psi_host"}),
+        ("stall workload", set()),
+        ("stall feeders", SIGNALS.keys() - {"psi_host", "process_io", "host_pids"}),
+        ("stall feeders workload", SIGNALS.keys() - {"psi_host", "host_pids"}),
+        ("stall feeders workload host", SIGNALS.keys()),
     ],
-    ids=lambda names: "+".join(sorted(names)) or "none",
 )
-def test_what_no_collector_reads_is_no_missing_signal(off: set[str], gone: set[str]) -> None:
+def test_what_no_collector_reads_is_no_missing_signal(off: str, gone: set[str]) -> None:
     """A collector that is off must not look like hardware that gives nothing."""
     nothing = replace(HOST, signals=dict.fromkeys(SIGNALS, False))
-    blind = replace(state(replace(hopper(), readings={})), host=nothing)
-    assert given(replace(blind, collectors=NAMES - off)).keys() == given(blind).keys() - gone
+    blind = replace(of(replace(hopper(), readings={})), host=nothing)
+    left = replace(blind, collectors=states.NAMES - {*off.split()})
+    assert given(left).keys() == given(blind).keys() - gone
     assert set(given(blind).values()) == {0.0, 1.0}
 
 
-def test_feeders_that_were_not_seen_have_no_series() -> None:
-    read_by = feeders, workload, prescription
-    gone = {family.name for module in read_by for family in module.FAMILIES}
-    assert names(replace(hopper(), feeding=None)) == names(hopper()) - gone
+def test_a_reading_without_its_counters_is_a_missing_signal() -> None:
+    assert given(of(read(readings.Throttle(active={"power_cap": True}))))["throttle_counters"] == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "gone"),
-    [
-        ({"throttled_ns": None}, {"gpu_feeder_throttled_seconds_total"}),
-        ({"refault_bytes": None}, {"gpu_feeder_refault_bytes_total"}),
-        ({"queue_known": False}, {"gpu_feeder_run_queue_seconds_total"}),
-        ({"wait_ns": {}}, {"gpu_feeder_wait_seconds_total"}),
-        ({"owners": ()}, {"gpu_workload_info"}),
-        (
-            {"job": Job()},
-            {
-                "gpu_feeder_age_seconds",
-                "gpu_feeder_interactive",
-                "gpu_feeder_cpu_limit_cores",
-                "gpu_feeder_cpus_allowed",
-                "gpu_feeder_memory_used_bytes",
-                "gpu_feeder_memory_limit_bytes",
-                "gpu_feeder_shm_size_bytes",
-                "gpu_feeder_shm_used_bytes",
-                "gpu_feeder_network_receive_bytes_total",
-                "gpu_feeder_network_transmit_bytes_total",
-                "gpu_feeder_pressure_seconds_total",
-            },
-        ),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
-def test_what_is_not_known_of_feeders_is_absent(changes: dict[str, Any], gone: set[str]) -> None:
-    gpu = replace(hopper(), feeding=replace(feeding(), **changes))
-    assert names(gpu) == names(hopper()) - gone
+# --- Values ---------------------------------------------------------------------------------------
+def test_a_mig_instance_is_a_series_of_its_own_under_its_parents_index() -> None:
+    parent, instance = states.mig_parent(), states.mig_instance()
+    now, uuid = of(parent, instance), parent.identity.uuid
+    used = {s.labels["uuid"]: s.labels["gpu"] for s in samples(now, "gpu_memory_used_bytes")}
+    assert used == {uuid: "1", instance.identity.uuid: "1"}
+    assert [s.labels.get("parent_uuid") for s in samples(now, "gpu_info")] == [None, uuid]
 
 
-def workloads(*owners: Owner) -> list[dict[str, str]]:
-    """The labels that tell of `owners`."""
-    found = samples(state(replace(hopper(), feeding=replace(feeding(), owners=owners))))
-    told = [s for s in found if s.name == "gpu_workload_info"]
-    assert {s.value for s in told} <= {1.0}
-    return [{k: v for k, v in s.labels.items() if k not in ("gpu", "uuid")} for s in told]
+def test_lost_samples_stay_counted_when_the_gpu_goes_down() -> None:
+    ledger = GpuLedger(states.HOPPER, states.SYSTEM, tick_ns=SECOND)
+    for at in (100, 101, 102, 122):
+        ring = (RingSample(at * 1_000_000, 50),)
+        ledger.add(at * SECOND, 5 * SECOND, readings.Utilization(ring, ring))
+    name = "gpu_exporter_lost_samples_seconds_total"
+    (before,) = values(ledger.snapshot(122 * SECOND), name)
+    (after,) = values(ledger.down(123 * SECOND), name)
+    assert after >= before > 0
 
 
-def test_whose_a_gpu_is() -> None:
-    assert workloads(OWNER) == [
-        {
-            "workload_namespace": "research",
-            "workload_pod": "train-7f9c",
-            "workload_container": "trainer",
-            "pod_uid": "3b2f8a1c-5c01-4b6e-8e4e-42010a800002",
-            "container_id": "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961",
-            "slurm_job_id": "123456",
-            "user": "alice",
-            "rendezvous": "5f3c9ab01d2e",
-        }
-    ]
+def test_the_histogram_is_cumulative_and_ends_with_all_windows() -> None:
+    found = samples(of(hopper()), "gpu_window_utilization_ratio")
+    buckets = {s.labels["le"]: s.value for s in found if "le" in s.labels}
+    assert list(buckets) == ["0.05", "0.25", "0.5", "0.75", "0.95", "1.0", "+Inf"]
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert [s.value for s in found if "le" not in s.labels] == [buckets["+Inf"], 74.4]
 
 
-def test_each_owner_is_a_series_that_leaves_out_what_is_not_known() -> None:
-    owners = Owner(container_id="c" * 64, user="root"), Owner(slurm_job_id="7", user="1000")
-    assert workloads(*owners) == [
-        {"container_id": "c" * 64, "user": "root"},
-        {"slurm_job_id": "7", "user": "1000"},
-    ]
+def test_a_ledgers_windows_come_out_as_a_histogram() -> None:
+    ledger = GpuLedger(states.HOPPER, states.SYSTEM, tick_ns=SECOND)
+    ledger.without_utilization()
+    for at, busy in enumerate((0.04, 0.5, 0.5, 0.96), start=1):
+        ledger.add(at * SECOND, 5 * SECOND, readings.Activity(SECOND, graphics=busy))
+    gpu = ledger.snapshot(4 * SECOND)
+    assert values(gpu, "gpu_window_utilization_ratio_bucket") == [1, 1, 3, 3, 3, 4, 4]
+    assert values(gpu, "gpu_busy_seconds_total") == [pytest.approx(2.0)]
 
 
-@pytest.mark.parametrize("name", ['a"b\\c\nd', 'x",user="root', "größer"])
-def test_a_hostile_name_of_a_user_survives(name: str) -> None:
-    assert workloads(Owner(user=name)) == [{"user": name}]
+@pytest.mark.parametrize(("seconds", "told"), [(0, []), (2, [2.0])])
+def test_only_of_a_server_it_is_told_how_long_it_had_no_request(
+    seconds: int, told: list[float]
+) -> None:
+    gpu = summed(stall_ns={**states.stall_ns(), REQUESTS: seconds * SECOND})
+    assert values(gpu, "gpu_stall_seconds_total", waiting_on=REQUESTS) == told
 
 
 @pytest.mark.parametrize("interactive", [False, True])
 def test_interactive_use_is_zero_or_one(interactive: bool) -> None:  # noqa: FBT001 - a parameter
-    fed = feeding()
-    job = replace(fed.job, limits=replace(fed.job.limits, interactive=interactive))
-    found = samples(state(replace(hopper(), feeding=replace(fed, job=job))))
-    told = [s.value for s in found if s.name == "gpu_feeder_interactive"]
-    assert told == [float(interactive)]
+    job = feeding().job
+    gpu = fed(job=replace(job, limits=replace(job.limits, interactive=interactive)))
+    assert values(gpu, "gpu_feeder_interactive") == [float(interactive)]
 
 
-def test_bytes_that_may_not_be_known_are_absent_for_that_role_only() -> None:
-    denied = feeding().counters["worker"]._replace(read_bytes=None, written_bytes=None)
-    fed = replace(feeding(), counters={**feeding().counters, "worker": denied})
-    found = samples(state(replace(hopper(), feeding=fed)))
-    read = [s.labels["role"] for s in found if s.name == "gpu_feeder_read_bytes_total"]
-    written = [s.labels["role"] for s in found if s.name == "gpu_feeder_written_bytes_total"]
-    assert (read, written) == (["main"], ["main"])
-
-
-def test_new_feeders_and_a_new_look_at_the_host_are_rendered_anew() -> None:
-    sampler = FixedSampler(state(hopper()))
-    shown = Exposition(sampler, ALL)
-    first, _ = shown.render()
-    later = replace(feeding(), at_ns=feeding().at_ns + 1, worker_starts=17)
-    sampler.now = state(replace(hopper(), feeding=later))
-    second, _ = shown.render()
-    assert second != first
-    newer = replace(HOST, at_ns=HOST.at_ns + 1, machine=replace(machine(), cpus=63))
-    sampler.now = replace(sampler.now, host=newer)
-    assert shown.render()[0] not in (first, second)
+def test_each_owner_is_a_series_that_leaves_out_what_is_not_known() -> None:
+    """The golden exposition has an owner of whom all is known."""
+    gpu = fed(owners=(Owner(container_id="c" * 64, user="root"), Owner(slurm_job_id="7")))
+    told = [s.labels for s in samples(of(gpu), "gpu_workload_info")]
+    place = {"gpu": "0", "uuid": states.HOPPER.uuid}
+    expected = ({"container_id": "c" * 64, "user": "root"}, {"slurm_job_id": "7"})
+    assert told == [{**place, **labels} for labels in expected]
 
 
 def test_no_series_names_a_host_or_a_process() -> None:
@@ -549,32 +386,87 @@ def test_no_series_names_a_host_or_a_process() -> None:
     assert labels.isdisjoint({"host", "hostname", "node", "instance", "job", "pid"})
 
 
-@pytest.mark.parametrize("accept", ["", PROMETHEUS_2])
+# --- Budgets --------------------------------------------------------------------------------------
+def busiest() -> GpuSnapshot:
+    """A GPU whose feeders do all that there is to do."""
+    counters = feeding().counters
+    writing = {**counters, "worker": counters["worker"]._replace(written_bytes=0)}
+    how = ("disk", "network", "queue", "sleep")
+    return fed(wait_ns={(role, on): 1 for role in counters for on in how}, counters=writing)
+
+
+@pytest.mark.parametrize(("gpu", "most"), [(hopper(), GPU_SERIES), (busiest(), GPU_SERIES + 1)])
+def test_a_hopper_gpu_stays_within_the_budget_of_series(gpu: GpuSnapshot, most: int) -> None:
+    """But for those that say whose it is, which grow with its tenants."""
+    own = [s for s in samples(of(gpu)) if "uuid" in s.labels and s.name != "gpu_workload_info"]
+    assert len(own) <= most
+
+
+def test_a_host_stays_within_the_budget_of_series() -> None:
+    of_host = [sample for sample in samples(mixed_state()) if "uuid" not in sample.labels]
+    assert len(of_host) <= HOST_SERIES
+    devices = {f"eth{number}": number for number in range(MOST_DEVICES)}
+    many = ("disk_io_seconds", "network_receive_bytes", "network_transmit_bytes")
+    everything = replace(states.machine(), **dict.fromkeys(many, devices))  # type: ignore[arg-type]
+    assert len(samples(on(everything), "gpu_host_")) <= HOST_SERIES
+
+
+# --- When it is rendered anew ---------------------------------------------------------------------
+@pytest.mark.parametrize("accept", ["", ASKS_OPENMETRICS])
 def test_scrapes_within_a_tick_get_the_very_same_bytes(accept: str) -> None:
     shown = exposition(mixed_state())
     first, _ = shown.render(accept)
-    assert shown.render("" if accept else PROMETHEUS_2)[0] != first
+    assert shown.render("" if accept else ASKS_OPENMETRICS)[0] != first
     assert shown.render(accept)[0] is first
 
 
-def test_a_new_tick_is_rendered_anew() -> None:
+def later(what: str) -> SamplerState:
+    """The state of `hopper`, a tick later."""
+    at = states.AT_NS + 1
+    host = replace(HOST, at_ns=at, machine=replace(states.machine(), cpus=63))
+    return {
+        "feeders": of(fed(at_ns=at, worker_starts=17)),
+        "host": replace(of(hopper()), host=host),
+        "GPU": of(replace(hopper(), at_ns=at, totals=GpuTotals(observed_ns=5 * SECOND))),
+        "down": of(replace(hopper(), up=False, readings={}, totals=GpuTotals())),
+    }[what]
+
+
+@pytest.mark.parametrize("accept", ["", ASKS_OPENMETRICS])
+def test_what_is_kept_of_earlier_scrapes_is_what_a_first_one_shows(accept: str) -> None:
     sampler = FixedSampler(mixed_state())
     shown = Exposition(sampler, ALL)
-    before, _ = shown.render()
-    newer = replace(hopper(), at_ns=hopper().at_ns + 1, totals=GpuTotals(observed_ns=5_000_000_000))
-    sampler.now = state(newer)
-    after, _ = shown.render()
-    assert after != before
-    assert b"gpu_observed_seconds_total{" in after
-    assert b"} 5.0\n" in after
+    for now in (mixed_state(), of(hopper()), later("down"), mixed_state()):
+        sampler.now = now
+        kept, first = (
+            one.render(accept)[0].decode().partition("# HELP process_")
+            for one in (shown, exposition(now))
+        )
+        assert kept[0] == first[0]
+        assert kept[2].endswith("# EOF\n") is bool(accept)
 
 
-def test_a_gpu_that_goes_down_is_rendered_anew() -> None:
-    sampler = FixedSampler(state(hopper()))
+@pytest.mark.parametrize(
+    ("what", "series"),
+    [
+        ("feeders", "gpu_feeder_worker_starts_total 17.0"),
+        ("host", "gpu_host_cpus 63.0"),
+        ("GPU", "gpu_observed_seconds_total 5.0"),
+        ("down", "gpu_up 0.0"),
+    ],
+)
+def test_what_is_newer_is_rendered_anew(what: str, series: str) -> None:
+    sampler = FixedSampler(of(hopper()))
     shown = Exposition(sampler, ALL)
-    assert b"gpu_power_watts{" in shown.render()[0]
-    sampler.now = state(replace(hopper(), up=False, readings={}, totals=GpuTotals()))
-    assert b"gpu_power_watts{" not in shown.render()[0]
+
+    def told() -> list[str]:
+        metrics = parse_text(shown.render()[0].decode())
+        return [f"{sample.name} {sample.value}" for one in metrics for sample in one.samples]
+
+    assert series not in told()
+    sampler.now = later(what)
+    assert series in told()
+    assert ("gpu_power_watts 412.5" in told()) == (what in {"feeders", "host", "GPU"})
 
 
 def test_without_gpus_the_process_metrics_stay_current() -> None:

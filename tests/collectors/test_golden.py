@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter import __version__
@@ -18,13 +17,12 @@ from support.states import FixedSampler, mixed_state
 from tables import metrics
 
 GOLDEN = Path(__file__).with_name("golden.prom")
+_OWN = "# HELP process_"
 
 
 def exposition() -> str:
     """Everything but the process metrics, and without the versions of the day."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Exposition(FixedSampler(mixed_state()), ALL))
-    text = generate_latest(registry).decode()
+    text, _, _ = Exposition(FixedSampler(mixed_state()), ALL).render()[0].decode().partition(_OWN)
     versions = f'python_version="{platform.python_version()}",version="{__version__}"'
     assert text.count(versions) == 1
     return text.replace(versions, 'python_version="3.x.y",version="x.y.z"')

@@ -14,7 +14,6 @@ import pytest
 from gpu_bottleneck_exporter.commands.check import COMPLETE, WITH_GAPS, Report, check
 from gpu_bottleneck_exporter.commands.watch import sampled
 from gpu_bottleneck_exporter.demo.board.create import H100
-from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
 from gpu_bottleneck_exporter.driver.nvml.library import driver_error
@@ -68,10 +67,40 @@ def test_readings_that_come_late_are_waited_for(
     assert gpu.reading(Activity)
 
 
+class Checked:
+    """`check` on a board through pynvml."""
+
+    def __init__(self, board: Board, libraries: Libraries) -> None:
+        self.board = board
+        self._libraries = libraries
+
+    def report(self, settings: Settings = FAST) -> Report:
+        return check(settings, lambda: self._libraries.open(self.board))
+
+    def fail(self, call: str, result: int, *gpus: int) -> None:
+        for gpu in gpus or (0,):
+            self.board.gpus[gpu].fail(call, result)
+
+
+On = Callable[..., Checked]
+
+
+@pytest.fixture
+def on(make_board: Callable[..., Board], libraries: Libraries) -> On:
+    return lambda *gpus: Checked(make_board(gpus=gpus), libraries)
+
+
 def remedy_after(report: Report, start: str) -> str:
     """The remedy of the line that starts with `start`."""
     at = next(at for at, line in enumerate(report.lines) if line.startswith(start))
     return report.lines[at + 1].removeprefix("  remedy").strip()
+
+
+def assert_link_alone_fails(report: Report) -> None:
+    failed = [line for line in report.lines if line.startswith("gap             collector ")]
+    assert failed == [
+        "gap             collector link: nvmlDeviceGetPcieReplayCounter: TIMEOUT (10)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,34 +116,25 @@ def remedy_after(report: Report, start: str) -> str:
     ],
 )
 def test_without_gpus_the_remedy_is_the_errors_in_a_pod_the_charts(
-    make_board: Callable[..., Board],
-    libraries: Libraries,
-    code: int,
-    cause: str | None,
-    words: tuple[str, ...],
+    on: On, monkeypatch: pytest.MonkeyPatch, code: int, cause: str | None, words: tuple[str, ...]
 ) -> None:
-    board = make_board()
-    board.header.init_result = code
-    report = check(FAST, lambda: libraries.open(board))
+    one = on(H100)
+    one.board.header.init_result = code
+    report = one.report()
     found, remedy = report.lines
     assert f"({code})" in found
     assert words[0] in remedy
     assert remedy.strip() == f"remedy        {OF_ERRORS[cause] if cause else NO_GPU_REMEDY}"
     assert ("install NVIDIA's driver" in remedy) == (cause == "no_library")
     assert report.status == WITH_GAPS
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
-        remedy = remedy_after(check(FAST, lambda: libraries.open(board)), "GPU metrics     none: ")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    remedy = remedy_after(one.report(), "GPU metrics     none: ")
     assert words[-1] in remedy
     assert "install NVIDIA's driver;" not in remedy
 
 
-def test_a_driver_without_gpus_is_not_to_be_installed_either(
-    make_board: Callable[..., Board], libraries: Libraries
-) -> None:
-    board = make_board(gpus=[])
-    report = check(FAST, lambda: libraries.open(board))
-    assert remedy_after(report, "GPU metrics     none: ") == OF_ERRORS["no_gpu"]
+def test_a_driver_without_gpus_is_not_to_be_installed_either(on: On) -> None:
+    assert remedy_after(on().report(), "GPU metrics     none: ") == OF_ERRORS["no_gpu"]
 
 
 def test_remedies_are_phrases() -> None:
@@ -133,89 +153,67 @@ def test_remedies_are_phrases() -> None:
     ],
 )
 def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(
-    make_board: Callable[..., Board], libraries: Libraries, code: int, remedy: str
+    on: On, code: int, remedy: str
 ) -> None:
-    board = make_board(gpus=[H100, H100, H100])
-    board.gpus[0].record.device_result = code
-    for gpu in (1, 2):
-        board.gpus[gpu].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
-    report = check(FAST, lambda: libraries.open(board))
+    one = on(H100, H100, H100)
+    one.board.gpus[0].record.device_result = code
+    one.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1, 2)
+    report = one.report()
     assert report.status == WITH_GAPS
     assert report.lines[0] == f"works, with {len(report.document['gaps'])} gaps"
     assert remedy_after(report, "gap             gpu 0: down: ") == remedy
-    failed = [line for line in report.lines if line.startswith("gap             collector ")]
-    assert failed == [
-        "gap             collector link: nvmlDeviceGetPcieReplayCounter: TIMEOUT (10)"
-    ]
+    assert_link_alone_fails(report)
 
 
-def test_where_all_gpus_are_down_nothing_works(
-    make_board: Callable[..., Board], libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100])
-    board.gpus[0].record.device_result = pynvml.NVML_ERROR_GPU_IS_LOST
-    report = check(FAST, lambda: libraries.open(board))
+def test_where_all_gpus_are_down_nothing_works(on: On) -> None:
+    one = on(H100)
+    one.board.gpus[0].record.device_result = pynvml.NVML_ERROR_GPU_IS_LOST
+    report = one.report()
     assert (report.status, report.lines[0]) == (WITH_GAPS, "no GPU is up")
 
 
-def test_a_gpu_that_hangs_is_no_gap_of_each_collector(
-    make_board: Callable[..., Board], libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100, H100])
-    board.gpus[1].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
-    driver = libraries.open(board)
-
-    def hang_soon(gpu: GpuRecord) -> None:
-        gpu.hang = 1
+def test_a_gpu_that_hangs_is_no_gap_of_each_collector(on: On) -> None:
+    one = on(H100, H100)
+    one.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1)
+    hung = one.board.gpus[0].record
 
     def found() -> Report | None:
-        timer = threading.Timer(0.3, hang_soon, (board.gpus[0].record,))
+        timer = threading.Timer(0.3, setattr, (hung, "hang", 1))
         timer.start()
         try:
-            report = check(Settings(interval_seconds=0.9, deadline_seconds=1.8), lambda: driver)
+            report = one.report(Settings(interval_seconds=0.9, deadline_seconds=1.8))
         finally:
             timer.join()
-            board.gpus[0].record.hang = 0
+            hung.hang = 0
         return report if "gpu 0: down" in "".join(report.lines) else None
 
     report = until(found, "a hang that was there for long enough of what we had the CPU")
     assert remedy_after(report, "gap             gpu 0: down: ") == OF_ERRORS["hung"]
-    failed = [line for line in report.lines if line.startswith("gap             collector ")]
-    assert failed == [
-        "gap             collector link: nvmlDeviceGetPcieReplayCounter: TIMEOUT (10)"
-    ]
+    assert_link_alone_fails(report)
 
 
-def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(
-    make_board: Callable[..., Board], libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100, A100])
-    board.gpus[0].fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
-    report = check(FAST, lambda: libraries.open(board))
-    gap = "gap             gpm: not given by gpu 0, gpu 1: nvmlGpmSampleGet: NO_PERMISSION (4)"
-    assert remedy_after(report, gap) == OF_ERRORS["no_permission"]
-    board.gpus[0].fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    report = check(FAST, lambda: libraries.open(board))
-    assert "needs Hopper" in remedy_after(report, "gap             gpm: not given by gpu 0, gpu 1")
+def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(on: On) -> None:
+    one = on(H100, A100)
+    one.fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
+    gap = "gap             gpm: not given by gpu 0, gpu 1"
+    refused = f"{gap}: nvmlGpmSampleGet: NO_PERMISSION (4)"
+    assert remedy_after(one.report(), refused) == OF_ERRORS["no_permission"]
+    one.fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert "needs Hopper" in remedy_after(one.report(), gap)
 
 
 def test_what_somebody_does_without_is_no_gap(
-    make_board: Callable[..., Board],
-    libraries: Libraries,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    on: On, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
-    board = make_board()
-    nowhere = tmp_path / "kubelet.sock"
-    wanting = replace(FAST, sysfs=tmp_path, kubelet_socket=nowhere)
+    one = on(H100)
+    wanting = replace(FAST, sysfs=tmp_path, kubelet_socket=tmp_path / "kubelet.sock")
     named = {"cgroup_cpu", "cgroup_memory", "psi_cgroup", "kubelet"}
 
     def told(settings: Settings) -> str:
         caplog.clear()
-        report = check(settings, lambda: libraries.open(board))
+        report = one.report(settings)
         assert report.document["switched_off"] == sorted(settings.without)
         return "\n".join(report.lines)
 

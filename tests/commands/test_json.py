@@ -17,6 +17,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.demo.board.board import Board as DemoBoard
 from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.jobs import GPUS
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
@@ -28,7 +29,7 @@ from support.nodes import node
 from support.states import mixed_state
 
 Document = Mapping[str, Any]
-README = Path(__file__).parents[2] / "exporter" / "README.md"
+REFERENCE = Path(__file__).parents[2] / "exporter/REFERENCE.md"
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +54,9 @@ def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
 
 
 def documented(table: str) -> set[str]:
-    """The fields in the README's table of JSON documents, in the row that starts with `table`."""
+    """The documented fields of a JSON document, in the row that starts with `table`."""
     in_brackets = re.compile(r"\([^)]*\)")
-    section = README.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
+    section = REFERENCE.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
     (row,) = (line for line in section.splitlines() if line.startswith(f"| {table} |"))
     return set(re.findall(r"`(\w+)`", in_brackets.sub("", row.split("|")[2])))
 
@@ -124,18 +125,17 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
     assert (result.returncode, result.stderr) == (0, "")
     (document,) = documents(result)
     assert (document["status"], document["gaps"]) == (0, [])
-    assert len(document["gpus"]) == 4
+    assert len(document["gpus"]) == GPUS
     known = documented("`check`, also") | documented("the node")
     assert document.keys() == known - {"driver", "switched_off"}
     for gpu in document["gpus"]:
         assert gpu.keys() == documented("each of `gpus`")
-        assert len(gpu["holder_pids"]) == 1
+        assert len(gpu["holder_pids"]) == (gpu["cause"] != "unallocated")
         assert_shares(gpu)
         assert gpu["meaning"] == MEANINGS.get(gpu["cause"])
         assert gpu["remedy"] == REMEDIES.get(gpu["cause"])
-    for gpu, verdict in zip(
-        document["gpus"], ("busy", "worker_cpu", "host_code", "asleep"), strict=True
-    ):
+    made_for = ("busy", "worker_cpu", "host_code", "asleep", "host_code", "peer", "busy")
+    for gpu, verdict in zip(document["gpus"], (*made_for, "unallocated"), strict=True):
         # On a crowded machine all of them wait for a CPU.
         assert gpu["verdict"] in {verdict, "cpu_queue"}
 
@@ -188,11 +188,12 @@ def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: 
     assert last["host"]["cpus"] == os.cpu_count()
     assert all(one.keys() == documented("each of `collectors`") for one in last["collectors"])
     assert 0 <= last["host"]["cpu_busy_ratio"] <= 1
-    assert [gpu["gpu"] for gpu in last["gpus"]] == ["0", "1", "2", "3"]
+    assert [gpu["gpu"] for gpu in last["gpus"]] == [*map(str, range(GPUS))]
     for gpu in last["gpus"]:
         assert gpu.keys() == documented("each of `gpus`")
         assert_shares(gpu)
-        assert 0 < gpu["memory_used_bytes"] < gpu["memory_total_bytes"]
+        assert (gpu["memory_used_bytes"] > 0) == (gpu["processes"] > 0)
+        assert gpu["memory_used_bytes"] < gpu["memory_total_bytes"]
 
 
 def test_prescriptions_have_the_fields_that_are_documented() -> None:
@@ -211,6 +212,6 @@ def test_once_gives_the_node(gpus: dict[str, str], tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     (found,) = documents(result)
     assert found.keys() == documented("the node")
-    assert [gpu["gpu"] for gpu in found["gpus"]] == ["0", "1", "2", "3"]
+    assert [gpu["gpu"] for gpu in found["gpus"]] == [*map(str, range(GPUS))]
     for gpu in found["gpus"]:
         assert_shares(gpu)

@@ -2,8 +2,7 @@
 
     PYTHONPATH=tests .venv/bin/python -m dataloader.shared_memory
 
-prints the table that the runbook of GpuShmExhausted has; as root. Each loader runs in
-a mount namespace of its own.
+prints the table in shared_memory.md; as root. Each loader runs in a mount namespace of its own.
 """
 
 from __future__ import annotations

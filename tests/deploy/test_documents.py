@@ -1,4 +1,4 @@
-"""What the documents say of a fleet holds."""
+"""What the documents say of a fleet, and of the unit's exposure, holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from deploy.machine import UNIT
 from support.tools import require
 
 README = Path(__file__).resolve().parents[2] / "exporter/deploy/README.md"
@@ -20,3 +21,12 @@ def test_the_configuration_for_a_fleet_is_one(tmp_path: Path) -> None:
     command = [require("promtool", "prometheus"), "check", "config", f"{path}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_unit_is_no_more_exposed_than_is_said() -> None:
+    (said,) = re.findall(r"scores it (\d\.\d)", " ".join(README.read_text("utf-8").split()))
+    analyze = require("systemd-analyze", "systemd")
+    command = [analyze, "security", "--offline=true", "--no-pager", f"{UNIT}"]
+    report = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    (score,) = re.findall(r"exposure level for \S+: (\d+\.\d)", report)
+    assert float(score) <= float(said)

@@ -64,28 +64,5 @@ def test_what_the_chart_asks_for_is_told_and_why() -> None:
 def test_what_the_unit_asks_for_is_told_and_why() -> None:
     assert {name for name, (_, unit) in table().items() if unit == "yes"} == of_unit()
     assert setting("AmbientCapabilities") == setting("CapabilityBoundingSet")
-    assert setting("DynamicUser") == "yes"
-
-
-def test_what_it_is_said_to_do_without_it_does_without() -> None:
-    pod, container = rendered().pod, rendered().container
-    context = container["securityContext"]
-    assert context["readOnlyRootFilesystem"]
-    assert context["allowPrivilegeEscalation"] is False
-    assert context["capabilities"]["drop"] == ["ALL"]
-    assert pod["automountServiceAccountToken"] is False
-    assert "hostNetwork" not in pod
-    assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
-    assert setting("NoNewPrivileges") == "yes"
+    assert setting("DynamicUser") == setting("NoNewPrivileges") == "yes"
     assert setting("ProtectSystem") == "strict"
-    restricted = rendered(privilege={"level": "restricted"})
-    assert "hostPID" not in restricted.pod
-    assert "add" not in restricted.container["securityContext"]["capabilities"]
-    assert all("hostPath" not in volume for volume in restricted.pod.get("volumes", ()))
-
-
-def test_links_of_the_document_lead_somewhere() -> None:
-    for name in ("SECURITY.md", "CONTRIBUTING.md"):
-        text = (REPOSITORY / name).read_text(encoding="utf-8")
-        for path in re.findall(r"\]\((?!http)([^)#]+)", text):
-            assert (REPOSITORY / path).exists(), path

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.machine import BASE, DEPLOY, NAME, PREFIX, UNIT, Machine, booted
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.daemon import HOST, free_port, get
 from support.drivers import Libraries
+from support.metrics import Metrics
 from support.waiting import until
 
 PORT = free_port()
@@ -92,19 +92,12 @@ def service(machine: Machine) -> Iterator[Machine]:
         yield machine
 
 
-def samples() -> dict[tuple[str, str], float]:
-    """Values by name and, if there are labels, the last of them."""
-    _, body = get(PORT, "/metrics")
-    return {
-        (sample.name, next(reversed(sample.labels.values()), "")): sample.value
-        for family in text_string_to_metric_families(body.decode())
-        for sample in family.samples
-    }
+def scraped() -> Metrics:
+    return Metrics(get(PORT, "/metrics")[1].decode())
 
 
 def signals() -> list[float | None]:
-    found = samples()
-    return [found.get(("gpu_exporter_signal_available", name)) for name in PRIVATE]
+    return [scraped().signals.get(name) for name in PRIVATE]
 
 
 def told(machine: Machine) -> int:
@@ -125,7 +118,7 @@ def test_it_is_ready_when_systemd_says_so(service: Machine) -> None:
 
 
 def test_the_environment_file_is_read(service: Machine) -> None:
-    found = {name for name, _ in samples()}
+    found = scraped().names
     assert "gpu_up" in found
     assert "gpu_clock_hertz" not in found
     assert '"level": "info"' in service.log
@@ -155,7 +148,7 @@ def test_the_documented_drop_in_takes_its_rights_away(machine: Machine) -> None:
     (drop_in,) = (part for part in readme.split("```") if "AmbientCapabilities=" in part)
     with started(machine, drop_in.removeprefix("ini\n")):
         assert signals() == [0, 0]
-        assert ("gpu_host_cpus", "") in samples()
+        assert "gpu_host_cpus" in scraped().names
 
 
 def test_a_hung_gpu_starves_no_watchdog(machine: Machine, board: Board) -> None:
@@ -166,7 +159,7 @@ def test_a_hung_gpu_starves_no_watchdog(machine: Machine, board: Board) -> None:
             before = told(machine)
             until(lambda: told(machine) > before + 2e6, "feeding", lambda: False)
             assert machine.show("NRestarts") == "0"
-            assert [value for (name, _), value in samples().items() if name == "gpu_up"] == [0]
+            assert scraped().by("gpu", "gpu_up") == {"0": 0}
         finally:
             board.gpus[0].record.hang = 0
 

@@ -14,9 +14,9 @@ from support.drivers import KINDS, Libraries, open_driver
 class Machine:
     """A virtual board, and a driver that opens once it is used."""
 
-    def __init__(self, board: Board, open_it: Callable[[Board], Driver]) -> None:
+    def __init__(self, board: Board, kind: str, libraries: Libraries) -> None:
         self.board = board
-        self._open = open_it
+        self._kind, self._libraries = kind, libraries
 
     @property
     def gpu(self) -> VirtualGpu:
@@ -29,7 +29,7 @@ class Machine:
 
     @cached_property
     def driver(self) -> Driver:
-        return self._open(self.board)
+        return open_driver(self._kind, self.board, self._libraries)
 
     @cached_property
     def device(self) -> Device:
@@ -41,17 +41,19 @@ Make = Callable[..., Machine]
 """Makes a machine of what `make_board` takes."""
 
 
+@pytest.fixture
+def machine_of(make_board: Callable[..., Board], libraries: Libraries) -> Make:
+    """A machine with a driver of one of `KINDS`."""
+    return lambda kind, **board: Machine(make_board(**board), kind, libraries)
+
+
 @pytest.fixture(params=KINDS)
-def both(
-    request: pytest.FixtureRequest, make_board: Callable[..., Board], libraries: Libraries
-) -> Make:
+def both(request: pytest.FixtureRequest, machine_of: Make) -> Make:
     """For tests that run on both drivers."""
-    return lambda **board: Machine(
-        make_board(**board), lambda made: open_driver(str(request.param), made, libraries)
-    )
+    return lambda **board: machine_of(request.param, **board)
 
 
 @pytest.fixture
-def nvml(make_board: Callable[..., Board], libraries: Libraries) -> Make:
+def nvml(machine_of: Make) -> Make:
     """For tests of what only NVML does."""
-    return lambda **board: Machine(make_board(**board), libraries.open)
+    return lambda **board: machine_of("nvml", **board)

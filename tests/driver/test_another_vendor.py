@@ -10,25 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
-from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.check import WITH_GAPS, Report, check
 from gpu_bottleneck_exporter.driver.about import NO_GPU as REMEDY
 from gpu_bottleneck_exporter.driver.about import About
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Driver, DriverMissing
-from gpu_bottleneck_exporter.driver.readings import (
-    Identity,
-    Process,
-    Processes,
-    System,
-    Utilization,
-)
-from gpu_bottleneck_exporter.exposition.render import Exposition
-from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.driver.readings import Identity, Process, Processes, Utilization
+from gpu_bottleneck_exporter.driver.readings import System as Versions
 from gpu_bottleneck_exporter.settings import Settings
 from support.kubelet import Kubelet, with_gpus
+from support.metrics import Metrics, shown
 from support.samplers import sampling
 from support.waiting import until
 
@@ -66,7 +57,7 @@ class AcmeDriver(Driver):
 
     name = "acme"
     about = About("Acme")
-    system = System("1.2", None)
+    system = Versions("1.2", None)
     calls = 0
     seconds = 0.0
 
@@ -103,43 +94,29 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-def shown(sampler: Sampler) -> list[Sample]:
-    text = Exposition(sampler, ALL).render()[0].decode()
-    return [one for family in text_string_to_metric_families(text) for one in family.samples]
-
-
-def total(found: Sequence[Sample], name: str, **labels: str) -> float | None:
-    """The sum over the series `name` with `labels`; None if there are none."""
-    values = [
-        one.value for one in found if one.name == name and labels.items() <= one.labels.items()
-    ]
-    return sum(values) if values else None
-
-
 def test_what_it_knows_is_shown_and_the_rest_is_absent(settings: Settings, holder: int) -> None:
     free = {"gpu": "1", "waiting_on": "unallocated"}
     with sampling(lambda: AcmeDriver(holder), settings) as sampler:
 
-        def whole() -> list[Sample] | None:
+        def whole() -> Metrics | None:
             found = shown(sampler)
-            fed = total(found, "gpu_feeder_processes", gpu="0") == 1
-            return found if fed and total(found, "gpu_stall_seconds_total", **free) else None
+            fed = found.total("gpu_feeder_processes", gpu="0") == 1
+            return found if fed and found.total("gpu_stall_seconds_total", **free) else None
 
         found = until(whole, "the feeder and idle time")
     observed, busy, stalled = (
-        total(found, f"gpu_{name}_seconds_total", gpu="0") or 0
+        found.total(f"gpu_{name}_seconds_total", gpu="0") or 0
         for name in ("observed", "busy", "stall")
     )
     assert busy == pytest.approx(observed * BUSY_PERCENT / 100)
     assert busy + stalled == pytest.approx(observed)
-    assert [total(found, "gpu_processes", gpu=gpu) for gpu in "01"] == [1, 0]
+    assert [found.total("gpu_processes", gpu=gpu) for gpu in "01"] == [1, 0]
     absent = ("gpu_power_watts", "gpu_clock_hertz", "gpu_sm_active_seconds_total")
-    assert [total(found, name) for name in absent] == [None, None, None]
-    assert total(found, "gpu_exporter_simulated") == 0
-    success = [one.value for one in found if one.name == "gpu_exporter_collector_success"]
-    assert success
-    assert all(success)
-    assert not [one for one in found if re.search("nvidia|nvml", f"{one}", re.IGNORECASE)]
+    assert [found.total(name) for name in absent] == [None, None, None]
+    assert found.total("gpu_exporter_simulated") == 0
+    success = found.samples_of("gpu_exporter_collector_success")
+    assert {one.value for one in success} == {1}
+    assert not [one for one in found.samples if re.search("nvidia|nvml", f"{one}", re.IGNORECASE)]
 
 
 def remedy_after(report: Report, start: str) -> str:
@@ -193,11 +170,9 @@ def test_the_kubelet_names_its_gpus_as_it_says(settings: Settings) -> None:
     kubelet.start()
     try:
         with sampling(AcmeDriver, settings) as sampler:
-
-            def pods() -> list[dict[str, str]]:
-                return [one.labels for one in shown(sampler) if one.name == "gpu_workload_info"]
-
-            found = until(pods, "the pod's name")
+            info = "gpu_workload_info"
+            found = until(lambda: shown(sampler).samples_of(info), "the pod's name")
     finally:
         kubelet.stop()
-    assert [(labels["gpu"], labels["workload_pod"]) for labels in found] == [("0", "train-0")]
+    names = [(one.labels["gpu"], one.labels["workload_pod"]) for one in found]
+    assert names == [("0", "train-0")]

@@ -1,22 +1,29 @@
-"""What every driver must answer; each test runs on both, but those of faults and MIG."""
+"""What every driver must answer: on both drivers, but for faults, MIG and NVLink-C2C."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
 
-from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
+from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, RingSample
+from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, Link, Memory, RingSample
 from support.board import GRAPHICS
-from support.drivers import first
-from support.models import A100
-from support.waiting import PATIENCE_SECONDS
+from support.drivers import KINDS, first
+from support.metrics import shown
+from support.models import A100, GB10
+from support.samplers import sampling
+from support.waiting import PATIENCE_SECONDS, until
 
 from .conftest import Make
 
@@ -24,43 +31,110 @@ WINDOW_US = 170_000
 LONG_SECONDS = 15.0
 """Work that lasts longer than any test, on a busy machine too."""
 ATTEMPTS = 50
+GH200 = replace(H100, name=b"NVIDIA GH200 480GB", c2c_links=10)
+NO_C2C = replace(H100, c2c_links=0)
 
 
-def samples_after(device: Device, seconds: float) -> list[RingSample]:
-    """Samples of the GPU ring for `seconds` from now, to the last window's end."""
-    device.utilization()
-    time.sleep(seconds)
-    return list(device.utilization().gpu or ())
+def mem_total() -> int:
+    (line,) = (x for x in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in x)
+    return int(line.split()[1]) * 1024
 
 
-def activity_over(device: Device, seconds: float) -> Activity:
-    device.activity()
-    time.sleep(seconds)
-    activity = device.activity()
-    assert activity is not None
-    return activity
-
-
-def test_gives_versions_and_count(both: Make) -> None:
-    driver = both(gpus=[H100] * 3, driver_version="595.45.04").driver
-    assert driver.count() == 3
-    assert driver.system.driver_version == "595.45.04"
-    assert driver.system.cuda_version == "13.0"
-
-
-def test_identifies_a_gpu(both: Make) -> None:
-    machine = both(gpus=[A100, H100])
+# --- What stands on the board ---------------------------------------------------------------------
+def test_gives_versions_and_identifies_its_gpus(both: Make) -> None:
+    machine = both(gpus=[A100, H100, H100], driver_version="595.45.04")
+    assert machine.driver.count() == 3
+    assert machine.driver.system == readings.System("595.45.04", "13.0")
     (device,) = machine.driver.open(1)
     who = device.identity
-    assert who.index == 1
-    assert who.uuid == machine.board.gpus[1].record.uuid.decode()
-    assert who.name == "NVIDIA H100 80GB HBM3"
-    assert who.architecture == "hopper"
+    assert (who.index, who.uuid) == (1, machine.board.gpus[1].record.uuid.decode())
+    assert (who.name, who.architecture) == ("NVIDIA H100 80GB HBM3", "hopper")
     assert who.pci_bus_id == "00000000:11:00.0"
-    assert who.mig_profile is None
-    assert who.parent_uuid is None
+    assert who.mig_profile is who.parent_uuid is None
 
 
+Situation = tuple[Model, Mapping[str, int], readings.Reading]
+"""A GPU, fields of its record that are changed, and a reading then."""
+THERMAL = readings.Thermal(
+    {"gpu": 41, "memory": 47}, {"slowdown": 87, "shutdown": 92, "max_operating": 85}
+)
+WITH_ERRORS = {"ecc_corrected": 7, "ecc_uncorrected": 2, "remap_pending": 1}
+WITH_ERRORS |= {"remapped_corrected": 1, "remapped_uncorrected": 3}
+ERRORS = readings.Health(
+    {"corrected": 7, "uncorrected": 2},
+    {"corrected": 1, "uncorrected": 3},
+    remap_pending=True,
+    remap_failed=False,
+)
+OF_BOTH: Mapping[str, Situation] = {
+    "temperatures, limits by margin": (H100, {}, THERMAL),
+    "temperatures, absolute limits": (A100, {}, THERMAL),
+    "a link": (H100, {"pcie_replays": 9, "pcie_width": 8}, Link(9, 5, 5, 8, 16)),
+}
+OF_NVML: Mapping[str, Situation] = {
+    "health": (H100, WITH_ERRORS, ERRORS),
+    "a placeholder of a link": (GB10, {"pcie_width_max": 16}, Link(replays=0)),
+    "a wide link beside C2C": (GB10, {"pcie_width": 16}, Link(0, 1, 1, 16, 1)),
+    "a narrow link beside C2C": (GH200, {"pcie_width": 1}, Link(0, 5, 5, 1, 16)),
+    "such a link without C2C": (
+        NO_C2C,
+        {"pcie_generation": 1, "pcie_width": 1},
+        Link(0, 1, 5, 1, 16),
+    ),
+    "the machine's memory": (GB10, {}, Memory(mem_total(), of_machine=True)),
+    "memory beside C2C": (GH200, {}, Memory(H100.memory_total, 0, H100.memory_reserved)),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [*product(KINDS, OF_BOTH), *product(["nvml"], OF_NVML)], ids=str
+)
+def test_a_reading_is_what_stands_on_the_board(machine_of: Make, kind: str, what: str) -> None:
+    model, fields, expected = {**OF_BOTH, **OF_NVML}[what]
+    machine = machine_of(kind, gpus=[model])
+    for name, value in fields.items():
+        setattr(machine.record, name, value)
+    assert getattr(machine.device, type(expected).__name__.lower())() == expected
+
+
+def test_clocks_are_in_hertz(both: Make) -> None:
+    machine = both()
+    machine.record.clock_mhz[1] = 345
+    clocks = machine.device.clocks()
+    assert clocks.now["sm"] == 345e6
+    assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
+
+
+def test_memory_tells_used_and_reserved_apart(both: Make) -> None:
+    machine = both()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        machine.gpu.hold(process.pid, 5 * 2**30)
+        memory = machine.device.memory()
+        process.kill()
+    assert memory == Memory(H100.memory_total, 5 * 2**30, H100.memory_reserved)
+
+
+def test_processes_are_listed_once_and_only_while_they_live(nvml: Make) -> None:
+    machine = nvml()
+    device = machine.device
+    assert device.processes().processes == ()
+    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
+        machine.gpu.hold(one.pid, 2**30)
+        machine.gpu.hold(other.pid, 2**20)
+        machine.record.processes[1].kind = GRAPHICS
+        found = device.processes().processes
+        one.kill()
+        one.wait()
+        left = [process.pid for process in device.processes().processes]
+        other.kill()
+    assert {process.pid: process.used_bytes for process in found} == {
+        one.pid: 2**30,
+        other.pid: 2**20,
+    }
+    assert [process.pid for process in found if process.draws_only] == left == [other.pid]
+
+
+# --- The ring of utilization ----------------------------------------------------------------------
 def test_ring_gives_each_window_once_in_order(both: Make) -> None:
     device = both().device
     seen: list[RingSample] = []
@@ -74,22 +148,21 @@ def test_ring_gives_each_window_once_in_order(both: Make) -> None:
 
 def test_ring_holds_the_busy_time(both: Make) -> None:
     machine = both()
-    device = machine.device
-    device.utilization()
+    machine.device.utilization()
     machine.gpu.run(0.5, Work(memory=0.5))
     time.sleep(0.4)
-    reading = device.utilization()
-    busy_us = sum(s.percent or 0 for s in reading.gpu or ()) / 100 * WINDOW_US
-    memory_us = sum(s.percent or 0 for s in reading.memory or ()) / 100 * WINDOW_US
-    assert busy_us == pytest.approx(500_000, rel=0.05)
-    assert memory_us == pytest.approx(250_000, rel=0.05)
+    reading = machine.device.utilization()
+    for ring, busy_us in ((reading.gpu, 500_000), (reading.memory, 250_000)):
+        found_us = sum(sample.percent or 0 for sample in ring or ()) / 100 * WINDOW_US
+        assert found_us == pytest.approx(busy_us, rel=0.05)
 
 
 def test_ring_remembers_ten_seconds_and_no_more(both: Make) -> None:
     machine = both()
     machine.record.ring_samples = 3
-    device = machine.device
-    assert len(samples_after(device, 1.2)) == 3
+    machine.device.utilization()
+    time.sleep(1.2)
+    assert len(machine.device.utilization().gpu or ()) == 3
 
 
 def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(both: Make) -> None:
@@ -101,8 +174,7 @@ def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(both
     device.utilization()
     # A window may have ended just now.
     readings = (device.utilization() for _ in range(ATTEMPTS))
-    reading = next(one for one in readings if one.gpu == ())
-    assert reading.gpu_percent == 100
+    assert next(one for one in readings if one.gpu == ()).gpu_percent == 100
 
 
 def test_without_a_ring_the_single_reading_stays(nvml: Make) -> None:
@@ -113,48 +185,61 @@ def test_without_a_ring_the_single_reading_stays(nvml: Make) -> None:
     assert reading.gpu_percent is not None
 
 
-def test_without_ring_and_reading_utilization_is_unsupported(nvml: Make) -> None:
-    machine = nvml()
-    machine.gpu.fail("DeviceGetSamples", NVML_ERROR_NOT_SUPPORTED)
-    machine.gpu.fail("DeviceGetUtilizationRates", NVML_ERROR_NOT_SUPPORTED)
-    device = machine.device
-    with pytest.raises(Unsupported):
-        device.utilization()
+# --- Means and sums -------------------------------------------------------------------------------
+MEANS = {"sm_active": 0.8, "sm_occupancy": 0.4, "dram": 0.6}
+PIPES = {"tensor": 0.2, "fp64": 0.1, "fp32": 0.3, "fp16": 0.05}
+PCIE_AND_NVLINK = {"pcie_receive": 4e9, "pcie_transmit": 1e9}
+PCIE_AND_NVLINK |= {"nvlink_receive": 2e9, "nvlink_transmit": 3e9}
+
+
+def busy(rates: Mapping[str, float], **means: float) -> Work:
+    return Work(**means, **{f"{name}_bytes_per_second": rate for name, rate in rates.items()})
+
+
+def activity_over(device: Device, seconds: float) -> Activity:
+    device.activity()
+    time.sleep(seconds)
+    activity = device.activity()
+    assert activity is not None
+    return activity
+
+
+def rates(activity: Activity) -> dict[str, float]:
+    seconds = activity.interval_ns / 1e9
+    return {name: amount / seconds for name, amount in activity.traffic_bytes.items()}
 
 
 def test_activity_is_the_mean_since_the_last_reading(both: Make) -> None:
     machine = both()
     device = machine.device
-    work = Work(
-        sm_active=0.8,
-        sm_occupancy=0.4,
-        tensor=0.2,
-        fp64=0.1,
-        fp32=0.3,
-        fp16=0.05,
-        integer=0.15,
-        dram=0.6,
-        pcie_receive_bytes_per_second=4e9,
-        pcie_transmit_bytes_per_second=1e9,
-        nvlink_receive_bytes_per_second=2e9,
-        nvlink_transmit_bytes_per_second=3e9,
-    )
-    machine.gpu.launch(LONG_SECONDS, work)
+    machine.gpu.launch(LONG_SECONDS, busy(PCIE_AND_NVLINK, **MEANS, **PIPES, integer=0.15))
     time.sleep(0.1)
     activity = activity_over(device, 0.6)
     assert activity.graphics == pytest.approx(1.0, abs=0.05)
-    assert activity.sm_active == pytest.approx(0.8, abs=0.05)
-    assert activity.sm_occupancy == pytest.approx(0.4, abs=0.05)
-    assert activity.dram_active == pytest.approx(0.6, abs=0.05)
-    assert activity.pipes == pytest.approx(
-        {"tensor": 0.2, "fp64": 0.1, "fp32": 0.3, "fp16": 0.05, "int": 0.15}, abs=0.05
+    means = (activity.sm_active, activity.sm_occupancy, activity.dram_active)
+    assert means == pytest.approx(tuple(MEANS.values()), abs=0.05)
+    assert activity.pipes == pytest.approx({**PIPES, "int": 0.15}, abs=0.05)
+    assert rates(activity) == pytest.approx(PCIE_AND_NVLINK, rel=0.05)
+
+
+C2C = {"c2c_receive": 8e9, "c2c_data_receive": 8e9, "c2c_transmit": 3e9, "c2c_data_transmit": 3e9}
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "counted"),
+    [(GH200, "580.95.05", C2C), (GH200, "570.124.06", {}), (H100, "580.95.05", {})],
+    ids=["C2C", "an older driver", "no C2C"],
+)
+def test_traffic_over_c2c_is_counted_where_there_is_any_and_the_rest_all_the_same(
+    nvml: Make, model: Model, version: str, counted: dict[str, float]
+) -> None:
+    machine = nvml(gpus=[model], driver_version=version)
+    machine.gpu.launch(
+        LONG_SECONDS, busy({**PCIE_AND_NVLINK, "c2c_receive": 8e9, "c2c_transmit": 3e9})
     )
-    seconds = activity.interval_ns / 1e9
-    rates = {name: amount / seconds for name, amount in activity.traffic_bytes.items()}
-    assert rates == pytest.approx(
-        {"pcie_receive": 4e9, "pcie_transmit": 1e9, "nvlink_receive": 2e9, "nvlink_transmit": 3e9},
-        rel=0.05,
-    )
+    time.sleep(0.1)
+    found = rates(activity_over(machine.device, 0.6))
+    assert found == pytest.approx({**PCIE_AND_NVLINK, **counted}, rel=0.05)
 
 
 def test_activity_needs_two_readings_far_enough_apart(both: Make) -> None:
@@ -166,42 +251,16 @@ def test_activity_needs_two_readings_far_enough_apart(both: Make) -> None:
     assert device.activity() is not None
 
 
-def test_activity_is_unsupported_before_hopper(nvml: Make) -> None:
-    device = nvml(gpus=[A100]).device
-    with pytest.raises(Unsupported):
-        device.activity()
-
-
 def test_power_and_energy_follow_the_work(both: Make) -> None:
     machine = both()
-    device = machine.device
-    idle = device.power()
+    idle = machine.device.power()
     assert idle.watts == pytest.approx(72, abs=1)
     assert idle.limit_watts == 700
     machine.gpu.launch(LONG_SECONDS, Work(watts=500))
     time.sleep(1.2)
-    busy = device.power()
-    assert busy.watts is not None
+    busy = machine.device.power()
     assert busy.watts == pytest.approx(572, abs=15)
-    assert idle.energy_joules is not None
-    assert busy.energy_joules is not None
-    assert busy.energy_joules - idle.energy_joules > 400
-
-
-@pytest.mark.parametrize("model", [A100, H100])
-def test_temperatures_and_absolute_limits(both: Make, model: object) -> None:
-    machine = both(gpus=[model])
-    thermal = machine.device.thermal()
-    assert thermal.sensors == {"gpu": 41, "memory": 47}
-    assert thermal.limits == {"slowdown": 87, "shutdown": 92, "max_operating": 85}
-
-
-def test_clocks_are_in_hertz(both: Make) -> None:
-    machine = both()
-    machine.record.clock_mhz[1] = 345
-    clocks = machine.device.clocks()
-    assert clocks.now["sm"] == 345e6
-    assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
+    assert (busy.energy_joules or 0) - (idle.energy_joules or 0) > 400
 
 
 @pytest.mark.parametrize("version", ["575.57.08", "580.65.06", "580.82.07", "595.45.04"])
@@ -226,78 +285,30 @@ def test_throttle_time_by_reason_on_each_branch(nvml: Make, version: str) -> Non
         assert share * least - 1000 <= spent - before[reason] <= share * most + 1000
 
 
-def test_what_throttles_now(nvml: Make) -> None:
-    machine = nvml()
-    machine.record.event_reasons = 0x4 | 0x8 | 0x40 | 0x200
-    active = machine.device.throttle().active
-    on = {reason for reason, on in active.items() if on}
-    assert on == {"power_cap", "hw_thermal", "board_limit"}
+# --- What is not there ----------------------------------------------------------------------------
+OF_GPUS = ("power", "thermal", "clocks", "throttle", "health", "link")
+READINGS = ("utilization", "activity", "memory", "processes", *OF_GPUS)
+MIG: dict[str, object] = {"mig": [(0, 3), (0, 4)]}
+REFUSED: list[tuple[dict[str, object], str, int, str]] = [
+    ({}, "DeviceGetSamples DeviceGetUtilizationRates", 0, "utilization"),
+    ({}, "DeviceGetMemoryInfo", 0, "memory"),
+    ({"gpus": [A100]}, "", 0, "activity"),
+    *((MIG, "", device, "utilization") for device in (0, 1, 2)),
+    *((MIG, "", 1, reading) for reading in OF_GPUS),
+]
+"""A board, calls that it refuses, and by index a GPU or instance that has no such reading."""
 
 
-def test_memory_tells_used_and_reserved_apart(both: Make) -> None:
-    machine = both()
-    with subprocess.Popen(["sleep", "60"]) as process:
-        machine.gpu.hold(process.pid, 5 * 2**30)
-        memory = machine.device.memory()
-        process.kill()
-    assert memory.total_bytes == H100.memory_total
-    assert memory.used_bytes == 5 * 2**30
-    assert memory.reserved_bytes == H100.memory_reserved
-
-
-def test_health(nvml: Make) -> None:
-    machine = nvml()
-    record = machine.record
-    record.ecc_corrected, record.ecc_uncorrected = 7, 2
-    record.remapped_corrected, record.remapped_uncorrected = 1, 3
-    record.remap_pending = 1
-    health = machine.device.health()
-    assert health.ecc_errors == {"corrected": 7, "uncorrected": 2}
-    assert health.remapped_rows == {"corrected": 1, "uncorrected": 3}
-    assert health.remap_pending is True
-    assert health.remap_failed is False
-
-
-def test_link(both: Make) -> None:
-    machine = both()
-    record = machine.record
-    record.pcie_replays, record.pcie_width = 9, 8
-    link = machine.device.link()
-    assert (link.replays, link.generation, link.generation_max) == (9, 5, 5)
-    assert (link.width, link.width_max) == (8, 16)
-
-
-def test_processes_are_listed_once_and_only_while_they_live(nvml: Make) -> None:
-    machine = nvml()
-    device = machine.device
-    assert device.processes().processes == ()
-    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
-        machine.gpu.hold(one.pid, 2**30)
-        machine.gpu.hold(other.pid, 2**20)
-        machine.record.processes[1].kind = GRAPHICS
-        found = device.processes().processes
-        listed = {process.pid: process.used_bytes for process in found}
-        assert [process.pid for process in found if process.draws_only] == [other.pid]
-        one.kill()
-        one.wait()
-        left = [process.pid for process in device.processes().processes]
-        other.kill()
-    assert listed == {one.pid: 2**30, other.pid: 2**20}
-    assert left == [other.pid]
-
-
-READINGS = (
-    "utilization",
-    "activity",
-    "power",
-    "thermal",
-    "clocks",
-    "throttle",
-    "memory",
-    "health",
-    "link",
-    "processes",
-)
+@pytest.mark.parametrize(("board", "calls", "index", "reading"), REFUSED)
+def test_what_there_is_not_is_unsupported(
+    nvml: Make, board: dict[str, object], calls: str, index: int, reading: str
+) -> None:
+    machine = nvml(**board)
+    for call in calls.split():
+        machine.gpu.fail(call, NVML_ERROR_NOT_SUPPORTED)
+    device = machine.driver.open(0)[index]
+    with pytest.raises(Unsupported):
+        getattr(device, reading)()
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -326,3 +337,15 @@ def test_xids_reach_whoever_waits(nvml: Make) -> None:
     machine.board.raise_xid(0, 31)
     found = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
     assert found == [ErrorEvent(1, 79), ErrorEvent(0, 31)]
+
+
+def test_of_a_machine_s_memory_the_exposition_has_the_sum_of_the_processes(nvml: Make) -> None:
+    machine = nvml(gpus=[GB10])
+    machine.gpu.hold(os.getpid(), 5 * 2**30)
+    machine.gpu.hold(os.getppid(), 2 * 2**30)
+    with sampling(lambda: machine.driver) as sampler:
+        until(lambda: "gpu_memory_used_bytes" in shown(sampler).names, "memory")
+        found = shown(sampler)
+    assert found.of("0", "gpu_memory_used_bytes") == 7 * 2**30
+    assert found.of("0", "gpu_memory_total_bytes") == mem_total()
+    assert not [name for name in found.names if name.startswith("gpu_pcie_link")]

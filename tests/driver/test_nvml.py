@@ -6,74 +6,64 @@ import ctypes
 import os
 import subprocess
 import time
+from collections.abc import Callable
 
 import pynvml
 import pytest
 
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.work import Work
+from gpu_bottleneck_exporter.driver import protocol
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
-from gpu_bottleneck_exporter.driver.protocol import (
-    GPU_WIDE_ERRORS,
-    AccessLost,
-    DeviceLost,
-    DriverError,
-    DriverMissing,
-    DriverUnusable,
-    Unsupported,
-)
+from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, System
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from support.board import CALLS
 from support.models import A100
 from support.waiting import PATIENCE_SECONDS, until
 
-from .conftest import Make
+from .conftest import Machine, Make
 
+NOT_SUPPORTED, TIMEOUT = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT
+UNKNOWN, LOST = pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST
+MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+# --- Throttling -----------------------------------------------------------------------------------
 FINER = {"sw_thermal", "hw_thermal", "hw_power_brake"}
-FIRST, MOVED, COARSE = {251, 252, 253}, {269, 270, 271}, {75}
+VERSIONS: dict[frozenset[int], tuple[str | None, ...]] = {
+    frozenset({251, 252, 253}): ("575.51.02", "580.65.06", "NVIDIA 580.65.06", "575"),
+    frozenset({269, 270, 271}): (
+        *("580.82.07", "580.95.05", "580.105.08", "580.126.09", "590.44.01", "1000.1"),
+        *(" 580.126.09\n", "580.95.05-open", "590"),
+    ),
+    frozenset({75}): (
+        *("470.256.02", "570.172.08"),
+        *("580.66", "580.76.05", "580.81.99"),  # in between nobody has published which it is
+        *("580", "580.", "580.x"),  # what may be on either side of the move
+        *(None, "", "N/A", "12.9", "x86_64"),
+    ),
+}
+"""The fields of the finer causes, and the versions of the driver that have them."""
 
 
 @pytest.mark.parametrize(
-    ("version", "ids"),
-    [
-        ("470.256.02", COARSE),
-        ("570.172.08", COARSE),
-        ("575.51.02", FIRST),
-        ("580.65.06", FIRST),
-        ("580.82.07", MOVED),
-        ("580.95.05", MOVED),
-        ("580.105.08", MOVED),
-        ("580.126.09", MOVED),
-        ("590.44.01", MOVED),
-        ("1000.1", MOVED),
-        # In between nobody has published which it is.
-        ("580.66", COARSE),
-        ("580.76.05", COARSE),
-        ("580.81.99", COARSE),
-        # What may be on either side of the move.
-        ("580", COARSE),
-        ("580.", COARSE),
-        ("580.x", COARSE),
-        # Odd, but clear.
-        (" 580.126.09\n", MOVED),
-        ("580.95.05-open", MOVED),
-        ("NVIDIA 580.65.06", FIRST),
-        ("575", FIRST),
-        ("590", MOVED),
-        # No version at all.
-        (None, COARSE),
-        ("", COARSE),
-        ("N/A", COARSE),
-        ("12.9", COARSE),
-        ("x86_64", COARSE),
-    ],
+    ("version", "ids"), [(one, ids) for ids, those in VERSIONS.items() for one in those]
 )
 def test_finer_throttle_causes_are_asked_for_by_full_version(
-    version: str | None, ids: set[int]
+    version: str | None, ids: frozenset[int]
 ) -> None:
     assert {field for field, reason in field_ids(version).items() if reason in FINER} == ids
+
+
+def spent_after(machine: Machine, seconds: float) -> dict[str, int]:
+    """Throttle time once a GPU has been open for so long."""
+    device = machine.device
+    time.sleep(seconds)
+    spent = device.throttle().spent_ns
+    assert device.throttle().spent_ns.keys() == spent.keys()
+    assert device.last_error is None
+    return dict(spent)
 
 
 @pytest.mark.parametrize("version", [b"580.76.05", b"mystery", b"", b"\xff\xfe580.95"])
@@ -83,12 +73,9 @@ def test_where_the_version_leaves_a_doubt_only_what_is_certain_is_read(
     machine = nvml()
     machine.board.header.driver_version = version
     machine.gpu.throttle("hw_thermal", 1.0)
-    device = machine.device
-    time.sleep(0.2)
-    spent = device.throttle().spent_ns
+    spent = spent_after(machine, 0.2)
     assert spent["sw_thermal"] >= 200_000_000
     assert {"hw_thermal", "hw_power_brake"}.isdisjoint(spent)
-    assert device.last_error is None
 
 
 def test_a_gpu_without_the_finer_counters_keeps_the_coarse_one(nvml: Make) -> None:
@@ -96,10 +83,7 @@ def test_a_gpu_without_the_finer_counters_keeps_the_coarse_one(nvml: Make) -> No
     machine = nvml(driver_version="560.35.03")
     machine.gpu.throttle("sw_thermal", 1.0)
     machine.driver.system = System("580.126.09", "13.0")
-    device = machine.device
-    time.sleep(0.2)
-    for _ in range(2):
-        assert device.throttle().spent_ns["sw_thermal"] >= 200_000_000
+    assert spent_after(machine, 0.2)["sw_thermal"] >= 200_000_000
 
 
 def test_a_throttle_counter_that_keeps_running_backwards_is_dropped(nvml: Make) -> None:
@@ -107,9 +91,8 @@ def test_a_throttle_counter_that_keeps_running_backwards_is_dropped(nvml: Make) 
     # constants of a newer binding on driver 580.65.
     machine = nvml(driver_version="580.65.06")
     machine.driver.system = System("595.45.04", "13.2")
-    device = machine.device
     for _ in range(10):
-        spent = device.throttle().spent_ns
+        spent = machine.device.throttle().spent_ns
     assert "hw_thermal" not in spent
     assert "power_cap" in spent
 
@@ -117,10 +100,8 @@ def test_a_throttle_counter_that_keeps_running_backwards_is_dropped(nvml: Make) 
 def test_without_field_values_throttle_time_comes_from_violation_status(nvml: Make) -> None:
     machine = nvml()
     machine.gpu.throttle("power_cap", 1.0)
-    machine.gpu.fail("DeviceGetFieldValues", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    device = machine.device
-    time.sleep(0.05)
-    spent = device.throttle().spent_ns
+    machine.gpu.fail("DeviceGetFieldValues", NOT_SUPPORTED)
+    spent = spent_after(machine, 0.05)
     assert spent["power_cap"] >= 50_000_000
     assert spent["reliability"] == 0
 
@@ -131,24 +112,27 @@ def test_hardware_slowdown_without_a_cause_leaves_the_causes_open() -> None:
     assert active_reasons(0)["hw_thermal"] is False
 
 
-LATER = {"board_limit": 0x200, "reliability": 0x400}
-
-
 @pytest.mark.parametrize("version", ["580.95.05", "615.71.01"])
-@pytest.mark.parametrize("reason", LATER)
-def test_board_limit_and_reliability_are_active_reasons(
-    nvml: Make, version: str, reason: str
-) -> None:
+@pytest.mark.parametrize(
+    ("bits", "on"),
+    [
+        (0x4 | 0x8 | 0x40 | 0x200, {"power_cap", "hw_thermal", "board_limit"}),
+        (0x200, {"board_limit"}),
+        (0x400, {"reliability"}),
+    ],
+)
+def test_what_throttles_now(nvml: Make, version: str, bits: int, on: set[str]) -> None:
     machine = nvml(driver_version=version)
     device = machine.device
     # A driver that does not know the bit has never said that the reason is not active.
-    assert device.throttle().active.get(reason) == (False if version > "615" else None)
-    machine.record.event_reasons = LATER[reason]
-    active = device.throttle().active
-    assert {name for name, on in active.items() if on} == {reason}
+    before = {device.throttle().active.get(name) for name in ("board_limit", "reliability")}
+    assert before == {False if version > "615" else None}
+    machine.record.event_reasons = bits
+    assert {name for name, active in device.throttle().active.items() if active} == on
     assert device.last_error is None
 
 
+# --- Old drivers and odd clocks -------------------------------------------------------------------
 @pytest.mark.parametrize("branch", [450, 470, 515, 530, 535, 550, 595])
 def test_an_old_library_gives_what_it_has(nvml: Make, branch: int) -> None:
     machine = nvml(gpus=[A100], driver_version=f"{branch}.10")
@@ -167,13 +151,20 @@ def test_an_old_library_gives_what_it_has(nvml: Make, branch: int) -> None:
         device.activity()
 
 
+def test_a_gpu_that_has_no_mean_of_its_power_gives_that_of_the_moment(nvml: Make) -> None:
+    machine = nvml(gpus=[A100])
+    device = machine.device
+    machine.gpu.launch(15.0, Work(watts=400))
+    time.sleep(0.1)
+    assert device.power().watts == 455
+
+
 def test_timestamps_since_boot_are_as_good_as_since_the_epoch(nvml: Make) -> None:
     machine = nvml()
     machine.board.header.timestamp_offset_ns = 0
-    device = machine.device
-    device.utilization()
+    machine.device.utilization()
     time.sleep(0.5)
-    samples = device.utilization().gpu or ()
+    samples = machine.device.utilization().gpu or ()
     assert len(samples) >= 2
     assert samples[-1].timestamp_us <= time.monotonic_ns() // 1000
 
@@ -185,77 +176,75 @@ def test_a_clock_that_was_set_back_is_noticed(nvml: Make) -> None:
     device.utilization()
     machine.board.header.timestamp_offset_ns -= 3600 * 10**9
     assert device.utilization().gpu == ()
-    time.sleep(3.2)
-    assert device.utilization().gpu
-    time.sleep(0.4)
-    assert device.utilization().gpu
+    for seconds in (3.2, 0.4):
+        time.sleep(seconds)
+        assert device.utilization().gpu
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, DriverMissing),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, DriverUnusable),
-        (pynvml.NVML_ERROR_UNKNOWN, AccessLost),
-        (pynvml.NVML_ERROR_MEMORY, DriverError),
-    ],
-)
-def test_failed_initialisation(nvml: Make, result: int, expected: type[DriverError]) -> None:
-    machine = nvml()
-    machine.board.header.init_result = result
-    with pytest.raises(expected) as caught:
-        machine.driver.count()
-    assert type(caught.value) is expected
-    assert str(result) in str(caught.value)
+# --- Error codes ----------------------------------------------------------------------------------
+def started(machine: Machine, code: int) -> Callable[[], object]:
+    machine.board.header.init_result = code
+    return machine.driver.count
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (pynvml.NVML_ERROR_GPU_IS_LOST, DeviceLost),
-        (pynvml.NVML_ERROR_RESET_REQUIRED, DeviceLost),
-        (pynvml.NVML_ERROR_UNKNOWN, AccessLost),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, DriverUnusable),
-    ],
-)
-def test_a_device_that_fails(nvml: Make, result: int, expected: type[DriverError]) -> None:
-    machine = nvml()
+def asked(machine: Machine, code: int) -> Callable[[], object]:
     device = machine.device
-    machine.record.device_result = result
-    with pytest.raises(expected):
-        device.utilization()
+    machine.record.device_result = code
+    return device.utilization
 
 
 @pytest.mark.parametrize(
-    ("call", "reading", "part"),
+    ("ask", "code", "expected"),
     [
-        ("DeviceGetEnforcedPowerLimit", "power", "limit_watts"),
-        ("DeviceGetPowerManagementDefaultLimit", "power", "default_limit_watts"),
-        ("DeviceGetTotalEnergyConsumption", "power", "energy_joules"),
-        ("DeviceGetPcieReplayCounter", "link", "replays"),
+        (started, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, protocol.DriverMissing),
+        (started, MISMATCH, protocol.DriverUnusable),
+        (started, UNKNOWN, protocol.AccessLost),
+        (started, pynvml.NVML_ERROR_MEMORY, DriverError),
+        (asked, LOST, protocol.DeviceLost),
+        (asked, pynvml.NVML_ERROR_RESET_REQUIRED, protocol.DeviceLost),
+        (asked, UNKNOWN, protocol.AccessLost),
+        (asked, MISMATCH, protocol.DriverUnusable),
     ],
 )
-@pytest.mark.parametrize(
-    ("result", "troubled"),
-    [(pynvml.NVML_ERROR_NOT_SUPPORTED, False), (pynvml.NVML_ERROR_TIMEOUT, True)],
-)
-def test_one_broken_call_costs_its_own_part(  # noqa: PLR0913, PLR0917 - the cases of a table
+def test_what_an_error_code_means(
     nvml: Make,
-    call: str,
-    reading: str,
-    part: str,
-    result: int,
-    troubled: bool,  # noqa: FBT001 - a column of the table
+    ask: Callable[[Machine, int], Callable[[], object]],
+    code: int,
+    expected: type[DriverError],
 ) -> None:
+    with pytest.raises(expected, match=f"{code}") as caught:
+        ask(nvml(), code)()
+    assert type(caught.value) is expected
+
+
+def test_a_driver_without_gpus_is_asked_again(nvml: Make) -> None:
     machine = nvml()
-    machine.gpu.fail(call, result)
+    machine.board.header.gpu_count = 0
+    with pytest.raises(protocol.DriverMissing, match="lists no GPU"):
+        machine.driver.count()
+    machine.board.header.gpu_count = 1
+    assert machine.driver.count() == 1
+
+
+PARTS = {
+    "DeviceGetEnforcedPowerLimit": ("power", "limit_watts"),
+    "DeviceGetPowerManagementDefaultLimit": ("power", "default_limit_watts"),
+    "DeviceGetTotalEnergyConsumption": ("power", "energy_joules"),
+    "DeviceGetPcieReplayCounter": ("link", "replays"),
+}
+
+
+@pytest.mark.parametrize("call", PARTS)
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, TIMEOUT])
+def test_one_broken_call_costs_its_own_part(nvml: Make, call: str, code: int) -> None:
+    machine, (reading, part) = nvml(), PARTS[call]
+    machine.gpu.fail(call, code)
     device = machine.device
     answer = getattr(device, reading)()
-    values = {name: getattr(answer, name) for name in answer.__slots__}
-    assert [name for name, value in values.items() if value is None] == [part]
-    assert (device.last_error is not None) == troubled
-    machine.gpu.fail(call, 0)
-    if troubled:
+    assert [name for name in answer.__slots__ if getattr(answer, name) is None] == [part]
+    assert (device.last_error is not None) == (code == TIMEOUT)
+    if code == TIMEOUT:
+        machine.gpu.fail(call, 0)
         assert getattr(getattr(device, reading)(), part) is not None
         assert device.last_error is None
 
@@ -263,7 +252,7 @@ def test_one_broken_call_costs_its_own_part(  # noqa: PLR0913, PLR0917 - the cas
 def test_what_stays_unsupported_is_hardly_ever_asked_for(nvml: Make) -> None:
     now = 0
     machine = nvml()
-    machine.gpu.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    machine.gpu.fail("DeviceGetPcieReplayCounter", NOT_SUPPORTED)
     driver, device = machine.driver, machine.device
     assert isinstance(device, NvmlDevice)
     device._queries.refusals = Refusals(lambda: now)
@@ -284,24 +273,21 @@ def test_one_refusal_is_one_refusal(nvml: Make, refusal: int) -> None:
     device = machine.device
     assert device.link().replays is None
     assert device.last_error is None, "never given: this GPU may not have it"
-    machine.gpu.fail("DeviceGetPcieReplayCounter", 0)
-    assert device.link().replays == 0
-    machine.gpu.fail("DeviceGetPcieReplayCounter", refusal)
-    assert device.link().replays is None
-    assert f"({refusal})" in str(device.last_error), "it was given before"
-    machine.gpu.fail("DeviceGetPcieReplayCounter", 0)
-    assert device.link().replays == 0
+    for _ in range(2):
+        machine.gpu.fail("DeviceGetPcieReplayCounter", 0)
+        assert device.link().replays == 0
+        machine.gpu.fail("DeviceGetPcieReplayCounter", refusal)
+        assert device.link().replays is None
+        assert f"({refusal})" in str(device.last_error), "it was given before"
 
 
 def test_all_calls_broken_is_an_error_not_an_empty_reading(nvml: Make) -> None:
     machine = nvml()
     for call in CALLS:
-        if call.startswith(("DeviceGetCurrPcie", "DeviceGetMaxPcie")):
-            machine.gpu.fail(call, pynvml.NVML_ERROR_TIMEOUT)
-    machine.gpu.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
-    device = machine.device
+        if "Pcie" in call:
+            machine.gpu.fail(call, TIMEOUT)
     with pytest.raises(DriverError, match="TIMEOUT"):
-        device.link()
+        machine.device.link()
 
 
 def test_the_blocking_pcie_call_is_never_made(nvml: Make) -> None:
@@ -311,54 +297,18 @@ def test_the_blocking_pcie_call_is_never_made(nvml: Make) -> None:
     count = pynvml.nvmlLib.fake_nvml_pcie_throughput_calls
     count.restype = ctypes.c_uint
     assert count() == 0
+    pynvml.nvmlDeviceGetPcieThroughput(pynvml.nvmlDeviceGetHandleByIndex(0), 0)
+    assert count() == 1, "it would be seen"
 
 
-def test_without_events_waiting_is_unsupported(nvml: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "call", ["DeviceGetName", "DeviceGetArchitecture", "DeviceGetPciInfo", "DeviceGetMigMode"]
+)
+def test_a_gpu_is_opened_without_what_it_does_not_say(nvml: Make, call: str) -> None:
     machine = nvml()
-
-    def refuse() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", refuse)
-    driver = machine.driver
-    with pytest.raises(Unsupported):
-        driver.wait_error(0.01)
-    monkeypatch.undo()
-    assert driver.wait_error(0.01) is None, "asked again"
-
-
-def test_events_that_a_gpu_cannot_register_are_not_fatal(nvml: Make) -> None:
-    machine = nvml()
-    machine.gpu.fail("DeviceRegisterEvents", pynvml.NVML_ERROR_UNKNOWN)
-    driver = machine.driver
+    machine.gpu.fail(call, UNKNOWN)
+    assert machine.device.identity.uuid.startswith("GPU-")
     assert machine.device.power().watts is not None
-    with pytest.raises(DriverError, match="RegisterEvents"):
-        driver.watch_errors(0)
-    machine.gpu.fail("DeviceRegisterEvents", 0)
-    driver.watch_errors(0)
-    machine.board.raise_xid(0, 79)
-    assert driver.wait_error(PATIENCE_SECONDS) == ErrorEvent(0, 79)
-
-
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST])
-def test_a_set_of_events_that_fails_is_made_anew(
-    nvml: Make, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def refuse(*_: object) -> None:
-        raise pynvml.NVMLError(code)
-
-    machine = nvml()
-    driver = machine.driver
-    driver.open(0)
-    driver.watch_errors(0)
-    with monkeypatch.context() as broken:
-        broken.setattr(pynvml, "nvmlEventSetWait_v2", refuse)
-        with pytest.raises(DriverError):
-            driver.wait_error(0.01)
-    assert driver.wait_error(0.01) is None
-    driver.watch_errors(0)
-    machine.board.raise_xid(0, 48)
-    assert driver.wait_error(PATIENCE_SECONDS) == ErrorEvent(0, 48)
 
 
 def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_can_be(nvml: Make) -> None:
@@ -367,35 +317,7 @@ def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_can_be(nvml: Make) -> No
     assert machine.device.identity.name == "NVIDIA \ufffd\ufffd H100"
 
 
-@pytest.mark.parametrize(
-    "call", ["DeviceGetName", "DeviceGetArchitecture", "DeviceGetPciInfo", "DeviceGetMigMode"]
-)
-def test_a_gpu_is_opened_without_what_it_does_not_say(nvml: Make, call: str) -> None:
-    machine = nvml()
-    machine.gpu.fail(call, pynvml.NVML_ERROR_UNKNOWN)
-    device = machine.device
-    assert device.identity.uuid.startswith("GPU-")
-    assert device.power().watts is not None
-
-
-def test_a_driver_without_gpus_is_asked_again(nvml: Make) -> None:
-    machine = nvml()
-    machine.board.header.gpu_count = 0
-    with pytest.raises(DriverMissing, match="lists no GPU"):
-        machine.driver.count()
-    machine.board.header.gpu_count = 1
-    assert machine.driver.count() == 1
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        pynvml.NVML_ERROR_UNKNOWN,
-        pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_GPU_IS_LOST,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    ],
-)
+@pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_UNINITIALIZED, LOST, MISMATCH])
 def test_what_concerns_all_is_believed_when_the_simplest_calls_say_it_too(
     nvml: Make, code: int
 ) -> None:
@@ -405,7 +327,7 @@ def test_what_concerns_all_is_believed_when_the_simplest_calls_say_it_too(
         machine.gpu.fail(call, code)
     device.check()
     machine.record.device_result = code
-    with pytest.raises(GPU_WIDE_ERRORS):
+    with pytest.raises(protocol.GPU_WIDE_ERRORS):
         device.check()
 
 
@@ -441,70 +363,121 @@ def test_a_ring_that_is_refused_for_a_while_is_replaced_by_single_readings(
 def test_an_idle_gpu_may_empty_its_ring(nvml: Make) -> None:
     machine = nvml()
     machine.record.ring_empty_when_idle = 1
-    device = machine.device
+    machine.device.check()
     time.sleep(0.4)
-    reading = device.utilization()
-    assert reading.gpu == ()
-    assert reading.gpu_percent == 0
-
-
-def test_mig_instances_follow_their_parent(nvml: Make) -> None:
-    machine = nvml(gpus=[H100, H100], mig=[(1, 3), (1, 4)])
-    driver = machine.driver
-    assert driver.count() == 2
-    assert driver.instances(0) == ()
-    parent, small, large = driver.open(1)
-    assert driver.instances(1) == (small.identity.uuid, large.identity.uuid)
-    for instance in (small, large):
-        assert instance.identity.index == 1
-        assert instance.identity.parent_uuid == parent.identity.uuid
-        assert instance.identity.uuid.startswith("MIG-")
-    assert small.identity.mig_profile == "3g.32gb"
-    assert large.identity.mig_profile == "4g.43gb"
-
-
-def test_under_mig_only_gpm_tells_who_is_busy(nvml: Make) -> None:
-    machine = nvml(mig=[(0, 3), (0, 4)])
-    parent, small, large = machine.driver.open(0)
-    for device in (parent, small, large):
-        with pytest.raises(Unsupported):
-            device.utilization()
-    machine.board.gpus[1].launch(15.0, Work(sm_active=0.7))
-    for device in (parent, small, large):
-        device.activity()
-    time.sleep(0.6)
-    busy = [device.activity() for device in (parent, small, large)]
-    assert [round(a.graphics or 0, 1) for a in busy if a] == [0.4, 1.0, 0.0]
-    assert busy[1] is not None
-    assert busy[1].sm_active == pytest.approx(0.7, abs=0.05)
-
-
-@pytest.mark.parametrize("reading", ["power", "thermal", "clocks", "throttle", "health", "link"])
-def test_a_mig_instance_leaves_to_its_parent_what_is_its_parents(nvml: Make, reading: str) -> None:
-    parent, instance = nvml(mig=[(0, 7)]).driver.open(0)
-    getattr(parent, reading)()
-    with pytest.raises(Unsupported):
-        getattr(instance, reading)()
-
-
-def test_a_mig_instance_has_memory_and_processes_of_its_own(nvml: Make) -> None:
-    machine = nvml(mig=[(0, 3), (0, 4)])
-    _, small, large = machine.driver.open(0)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        machine.board.gpus[2].hold(process.pid, 2**30)
-        held = [len(device.processes().processes) for device in (small, large)]
-        used = [device.memory().used_bytes for device in (small, large)]
-        process.kill()
-    assert held == [0, 1]
-    assert used == [0, 2**30]
+    reading = machine.device.utilization()
+    assert (reading.gpu, reading.gpu_percent) == ((), 0)
 
 
 def test_calls_into_the_driver_are_counted_and_timed(nvml: Make) -> None:
     machine = nvml()
-    driver = machine.driver
-    device = machine.device
+    driver, device = machine.driver, machine.device
     before, seconds = driver.calls, driver.seconds
     machine.record.call_delay_us[:] = [20_000] * len(machine.record.call_delay_us)
     device.memory()
     assert driver.calls > before
     assert driver.seconds - seconds >= 0.02
+
+
+# --- XIDs -----------------------------------------------------------------------------------------
+def refuse(code: int) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise pynvml.NVMLError(code)
+
+    return call
+
+
+def assert_told(machine: Machine) -> None:
+    """An XID of the first GPU reaches us once it is watched."""
+    machine.driver.watch_errors(0)
+    machine.board.raise_xid(0, 79)
+    assert machine.driver.wait_error(PATIENCE_SECONDS) == ErrorEvent(0, 79)
+
+
+def test_without_events_waiting_is_unsupported(nvml: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = nvml()
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", refuse(NOT_SUPPORTED))
+    driver = machine.driver
+    with pytest.raises(Unsupported):
+        driver.wait_error(0.01)
+    monkeypatch.undo()
+    assert driver.wait_error(0.01) is None, "asked again"
+
+
+def test_events_that_a_gpu_cannot_register_are_not_fatal(nvml: Make) -> None:
+    machine = nvml()
+    machine.gpu.fail("DeviceRegisterEvents", UNKNOWN)
+    assert machine.device.power().watts is not None
+    with pytest.raises(DriverError, match="RegisterEvents"):
+        machine.driver.watch_errors(0)
+    machine.gpu.fail("DeviceRegisterEvents", 0)
+    assert_told(machine)
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, LOST])
+def test_a_set_of_events_that_fails_is_made_anew(
+    nvml: Make, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    machine = nvml()
+    machine.driver.open(0)
+    machine.driver.watch_errors(0)
+    with monkeypatch.context() as broken:
+        broken.setattr(pynvml, "nvmlEventSetWait_v2", refuse(code))
+        with pytest.raises(DriverError):
+            machine.driver.wait_error(0.01)
+    assert machine.driver.wait_error(0.01) is None
+    assert_told(machine)
+
+
+# --- MIG ------------------------------------------------------------------------------------------
+def test_mig_instances_follow_their_parent(nvml: Make) -> None:
+    driver = nvml(gpus=[H100, H100], mig=[(1, 3), (1, 4)]).driver
+    assert driver.count() == 2
+    assert driver.instances(0) == ()
+    parent, *instances = (device.identity for device in driver.open(1))
+    assert driver.instances(1) == tuple(one.uuid for one in instances)
+    assert [one.mig_profile for one in instances] == ["3g.32gb", "4g.43gb"]
+    for one in instances:
+        assert (one.index, one.parent_uuid) == (1, parent.uuid)
+        assert one.uuid.startswith("MIG-")
+
+
+def test_under_mig_only_gpm_tells_who_is_busy(nvml: Make) -> None:
+    machine = nvml(mig=[(0, 3), (0, 4)])
+    devices = machine.driver.open(0)
+    machine.board.gpus[1].launch(15.0, Work(sm_active=0.7))
+    for device in devices:
+        device.activity()
+    time.sleep(0.6)
+    busy = [device.activity() for device in devices]
+    assert [round(a.graphics or 0, 1) for a in busy if a] == [0.4, 1.0, 0.0]
+    assert busy[1] is not None
+    assert busy[1].sm_active == pytest.approx(0.7, abs=0.05)
+
+
+def test_a_mig_instance_has_memory_and_processes_of_its_own_and_its_parent_the_sum(
+    nvml: Make,
+) -> None:
+    machine = nvml(mig=[(0, 3), (0, 4)])
+    devices = machine.driver.open(0)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        machine.board.gpus[1].hold(os.getpid(), 2**20)
+        machine.board.gpus[2].hold(process.pid, 2**30)
+        held = [len(device.processes().processes) for device in devices]
+        used = [device.memory().used_bytes for device in devices]
+        process.kill()
+    assert held == [2, 1, 1]
+    assert used == [2**30 + 2**20, 2**20, 2**30]
+
+
+def test_a_lost_parent_takes_its_instances_with_it(nvml: Make) -> None:
+    machine = nvml(mig=[(0, 3), (0, 4)])
+    parent, small, large = machine.driver.open(0)
+    machine.board.gpus[1].record.device_result = LOST
+    for lost, others in (([small], [parent, large]), ([parent, small, large], [])):
+        for device in others:
+            device.memory()
+        for device in lost:
+            with pytest.raises(protocol.DeviceLost):
+                device.memory()
+        machine.record.device_result = LOST

@@ -29,12 +29,12 @@ from helm.test_pod import hosts_folders
 from scenarios.cgroups import Limits
 from support.drivers import Libraries
 from support.kubelet import Kubelet, with_gpus
+from support.metrics import Metrics
 from support.modes import CGROUPS, Mode, inside, pid_of, way
 from support.rights import AS_WE_ARE, NOBODY, as_user, with_proc_hiding_others
 from support.stage import (
     NO_FEEDERS,
     PRIVATE,
-    Metrics,
     Stage,
     assert_told,
     caged,

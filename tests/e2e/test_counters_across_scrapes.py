@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +10,8 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import create
 from support.beside import repeated
 from support.board_exporter import over_board
-from support.daemon import free_port, get
+from support.daemon import free_port
 from support.prometheus import Prometheus, QueryError, prometheus
-from support.tools import require
 from support.waiting import until
 
 BUSY = "gpu_busy_seconds_total"
@@ -68,23 +66,3 @@ def test_an_exporter_that_was_killed_and_restarted_is_one_counter_reset(
         busy = server.value(f"increase({BUSY}[1h])")
         assert 2 < busy < elapsed
         assert busy == pytest.approx(server.value(f"increase({OBSERVED}[1h])"), rel=0.1)
-
-
-def test_promtool_finds_nothing_to_say_of_a_scrape(board: Board) -> None:
-    promtool = require("promtool", "prometheus")
-    with over_board(board.path) as exporter:
-        until(
-            lambda: BUSY in scrape(exporter.port),
-            BUSY,
-            unless=lambda: exporter.process.poll() is not None,
-        )
-        body = scrape(exporter.port)
-    check = subprocess.run(
-        [promtool, "check", "metrics"], input=body, capture_output=True, text=True, check=False
-    )
-    assert (check.returncode, check.stdout, check.stderr) == (0, "", "")
-
-
-def scrape(port: int) -> str:
-    """The format that promtool reads."""
-    return get(port, "/metrics", {"Accept": "text/plain;version=0.0.4"})[1].decode()

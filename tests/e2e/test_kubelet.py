@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
@@ -22,6 +21,7 @@ from support.command import run
 from support.daemon import get
 from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
+from support.metrics import Metrics
 from support.prometheus import QueryError, prometheus
 from support.rights import AS_WE_ARE, Way, as_nobody
 from support.tools import _missing
@@ -72,29 +72,23 @@ def exporting(
     return lambda: over_nvml(library, board.path)
 
 
-def series(exporter: Exporter, name: str) -> list[tuple[Labels, float]]:
+def scraped(exporter: Exporter) -> Metrics:
     status, body = get(exporter.port, "/metrics")
     assert status == 200
-    found = text_string_to_metric_families(body.decode())
-    return [(s.labels, s.value) for family in found for s in family.samples if s.name == name]
+    return Metrics(body.decode())
 
 
 def workloads(exporter: Exporter, gpu: int) -> list[Labels]:
-    found = (labels for labels, _ in series(exporter, "gpu_workload_info"))
-    return [
-        {name: value for name, value in labels.items() if name not in {"gpu", "uuid"}}
-        for labels in found
-        if labels["gpu"] == str(gpu)
-    ]
+    found = scraped(exporter).samples_of("gpu_workload_info", gpu=f"{gpu}")
+    return [{k: v for k, v in one.labels.items() if k not in {"gpu", "uuid"}} for one in found]
 
 
 def held(exporter: Exporter) -> dict[str, float]:
-    return {labels["gpu"]: value for labels, value in series(exporter, "gpu_processes")}
+    return scraped(exporter).by("gpu", "gpu_processes")
 
 
-def available(exporter: Exporter) -> list[float]:
-    found = series(exporter, "gpu_exporter_signal_available")
-    return [value for labels, value in found if labels["signal"] == "kubelet"]
+def available(exporter: Exporter) -> float | None:
+    return scraped(exporter).signals.get("kubelet")
 
 
 def names(pod: str) -> Labels:
@@ -133,12 +127,12 @@ def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, lo
             until(
                 lambda: held(exporter) == {"0": 1, "1": 0, "2": 0}, "how many processes hold them"
             )
-            until(lambda: available(exporter) == [1], "the kubelet")
+            until(lambda: available(exporter) == 1, "the kubelet")
             kubelet.stop()
-            until(lambda: available(exporter) == [0], "the end of the kubelet")
+            until(lambda: available(exporter) == 0, "the end of the kubelet")
             until(lambda: workloads(exporter, 0) == expected, "what the kubelet said")
             kubelet.start()
-            until(lambda: available(exporter) == [1], "the new kubelet")
+            until(lambda: available(exporter) == 1, "the new kubelet")
 
 
 def test_who_runs_on_a_gpu_that_another_was_given(
@@ -197,10 +191,10 @@ def test_without_a_kubelet_nothing_is_said_of_it(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     library = libraries.path(int(board.header.driver_branch))
     with over_nvml(library, board.path) as exporter:
-        until(lambda: bool(series(exporter, "gpu_processes")), "the first readings")
+        until(lambda: held(exporter), "the first readings")
         if not Path("/var/lib/kubelet").exists():
-            assert available(exporter) == []
-        assert series(exporter, "gpu_workload_info") == []
+            assert available(exporter) is None
+        assert "gpu_workload_info" not in scraped(exporter).names
 
 
 def test_the_rules_see_who_has_never_used_a_gpu(
@@ -245,51 +239,43 @@ def gaps(board: Board, libraries: Libraries, socket: Path, way: Way, **variables
     return found[0] if found else ""
 
 
-def test_check_finds_a_kubelet(
-    libraries: Libraries, board: Board, kubelet: Kubelet, logs: Path
+GAPS: Mapping[str, tuple[str, ...]] = {
+    "nothing": (),
+    "links": (
+        "pods have uids only, no names: {missing}: No such file or directory",
+        "mount the host's folder /var/log/containers",
+    ),
+    "socket": (
+        "there is no socket {missing}",
+        "mount the host's folder /var/lib/kubelet/pod-resources",
+    ),
+    "extra": (
+        "the package h2 is not installed",
+        "pip install 'gpu-bottleneck-exporter[kubernetes]'",
+    ),
+    "rights": ("{socket}: Permission denied", "run the exporter as user 0"),
+}
+"""What is missing, and what `check` says of it."""
+
+
+@pytest.mark.parametrize("what", GAPS)
+def test_check_names_what_is_missing_of_the_kubelet(  # noqa: PLR0913, PLR0917 - all is staged
+    libraries: Libraries, board: Board, kubelet: Kubelet, logs: Path, tmp_path: Path, what: str
 ) -> None:
-    mounted = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{logs}"}
-    assert gaps(board, libraries, kubelet.path, AS_WE_ARE, **mounted) == ""
-
-
-def test_check_names_links_that_are_not_mounted(
-    libraries: Libraries, board: Board, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    missing = tmp_path / "missing"
-    named = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{missing}"}
-    found = gaps(board, libraries, kubelet.path, AS_WE_ARE, **named)
-    assert f"pods have uids only, no names: {missing}: No such file or directory" in found
-    assert "mount the host's folder /var/log/containers" in found
-
-
-def test_check_names_a_socket_that_is_not_mounted(
-    libraries: Libraries, board: Board, tmp_path: Path
-) -> None:
-    missing = tmp_path / "missing.sock"
-    found = gaps(board, libraries, missing, AS_WE_ARE)
-    assert f"there is no socket {missing}" in found
-    assert "mount the host's folder /var/lib/kubelet/pod-resources" in found
-
-
-def test_check_names_the_missing_extra(
-    libraries: Libraries, board: Board, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    (tmp_path / "h2.py").write_text("raise ImportError\n")
-    found = gaps(board, libraries, kubelet.path, AS_WE_ARE, PYTHONPATH=f"{tmp_path}")
-    assert "the package h2 is not installed" in found
-    assert "pip install 'gpu-bottleneck-exporter[kubernetes]'" in found
-
-
-def test_check_names_missing_rights(
-    libraries: Libraries, kubelet: Kubelet, board: Board, tmp_path: Path
-) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    board.path.chmod(0o666)
-    kubelet.path.chmod(0o600)
-    library = libraries.path(int(board.header.driver_branch))
-    library.parents[1].chmod(0o755)
-    way = as_nobody(files=[library, board.path])
-    found = gaps(board, libraries, kubelet.path, way)
-    assert f"{kubelet.path}: Permission denied" in found
-    assert "run the exporter as user 0" in found
+    missing, way = tmp_path / "missing", AS_WE_ARE
+    socket = missing if what == "socket" else kubelet.path
+    variables = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{missing if what == 'links' else logs}"}
+    if what == "extra":
+        (tmp_path / "h2.py").write_text("raise ImportError\n")
+        variables["PYTHONPATH"] = f"{tmp_path}"
+    if what == "rights":
+        library = libraries.path(int(board.header.driver_branch))
+        for folder in (tmp_path, *tmp_path.parents[:2], library.parents[1]):
+            folder.chmod(0o755)
+        board.path.chmod(0o666)
+        socket.chmod(0o600)
+        way = as_nobody(files=[library, board.path])
+    found = gaps(board, libraries, socket, way, **variables)
+    words = [one.format(missing=missing, socket=socket) for one in GAPS[what]]
+    assert [one for one in words if one not in found] == []
+    assert bool(found) == bool(words)

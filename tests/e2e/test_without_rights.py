@@ -19,6 +19,7 @@ from scenarios.cgroups import Limits
 from scenarios.measure import running
 from support.command import Server
 from support.drivers import Libraries
+from support.metrics import Metrics
 from support.rights import (
     AS_WE_ARE,
     Way,
@@ -30,7 +31,6 @@ from support.rights import (
 from support.stage import (
     NO_FEEDERS,
     PRIVATE,
-    Metrics,
     Stage,
     assert_told,
     caged,
@@ -157,7 +157,7 @@ def assert_runs(stretch: Stretch) -> None:
 
 def causes(said: str) -> list[str]:
     """The likely cause of each GPU that `check --diagnose` names."""
-    return re.findall(r"^  likely cause  (\w+):", said, re.MULTILINE)
+    return re.findall(r"^  likely cause  .*\((\w+)\)", said, re.MULTILINE)
 
 
 def test_another_user_is_told_all_but_what_is_private(stage: Stage) -> None:

@@ -1,7 +1,7 @@
 """What may happen to a node: how it is brought about here, and what it costs.
 
 Each row is provoked by `test_events.py` on the stand-in for the driver's library, and is a line of
-the table in the exporter's README (`events_table.py`).
+the table in exporter/OPERATIONS.md (`events_table.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of events and what they cost in the exporter's README, written from `events.py`."""
+"""The table of events and what they cost in exporter/OPERATIONS.md, written from `events.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each event costs, while it lasts and after it; and that the README says just that."""
+"""What each event costs, while it lasts and after it; and that the document says just that."""
 
 from __future__ import annotations
 

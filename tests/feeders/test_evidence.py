@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
 from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import program
+from support.rows import rows
 from support.trees import lay
 
 PROC = Path("/proc")
@@ -32,82 +31,69 @@ def files_on(proc: Path, *mounts: tuple[str, str]) -> list[str]:
     return list(evidence.storage(proc, [7]))
 
 
-@pytest.mark.parametrize("wait", SLEEPS)
-def test_each_sleep_has_words(wait: Wait) -> None:
-    (said,) = evidence.asleep({wait.value: 3})
-    assert said.startswith("the main process sleeps ")
-    assert said.endswith(" (100%)")
-
-
-@pytest.mark.parametrize("wait", SLEEPS)
-def test_each_reason_that_a_look_gives_has_words(wait: Wait) -> None:
+def test_each_reason_that_a_look_gives_has_words() -> None:
     with program("ready(); told()") as one:
         deep = DeepProbe(PROC, one.pid, None)
-        seen = deep.probe(0, wait, Surroundings())
+        reasons = {wait.value: deep.probe(0, wait, Surroundings()).reason for wait in SLEEPS}
         deep.close()
-    assert seen.first is not Activity.RUN
-    assert list(evidence.asleep(Counter([seen.reason])))
+    for reason in {*reasons, *reasons.values()}:
+        (said,) = evidence.asleep({reason: 3})
+        assert said.startswith("the main process sleeps ")
+        assert said.endswith(" (100%)")
 
 
-@pytest.mark.parametrize(
-    ("reasons", "said"),
-    [
-        ({}, []),
-        ({"lock": 0}, []),
-        ({"lock": 3, "timer": 1}, ["the main process sleeps for a lock (75%), on a timer (25%)"]),
-        (
+@rows(
+    "reasons, said",
+    {
+        "none": ({}, []),
+        "none that was seen": ({"lock": 0}, []),
+        "two": ({"lock": 3, "timer": 1}, ["for a lock (75%), on a timer (25%)"]),
+        "the two that last longest": (
             {"child": 1, "lock": 6, "timer": 3},
-            ["the main process sleeps for a lock (60%), on a timer (30%)"],
+            ["for a lock (60%), on a timer (30%)"],
         ),
-        ({"input": 2}, ["the main process sleeps for input (100%)"]),
-    ],
+        "input": ({"input": 2}, ["for input (100%)"]),
+    },
 )
-def test_the_two_sleeps_that_last_longest_are_told(
-    reasons: dict[str, int], said: list[str]
-) -> None:
-    assert list(evidence.asleep(reasons)) == said
+def test_what_is_said_of_sleeps(reasons: dict[str, int], said: list[str]) -> None:
+    assert list(evidence.asleep(reasons)) == [f"the main process sleeps {one}" for one in said]
 
 
-@pytest.mark.parametrize(
-    ("owed", "said"),
-    [
-        pytest.param([], [], id="nobody was asked"),
-        pytest.param(
-            [Owed(STORE, 700, 99 * SECOND)],
-            ["asked 10.0.0.2:443, no answer yet after 700 ms"],
-            id="one",
+OWED = Owed(STORE, 700, 99 * SECOND)
+
+
+@rows(
+    "owed, said",
+    {
+        "nobody was asked": ([], ""),
+        "one": ([OWED], "asked 10.0.0.2:443, no answer yet after 700 ms"),
+        "the slowest of two": (
+            [Owed(STORE._replace(port=1), 5, 99 * SECOND), OWED],
+            "asked 10.0.0.2:443, no answer yet after 700 ms",
         ),
-        pytest.param(
-            [Owed(STORE._replace(port=1), 5, 99 * SECOND), Owed(STORE, 700, 99 * SECOND)],
-            ["asked 10.0.0.2:443, no answer yet after 700 ms"],
-            id="the slowest of two",
+        "long ago": ([OWED._replace(at_ns=80 * SECOND)], ""),
+        "one that the kernel does not name": (
+            [OWED._replace(remote=Endpoint(b"", 0))],
+            "asked an unknown address, no answer yet after 700 ms",
         ),
-        pytest.param([Owed(STORE, 700, 80 * SECOND)], [], id="long ago"),
-        pytest.param(
-            [Owed(Endpoint(b"", 0), 700, 99 * SECOND)],
-            ["asked an unknown address, no answer yet after 700 ms"],
-            id="one that the kernel does not name",
-        ),
-    ],
+    },
 )
-def test_whom_a_feeder_waits_for(owed: list[Owed], said: list[str]) -> None:
-    assert list(evidence.asked(owed, 100 * SECOND)) == said
+def test_whom_a_feeder_waits_for(owed: list[Owed], said: str) -> None:
+    assert list(evidence.asked(owed, 100 * SECOND)) == [said] * bool(said)
 
 
-def test_where_files_are(tmp_path: Path) -> None:
-    layers = ("/layers", "fuse.squashfuse")
-    assert files_on(tmp_path, ("/data", "fuse.sshfs"), ("/local", "ext4"), layers) == [
+def test_where_files_are_remote_ones_first_and_three_at_most(tmp_path: Path) -> None:
+    mounts = [
+        ("/z", "ext4"),
+        ("/y", "ext4"),
+        ("/layers", "fuse.squashfuse"),
+        ("/data", "fuse.sshfs"),
+    ]
+    assert files_on(tmp_path, *mounts) == [
         "has files open on /data (fuse.sshfs, remote)",
         "has files open on /layers (fuse.squashfuse, local or remote)",
-        "has files open on /local (ext4, local)",
+        "has files open on /y (ext4, local)",
     ]
-
-
-def test_three_mounts_are_told_remote_ones_first(tmp_path: Path) -> None:
-    mounts = [(f"/a{number}", "ext4") for number in range(5)]
-    said = files_on(tmp_path, *mounts, ("/z", "nfs"))
-    assert len(said) == 3
-    assert said[0] == "has files open on /z (nfs, remote)"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The feeders of GPUs, with real processes that come and go."""
+"""The feeders of GPUs from recorded files: what comes and goes, is denied, limits, adds up."""
 
 from __future__ import annotations
 
@@ -9,283 +9,387 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.bucket import Counters, less, plus
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, less, plus
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.job import Networks
+from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
-from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
 from gpu_bottleneck_exporter.host.process import TICK_NS
+from gpu_bottleneck_exporter.workload.owners import Groups
 from support.children import Parent
+from support.trees import cgroup_v2, end, lay, process
 from support.waiting import until
 
-PROC, SYSFS = Path("/proc"), Path("/sys")
+PROC = Path("/proc")
+SECOND = 1_000_000_000
 BURN_SECONDS = 0.3
-Start = Callable[[], Parent]
+PSI = "some avg10=0 avg60=0 avg300=0 total={total}\n"
+JOB = {
+    "job/cpu.stat": "throttled_usec 1000\n",
+    "job/cpu.max": "max 100000\n",
+    "job/memory.stat": "workingset_refault_file 1\n",
+    "job/memory.current": "1000\n",
+    "job/memory.max": "2000\n",
+    "job/cpu.pressure": PSI.format(total=500),
+}
 
 
 class Watched:
-    """A feed as the watching thread drives it, and the snapshots that come of it."""
+    """The feeders of one GPU as the watching thread drives them; no sum of theirs ever falls."""
 
-    def __init__(self, *mains: Parent) -> None:
-        self._groups = Cgroups(SYSFS)
-        self.feed = FeederGroup(PROC, self._groups)
-        self._reader = FeedingReader(Networks(PROC))
-        self._mains = {main.pid for main in mains}
-        self.discover()
+    def __init__(self, proc: Path, sysfs: Path, now_ns: int = 0) -> None:
+        self._groups = Cgroups(sysfs)
+        self.feed = FeederGroup(proc, self._groups)
+        self._reader = FeedingReader(Networks(proc))
+        self._now_ns = now_ns
+        self._before: dict[str, int] = {}
+        self.current = False
+        """Whether, at the last tick, the tree was up to date."""
 
-    def discover(self, *workers: int) -> None:
-        self.feed.adopt(self._mains, set(workers), frozenset(self._mains))
+    def adopt(
+        self, *mains: int, workers: tuple[int, ...] = (), others: tuple[int, ...] = ()
+    ) -> None:
+        self.feed.adopt({*mains}, {*workers}, frozenset({*mains, *others}))
 
-    def end_of_mains(self) -> None:
-        self._mains = set()
-        self.discover()
-
-    def tick(self) -> tuple[bool, Feeding]:
-        """Whether the tree is up to date, and what a scrape would show."""
+    def tick(self, seconds: int = 1) -> Feeding:
+        self._now_ns += seconds * SECOND
         self._groups.look()
-        current = self.feed.sample(time.monotonic_ns())
-        current &= not self.feed.family.has_unknown_children()
-        current &= self.feed.advance(time.monotonic_ns())
-        return current, self._reader.read(self.feed, time.monotonic_ns(), queue_known=True)
-
-    def tick_until_workers_used(self, seconds: float) -> Feeding:
-        """What a scrape shows once they have had so much CPU time; nothing falls until then."""
-        seen = [self.tick()[1]]
-
-        def used() -> bool:
-            current, now = self.tick()
-            assert current
-            assert_grown(seen[-1], now)
-            seen.append(now)
-            return now.counters.get("worker", Counters()).cpu_ns >= seconds * 1e9
-
-        until(used, "some workers' CPU time")
-        return seen[-1]
+        self.current = self.feed.sample(self._now_ns)
+        self.current &= not self.feed.family.has_unknown_children()
+        self.current &= self.feed.advance(self._now_ns)
+        found = self._reader.read(self.feed, self._now_ns, queue_known=True)
+        now, before = sums(found), self._before
+        assert {name for name in before.keys() & now.keys() if now[name] < before[name]} == set()
+        self._before = before | now
+        return found
 
 
-def values(feeding: Feeding) -> dict[str, int]:
-    """All that must never fall."""
+def sums(feeding: Feeding) -> dict[str, int]:
+    """All that must never fall, as far as it is known."""
     found = {
-        "starts": feeding.worker_starts or 0,
-        "throttled": feeding.throttled_ns or 0,
-        "refaults": feeding.refault_bytes or 0,
+        f"{role} {name}": used
+        for role, counters in feeding.counters.items()
+        for name, used in counters._asdict().items()
     }
-    for role, counters in feeding.counters.items():
-        found[f"cpu {role}"] = counters.cpu_ns
-        found[f"queue {role}"] = counters.queue_ns
-        found[f"faults {role}"] = counters.major_faults
-        found[f"read {role}"] = counters.read_bytes or 0
-        found[f"written {role}"] = counters.written_bytes or 0
-    for (role, what), waited in feeding.wait_ns.items():
-        found[f"wait {role} {what}"] = waited
-    return found
+    found |= {f"wait {role} {what}": ns for (role, what), ns in feeding.wait_ns.items()}
+    found |= {"throttled": feeding.throttled_ns, "refaults": feeding.refault_bytes}
+    found |= {"starts": feeding.worker_starts}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def assert_grown(before: Feeding, now: Feeding) -> None:
-    old, new = values(before), values(now)
-    assert old.keys() <= new.keys()
-    assert {name for name in old if new[name] < old[name]} == set()
+class Recorded(Watched):
+    """The same of recorded files."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sysfs = root / "proc", root / "sys"
+        super().__init__(self.proc, self.sysfs)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorded:
+    cgroup_v2(tmp_path / "sys", JOB)
+    process(tmp_path / "proc", 7)
+    return Recorded(tmp_path)
+
+
+def main_read(feeding: Feeding) -> int | None:
+    return feeding.counters["main"].read_bytes
+
+
+def test_what_a_real_main_and_its_worker_use_is_counted(start: Callable[[], Parent]) -> None:
+    main = start()
+    worker = main.fork(BURN_SECONDS)
+    watched = Watched(PROC, Path("/sys"), time.monotonic_ns())
+    watched.adopt(main.pid)
+    before = watched.tick()
+    assert not watched.current, "a child calls for a discovery"
+    watched.adopt(main.pid, workers=(worker,))
+    main.burn(BURN_SECONDS)
+    main.let_burn(worker)
+    used = watched.tick().counters["main"].cpu_ns - before.counters["main"].cpu_ns
+    assert used >= BURN_SECONDS * 1e9 - 2 * TICK_NS
+    until(lambda: watched.tick().counters["worker"].cpu_ns >= 0.8e9 * BURN_SECONDS, "its CPU time")
+    main.end_child(worker)
+    watched.tick()
+    assert not watched.current
 
 
 @pytest.mark.parametrize(("after_ns", "known"), [(300_000_000, True), (2_000_000_000, False)])
 def test_a_look_holds_until_the_next_one_but_not_for_long(
-    start: Start, after_ns: int, *, known: bool
+    recorded: Recorded, after_ns: int, *, known: bool
 ) -> None:
-    watched = Watched(start())
-    now_ns = time.monotonic_ns()
-    watched.feed.sample(now_ns)
-    window = now_ns + after_ns - 200_000_000, now_ns + after_ns
-    assert (watched.feed.history.explaining(*window) is not None) is known
+    recorded.adopt(7)
+    recorded.feed.sample(SECOND)
+    window = SECOND + after_ns - 200_000_000, SECOND + after_ns
+    assert (recorded.feed.history.explaining(*window) is not None) is known
 
 
-def test_a_main_without_workers_has_no_worker_series(start: Start) -> None:
-    watched = Watched(start())
-    current, feeding = watched.tick()
-    assert current
-    assert feeding.processes == {"main": 1}
-    assert feeding.counters.keys() == {"main"}
-
-
-def test_what_a_main_uses_is_counted(start: Start) -> None:
-    main = start()
-    main.burn(0)
-    watched = Watched(main)
-    _, before = watched.tick()
-    main.burn(BURN_SECONDS)
-    _, now = watched.tick()
-    used = now.counters["main"].cpu_ns - before.counters["main"].cpu_ns
-    assert used >= BURN_SECONDS * 1e9 - 2 * TICK_NS
-    assert_grown(before, now)
-
-
-def test_the_busiest_are_those_that_run(start: Start) -> None:
-    main = start()
-    watched = Watched(main)
-    workers = [main.fork(60) for _ in range(3)]
-    watched.discover(*workers)
-    for worker in workers[1:]:
-        main.let_burn(worker)
-    until(lambda: {*watched.tick()[1].busiest[1]} == {*workers[1:]}, "both that run")
-    assert watched.tick()[1].busiest[0] == (main.pid,)
-    for worker in workers:
-        main.end_child(worker)
-
-
-def test_workers_come_and_go_and_nothing_falls(start: Start) -> None:
-    main = start()
-    main.burn(0)
-    watched = Watched(main)
-    _, before = watched.tick()
+def test_workers_come_and_go(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    alone = recorded.tick()
+    assert recorded.current
+    assert alone.processes.keys() == alone.counters.keys() == {"main"}
     for number in (1, 2, 3):
-        worker = main.fork(BURN_SECONDS)
-        current, now = watched.tick()
-        assert not current, "a new child calls for a discovery"
-        watched.discover(worker)
-        main.let_burn(worker)
-        now = watched.tick_until_workers_used(number * 0.8 * BURN_SECONDS)
+        worker = 10 + number
+        process(recorded.proc, worker)
+        process(recorded.proc, 7, children=[worker])
+        recorded.tick()
+        assert not recorded.current, "a new child calls for a discovery"
+        recorded.adopt(7, workers=(worker,))
+        process(recorded.proc, worker, cpu_ticks=45)
+        now = recorded.tick()
+        assert recorded.current
         assert now.processes == {"main": 1, "worker": 1}
-        assert_grown(before, now)
-        assert now.worker_starts == number
-        main.end_child(worker)
-        current, gone = watched.tick()
-        assert not current, "a child that ended calls for a discovery"
-        assert_grown(now, gone)
-        watched.discover()
-        current, before = watched.tick()
-        assert current
-        assert before.processes == {"main": 1, "worker": 0}
-        assert_grown(gone, before)
-        assert before.counters["worker"].read_bytes is not None
+        assert (now.worker_starts, now.counters["worker"].cpu_ns) == (number, number * 30 * TICK_NS)
+        end(recorded.proc, worker)
+        recorded.tick()
+        assert not recorded.current, "a child that ended calls for a discovery"
+        process(recorded.proc, 7)
+        recorded.adopt(7)
+        now = recorded.tick()
+        assert recorded.current
+        assert now.processes == {"main": 1, "worker": 0}
+        assert now.counters["worker"].read_bytes is not None
 
 
-def test_many_workers_are_counted_in_turn_and_none_is_left_out(start: Start) -> None:
-    main = start()
-    workers = [main.fork(BURN_SECONDS) for _ in range(7)]
-    watched = Watched(main)
-    watched.discover(*workers)
+def test_many_workers_are_counted_in_turn_and_none_is_left_out(recorded: Recorded) -> None:
+    workers = tuple(range(11, 18))
     for worker in workers:
-        main.let_burn(worker)
-    watched.tick_until_workers_used(0.8 * len(workers) * BURN_SECONDS)
+        process(recorded.proc, worker)
+    recorded.adopt(7, workers=workers)
     for worker in workers:
-        main.end_child(worker)
+        process(recorded.proc, worker, cpu_ticks=45)
+    found = [recorded.tick() for _ in range(3)][-1]
+    assert found.counters["worker"].cpu_ns == len(workers) * 30 * TICK_NS
+    assert found.processes["worker"] == len(workers)
+    assert found.worker_starts == 0, "they were there before"
 
 
-def test_workers_that_were_there_before_are_no_starts(start: Start) -> None:
-    main = start()
-    worker = main.fork()
-    watched = Watched()
-    watched.feed.adopt({main.pid}, {worker}, frozenset({main.pid}))
-    _, feeding = watched.tick()
-    assert feeding.processes == {"main": 1, "worker": 1}
-    assert feeding.worker_starts == 0
-    main.end_child(worker)
+def test_the_busiest_are_those_that_run(recorded: Recorded) -> None:
+    for worker, state in ((11, "S"), (12, "R"), (13, "R"), (14, "S")):
+        process(recorded.proc, worker, state=state)
+    recorded.adopt(7, workers=(11, 12, 13, 14))
+    mains, others = [recorded.tick() for _ in range(4)][-1].busiest
+    assert (mains, {*others}) == ((7,), {12, 13})
 
 
-def test_a_process_on_two_gpus_feeds_both(start: Start) -> None:
-    main = start()
-    main.burn(0)
-    one, two = Watched(main), Watched(main)
-    one.tick()
-    two.tick()
-    main.burn(BURN_SECONDS)
-    for watched in (one, two):
-        current, feeding = watched.tick()
-        assert current
-        assert feeding.counters["main"].cpu_ns >= BURN_SECONDS * 1e9 - 2 * TICK_NS
-        assert feeding.processes["main"] == 1
-    one.feed.close()
-    current, _ = two.tick()
-    assert current, "the other's descriptors are its own"
+def test_a_process_on_two_gpus_feeds_both(recorded: Recorded, tmp_path: Path) -> None:
+    both = (recorded, Recorded(tmp_path))
+    for watched in both:
+        watched.adopt(7)
+    process(recorded.proc, 7, cpu_ticks=45)
+    for watched in both:
+        feeding = watched.tick()
+        assert feeding.counters["main"].cpu_ns == 30 * TICK_NS
+        assert feeding.processes == {"main": 1}
+    recorded.feed.close()
+    both[1].tick()
+    assert both[1].current, "its descriptors are its own"
 
 
-def test_a_main_that_started_another_has_no_worker_in_it(start: Start) -> None:
-    main = start()
-    rank = main.fork()
-    watched = Watched(main)
-    watched.feed.adopt({main.pid}, set(), frozenset({main.pid, rank}))
-    current, feeding = watched.tick()
-    assert current
-    assert feeding.processes == {"main": 1}
-    main.end_child(rank)
+def test_a_main_that_started_another_has_no_worker_in_it(recorded: Recorded) -> None:
+    process(recorded.proc, 7, children=[8])
+    recorded.adopt(7, others=(8,))
+    assert recorded.tick().processes == {"main": 1}
+    assert recorded.current
 
 
-def test_when_all_mains_have_ended_sums_stay_and_gauges_go(start: Start) -> None:
-    main = start()
-    main.burn(0)
-    watched = Watched(main)
-    main.burn(BURN_SECONDS)
-    _, before = watched.tick()
-    main.end()
-    current, ending = watched.tick()
-    assert not current
-    assert_grown(before, ending)
-    watched.end_of_mains()
-    _, after = watched.tick()
-    assert_grown(ending, after)
+def test_nobody_feeds(recorded: Recorded) -> None:
+    feeding = recorded.tick()
+    assert feeding.processes == {"main": 0}
+    assert main_read(feeding) is None
+    assert (feeding.throttled_ns, feeding.refault_bytes) == (None, None)
+
+
+def test_bytes_are_unknown_while_one_main_denies_them(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    process(recorded.proc, 7, read_bytes=50)
+    assert main_read(recorded.tick()) == 50
+    process(recorded.proc, 8, read_bytes=None)
+    recorded.adopt(7, 8)
+    process(recorded.proc, 7, read_bytes=75)
+    assert main_read(recorded.tick()) is None
+    recorded.adopt(7)
+    assert main_read(recorded.tick()) == 75
+
+
+def test_bytes_that_were_never_known_are_no_zero(recorded: Recorded) -> None:
+    process(recorded.proc, 7, read_bytes=None)
+    recorded.adopt(7)
+    assert main_read(recorded.tick()) is None
+    recorded.adopt()
+    assert main_read(recorded.tick()) is None
+
+
+def test_a_process_that_ends_while_it_is_read_denies_nothing(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    assert main_read(recorded.tick()) == 0
+    member = recorded.feed.mains[7]
+    end(recorded.proc, 7)
+    assert main_read(recorded.tick()) == 0
+    assert not recorded.current
+    assert member.gone
+    assert member.count() is None, "for good"
+    assert not member.has_unknown_child(frozenset())
+    recorded.adopt()
+    assert main_read(recorded.tick()) == 0
+
+
+def test_a_successor_of_a_pid_counts_from_its_own_beginning(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    first = recorded.feed.mains[7]
+    process(recorded.proc, 7, started_seconds=60, read_bytes=9000)
+    assert main_read(recorded.tick()) == 0
+    assert first.gone
+    recorded.adopt(7)
+    assert recorded.feed.mains[7] is not first
+    process(recorded.proc, 7, started_seconds=60, read_bytes=9005)
+    assert main_read(recorded.tick()) == 5
+
+
+def test_a_group_that_cannot_be_read_for_a_while_takes_nothing_away(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    stat = recorded.sysfs / "fs/cgroup/job/cpu.stat"
+    stat.write_text("throttled_usec 1500\n")
+    assert recorded.tick().throttled_ns == 500_000
+    stat.write_text("")
+    assert recorded.feed.history.total.held.throttled_ns == 500_000
+    recorded.feed.advance(2 * SECOND)
+    stat.write_text("throttled_usec 1600\n")
+    assert recorded.tick().throttled_ns == 600_000
+
+
+def test_when_all_mains_have_ended_sums_stay_and_gauges_go(recorded: Recorded) -> None:
+    process(recorded.proc, 7, received_bytes=1000)
+    recorded.adopt(7)
+    recorded.tick()
+    lay(recorded.sysfs, {"fs/cgroup/job/cpu.pressure": PSI.format(total=700)})
+    process(recorded.proc, 7, received_bytes=1010)
+    before = recorded.tick().job
+    end(recorded.proc, 7)
+    recorded.adopt()
+    after = recorded.tick()
+    for job in (before, after.job):
+        assert job.pressure_ns == {("cpu", "some"): 200_000}
+        assert (job.received_bytes, job.sent_bytes) == (10, 20)
     assert after.processes == {"main": 0}
     assert after.job.age_seconds is None
-    assert after.job.limits.cpus_allowed is None
-    assert after.job.received_bytes == before.job.received_bytes
-    assert after.counters["main"].read_bytes is not None
+    assert after.job.limits == JobLimits()
+    assert main_read(after) is not None
 
 
-def test_what_surrounds_a_job(start: Start) -> None:
-    main = start()
-    main.burn(0)
-    job = Watched(main).tick()[1].job
-    assert job.age_seconds is not None
-    assert 0 <= job.age_seconds < 60
-    assert job.limits.cpus_allowed == len(os.sched_getaffinity(0))
-    assert job.limits.shared_memory is not None
-    size = os.statvfs("/dev/shm")  # noqa: S108 - looked at only
-    assert job.limits.shared_memory.size_bytes == size.f_blocks * size.f_frsize
-    assert job.pressure_ns.keys() <= {
-        (resource, kind) for resource in ("cpu", "io", "memory") for kind in ("some", "full")
+def test_limits(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    job = recorded.tick().job
+    assert job.age_seconds == pytest.approx(30.5)
+    limits = job.limits
+    assert (limits.cpus_allowed, limits.cpu_cores) == (4, None)
+    assert (limits.memory_used_bytes, limits.memory_bytes) == (1000, 2000)
+    assert limits.shared_memory is None  # /proc/PID/root is not there
+    lay(recorded.sysfs, {"fs/cgroup/job/memory.current": "1500\n"})
+    assert recorded.tick().job.limits.memory_used_bytes == 1000
+    assert recorded.tick(seconds=10).job.limits.memory_used_bytes == 1500, "after a while"
+
+
+def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path) -> None:
+    files = {
+        "pod/memory.current": "900\n",
+        "pod/memory.max": "1000\n",
+        "pod/a/cpu.max": "100000 100000\n",
+        "pod/b/cpu.max": "200000 100000\n",
+        "pod/a/memory.current": "400\n",
+        "pod/b/memory.current": "500\n",
+        "free/cpu.max": "max 100000\n",
     }
+    cgroup_v2(tmp_path / "sys", files)
+    proc = tmp_path / "proc"
+    for pid, group in ((1, "/pod/a"), (2, "/pod/b"), (3, "/free")):
+        process(proc, pid, cgroup=group)
+    members = {pid: Process(proc, pid) for pid in (1, 2, 3)}
+
+    def limits(*pids: int) -> tuple[float | None, int | None, int | None]:
+        texts = [(proc / f"{pid}/cgroup").read_text() for pid in pids]
+        groups = [cgroup_of(text, tmp_path / "sys") for text in texts]
+        mains = {pid: members[pid] for pid in pids}
+        found = facts_of(proc, mains, groups, Groups(proc), 0).limits
+        return found.cpu_cores, found.memory_used_bytes, found.memory_bytes
+
+    assert limits(1) == (1.0, 900, 1000)
+    assert limits(1, 2) == (3.0, 900, 1000)
+    assert limits(1, 3) == (None, 900, 1000)
+    assert limits(3) == (None, None, None)
 
 
-@pytest.mark.parametrize("times", [1, 3])
-def test_two_mains_in_one_place_count_it_once(start: Start, times: int) -> None:
-    mains = [start() for _ in range(times)]
-    single, together = Watched(mains[0]).tick()[1].job, Watched(*mains).tick()[1].job
-    alone, all_of_them = single.limits, together.limits
-    assert alone.cpus_allowed == all_of_them.cpus_allowed
-    assert alone.memory_bytes == all_of_them.memory_bytes
-    assert alone.shared_memory is not None
-    assert all_of_them.shared_memory is not None
-    assert alone.shared_memory.size_bytes == all_of_them.shared_memory.size_bytes
+def test_two_real_mains_in_one_place_count_it_once() -> None:
+    mains = {pid: Process(PROC, pid) for pid in (os.getpid(), os.getppid())}
+    found = facts_of(PROC, mains, [], Groups(PROC), time.monotonic_ns())
+    for main in mains.values():
+        main.close()
+    size = os.statvfs("/dev/shm")  # noqa: S108 - looked at only
+    assert found.limits.shared_memory is not None
+    assert found.limits.shared_memory.size_bytes == size.f_blocks * size.f_frsize
+    assert found.limits.cpus_allowed == len(os.sched_getaffinity(0))
+    assert found.started_ns is not None
 
 
-def test_nobody_feeds() -> None:
-    _, feeding = Watched().tick()
-    assert feeding.processes == {"main": 0}
-    assert feeding.counters["main"].read_bytes is None
-    assert feeding.throttled_ns is None
-    assert feeding.refault_bytes is None
+def test_a_network_that_many_share_is_read_once_a_tick(tmp_path: Path) -> None:
+    networks = Networks(tmp_path)
+    process(tmp_path, 7, received_bytes=1000)
+    assert networks.traffic(1, 7, SECOND) == (1000, 2000)
+    process(tmp_path, 7, received_bytes=1500)
+    assert networks.traffic(1, 7, SECOND) == (1000, 2000)
+    assert networks.traffic(1, 7, 2 * SECOND) == (1500, 3000)
+    assert networks.traffic(2, 8, 2 * SECOND) is None
+
+
+def test_waits_of_workers_count_the_passes_that_looked_at_mains_only(recorded: Recorded) -> None:
+    process(recorded.proc, 8)
+    recorded.adopt(7, workers=(8,))
+    for number in range(11):
+        recorded.feed.sample(number * SECOND // 10 + 1, mains_only=number % 2 == 1)
+    recorded.feed.advance(SECOND + 2)
+    waited = recorded.feed.states.wait_ns
+    assert waited["main", "queue"] == waited["worker", "queue"] == SECOND
+
+
+def test_mains_are_runnable_while_they_have_a_cpu_or_wait_for_one(recorded: Recorded) -> None:
+    """Of two mains, one runs for half of the time."""
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    process(recorded.proc, 8)
+
+    def runnable(at_ns: int, *mains: int, ran_ns: int = 1) -> float | None:
+        process(recorded.proc, 7, ran_ns=ran_ns)
+        recorded.adopt(*mains)
+        recorded.feed.sample(at_ns)
+        return recorded.feed.history.passes_since(at_ns - 1).main_runnable
+
+    assert runnable(10, 7) is None, "it was not counted before"
+    assert runnable(20, 7, ran_ns=6) == 0.5
+    assert runnable(30, 7, 8, ran_ns=11) is None, "one of them was not"
+    assert runnable(40, 7, 8, ran_ns=16) == 0.25
+    for main in recorded.feed.mains.values():
+        main.close_deep()
+    assert runnable(50, 7, 8, ran_ns=21) is None, "after a pause"
+    end(recorded.proc, 8)
+    recorded.feed.sample(60)
+    assert recorded.feed.history.passes_since(59).main_runnable is None, "one has ended"
+
+
+def test_what_is_not_known_leaves_the_rest_alone() -> None:
+    found = Bucket()
+    for runnable_ns, counted_ns in ((1, 4), (0, 0), (2, 4)):
+        found.add(Bucket(runnable_ns=runnable_ns, counted_ns=counted_ns))
+    assert found.main_runnable == 3 / 8
+    assert Bucket().main_runnable is None
+    assert Bucket(runnable_ns=5, counted_ns=4).main_runnable == 1.0, "the kernel's clock and ours"
 
 
 def test_sums_of_what_may_not_be_known() -> None:
     total = plus(Counters(), Counters(cpu_ns=5, read_bytes=None, written_bytes=None))
     total = plus(total, Counters(cpu_ns=5, read_bytes=7, written_bytes=None))
     assert total == Counters(cpu_ns=10, read_bytes=7, written_bytes=0)
-
-
-def test_what_was_added_is_never_negative() -> None:
     before = Counters(cpu_ns=10, queue_ns=10, read_bytes=None, written_bytes=10)
     now = Counters(cpu_ns=12, queue_ns=3, read_bytes=10, written_bytes=None)
-    assert less(now, before) == Counters(cpu_ns=2, read_bytes=None, written_bytes=None)
-
-
-def test_a_member_that_ended_is_gone_for_good(start: Start) -> None:
-    main = start()
-    main.burn(0)
-    member = Process(PROC, main.pid)
-    assert member.count() is not None
-    assert not member.gone
-    main.end()
-    assert member.count() is None
-    assert member.gone
-    assert member.count() is None
-    assert not member.has_unknown_child(frozenset())
-    member.close()
+    assert less(now, before) == Counters(cpu_ns=2, read_bytes=None, written_bytes=None), "never < 0"

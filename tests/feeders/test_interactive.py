@@ -20,7 +20,6 @@ from gpu_bottleneck_exporter.workload.owners import Groups
 PROC = Path("/proc")
 KERNEL = "/root/.local/share/jupyter/runtime/kernel-6f1c.json"
 SESSION = ["-f", KERNEL]
-CODE = "print(flush=True); input()"
 
 NOTEBOOKS = [
     ["/opt/conda/bin/python", "-m", "ipykernel_launcher", *SESSION],
@@ -59,14 +58,9 @@ def is_interactive(proc: Path, pid: int) -> bool | None:
     return facts_of(proc, mains, [], Groups(proc), 0).limits.interactive
 
 
-@pytest.mark.parametrize("words", NOTEBOOKS, ids=" ".join)
-def test_notebooks(words: list[str]) -> None:
-    assert runs_notebook("\0".join(words) + "\0")
-
-
-@pytest.mark.parametrize("words", OTHERS, ids=" ".join)
-def test_what_is_no_notebook(words: list[str]) -> None:
-    assert not runs_notebook("\0".join(words) + "\0")
+@pytest.mark.parametrize("words", NOTEBOOKS + OTHERS, ids=" ".join)
+def test_notebooks_are_told_by_their_command_lines(words: list[str]) -> None:
+    assert runs_notebook("\0".join(words) + "\0") is (words in NOTEBOOKS)
 
 
 @pytest.mark.parametrize(
@@ -94,41 +88,24 @@ def test_a_process_that_is_gone_is_neither() -> None:
     assert is_interactive(PROC, 2**22 + 1) is None
 
 
-def test_a_real_process_without_a_terminal() -> None:
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", CODE]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert is_interactive(PROC, child.pid) is False
-        child.kill()
-
-
-def test_a_real_notebook_kernel(tmp_path: Path) -> None:
+def test_real_processes(tmp_path: Path) -> None:
     script = tmp_path / "ipykernel_launcher.py"
-    script.write_text(CODE)
-    pipe = subprocess.PIPE
-    command = [sys.executable, str(script), *SESSION]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert is_interactive(PROC, child.pid) is True
-        child.kill()
-
-
-def test_a_real_process_with_a_terminal() -> None:
+    script.write_text("print(flush=True); input()")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "import os, sys; os.login_tty(0); print(flush=True); input()"]
-    if not hasattr(os, "login_tty"):  # before Python 3.11
-        command[-1] = (
-            "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-            "print(flush=True); input()"
-        )
-    try:
-        with subprocess.Popen(command, stdin=theirs, stdout=theirs) as child:
-            os.read(ours, 1)
-            assert is_interactive(PROC, child.pid) is True
+    pipe = subprocess.PIPE
+    terminal = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    for expected, way, words in (
+        (False, pipe, ["-c", script.read_text()]),
+        (True, pipe, [str(script), *SESSION]),
+        (True, theirs, ["-c", terminal + script.read_text()]),
+    ):
+        own_session = way == pipe
+        with subprocess.Popen(
+            [sys.executable, *words], stdin=way, stdout=way, start_new_session=own_session
+        ) as child:
+            os.read(child.stdout.fileno() if child.stdout else ours, 1)
+            found = is_interactive(PROC, child.pid)
             child.kill()
-    finally:
-        os.close(ours)
-        os.close(theirs)
+        assert found is expected
+    os.close(ours)
+    os.close(theirs)

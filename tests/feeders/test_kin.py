@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,15 @@ import pytest
 from gpu_bottleneck_exporter.feeders.kin import MOST_KIN, KinFinder
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
-from support.programs import Program, descriptors, program
+from support.programs import descriptors, program
+from support.rows import rows
 from support.waiting import until
 
 PROC = Path("/proc")
 CGROUPS = [Path("/sys/fs/cgroup") / name for name in (".", "unified", "systemd")]
 FAMILY = """
 ends = []
+pair = socket.socketpair
 
 def child(join=None, do=locked):
     "Start one that is joined with us by what `join` makes, and only by that."
@@ -44,6 +46,42 @@ def alone():
 """
 
 
+PIPELINE = """
+first = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1)
+second = subprocess.Popen(["sleep", "60"], stdin=first.stdout, stdout=-1, stderr=-1)
+third = subprocess.Popen(["sleep", "60"], stdin=second.stdout, stdout=-1)
+log = subprocess.Popen(["sleep", "60"], stdin=third.stdout)
+ready(first.pid, second.pid, third.pid, log.pid)
+"""
+GRANDPARENT = """
+w, r = pipe()
+def start():
+    w.close()
+    pid = os.fork()
+    if pid == 0: locked()
+    r.close(); ready(pid); locked()
+os.fork() or start()
+r.close()
+"""
+ONE_PIPE = """
+w, r = pipe()
+first = os.fork() or (w.close(), locked())
+second = os.fork() or (r.close(), locked())
+w.close(); r.close()
+ready(first, second, child())
+"""
+NEPHEW = """
+w, r = pipe()
+def start():
+    w.close()
+    nephew = os.fork() or locked()
+    r.close(); ready(first, os.getpid(), nephew); locked()
+first = os.fork() or (r.close(), locked())
+second = os.fork() or start()
+w.close(); r.close()
+"""
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     before = descriptors()
@@ -56,56 +94,50 @@ def kin(*holders: int, own: tuple[int, ...] = ()) -> set[int]:
     return KinFinder(PROC, holders).of(holders[0], own)
 
 
-def family(one: Program) -> list[int]:
-    """Those it has told of; each is where it is going to stay."""
-    found = [int(word) for word in one.words]
-    until(lambda: all(read(PROC / str(pid) / "wchan") != "0" for pid in found), "all asleep")
-    return found
-
-
 def no_container() -> None:
     owner = owner_in_cgroup(read(PROC / "self/cgroup") or "")
     if owner.container_id or owner.slurm_job_id:
         pytest.skip("in a container all who are joined are kin, whatever their session")
 
 
-@pytest.mark.parametrize("join", ["pipe", "socket.socketpair"])
-def test_a_parent_that_is_joined_with_the_holder_feeds_it(join: str) -> None:
-    with program(f"{FAMILY}ready(child({join})); locked()") as one:
-        (holder,) = family(one)
-        until(lambda: kin(holder) == {one.pid}, "the parent alone")
+@rows(
+    "code, found",
+    {
+        "a parent, by a pipe": ("ready(child(pipe))", {(1,): {0}}),
+        "a parent, by a socket": ("ready(child(pair))", {(1,): {0}}),
+        "a grandparent": (GRANDPARENT, {(1,): {0}}),
+        "who reads what it writes feeds it nothing": (PIPELINE, {(1,): set()}),
+        "the left side of a pipeline": (PIPELINE, {(3,): {1, 2}, (4,): {1, 2, 3}}),
+        "who holds a GPU is nobody's kin": (PIPELINE, {(3, 2): set()}),
+        "no neighbour of the same session": ("ready(child(), child(None, burn))", {(1,): set()}),
+        "no neighbour of one that is": (
+            "ready(child(pair), child(None, burn), child())",
+            {(1,): {0}},
+        ),
+        "a sibling, by a broker that started both": (
+            "ready(child(pair), child(pair), child(None, burn))",
+            {(1,): {0, 2}, (1, 2): {0}},
+        ),
+        "siblings, by a pipe of their own": (ONE_PIPE, {(1,): {2}, (2,): {1}}),
+        "a descendant of a sibling": (NEPHEW, {(1,): {3}}),
+    },
+)
+def test_who_is_kin(code: str, found: Mapping[tuple[int, ...], set[int]]) -> None:
+    """Numbers: 0 is the program, the others are those that it tells of; of holders, the first's."""
+    with program(f"{FAMILY}{code}\nlocked()") as one:
+        pids = [one.pid, *map(int, one.words)]
+        for holders, expected in found.items():
+            until(
+                lambda: kin(*(pids[at] for at in holders)) == {pids[at] for at in expected},  # noqa: B023
+                f"{expected}",
+            )
 
 
-def test_a_grandparent_may_be_joined_with_the_holder() -> None:
-    code = """
-w, r = pipe()
-def start():
-    w.close()
-    pid = os.fork()
-    if pid == 0: locked()
-    r.close(); ready(pid); locked()
-os.fork() or start()
-r.close(); locked()
-"""
-    with program(FAMILY + code) as one:
-        (holder,) = family(one)
-        until(lambda: kin(holder) == {one.pid}, "its grandparent alone")
-
-
-def test_input_and_output_join_nobody_but_a_pipeline() -> None:
-    code = """
-first = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1)
-second = subprocess.Popen(["sleep", "60"], stdin=first.stdout, stdout=-1, stderr=-1)
-third = subprocess.Popen(["sleep", "60"], stdin=second.stdout, stdout=-1)
-log = subprocess.Popen(["sleep", "60"], stdin=third.stdout)
-ready(first.pid, second.pid, third.pid, log.pid); locked()
-"""
-    with program(code) as one:
-        first, second, third, log = family(one)
-        assert kin(first) == set(), "who reads what it writes feeds it nothing"
-        assert kin(third) == {first, second}
-        assert kin(third, second) == set(), "who holds a GPU is nobody's kin"
-        assert kin(log) == {first, second, third}
+def test_own_descendants_are_no_kin() -> None:
+    with program(f"{FAMILY}ready(child(pair), child(pair)); locked()") as one:
+        holder, sibling = map(int, one.words)
+        until(lambda: kin(holder) == {one.pid, sibling}, "the broker and the sibling")
+        assert kin(holder, own=(sibling,)) == {one.pid}
 
 
 def test_who_starts_the_left_side_of_a_pipeline_program_by_program_feeds_it_too() -> None:
@@ -115,97 +147,40 @@ second = subprocess.Popen(["sleep", "60"], stdin=first.stdout)
 ready(first.pid, second.pid); locked()
 """
     with program(code) as one:
-        first, second = (int(word) for word in one.words)
+        first, second = map(int, one.words)
         started = PROC / f"{first}/task/{first}/children"
         child = int(until(lambda: read(started), "its first program") or 0)
-        assert kin(second) == {first, child}
-
-
-def test_a_neighbour_of_the_same_session_is_no_kin_whatever_it_burns() -> None:
-    code = "ready(child(), child(None, burn)); locked()"
-    with program(FAMILY + code) as one:
-        holder = int(one.words[0])
-        until(lambda: kin(holder) == set(), "nobody")
-
-
-@pytest.mark.parametrize("join", ["pipe", "socket.socketpair"])
-def test_a_neighbour_of_one_that_is_joined_is_no_kin(join: str) -> None:
-    code = f"ready(child({join}), child(None, burn), child()); locked()"
-    with program(FAMILY + code) as one:
-        holder = int(one.words[0])
-        until(lambda: kin(holder) == {one.pid}, "the parent alone")
-
-
-def test_siblings_are_joined_through_a_broker_that_started_both() -> None:
-    code = "pair = socket.socketpair; ready(child(pair), child(pair), child(None, burn)); locked()"
-    with program(FAMILY + code) as one:
-        holder, sibling, _neighbour = (int(word) for word in one.words)
-        until(lambda: kin(holder) == {one.pid, sibling}, "the broker and the sibling")
-        assert kin(holder, sibling) == {one.pid}, "holders are nobody's kin"
-        assert kin(holder, own=(sibling,)) == {one.pid}, "nor are its own descendants"
-
-
-def test_siblings_are_joined_by_a_pipe_of_their_own() -> None:
-    code = """
-w, r = pipe()
-first = os.fork() or (w.close(), locked())
-second = os.fork() or (r.close(), locked())
-w.close(); r.close()
-ready(first, second, child()); locked()
-"""
-    with program(FAMILY + code) as one:
-        first, second, _ = family(one)
-        until(lambda: kin(first) == {second}, "the other end")
-        assert kin(second) == {first}
-
-
-def test_a_descendant_of_a_sibling_is_kin_if_it_is_joined() -> None:
-    code = """
-w, r = pipe()
-def start():
-    w.close()
-    os.fork() or locked()
-    r.close(); locked()
-first = os.fork() or (r.close(), locked())
-second = os.fork() or start()
-w.close(); r.close()
-ready(first, second); locked()
-"""
-    with program(FAMILY + code) as one:
-        first, second = family(one)
-        until(lambda: len(kin(first)) == 1, "the grandchild alone")
-        assert second not in kin(first)
+        until(lambda: kin(second) == {first, child}, "both")
 
 
 def test_a_session_of_its_own_is_another_job() -> None:
     no_container()
-    code = "pair = socket.socketpair\nready(child(pair), child(pair, alone), child(pipe, alone))\n"
-    with program(f"{FAMILY}{code}locked()") as one:
-        holder, *others = family(one)
+    code = "ready(child(pair), child(pair, alone), child(pipe, alone)); locked()"
+    with program(FAMILY + code) as one:
+        holder, *others = map(int, one.words)
         until(lambda: all(os.getsid(pid) == pid for pid in others), "sessions")
         until(lambda: kin(holder) == {one.pid}, "the parent alone")
         assert kin(others[0]) == set()
 
 
 def test_so_many_are_kin_and_the_parent_among_them() -> None:
-    code = f"ready(*(child(socket.socketpair) for _ in range({MOST_KIN + 10}))); locked()"
-    with program(FAMILY + code) as one:
-        found = kin(family(one)[-1])
+    with program(f"{FAMILY}ready(*(child(pair) for _ in range({MOST_KIN + 10}))); locked()") as one:
+        holder = int(one.words[-1])
+        found = until(lambda: kin(holder), "kin")
         assert len(found) <= MOST_KIN + 1
         assert one.pid in found
 
 
 def test_a_holder_that_ended_has_no_kin() -> None:
     with program(f"{FAMILY}ready(child(pipe)); locked()") as one:
-        (holder,) = family(one)
+        (holder,) = map(int, one.words)
     assert kin(holder) == set()
     assert kin(one.pid) == set()
 
 
 def test_a_sibling_that_ends_meanwhile_is_no_kin() -> None:
-    code = "pair = socket.socketpair\nready(child(pair), child(pair)); told(); os.wait(); locked()"
-    with program(FAMILY + code) as one:
-        holder, sibling = family(one)
+    with program(f"{FAMILY}ready(child(pair), child(pair)); told(); os.wait(); locked()") as one:
+        holder, sibling = map(int, one.words)
         finder = KinFinder(PROC, (holder,))
         os.kill(sibling, 9)
         assert finder.of(holder, ()) <= {one.pid, sibling}

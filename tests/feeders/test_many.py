@@ -1,4 +1,4 @@
-"""Jobs with more processes than are worth a descriptor each: counted, read in turn, told truly."""
+"""Crowds of processes, threads and sockets: counted, read in turn, and told truly."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders import crowd
 from gpu_bottleneck_exporter.feeders.crowd import SamplingBudget, chosen, share_of
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host import files
+from gpu_bottleneck_exporter.host.threads import MOST_ASKED
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.children import Parent
 from support.limits import all_in_use, numbers_of_the_next
 from support.programs import descriptors, program
-from support.trees import lay
+from support.rows import rows
+from support.trees import lay, process
 from support.waiting import until
 
 UUID = "a"
 BURN_SECONDS = 0.5
+THREADS, SOCKETS = 2_000, 500
 CROWD = """
 def children(number):
     for _ in range(number):
@@ -45,8 +48,25 @@ if os.fork() == 0:
 ready()
 signal.pause()
 """
-GARBAGE = "what no kernel says"
-STAT = "1 (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
+POOL = f"""
+threading.stack_size(65536)
+for _ in range({THREADS}):
+    named("pool", locked)
+named("one", burn); ready(); locked()
+"""
+ASKING = f"""
+import resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+silent = socket.create_server(("127.0.0.1", 0), backlog=4096)
+if os.fork() == 0:
+    kept = [connect(silent.getsockname()[1]) for _ in range({SOCKETS})]
+    ready()
+    while True:
+        kept[-1].send(b"?")
+        select.select([kept[-1]], [], [], 0.5)
+locked()
+"""
 
 
 @contextmanager
@@ -80,9 +100,20 @@ def worker_cpu_ns(watch: HostSampler) -> int:
 def told(watch: HostSampler) -> tuple[bool | None, dict[str, int]]:
     """The signal, and how many are watched how well."""
     snapshot = watch.host.snapshot
-    if snapshot is None:
-        return None, {}
-    return snapshot.signals.get("all_processes"), dict(snapshot.watched)
+    return signal(watch, "all_processes"), dict(snapshot.watched) if snapshot else {}
+
+
+def signal(watch: HostSampler, name: str) -> bool | None:
+    """One of what the host tells, while the GPU has no work."""
+    watch.note_split(UUID, 0, {UNKNOWN: 1})
+    snapshot = watch.host.snapshot
+    return snapshot.signals.get(name) if snapshot else None
+
+
+def seen(watch: HostSampler, since_ns: int, role: str, uuid: str = UUID) -> Part:
+    """What feeders did while the GPU had no work."""
+    watch.note_split(uuid, 0, {UNKNOWN: 1})
+    return (watch.explaining(uuid, since_ns, time.monotonic_ns()) or Bucket()).of(role)
 
 
 @pytest.fixture
@@ -106,9 +137,7 @@ def test_a_crowd_takes_no_more_descriptors_than_there_is_room_for(
             def looked_at() -> bool:
                 nonlocal most
                 most = max(most, len(descriptors()))
-                found = watch.explaining(UUID, since, time.monotonic_ns())
-                watch.note_split(UUID, 0, {UNKNOWN: 1})
-                return found is not None and found.of(Role.WORKER).samples > 10
+                return seen(watch, since, Role.WORKER).samples > 10
 
             until(looked_at, "looks at many")
         assert most < before + little_room + 20
@@ -168,26 +197,47 @@ def test_a_watch_without_room_takes_nobody_for_gone(
 def test_what_one_job_makes_the_kernel_say_costs_no_other_job_anything(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = {"cgroup": "0::/\n", "wchan": "0", "schedstat": "1 1 1\n", "cmdline": "python\0"}
-    for pid, stat in ((1, STAT), (2, STAT)):
-        lay(tmp_path, {f"{pid}/{name}": text for name, text in (files | {"stat": stat}).items()})
-    lay(tmp_path, {"uptime": "100.0 100.0\n", "stat": ""})
+    for pid in (1, 2):
+        process(tmp_path, pid)
+    lay(tmp_path, {"stat": ""})
     with watched(1, 2, proc=tmp_path) as watch:
         until(lambda: watch.feeding("a") and watch.feeding("b"), "both")
-        (tmp_path / "2/stat").write_text(GARBAGE)
+        lay(tmp_path, {"2/stat": "what no kernel says", "2/wchan": "0"})
         since = time.monotonic_ns()
 
         def mains(uuid: str) -> Mapping[Activity, int]:
-            found = watch.explaining(uuid, since, time.monotonic_ns())
-            return found.of(Role.MAIN).seen if found else {}
+            return seen(watch, since, Role.MAIN, uuid).seen
 
         until(lambda: mains("b").get(Activity.GONE), "that nothing is known of one")
         until(lambda: sum(mains("a").values()) > 20, "looks at the other")
         assert Activity.GONE not in mains("a")
         assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
-        (tmp_path / "2/stat").write_text(STAT)
+        process(tmp_path, 2)
         since = time.monotonic_ns()
         until(lambda: mains("b").keys() - {Activity.GONE}, "that it works again")
+
+
+@rows(
+    "code, missing, role, activity",
+    {
+        "threads, of which one moves": (POOL, "all_threads", Role.THREAD, Activity.RUN),
+        "sockets, of which one is asked": (ASKING, "all_sockets", Role.WORKER, Activity.NETWORK),
+    },
+)
+def test_of_a_crowd_the_one_that_matters_is_seen(
+    code: str, missing: str, role: str, activity: Activity
+) -> None:
+    with program(code) as one, watched(one.pid) as watch:
+        until(lambda: signal(watch, missing) is False, "that not all are looked at")
+        since = time.monotonic_ns()
+
+        def mostly() -> bool:
+            found = {Activity.RUN: 0, activity: 0, **seen(watch, since, role).seen}
+            # Now and then who asks is about to, for long where there is no CPU for it.
+            rest = sum(found.values()) - found[activity] - found[Activity.RUN]
+            return found[activity] > max(MOST_ASKED, 4 * rest)
+
+        until(mostly, f"{activity}")
 
 
 def test_shares_are_of_what_is_spent_in_all() -> None:

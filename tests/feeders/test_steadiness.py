@@ -17,26 +17,31 @@ from gpu_bottleneck_exporter.accounting.stall import (
 )
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.schedule import LATELY_NS
+from support.rows import rows
 
 SECOND_NS = 1_000_000_000
 LONG = LATELY_NS // SECOND_NS + 1
 Split = tuple[float, Mapping[str, float]]
 """A tick: share of busy time, and of idle time by cause."""
 BUSY: Split = (1.0, {})
+SEVERAL: Split = (0.5, {NETWORK: 0.3, ASLEEP: 0.2})
 
 
 def after(*stretches: tuple[int, Split], tick_ns: int = SECOND_NS) -> bool:
     found = Steadiness()
     for ticks, (busy, stalls) in stretches:
         for _ in range(ticks):
-            found.note(
-                int(busy * tick_ns), {cause: int(s * tick_ns) for cause, s in stalls.items()}
-            )
+            idle = {cause: int(share * tick_ns) for cause, share in stalls.items()}
+            found.note(int(busy * tick_ns), idle)
     return bool(found)
 
 
 def all_on(cause: str) -> Split:
     return 0.0, {cause: 1.0}
+
+
+def long(cause: str) -> tuple[int, Split]:
+    return 2 * LONG, all_on(cause)
 
 
 @pytest.mark.parametrize(
@@ -59,29 +64,23 @@ def test_what_has_been_the_same_for_long_is_steady(split: Split) -> None:
     assert after((10 * LONG, split), tick_ns=SECOND_NS // 5)
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        (0.0, {STORAGE: 0.6, ASLEEP: 0.4}),
-        (0.5, {STORAGE: 0.4, ASLEEP: 0.1}),
-        (0.9, {CPU_QUOTA: 0.05, WORKER_CPU: 0.05}),
-        (0.0, {}),
-    ],
+@rows(
+    "steady, stretches",
+    {
+        "two causes": (False, [(5 * LONG, (0.0, {STORAGE: 0.6, ASLEEP: 0.4}))]),
+        "two, and busy": (False, [(5 * LONG, (0.5, {STORAGE: 0.4, ASLEEP: 0.1}))]),
+        "two small ones": (False, [(5 * LONG, (0.9, {CPU_QUOTA: 0.05, WORKER_CPU: 0.05}))]),
+        "nothing known": (False, [(5 * LONG, (0.0, {}))]),
+        "a busy tick": (False, [long(ASLEEP), (1, BUSY)]),
+        "a tick of another cause": (False, [long(ASLEEP), (1, all_on(STORAGE))]),
+        "a tick of several": (False, [long(ASLEEP), (1, SEVERAL)]),
+        "soon after one": (True, [long(ASLEEP), (1, SEVERAL), (4, all_on(ASLEEP))]),
+        "soon after some": (False, [long(ASLEEP), (4, SEVERAL), (4, all_on(ASLEEP))]),
+        "one look that differs": (True, [long(ASLEEP), (1, (0.0, {ASLEEP: 0.5, CPU_QUEUE: 0.5}))]),
+    },
 )
-def test_several_causes_take_all_looks(split: Split) -> None:
-    assert not after((5 * LONG, split))
-
-
-@pytest.mark.parametrize("other", [BUSY, all_on(STORAGE), (0.5, {NETWORK: 0.3, ASLEEP: 0.2})])
-def test_a_tick_that_differs_ends_it_at_once(other: Split) -> None:
-    asleep = all_on(ASLEEP)
-    assert not after((2 * LONG, asleep), (1, other))
-    assert after((2 * LONG, asleep), (1, other), (4, asleep))
-    assert not after((2 * LONG, asleep), (4, other), (4, asleep))
-
-
-def test_a_single_look_that_differs_is_no_news() -> None:
-    assert after((2 * LONG, all_on(ASLEEP)), (1, (0.0, {ASLEEP: 0.5, CPU_QUEUE: 0.5})))
+def test_what_differs_takes_all_looks(stretches: list[tuple[int, Split]], *, steady: bool) -> None:
+    assert after(*stretches) is steady
 
 
 def test_other_processes_are_news() -> None:

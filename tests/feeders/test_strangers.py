@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
+from support.rows import rows
 from support.tools import require
 from support.waiting import until
 
@@ -106,12 +108,34 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{tmp_path / 'socket'}" if request.param == "unix" else "any"
 
 
+@contextmanager
+def connected(
+    place: object, *, one: str = "told()", main: str = f"ready()\n{RECEIVE}"
+) -> Iterator[tuple[Program, Program]]:
+    """A main that is connected with one who listens, and what they do then."""
+    with program(LISTEN + one, place) as listens:
+        where = listens.words[0] if listens.words else place
+        with program(CONNECT + main, where) as connects:
+            yield listens, connects
+
+
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
 def test_who_is_connected_with_what_is_waited_on_feeds(watch: Watch, place: str, how: str) -> None:
-    with program(f"{LISTEN}told()", place) as one:
-        where = one.words[0] if one.words else place
-        with program(f"{CONNECT}ready()\n{how}", where) as main:
-            assert watch(main).finds(one.pid)
+    with connected(place, main=f"ready()\n{how}") as (one, main):
+        assert watch(main).finds(one.pid)
+
+
+def test_it_may_have_connected_itself(watch: Watch, place: str) -> None:
+    with connected(place, one=f"ready()\n{RECEIVE}", main="ready(); told()") as (main, one):
+        main.hear()
+        assert watch(main).finds(one.pid)
+
+
+def test_a_worker_may_be_fed(watch: Watch, place: str) -> None:
+    forks = f"if os.fork() == 0: {RECEIVE}\nready(); locked()"
+    with connected(place, main=forks) as (one, main):
+        (worker,) = (PROC / f"{main.pid}/task/{main.pid}/children").read_text().split()
+        assert watch(main, int(worker)).finds(one.pid)
 
 
 def test_both_may_be_in_another_network_namespace_than_we(watch: Watch) -> None:
@@ -154,14 +178,6 @@ def test_it_may_connect_anew_for_each_request(watch: Watch) -> None:
         assert watch(main).finds(one.pid)
 
 
-def test_it_may_have_connected_itself(watch: Watch, place: str) -> None:
-    with program(f"{LISTEN}ready()\n{RECEIVE}", place) as main:
-        where = main.words[0] if main.words else place
-        with program(f"{CONNECT}ready(); told()", where) as one:
-            main.hear()
-            assert watch(main).finds(one.pid)
-
-
 def test_who_may_write_to_the_fifo_that_is_read_feeds(watch: Watch, tmp_path: Path) -> None:
     fifo, other = tmp_path / "fifo", tmp_path / "other" / "fifo"
     other.parent.mkdir()
@@ -177,50 +193,29 @@ def test_who_may_write_to_the_fifo_that_is_read_feeds(watch: Watch, tmp_path: Pa
         assert watch(main).finds(one.pid)
 
 
-def test_a_worker_may_be_fed(watch: Watch, tmp_path: Path) -> None:
-    with program(f"{LISTEN}told()", tmp_path / "socket") as one:
-        code = f"{CONNECT}\nif os.fork() == 0: {RECEIVE}\nready(); locked()"
-        with program(code, tmp_path / "socket") as main:
-            (worker,) = (PROC / f"{main.pid}/task/{main.pid}/children").read_text().split()
-            assert watch(main, int(worker)).finds(one.pid)
-
-
 @pytest.mark.parametrize("how", ["time.sleep(60)", "locked()", "sys.stdin.read()"])
 def test_a_connection_that_is_not_waited_on_says_nothing(
-    watch: Watch, tmp_path: Path, how: str
+    watch: Watch, place: str, how: str
 ) -> None:
-    with (
-        program(f"{LISTEN}told()", tmp_path / "socket") as one,
-        program(f"{CONNECT}ready()\n{how}", tmp_path / "socket") as main,
-    ):
+    with connected(place, main=f"ready()\n{how}") as (one, main):
         watched = watch(main)
         until(lambda: Role.THREAD in watched.look().parts, "a closer look")
-        assert one.pid not in watched.strangers()
-        assert os.getpid() not in watched.strangers(), "we are nobody's feeder"
+        assert watched.strangers().isdisjoint({one.pid, os.getpid()}), "nor are we a feeder"
 
 
-def test_another_holder_of_a_gpu_is_no_stranger(watch: Watch, tmp_path: Path) -> None:
-    with (
-        program(f"{LISTEN}told()", tmp_path / "socket") as one,
-        program(f"{CONNECT}ready()\n{RECEIVE}", tmp_path / "socket") as main,
-    ):
+def test_another_holder_of_a_gpu_and_its_workers_are_no_strangers(watch: Watch) -> None:
+    """They inherit the connections between ranks, and are found first as they are younger."""
+    with connected("tcp", one="os.fork() and ready()\nlocked()") as (one, main):
+        one.hear()
+        listed = read(f"/proc/{one.pid}/task/{one.pid}/children")
+        (worker,) = map(int, (listed or "").split())
+        watched = watch(main)
+        assert watched.finds(worker)
+        watched.holders.add(one.pid)
+        assert watched.strangers() == set()
+    with connected("tcp") as (one, main):
         assert watch(main).finds(one.pid)
         assert watch(main, holders=(one.pid,)).finds()
-
-
-def test_a_worker_of_another_holder_is_no_stranger(watch: Watch) -> None:
-    """It inherits the connections between ranks, and is found first as it is younger."""
-    inherits = f"{LISTEN}\nif os.fork(): ready()\nlocked()"
-    with program(inherits, "tcp") as one:
-        (port,) = one.words
-        with program(f"{CONNECT}ready()\n{RECEIVE}", port) as main:
-            one.hear()
-            listed = read(f"/proc/{one.pid}/task/{one.pid}/children")
-            (worker,) = map(int, (listed or "").split())
-            watched = watch(main)
-            assert watched.finds(worker)
-            watched.holders.add(one.pid)
-            assert watched.strangers() == set()
 
 
 def test_they_are_sought_ever_less_often_until_another_gpu_begins_to_idle() -> None:
@@ -247,12 +242,9 @@ def test_they_are_sought_ever_less_often_until_another_gpu_begins_to_idle() -> N
     assert len(searched(range(201, 211), one, other)) > 5
 
 
-def test_who_disconnects_stays_known_for_a_minute(watch: Watch, tmp_path: Path) -> None:
-    code = f"{LISTEN}told(); c.close(); ready(); told()"
-    with (
-        program(code, tmp_path / "socket") as one,
-        program(f"{CONNECT}ready()\n{RECEIVE}\nlocked()", tmp_path / "socket") as main,
-    ):
+def test_who_disconnects_stays_known_for_a_minute(watch: Watch, place: str) -> None:
+    leaves, stays = "told(); c.close(); ready(); told()", f"ready()\n{RECEIVE}\nlocked()"
+    with connected(place, one=leaves, main=stays) as (one, main):
         watched = watch(main)
         assert watched.finds(one.pid)
         one.tell()
@@ -276,41 +268,37 @@ def test_so_many_are_followed(watch: Watch, tmp_path: Path) -> None:
         until(lambda: len(watched.strangers()) == MOST_STRANGERS, "so many")
 
 
-@pytest.mark.parametrize(
-    ("does", "state"), [("burn()", Activity.RUN), ("time.sleep(60)", None)], ids=["burns", "sleeps"]
-)
-def test_it_counts_while_it_is_active(
-    watch: Watch, tmp_path: Path, does: str, state: Activity | None
-) -> None:
-    with (
-        program(f"{LISTEN}{does}", tmp_path / "socket") as one,
-        program(f"{CONNECT}ready()\n{RECEIVE}", tmp_path / "socket") as main,
-    ):
+def test_it_counts_while_it_is_active(watch: Watch, place: str) -> None:
+    with connected(place, one="told()\nburn()") as (one, main):
         watched = watch(main)
         assert watched.finds(one.pid)
         parts = [watched.look().of(Role.RELATED) for _ in range(9)]
-        if state is None:
-            assert not any(part.seen or part.present for part in parts)
-        else:
-            until(lambda: watched.look().of(Role.RELATED).seen.get(state), "it runs")
-            assert watched.look().of(Role.RELATED).present == 1
+        assert not any(part.seen or part.present for part in parts)
+        one.tell()
+        until(lambda: watched.look().of(Role.RELATED).seen.get(Activity.RUN), "it runs")
+        assert watched.look().of(Role.RELATED).present == 1
 
 
-def test_who_works_now_and_then_is_not_blamed() -> None:
+RUNS, RESTS = Activity.RUN, Activity.SLEEP
+
+
+@rows(
+    "seen, idle, counts, works",
+    {
+        "now and then": (25 * [RUNS, RESTS, RESTS, RESTS], 1.0, False, False),
+        "whenever the GPU idles": (25 * [RUNS, RESTS, RESTS, RESTS], 0.3, True, False),
+        "all of that time": (25 * [RUNS, RESTS, RESTS, RESTS], 0.2, True, True),
+        "waits for the network": (9 * [Activity.NETWORK], 1.0, True, False),
+        "looked at too seldom": (2 * [RUNS], 1.0, False, False),
+    },
+)
+def test_who_does_enough_counts(
+    seen: list[Activity], idle: float, *, counts: bool, works: bool
+) -> None:
     one = StrangerRecord()
-    for index in range(100):
-        one.note(Activity.RUN if index % 4 == 0 else Activity.SLEEP)
-    assert not one.counts(idle=1.0)
-    assert one.counts(idle=0.3), "it works for as long as the GPU idles"
-    assert one.works(idle=0.2)
-
-
-def test_who_waits_for_the_network_counts_and_does_not_work() -> None:
-    one = StrangerRecord()
-    for _ in range(9):
-        one.note(Activity.NETWORK)
-    assert one.counts(idle=1.0)
-    assert not one.works(idle=1.0)
+    for activity in seen:
+        one.note(activity)
+    assert (one.counts(idle), one.works(idle)) == (counts, works)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["that is known", "that has just started"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 
-import pytest
-
 from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
+from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Endpoint
+from support.rows import rows
 
 LONGEST_MS = 30_000
 STORE = Endpoint(bytes([10, 0, 0, 2]), 443)
@@ -18,18 +19,18 @@ def works(patience: AnswerTimeouts) -> None:
     patience.worked_ns = time.monotonic_ns()
 
 
-@pytest.mark.parametrize(
-    ("answers", "patience"),
-    [
-        pytest.param([], PATIENCE_MS, id="at first"),
-        pytest.param([10, 500, 1_400], PATIENCE_MS, id="quick ones"),
-        pytest.param([8_000], PATIENCE_MS, id="one that was slow by chance"),
-        pytest.param([8_000, 8_100], 16_000, id="two"),
-        pytest.param([8_000, 10, 10, 9_000], 16_000, id="among quick ones"),
-        pytest.param([25_000, 25_000], LONGEST_MS, id="never above the longest"),
-        pytest.param([100_000, 100_000], PATIENCE_MS, id="after hours"),
-        pytest.param([8_000, 8_000, *8 * [10]], PATIENCE_MS, id="not any more"),
-    ],
+@rows(
+    "answers, patience",
+    {
+        "at first": ([], PATIENCE_MS),
+        "quick ones": ([10, 500, 1_400], PATIENCE_MS),
+        "one that was slow by chance": ([8_000], PATIENCE_MS),
+        "two": ([8_000, 8_100], 16_000),
+        "among quick ones": ([8_000, 10, 10, 9_000], 16_000),
+        "never above the longest": ([25_000, 25_000], LONGEST_MS),
+        "after hours": ([100_000, 100_000], PATIENCE_MS),
+        "not any more": ([8_000, 8_000, *8 * [10]], PATIENCE_MS),
+    },
 )
 def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int) -> None:
     found = AnswerTimeouts(LONGEST_MS)
@@ -47,37 +48,29 @@ def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
             found.note_answer(STORE, took)
         works(found)
     assert found.longest_for(STORE) == 16_000
+    assert AnswerTimeouts(1_000).longest_for(STORE) == 1_000
 
 
 def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
     found = AnswerTimeouts(LONGEST_MS)
-    for ago_ms in (500, 500):
+    for _ in range(2):
         works(found)
-        found.note_answer(STORE, 8_000, ago_ms)
+        found.note_answer(STORE, 8_000, 500)
     assert found.longest_for(STORE) == 16_000
-
-
-def test_answers_without_work_teach_nothing() -> None:
-    found = AnswerTimeouts(LONGEST_MS)
-    works(found)
-    assert not any(found.note_answer(STORE, 8_000) for _ in range(9))
-    assert found.longest_for(STORE) == PATIENCE_MS
-    assert not found.feeds(STORE)
 
 
 def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
     found = AnswerTimeouts(LONGEST_MS)
-    for _ in range(3):
-        found.note_answer(STORE, 100)
+    works(found)
+    assert not any(found.note_answer(STORE, 100) for _ in range(9)), "without work"
+    assert not found.feeds(STORE)
+    for _ in range(2):
         works(found)
+        found.note_answer(STORE, 100)
     assert found.feeds(STORE)
     assert not found.feeds(OTHER)
     found.worked_ns -= 11_000_000_000
     assert not found.feeds(STORE)
-
-
-def test_patience_is_never_above_the_setting() -> None:
-    assert AnswerTimeouts(1_000).longest_for(STORE) == 1_000
 
 
 def test_patience_with_many_is_bounded() -> None:
@@ -85,5 +78,4 @@ def test_patience_with_many_is_bounded() -> None:
     for port in range(2_000):
         found.note_answer(STORE._replace(port=port), 10)
         found.note_polled(STORE._replace(port=port))
-    assert len(found._of) <= 256
-    assert len(found.polled) <= 256
+        assert len(pickle.dumps(vars(found))) < 100 * MOST_REMEMBERED

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ from gpu_bottleneck_exporter.feeders.habits import Works
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from support.programs import Program, descriptors, program
+from support.programs import descriptors, program
+from support.rows import rows
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -35,71 +35,42 @@ ready(s.getsockname()[1]); locked()
 ASKS = "c = connect(int(sys.argv[1])); c.send(b'?'); c.recv(1); ready(); told()"
 
 
-class Watched:
-    """A feed at ticks a second apart, whatever the clock says."""
-
-    def __init__(self, one: Program) -> None:
-        self._groups = Cgroups(Path("/sys"))
-        self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
-        self.feed.adopt({one.pid}, set(), frozenset({one.pid}))
-        self._now_ns = time.monotonic_ns()
-
-    def close(self) -> None:
-        """Give all descriptors back."""
-        self.feed.close()
-        self._groups.keep(set())
-
-    def tick(self, busy: float) -> Activity:
-        """One tick, in which the GPU was so busy; what the main did at its end."""
-        self._now_ns += SECOND
-        active_ns = int(busy * SECOND)
-        self.feed.note_split(active_ns, {UNKNOWN: SECOND - active_ns}, self._now_ns)
-        self.feed.sample(self._now_ns)
-        self.feed.advance(self._now_ns)
-        found = self.feed.history.explaining(self._now_ns - 1, self._now_ns)
-        assert found is not None
-        (state,) = found.of(Role.MAIN).seen
-        return state
-
-
-@contextmanager
-def watched(code: str) -> Iterator[tuple[Program, Watched]]:
-    before = descriptors()
-    with program(code) as one:
-        found = Watched(one)
+@rows(
+    "code, busy_ticks, idles",
+    {
+        "who listens and never worked is a server": (LISTENS, 0, Activity.REQUESTS),
+        "who works without clients is none": (LISTENS, 10, Activity.QUEUE),
+        "who works while clients ask is one": (SERVES, 10, Activity.REQUESTS),
+    },
+)
+def test_what_a_main_waits_for_when_its_gpu_idles(
+    code: str, busy_ticks: int, idles: Activity
+) -> None:
+    before, groups, now_ns = descriptors(), Cgroups(Path("/sys")), time.monotonic_ns()
+    with program(code) as one, ExitStack() as clients:
+        feed = FeederGroup(PROC, groups, AnswerTimeouts(30_000))
+        feed.adopt({one.pid}, set(), frozenset({one.pid}))
         until(lambda: read(PROC / str(one.pid) / "wchan") != "0", "asleep")
-        try:
-            yield one, found
-        finally:
-            found.close()
+
+        def tick(busy_ns: int) -> set[Activity]:
+            """One second of a simulated clock; what the main did at its end."""
+            nonlocal now_ns
+            now_ns += SECOND
+            feed.note_split(busy_ns, {UNKNOWN: SECOND - busy_ns}, now_ns)
+            feed.sample(now_ns)
+            feed.advance(now_ns)
+            found = feed.history.explaining(now_ns - 1, now_ns)
+            return {*found.of(Role.MAIN).seen} if found else set()
+
+        for _ in range(busy_ticks):
+            if code == SERVES:
+                clients.enter_context(program(ASKS, one.words[0]))
+            tick(SECOND)
+        clients.close()
+        until(lambda: tick(0) and tick(0) == {idles}, f"{idles}")
+        feed.close()
+        groups.keep(set())
     assert descriptors() <= before
-
-
-def idles(one: Watched) -> Activity:
-    """What the main does once its GPU has nothing to do any more."""
-    one.tick(0.0)
-    return one.tick(0.0)
-
-
-def test_who_listens_and_never_worked_is_a_server() -> None:
-    with watched(LISTENS) as (_, one):
-        until(lambda: idles(one) is Activity.REQUESTS, "a server")
-
-
-def test_who_works_without_clients_is_none() -> None:
-    with watched(LISTENS) as (_, one):
-        for _ in range(10):
-            one.tick(1.0)
-        until(lambda: idles(one) is Activity.QUEUE, "a lock that nobody opens")
-
-
-def test_who_works_while_clients_ask_is_one() -> None:
-    with watched(SERVES) as (server, one):
-        for _ in range(5):
-            with program(ASKS, server.words[0]):
-                one.tick(1.0)
-                one.tick(1.0)
-        until(lambda: idles(one) is Activity.REQUESTS, "a server")
 
 
 @pytest.mark.parametrize(

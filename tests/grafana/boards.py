@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import promql_parser as promql
 
+from support.offenders import each
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "grafana"
 NAMES = ("fleet", "gpu", "exporter")
@@ -42,10 +44,6 @@ class Asked:
 
     def __str__(self) -> str:
         return f"{self.board}: {self.panel['title']} {self.target['refId']}"
-
-    @property
-    def panel_name(self) -> str:
-        return f"{self.board}: {self.panel['title']}"
 
     def text(self, values: Mapping[str, str] = EVERYTHING) -> str:
         return filled(self.target["expr"], values)
@@ -107,3 +105,8 @@ def nodes(text: str, kind: type[Node]) -> Iterator[Node]:
 def selectors(text: str) -> list[promql.VectorSelector]:
     """All of an expression, those with a range too."""
     return list(nodes(text, promql.VectorSelector))
+
+
+each_board = each(NAMES)
+each_panel = each([one for name in NAMES for one in panels(name)], lambda panel: panel["title"])
+each_query = each(asked())

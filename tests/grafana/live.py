@@ -6,7 +6,6 @@ half a minute.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -22,14 +21,13 @@ from rules.fleet import JOB, Fleet, Gpu, add_gpu
 from rules.series import STALE, Labels, Series
 from support.beside import Reply, Request, answering
 from support.command import ANY_PORT, serving
-from support.daemon import HOST, daemon, free_port
-from support.prometheus import Prometheus
+from support.daemon import HOST
+from support.prometheus import Prometheus, prometheus
+from support.quickrules import MODEST
 from support.states import PRESCRIBED, SCORED
-from support.tools import require
 
 FACTOR = 120
 DEMO = "demo"
-_SCRAPED_EVERY = "500ms"
 _EVERY = re.compile(r"^( *interval: ).*$", re.MULTILINE)
 _MINUTES = 30
 """What is made of the fleet; the time in which it is served is much shorter."""
@@ -98,42 +96,19 @@ def served(made: Fleet) -> Iterator[str]:
 
 @contextmanager
 def filled_prometheus(
-    folder: Path, factor: int = FACTOR, scraped_every: str = _SCRAPED_EVERY
+    folder: Path, factor: int = FACTOR, scraped_every: float = 0.5
 ) -> Iterator[Prometheus]:
     """Prometheus that scrapes the fleet (job `gpu`) and the demo (job `demo`).
 
-    The durations of the rules are divided by `factor`.
+    The durations of the rules are divided by `factor`; seconds between scrapes.
     """
-    program = require("prometheus", "prometheus")
+    paths = []
     for name, text in for_dialect(files(), "exporter").items():
-        (folder / name).write_text(_EVERY.sub(r"\g<1>1s", scaled(text, factor)))
-    with served(fleet()) as fleet_target, serving(folder, "demo", *ANY_PORT) as demo:
-        demo_target = demo.url.split("/")[2]
-        config = folder / "prometheus.json"
-        config.write_text(
-            json.dumps(_config(folder, {JOB: fleet_target, DEMO: demo_target}, scraped_every))
-        )
-        port = free_port()
-        command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-        command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
-        variables = {"GOMAXPROCS": "1", "GOGC": "400"}
-        with daemon(command, port, "/-/ready", folder / "log", variables) as pid:
-            yield Prometheus(port, pid)
-
-
-def _config(folder: Path, targets: dict[str, str], scraped_every: str) -> object:
-    """JSON is YAML."""
-    return {
-        "rule_files": [f"{folder}/*.yml"],
-        "scrape_configs": [
-            {
-                "job_name": name,
-                # The fleet's series have a job and an instance of their own.
-                "honor_labels": True,
-                "scrape_interval": scraped_every,
-                "scrape_timeout": scraped_every,
-                "static_configs": [{"targets": [target]}],
-            }
-            for name, target in targets.items()
-        ],
-    }
+        paths.append(folder / name)
+        paths[-1].write_text(_EVERY.sub(r"\g<1>1s", scaled(text, factor)))
+    # The fleet's series have a job and an instance of their own.
+    access = {key: {"honor_labels": True} for key in (JOB, DEMO)}
+    with served(fleet()) as made, serving(folder, "demo", *ANY_PORT) as demo:
+        jobs = [(JOB, made, scraped_every), (DEMO, demo.url.split("/")[2], scraped_every)]
+        with prometheus(folder, jobs, paths, MODEST, access) as server:
+            yield server

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from itertools import combinations, pairwise
 
 from builders.__main__ import rendered
 from builders.colours import of_cause
 from gpu_bottleneck_exporter import palette
-from grafana.boards import FOLDER, NAMES, Json, board, panels
+from grafana.boards import FOLDER, NAMES, Json, board, each_board, each_panel, panels
 from rules.causes_table import pack
 from support.offenders import each
 
@@ -29,43 +30,30 @@ CAUSES = {rule.labels["cause"] for rule in ALL if rule.is_alert and "cause" in r
 TOLD = re.compile(r"`(gpu:threshold:\w+)`")
 KINDS = {"stat", "state-timeline", "table", "timeseries"}
 
-each_board = each(NAMES)
-
 
 def test_the_files_are_what_the_builders_make() -> None:
     committed = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert committed == rendered(), "run `make generate`"
-
-
-def test_the_folder_has_dashboards_only_as_json() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == set(NAMES)
+    assert {name.removesuffix(".json") for name in committed} == set(NAMES)
 
 
 # --- The format -----------------------------------------------------------------------------------
-@each_board
-def test_uids_are_stable(name: str) -> None:
-    assert board(name)["uid"] == UIDS[name]
-    assert len(board(name)["uid"]) <= 40
+def is_unique(values: Iterable[object]) -> bool:
+    return set(Counter(values).values()) == {1}
 
 
 @each_board
 def test_it_has_what_grafana_asks_for(name: str) -> None:
     found = board(name)
+    assert found["uid"] == UIDS[name]
+    assert len(found["uid"]) <= 40
     assert "id" not in found  # of the database it was exported from
     assert found["schemaVersion"] == 39  # Grafana 11.0; later ones migrate it
     assert found["title"]
     assert found["time"]["to"] == "now"
-    assert len({one["name"] for one in found["templating"]["list"]}) == len(
-        found["templating"]["list"]
-    )
-
-
-@each_board
-def test_ids_are_unique(name: str) -> None:
-    numbers = Counter(panel["id"] for panel in board(name)["panels"])
-    assert set(numbers.values()) == {1}
-    titles = Counter(panel["title"] for panel in board(name)["panels"])
-    assert set(titles.values()) == {1}
+    assert is_unique(one["name"] for one in found["templating"]["list"])
+    assert is_unique(panel["id"] for panel in found["panels"])
+    assert is_unique(panel["title"] for panel in found["panels"])
 
 
 @each_board
@@ -95,11 +83,10 @@ def test_each_row_has_panels_below_it(name: str) -> None:
     assert {panel["type"] for panel in panels(name)} <= KINDS
 
 
-@each_board
-def test_targets_are_told_apart(name: str) -> None:
-    for panel in panels(name):
-        letters = [target["refId"] for target in panel["targets"]]
-        assert letters == [chr(ord("A") + at) for at in range(len(letters))], panel["title"]
+@each_panel
+def test_targets_are_told_apart(panel: Json) -> None:
+    letters = [target["refId"] for target in panel["targets"]]
+    assert letters == [chr(ord("A") + at) for at in range(len(letters))]
 
 
 # --- Of one mind with the rules -------------------------------------------------------------------
@@ -109,18 +96,12 @@ def thresholds(panel: Json) -> list[float]:
     return [step["value"] for step in steps[1:]]
 
 
-@each_board
-def test_thresholds_are_those_of_the_rules(name: str) -> None:
-    for panel in panels(name):
-        told = TOLD.findall(panel["description"])
-        assert sorted(THRESHOLDS[one] for one in told) == thresholds(panel), panel["title"]
-
-
-@each_board
-def test_a_threshold_is_of_all_lines_of_its_panel(name: str) -> None:
+@each_panel
+def test_thresholds_are_those_of_the_rules_and_of_all_lines_of_the_panel(panel: Json) -> None:
     """A line of something else would cross it and mean nothing."""
-    for panel in panels(name):
-        assert not thresholds(panel) or len(panel["targets"]) == 1, panel["title"]
+    told = TOLD.findall(panel["description"])
+    assert sorted(THRESHOLDS[one] for one in told) == thresholds(panel)
+    assert not told or len(panel["targets"]) == 1
 
 
 def test_panels_have_thresholds() -> None:
@@ -152,24 +133,18 @@ def series_colours(panel: Json) -> dict[str, str]:
     }
 
 
-@each_board
-def test_a_cause_or_a_wait_has_its_colour(name: str) -> None:
-    for panel in panels(name):
-        legends = {target["legendFormat"] for target in panel["targets"]}
-        told = series_colours(panel)
-        if "{{cause}}" in legends:
-            # What is no cause has a colour of its own: else it would look like one.
-            others = {one: told.get(one) for one in legends - {"{{cause}}"}}
-            assert told == colours_of_causes() | others, panel["title"]
-            assert None not in others.values()
-        if "{{waiting_on}}" in legends:
-            assert told == {"busy": palette.BUSY, **palette.WAITING_ON}, panel["title"]
-        assert shown_causes(panel).items() <= colours_of_causes().items(), panel["title"]
-
-
-def colours_of_causes() -> dict[str, str]:
-    causes = {rule.labels["cause"] for rule in ALL if rule.is_alert and "cause" in rule.labels}
-    return {cause: of_cause(cause) for cause in causes}
+@each_panel
+def test_a_cause_or_a_wait_has_its_colour(panel: Json) -> None:
+    legends = {target["legendFormat"] for target in panel["targets"]}
+    told, of_causes = series_colours(panel), {cause: of_cause(cause) for cause in CAUSES}
+    if "{{cause}}" in legends:
+        # What is no cause has a colour of its own: else it would look like one.
+        others = {one: told.get(one) for one in legends - {"{{cause}}"}}
+        assert told == of_causes | others
+        assert None not in others.values()
+    if "{{waiting_on}}" in legends:
+        assert told == {"busy": palette.BUSY, **palette.WAITING_ON}
+    assert shown_causes(panel).items() <= of_causes.items()
 
 
 def test_ranks_are_shown_as_their_causes() -> None:

@@ -10,14 +10,15 @@ import promql_parser as promql
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import (
     EVERYTHING,
-    NAMES,
     Asked,
     Json,
     asked,
     board,
+    each_board,
+    each_panel,
+    each_query,
     filled,
     nodes,
-    panels,
     selectors,
 )
 from rules.causes_table import pack
@@ -48,8 +49,6 @@ OPERATORS = {
     "MatchOp.NotRe": "!~",
 }
 
-each_board = each(NAMES)
-
 
 def variables(name: str) -> dict[str, Json]:
     return {one["name"]: one for one in board(name)["templating"]["list"]}
@@ -62,127 +61,69 @@ def matched(selector: promql.VectorSelector) -> dict[str, str]:
 
 # --- Templates ------------------------------------------------------------------------------------
 @each_board
-def test_the_data_source_is_a_variable(name: str) -> None:
-    """template-datasource-rule."""
-    found = variables(name)["datasource"]
-    assert (found["type"], found["query"], found["label"]) == (
-        "datasource",
-        "prometheus",
-        "Data source",
-    )
-
-
-@each_board
-def test_targets_are_variables(name: str) -> None:
-    """template-job-rule, template-instance-rule."""
+def test_data_source_and_targets_are_variables(name: str) -> None:
+    """template-datasource-rule, -job-rule, -instance-rule, uneditable-dashboard-rule."""
+    told = {"type": "datasource", "query": "prometheus", "label": "Data source"}
+    assert told.items() <= variables(name)["datasource"].items()
     for variable, label in (("job", "Job"), ("instance", "Instance")):
-        found = variables(name)[variable]
-        assert found["datasource"]["uid"] == "${datasource}"
-        assert (found["type"], found["label"]) == ("query", label)
-        assert found["multi"]
-        assert found["allValue"] == ".+"
+        asks: Json = {"type": "query", "label": label, "multi": True, "allValue": ".+"}
+        assert asks.items() <= variables(name)[variable].items()
+        assert variables(name)[variable]["datasource"]["uid"] == "${datasource}"
+    assert board(name)["editable"] is False
 
 
 @each_board
-def test_variables_ask_what_can_be_asked(name: str) -> None:
-    """template-label-promql-rule."""
+def test_variables_ask_what_can_be_asked_for_the_time_range(name: str) -> None:
+    """template-label-promql-rule, template-on-time-change-reload-rule."""
     for one in variables(name).values():
         if one["type"] == "query":
-            for selector in selectors(asked_by(one)):
-                assert selector.name in KNOWN
+            assert one["refresh"] == 2
+            assert all(selector.name in KNOWN for selector in selectors(asked_by(one)))
 
 
 def asked_by(variable: Json) -> str:
     """The PromQL within a variable's query."""
     query = filled(variable["query"])
-    label = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
-    result = re.fullmatch(r"query_result\((.+)\)", query)
-    found = label or result
+    found = re.fullmatch(r"label_values\((.+), \w+\)|query_result\((.+)\)", query)
     assert found is not None, query
-    return found[1]
-
-
-@each_board
-def test_variables_follow_the_time_range(name: str) -> None:
-    """template-on-time-change-reload-rule."""
-    queried = [one for one in variables(name).values() if one["type"] == "query"]
-    assert {one["refresh"] for one in queried} == {2}
-
-
-@each_board
-def test_a_dashboard_cannot_be_edited_where_it_is_provisioned(name: str) -> None:
-    """uneditable-dashboard-rule."""
-    assert board(name)["editable"] is False
+    return found[1] or found[2]
 
 
 # --- Panels ---------------------------------------------------------------------------------------
-@each_board
-def test_a_panel_uses_the_data_source_of_the_variable(name: str) -> None:
+@each_panel
+def test_a_panel_uses_the_data_source_of_the_variable(panel: Json) -> None:
     """panel-datasource-rule."""
-    for panel in panels(name):
-        expected = {"type": "prometheus", "uid": "${datasource}"}
-        assert panel["datasource"] == expected, panel["title"]
-        assert all(target["datasource"] == expected for target in panel["targets"]), panel["title"]
+    expected = {"type": "prometheus", "uid": "${datasource}"}
+    assert all(one["datasource"] == expected for one in (panel, *panel["targets"]))
 
 
-@each_board
-def test_a_panel_says_what_it_shows(name: str) -> None:
-    """panel-title-description-rule."""
-    for panel in panels(name):
-        assert panel["title"], panel["title"]
-        assert panel["description"].endswith("."), panel["title"]
-        assert len(panel["description"]) > 15, panel["title"]
+@each_panel
+def test_a_panel_says_what_it_shows_and_asks_something(panel: Json) -> None:
+    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule."""
+    assert panel["title"]
+    assert re.fullmatch(r".{15,}\.", panel["description"], re.DOTALL)
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["targets"]
 
 
-@each_board
-def test_a_panel_has_a_unit(name: str) -> None:
-    """panel-units-rule."""
-    for panel in panels(name):
-        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
-
-
-@each_board
-def test_a_panel_asks_something(name: str) -> None:
-    """panel-no-targets-rule."""
-    for panel in panels(name):
-        assert panel["targets"], panel["title"]
-
-
-@each_board
-def test_nothing_is_not_zero(name: str) -> None:
-    for panel in panels(name):
-        assert panel["fieldConfig"]["defaults"]["noValue"] not in {"", "0"}, panel["title"]
-        custom = panel["fieldConfig"]["defaults"]["custom"]
-        assert not custom.get("spanNulls", False), panel["title"]
-        assert all("vector(0)" not in target["expr"] for target in panel["targets"]), panel["title"]
+@each_panel
+def test_nothing_is_not_zero(panel: Json) -> None:
+    defaults = panel["fieldConfig"]["defaults"]
+    assert defaults["noValue"] not in {"", "0"}
+    assert not defaults["custom"].get("spanNulls", False)
+    assert all("vector(0)" not in target["expr"] for target in panel["targets"])
 
 
 # --- Queries --------------------------------------------------------------------------------------
-@each_board
-def test_a_query_is_promql(name: str) -> None:
+@each_query
+def test_a_query_reads_what_is_exported_or_recorded(query: Asked) -> None:
     """target-promql-rule; target-logql-rule and -auto-rule have nothing to check here."""
-    for query in asked(name):
-        assert selectors(query.text()), f"{query}"
-
-
-@each_board
-def test_a_query_reads_what_is_exported_or_recorded(name: str) -> None:
-    for query in asked(name):
-        for selector in selectors(query.text()):
-            assert selector.name in KNOWN, f"{query}"
-            labels = set(matched(selector)) - OF_TARGET
-            if selector.name in LABELS:
-                assert labels <= LABELS[selector.name], f"{query}"
-
-
-@each_board
-def test_a_query_asks_for_values_that_exist(name: str) -> None:
-    for query in asked(name):
-        for selector in selectors(query.text()):
-            asks = matched(selector)
-            assert set(asks.get("waiting_on", "").lstrip("=~").split("|")) <= {"", *WAITING_ON}, (
-                f"{query}"
-            )
+    assert selectors(query.text())
+    for selector in selectors(query.text()):
+        assert selector.name in KNOWN
+        asks = matched(selector)
+        assert selector.name not in LABELS or set(asks) - OF_TARGET <= LABELS[selector.name]
+        assert set(asks.get("waiting_on", "").lstrip("=~").split("|")) <= {"", *WAITING_ON}
 
 
 OF_NONE = {"cluster": "=~chosen|", "job": "=", "instance": "="}
@@ -200,50 +141,47 @@ def owed(query: Asked, label: str) -> bool:
     return exempt is None or (exempt == WHOLE_JOB and label != "instance")
 
 
-@each(product(NAMES, ("cluster", "job", "instance")))
-def test_a_query_keeps_to_the_targets_chosen(of: tuple[str, str]) -> None:
+@each(product(asked(), OF_NONE), lambda of: f"{of[0]}, {of[1]}")
+def test_a_query_keeps_to_the_targets_chosen(of: tuple[Asked, str]) -> None:
     """target-job-rule, target-instance-rule."""
-    name, label = of
-    for query in asked(name):
-        if owed(query, label):
-            for selector in selectors(query.text({**EVERYTHING, label: "chosen"})):
-                asked_for = matched(selector).get(label)
-                assert asked_for == ("=~chosen" if of_target(selector) else OF_NONE[label]), query
+    query, label = of
+    if owed(query, label):
+        for selector in selectors(query.text({**EVERYTHING, label: "chosen"})):
+            asked_for = matched(selector).get(label)
+            assert asked_for == ("=~chosen" if of_target(selector) else OF_NONE[label])
 
 
 def test_no_exemption_is_left_over() -> None:
-    for query in asked():
-        if f"{query}" in EXEMPT:
-            found = selectors(query.text({**EVERYTHING, "instance": "chosen"}))
-            assert any(matched(one).get("instance") != "=~chosen" for one in found), f"{query}"
-    assert set(EXEMPT) <= {f"{query}" for query in asked()}, f"{query}"
+    exempt = [query for query in asked() if f"{query}" in EXEMPT]
+    assert {f"{query}" for query in exempt} == set(EXEMPT)
+    for query in exempt:
+        found = selectors(query.text({**EVERYTHING, "instance": "chosen"}))
+        assert any(matched(one).get("instance") != "=~chosen" for one in found), f"{query}"
 
 
-@each_board
-def test_a_rate_is_over_the_interval_of_the_scrapes(name: str) -> None:
+@each_query
+def test_a_rate_is_over_the_interval_of_the_scrapes(query: Asked) -> None:
     """target-rate-interval-rule."""
-    for query in asked(name):
-        for call in nodes(query.text({**EVERYTHING, "__rate_interval": "77s"}), promql.Call):
-            if call.func.name in {"rate", "irate"}:
-                (matrix,) = call.args
-                assert isinstance(matrix, promql.MatrixSelector), f"{query}"
-                assert matrix.range.total_seconds() == 77, f"{query}"
+    for call in nodes(query.text({**EVERYTHING, "__rate_interval": "77s"}), promql.Call):
+        if call.func.name in {"rate", "irate"}:
+            (matrix,) = call.args
+            assert isinstance(matrix, promql.MatrixSelector)
+            assert matrix.range.total_seconds() == 77
 
 
-@each_board
-def test_a_counter_is_shown_as_a_rate(name: str) -> None:
+@each_query
+def test_a_counter_is_shown_as_a_rate(query: Asked) -> None:
     """target-counter-agg-rule."""
-    for query in asked(name):
-        text = query.text()
-        read = [one.name for one in selectors(text) if one.name in COUNTERS]
-        rated = [
-            matrix.vector_selector.name
-            for call in nodes(text, promql.Call)
-            if call.func.name in {"rate", "increase"}
-            for matrix in call.args
-            if isinstance(matrix, promql.MatrixSelector)
-        ]
-        assert sorted(read) == sorted(one for one in rated if one in COUNTERS), f"{query}"
+    text = query.text()
+    read = [one.name for one in selectors(text) if one.name in COUNTERS]
+    rated = [
+        matrix.vector_selector.name
+        for call in nodes(text, promql.Call)
+        if call.func.name in {"rate", "increase"}
+        for matrix in call.args
+        if isinstance(matrix, promql.MatrixSelector)
+    ]
+    assert sorted(read) == sorted(one for one in rated if one in COUNTERS)
 
 
 @each_board

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import product
+from typing import Any
 
-from grafana.boards import NAMES, Json, board, panels
+from grafana.boards import NAMES, Json, board, each_panel
 from grafana.schema import VERSIONS, faults
 from support.offenders import each
 
@@ -32,75 +32,67 @@ def test_the_schema_knows_everything(of: tuple[str, str]) -> None:
     assert [one for one in faults(board(name), version) if not other.fullmatch(one)] == []
 
 
-@each(NAMES)
-def test_hidden_columns_are_hidden_in_every_version(name: str) -> None:
-    for panel in panels(name):
-        for rule in panel["fieldConfig"]["overrides"]:
-            told = {one["id"]: one["value"] for one in rule["properties"]}
-            hidden = told.get("custom.hideFrom", {}).get("viz", False)
-            assert told.get("custom.hidden", False) is hidden, panel["title"]
+@each_panel
+def test_hidden_columns_are_hidden_in_every_version(panel: Json) -> None:
+    for rule in panel["fieldConfig"]["overrides"]:
+        told = {one["id"]: one["value"] for one in rule["properties"]}
+        hidden = told.get("custom.hideFrom", {}).get("viz", False)
+        assert told.get("custom.hidden", False) is hidden
 
 
 # --- The check itself -----------------------------------------------------------------------------
-def richest(kind: str, found: Json) -> Json:
-    """The panel of this kind that has most overrides."""
-    of_kind: list[Json] = [panel for panel in found["panels"] if panel["type"] == kind]
-    return max(of_kind, key=lambda panel: len(panel["fieldConfig"]["overrides"]))
-
-
 def small() -> Json:
-    """A dashboard with one panel of each of two kinds."""
-    found = board("fleet")
-    return {**found, "panels": [richest("table", found), richest("timeseries", found)]}
+    """A dashboard with a panel of each of two kinds, those that have most overrides."""
+
+    def richest(kind: str) -> Json:
+        of_kind: list[Json] = [one for one in board("fleet")["panels"] if one["type"] == kind]
+        return max(of_kind, key=lambda panel: len(panel["fieldConfig"]["overrides"]))
+
+    return {**board("fleet"), "panels": [richest("table"), richest("timeseries")]}
 
 
-def defaults(found: Json) -> Json:
-    config: Json = richest("timeseries", found)["fieldConfig"]["defaults"]
-    return config
-
-
-def override(found: Json, name: str) -> Json:
-    """The first override of a property of this name in a table."""
-    return next(
-        one
-        for rule in richest("table", found)["fieldConfig"]["overrides"]
-        for one in rule["properties"]
-        if one["id"] == name
-    )
-
-
-PLANTS: dict[str, Callable[[Json], object]] = {
-    ".custom.drawStyle": lambda b: defaults(b)["custom"].update(drawStyle="lnie"),
-    ".defaults.unit": lambda b: defaults(b).update(unit=7),
-    ".defaults.unit ": lambda b: defaults(b).update(unit="percentunti"),
-    ".legend.placement": lambda b: richest("timeseries", b)["options"]["legend"].update(
-        placement="middle"
-    ),
-    ".schemaVersion": lambda b: b.update(schemaVersion="x"),
-    ".refresh": lambda b: b.update(refresh=5),
-    ".matcher.id": lambda b: richest("table", b)["fieldConfig"]["overrides"][0]["matcher"].update(
-        id="byNmae"
-    ),
-    ".custom.hiden": lambda b: override(b, "custom.hidden").update(id="custom.hiden"),
-    ".custom.width": lambda b: override(b, "custom.width").update(value="wide"),
-    ".transformations[0].id": lambda b: richest("table", b)["transformations"][0].update(
-        id="mergge"
-    ),
-    ".gridPos.width": lambda b: richest("table", b)["gridPos"].update(width=3),
-    ".custom.fillOpactiy": lambda b: defaults(b)["custom"].update(fillOpactiy=1),
-    ".options.lengend": lambda b: richest("timeseries", b)["options"].update(lengend={}),
-    ".targets[0].exprr": lambda b: richest("timeseries", b)["targets"][0].update(exprr="up"),
-    ".targets[0].format": lambda b: richest("table", b)["targets"][0].update(format="tabel"),
-    ".unit": lambda b: override(b, "unit").update(value="wattt"),
-    ".list[0].hide": lambda b: b["templating"]["list"][0].update(hide=9),
+TABLE, SERIES = "panels.0.", "panels.1."
+PLANTS: dict[str, tuple[str, object]] = {
+    ".custom.drawStyle": (f"{SERIES}fieldConfig.defaults.custom.drawStyle", "lnie"),
+    ".defaults.unit": (f"{SERIES}fieldConfig.defaults.unit", 7),
+    ".defaults.unit ": (f"{SERIES}fieldConfig.defaults.unit", "percentunti"),
+    ".custom.fillOpactiy": (f"{SERIES}fieldConfig.defaults.custom.fillOpactiy", 1),
+    ".legend.placement": (f"{SERIES}options.legend.placement", "middle"),
+    ".options.lengend": (f"{SERIES}options.lengend", {}),
+    ".targets[0].exprr": (f"{SERIES}targets.0.exprr", "up"),
+    ".targets[0].format": (f"{TABLE}targets.0.format", "tabel"),
+    ".transformations[0].id": (f"{TABLE}transformations.0.id", "mergge"),
+    ".gridPos.width": (f"{TABLE}gridPos.width", 3),
+    ".matcher.id": (f"{TABLE}fieldConfig.overrides.0.matcher.id", "byNmae"),
+    ".custom.hiden": ("custom.hidden id", "custom.hiden"),
+    ".custom.width": ("custom.width value", "wide"),
+    ".unit": ("unit value", "wattt"),
+    ".schemaVersion": ("schemaVersion", "x"),
+    ".refresh": ("refresh", 5),
+    ".list[0].hide": ("templating.list.0.hide", 9),
 }
+"""By the end of what is told: where it is planted, and what; a word apart is that of the table's
+first override of this property."""
+
+
+def planted(where: str, value: object) -> Json:
+    found = small()
+    target: Any = found
+    name, _, key = where.partition(" ")
+    if key:
+        rules = found["panels"][0]["fieldConfig"]["overrides"]
+        target = next(one for r in rules for one in r["properties"] if one["id"] == name)
+    else:
+        *path, key = where.split(".")
+        for step in path:
+            target = target[int(step) if step.isdigit() else step]
+    target[key] = value
+    return found
 
 
 @each(product(PLANTS, VERSIONS))
 def test_what_is_wrong_is_found(of: tuple[str, str]) -> None:
     path, version = of
-    planted = small()
-    PLANTS[path](planted)
-    found = set(faults(planted, version)) - set(faults(small(), version))
+    found = set(faults(planted(*PLANTS[path]), version)) - set(faults(small(), version))
     assert found
     assert all(fault.partition(": ")[0].endswith(path.rstrip()) for fault in found)

@@ -35,7 +35,7 @@ GPUS = {
 }
 """Staged: one that is throttled, a healthy one of a job, one that waits for a disk."""
 _GPUS_OF_FLEET = 1000
-_SCRAPED_EVERY = "2s"
+_SCRAPED_SECONDS = 2.0
 _PATIENCE_SECONDS = 300
 _JUDGED = f"""
 count(gpu:bottleneck:lost_ratio{{job="gpu"}}) > 5
@@ -62,14 +62,14 @@ def filled(folder: Path) -> Iterator[tuple[Source, Source]]:
     for one in folders:
         one.mkdir()
     with (
-        filled_prometheus(folders[0], FASTER, _SCRAPED_EVERY) as staged,
+        filled_prometheus(folders[0], FASTER, _SCRAPED_SECONDS) as staged,
         dashboards_scale.filled(folders[1], _GPUS_OF_FLEET) as (fleet, end, _),
     ):
         _await_causes(staged)
         now = time.time()
         yield (
             Source(fleet, "60s", end - dashboards_scale.DAY_SECONDS, end),
-            Source(staged, _SCRAPED_EVERY, now - SHOWN_SECONDS, now),
+            Source(staged, f"{_SCRAPED_SECONDS:g}s", now - SHOWN_SECONDS, now),
         )
 
 

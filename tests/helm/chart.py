@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,15 @@ class Rendered:
 def loaded(path: Path) -> Mapping[str, Any]:
     """The values in a file."""
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def leaves(values: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401
+    """Paths and values of what is no map, and of empty maps."""
+    if isinstance(values, dict) and values:
+        for key, value in values.items():
+            yield from leaves(value, (*above, key))
+    else:
+        yield above, values
 
 
 @functools.cache

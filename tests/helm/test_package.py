@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter.errors import ExporterError
-from helm import chart, values_table
+from helm import chart, commented
 
 README = chart.CHART / "README.md"
 LINKS = {"rules": "../../rules", "dashboards": "../../grafana"}
@@ -75,32 +75,16 @@ def test_the_package_renders_what_the_folder_does(package: Path) -> None:
         assert packed.render(values, name="gpu") == chart.chart().render(values, name="gpu")
 
 
-def test_every_value_is_in_the_table() -> None:
-    rows = [row.key for row in values_table.values(values_table.VALUES.read_text())]
+def test_every_value_is_documented() -> None:
+    rows = commented.keys(commented.VALUES.read_text())
     assert len(rows) == len(set(rows))
-    missing = [
-        path
-        for path in _leaves(dict(chart.chart().values))
-        if not any(path == row or path.startswith(f"{row}.") for row in rows)
-    ]
-    assert missing == []
-
-
-def _leaves(values: dict[str, object], above: str = "") -> list[str]:
-    return [
-        path
-        for key, below in values.items()
-        for path in (
-            _leaves(below, f"{above}{key}.")
-            if isinstance(below, dict) and below
-            else [f"{above}{key}"]
-        )
-    ]
+    paths = [".".join(path) for path, _ in chart.leaves(dict(chart.chart().values))]
+    assert [one for one in paths if not any(f"{one}.".startswith(f"{row}.") for row in rows)] == []
 
 
 def test_a_value_without_a_word_is_an_error() -> None:
     with pytest.raises(ExporterError, match=r"says nothing about a\.b"):
-        values_table.values("a:\n\n  b: 1\n")
+        commented.keys("a:\n\n  b: 1\n")
 
 
 def test_examples_in_the_readme_are_values() -> None:
@@ -119,11 +103,6 @@ def test_flags_in_the_readme_are_values() -> None:
         if not setting.startswith(foreign):
             chart.chart().validate_schema(chart.helm.parse_set_string(setting))
     assert len(settings) > len(foreign)
-
-
-def test_links_in_the_readme() -> None:
-    for link in re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8")):
-        assert (chart.CHART / link).exists(), link
 
 
 def test_the_schema_is_tidy() -> None:

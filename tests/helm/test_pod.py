@@ -24,7 +24,7 @@ from support.options import options_of
 CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
 NOBODY = 65534
 RESTRICTED = chart.case("restricted")
-PERMISSIONS = chart.ROOT / "exporter/README.md"
+PERMISSIONS = chart.ROOT / "exporter/OPERATIONS.md"
 VOLUMES = {
     "configMap",
     "csi",
@@ -100,22 +100,13 @@ def flags(container: Object) -> dict[str, str]:
     return dict(flag.partition("=")[::2] for flag in given)
 
 
-def test_restricted_breaks_no_rule_of_pod_security() -> None:
-    found = rendered(RESTRICTED)
+@each(["restricted", "nri", "default-runtime", "web-config", "dashboards"])
+def test_restricted_breaks_no_rule_of_pod_security_with_other_switches_either(name: str) -> None:
+    found = rendered({**chart.case(name), **RESTRICTED})
     assert [violations(pod) for pod in found.pods] == [[], []]
     assert found.pod["securityContext"]["runAsUser"] == NOBODY
-
-
-@each(["nri", "default-runtime", "web-config", "dashboards"])
-def test_restricted_goes_with_other_switches(name: str) -> None:
-    found = rendered({**chart.case(name), **RESTRICTED})
-    assert [said for pod in found.pods for said in violations(pod)] == []
-
-
-def test_restricted_is_not_told_of_what_it_cannot_reach() -> None:
-    container = rendered(RESTRICTED).container
-    assert not any(name.startswith("--kubelet.") for name in flags(container))
-    assert "volumeMounts" not in container
+    lent = [m["name"] for m in found.container.get("volumeMounts", [])]
+    assert lent == (["web-config"] if name == "web-config" else [])
 
 
 def test_full_breaks_those_rules_that_it_must() -> None:
@@ -390,14 +381,9 @@ def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return labels.get(expression["key"]) in expression["values"]
 
 
-@each(NODES.values())
-def test_nodes_with_nvidia_gpus_are_found(labels: Mapping[str, str]) -> None:
-    assert matches(rendered().pod, labels)
-
-
-@each(OTHERS.values())
-def test_other_nodes_are_left_alone(labels: Mapping[str, str]) -> None:
-    assert not matches(rendered().pod, labels)
+@each({**NODES, **OTHERS})
+def test_nodes_with_nvidia_gpus_are_found_and_others_left_alone(name: str) -> None:
+    assert matches(rendered().pod, {**NODES, **OTHERS}[name]) is (name in NODES)
 
 
 def test_every_label_has_a_node() -> None:
@@ -459,27 +445,24 @@ def test_what_the_values_switch_off_is_not_expected(
     assert environment(rendered(values)).get("GPU_EXPORTER_WITHOUT") == without
 
 
-def test_probes_ask_what_the_exporter_answers() -> None:
-    container = rendered().container
-    asked = {
-        probe: container[f"{probe}Probe"]["httpGet"]["path"]
-        for probe in ("startup", "readiness", "liveness")
-    }
-    assert asked == {"startup": "/-/healthy", "readiness": "/-/ready", "liveness": "/-/healthy"}
+def asks(path: str, scheme: str = "HTTP") -> Object:
+    return {"httpGet": {"path": path, "port": "metrics", "scheme": scheme}}
+
+
+CONNECTS = {"tcpSocket": {"port": "metrics"}}
 
 
 @pytest.mark.parametrize(
-    ("name", "handler"),
+    ("name", "probe", "handler"),
     [
-        ("web-config", {"tcpSocket": {"port": "metrics"}}),
-        (
-            "web-config-secret",
-            {"httpGet": {"path": "/-/ready", "port": "metrics", "scheme": "HTTPS"}},
-        ),
-        ("everything-else", {"tcpSocket": {"port": "metrics"}}),
+        ("default", "startup", asks("/-/healthy")),
+        ("default", "liveness", asks("/-/healthy")),
+        ("default", "readiness", asks("/-/ready")),
+        ("web-config", "readiness", CONNECTS),
+        ("web-config-secret", "readiness", asks("/-/ready", "HTTPS")),
+        ("everything-else", "readiness", CONNECTS),
     ],
 )
-def test_probes_with_a_web_config(name: str, handler: Object) -> None:
-    probe = rendered(chart.case(name)).container["readinessProbe"]
-    assert handler.items() <= probe.items()
-    assert len({"httpGet", "tcpSocket"} & probe.keys()) == 1
+def test_probes_ask_what_the_exporter_answers(name: str, probe: str, handler: Object) -> None:
+    asked = rendered(chart.case(name)).container[f"{probe}Probe"]
+    assert {key: asked[key] for key in ("httpGet", "tcpSocket") if key in asked} == handler

@@ -37,14 +37,6 @@ def sections(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
             yield from sections(value, (*above, key))
 
 
-def leaves(values: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401
-    if isinstance(values, dict) and values:
-        for key, value in values.items():
-            yield from leaves(value, (*above, key))
-    else:
-        yield above, values
-
-
 def refused(values: Mapping[str, Any]) -> str:
     with pytest.raises(chart.helm.HelmError) as error:
         rendered(values)
@@ -92,7 +84,7 @@ def test_a_key_that_does_not_exist(path: tuple[str, ...]) -> None:
     assert "additional properties 'typo' not allowed" in refused(below((*path, "typo"), "x"))
 
 
-@each(leaves(DEFAULTS))
+@each(chart.leaves(DEFAULTS))
 def test_another_type(default: tuple[tuple[str, ...], object]) -> None:
     path, value = default
     other = {"x": "y"} if not isinstance(value, dict) else "x"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from gpu_bottleneck_exporter.host.links import Links, links
 from support.programs import descriptors, program
+from support.rows import rows
 
 PROC = Path("/proc")
 NONE = Links()
+CIPHERS = """
+try: s = socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)
+except OSError: pass
+"""
 
 
 def of(pid: int) -> Links:
@@ -22,33 +25,21 @@ def of(pid: int) -> Links:
     return found
 
 
-def test_a_pipe_joins_those_that_hold_an_end() -> None:
+def test_pipes_and_pairs_of_sockets_lead_to_who_made_them() -> None:
     code = """
 r, w = os.pipe()
+a, b = socket.socketpair()
 child = os.fork()
 if child:
-    os.close(r); ready(child); told()
+    os.close(r); b.close(); ready(child); told()
 else:
-    os.close(w); time.sleep(60)
+    os.close(w); a.close(); time.sleep(60)
 """
     with program(code) as one:
         ours, theirs = of(one.pid), of(int(one.words[0]))
         assert len(ours.pipes & theirs.pipes) == 1
         assert not ours.peers
-
-
-def test_a_pair_of_sockets_leads_to_who_made_it() -> None:
-    code = """
-a, b = socket.socketpair()
-child = os.fork()
-if child:
-    b.close(); ready(child); told()
-else:
-    a.close(); time.sleep(60)
-"""
-    with program(code) as one:
-        assert of(int(one.words[0])).peers == {one.pid}
-        assert of(one.pid).peers == frozenset()
+        assert theirs.peers == {one.pid}
 
 
 def test_a_connection_leads_both_ways(tmp_path: Path) -> None:
@@ -64,23 +55,18 @@ ready(); a, _ = server.accept(); ready(); told()
         assert of(server.pid).peers == {client.pid}
 
 
-@pytest.mark.parametrize(
+@rows(
     "code",
-    [
-        pytest.param("", id="input and output only"),
-        pytest.param("f = open('/dev/null')", id="a file"),
-        pytest.param("a, b = socket.socketpair()", id="a pair of its own"),
-        pytest.param("s = socket.socket(socket.AF_UNIX)", id="a socket that leads nowhere"),
-        pytest.param("s = socket.socket(type=socket.SOCK_DGRAM)", id="UDP"),
-        pytest.param(
-            "s = socket.create_server(('127.0.0.1', 0)); c = connect(s.getsockname()[1])", id="TCP"
-        ),
-        pytest.param("s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)", id="netlink"),
-        pytest.param(
-            "\ntry: s = socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)\nexcept OSError: pass",
-            id="the kernel's ciphers",
-        ),
-    ],
+    {
+        "input and output only": "",
+        "a file": "f = open('/dev/null')",
+        "a pair of its own": "a, b = socket.socketpair()",
+        "a socket that leads nowhere": "s = socket.socket(socket.AF_UNIX)",
+        "UDP": "s = socket.socket(type=socket.SOCK_DGRAM)",
+        "TCP": "s = socket.create_server(('127.0.0.1', 0)); c = connect(s.getsockname()[1])",
+        "netlink": "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+        "the kernel's ciphers": CIPHERS,
+    },
 )
 def test_what_joins_with_nobody(code: str) -> None:
     with program(code + "\nready(); told()") as one:
@@ -107,7 +93,4 @@ def test_nobody_is_joined_with_nobody() -> None:
     with program("") as one:
         pass
     assert of(one.pid) == NONE
-
-
-def test_ourselves() -> None:
     assert isinstance(of(os.getpid()), Links)

@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.host.mounts import (
 )
 from support.programs import descriptors, program
 from support.rights import with_mounts_of_its_own
+from support.rows import rows
 from support.tools import require
 from support.trees import lay
 
@@ -59,53 +60,44 @@ def test_remote_ones_are_named_as_mountinfo_does() -> None:
     assert all(name == name.lower().strip() for name in REMOTE)
 
 
-@pytest.mark.parametrize(
-    ("mountinfo", "file", "found"),
-    [
-        pytest.param(mount("/", "ext4"), "/data/x", {"/": "ext4"}, id="the root"),
-        pytest.param(
+@rows(
+    "mountinfo, file, found",
+    {
+        "the root": (mount("/", "ext4"), "/data/x", {"/": "ext4"}),
+        "the longest that fits": (
             mount("/", "ext4") + mount("/data", "nfs4"),
             "/data/x/y",
             {"/data": "nfs4"},
-            id="the longest that fits",
         ),
-        pytest.param(
+        "not one that only begins alike": (
             mount("/", "ext4") + mount("/data", "nfs4"),
             "/database/x",
             {"/": "ext4"},
-            id="not one that only begins alike",
         ),
-        pytest.param(
+        "the last of those on one point": (
             mount("/data", "ext4") + mount("/data", "lustre"),
             "/data/x",
             {"/data": "lustre"},
-            id="the last of those on one point",
         ),
-        pytest.param(
-            mount("/data", "nfs", optional=""), "/data/x", {"/data": "nfs"}, id="no optional field"
-        ),
-        pytest.param(
+        "no optional field": (mount("/data", "nfs", optional=""), "/data/x", {"/data": "nfs"}),
+        "two of them": (
             mount("/data", "nfs", optional="shared:1 master:2 "),
             "/data/x",
             {"/data": "nfs"},
-            id="two of them",
         ),
-        pytest.param(
+        "a name with odd characters": (
             mount("/my\\040data\\134\\011\\012-", "nfs"),
             "/my data\\\t\n-/x",
             {"/my data\\\t\n-": "nfs"},
-            id="a name with odd characters",
         ),
-        pytest.param(
-            mount("/a\\134040b", "nfs"), "/a\\040b/x", {"/a\\040b": "nfs"}, id="a backslash"
-        ),
-        pytest.param(mount("/", "ext4"), "/x (deleted)", {"/": "ext4"}, id="a deleted file"),
-        pytest.param(mount("/", "ext4"), "/dev/null", {}, id="a device"),
-        pytest.param(mount("/", "ext4"), "socket:[5]", {}, id="a socket"),
-        pytest.param(mount("/data", "ext4"), "/elsewhere", {}, id="a file of another namespace"),
-        pytest.param("", "/x", {}, id="an empty file"),
-        pytest.param("36 35 98:0 / / rw\nx\n\n", "/x", {}, id="lines that are too short"),
-    ],
+        "a backslash": (mount("/a\\134040b", "nfs"), "/a\\040b/x", {"/a\\040b": "nfs"}),
+        "a deleted file": (mount("/", "ext4"), "/x (deleted)", {"/": "ext4"}),
+        "a device": (mount("/", "ext4"), "/dev/null", {}),
+        "a socket": (mount("/", "ext4"), "socket:[5]", {}),
+        "a file of another namespace": (mount("/data", "ext4"), "/elsewhere", {}),
+        "an empty file": ("", "/x", {}),
+        "lines that are too short": ("36 35 98:0 / / rw\nx\n\n", "/x", {}),
+    },
 )
 def test_a_file_is_on_the_mount_that_holds_it(
     tmp_path: Path, mountinfo: str, file: str, found: dict[str, str]

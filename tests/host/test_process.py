@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader, allowed_cpus, parse_stat
 from gpu_bottleneck_exporter.host.waits import Wait
+from support.programs import program
 from support.rights import with_pids_of_its_own
 from support.trees import lay
 from support.waiting import until
@@ -55,16 +53,6 @@ def stat(comm: str = "python", state: str = "S", start: int = 4242) -> str:
     return STAT.format(comm=comm, state=state, start=start)
 
 
-@contextmanager
-def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
 @pytest.mark.parametrize(
     "comm", ["python", "pt_data_worker", "tmux: server", "a) R 1 (b", "(sd-pam)", ") ) )", "", " "]
 )
@@ -96,12 +84,8 @@ def test_the_cpus_a_process_may_run_on(status: str, cpus: set[int]) -> None:
     assert allowed_cpus(status) == cpus
 
 
-def test_our_own_affinity() -> None:
-    text = (PROC / "self/status").read_text()
-    assert allowed_cpus(text) == os.sched_getaffinity(0)
-
-
 def test_ourselves() -> None:
+    assert allowed_cpus((PROC / "self/status").read_text()) == os.sched_getaffinity(0)
     reader = ProcessReader(PROC, os.getpid())
     found = reader.stat()
     assert found is not None
@@ -122,26 +106,18 @@ def test_ourselves() -> None:
 
 
 def test_a_process_that_ended_is_gone_for_ever() -> None:
-    with process("import time; time.sleep(60)") as child:
-        reader = ProcessReader(PROC, child.pid)
+    with program("ready(); time.sleep(60)") as one:
+        reader = ProcessReader(PROC, one.pid)
         until(lambda: reader.wait() is Wait.TIMER, "sleep")
-        child.send_signal(signal.SIGKILL)
+        one.process.kill()
         until(lambda: reader.wait() is Wait.GONE, "a zombie")
-        child.wait()
-    for _ in range(2):
-        assert reader.stat() is None
-        assert reader.wait() is Wait.GONE
-        assert reader.leader_ns() is None
-        assert reader.io() is None
-
-
-def test_a_reader_made_too_late_finds_nobody() -> None:
-    with process("") as child:
-        child.wait()
-    reader = ProcessReader(PROC, child.pid)
-    assert reader.started_ticks is None
-    assert reader.stat() is None
-    assert reader.wait() is Wait.GONE
+    late = ProcessReader(PROC, one.pid)
+    assert late.started_ticks is None
+    for gone in (reader, reader, late):
+        assert gone.stat() is None
+        assert gone.wait() is Wait.GONE
+        assert gone.leader_ns() is None
+        assert gone.io() is None
 
 
 def record(proc: Path, start: int, *, read: int) -> None:
@@ -182,42 +158,14 @@ def test_a_real_successor_of_a_pid_is_never_shown(kept: int) -> None:
     assert done.stdout.split() == ["None", "Wait.GONE", "None", "None", "True"], done.stderr
 
 
-def test_a_wait_channel_that_is_not_told_is_unknown(tmp_path: Path) -> None:
-    record(tmp_path, 100, read=5)
-    assert ProcessReader(tmp_path, 77).wait() is Wait.UNKNOWN
-
-
-def test_bytes_without_permission_are_none(tmp_path: Path) -> None:
+def test_what_is_not_told_is_unknown(tmp_path: Path) -> None:
+    """A wait channel, bytes without permission, and a kernel without schedstat."""
     record(tmp_path, 100, read=5)
     (tmp_path / "77/io").unlink()
     (tmp_path / "77/io").mkdir()
-    reader = ProcessReader(tmp_path, 77)
-    assert reader.io() is None
-    assert reader.stat() is not None
-
-
-def test_a_kernel_without_schedstat(tmp_path: Path) -> None:
-    record(tmp_path, 100, read=5)
     (tmp_path / "77/schedstat").unlink()
-    assert ProcessReader(tmp_path, 77).leader_ns() is None
-
-
-@pytest.mark.parametrize(
-    ("letter", "channel", "expected"),
-    [
-        ("R", "0", Wait.RUN),
-        ("D", "folio_wait_bit_common", Wait.DISK),
-        ("S", "futex_wait", Wait.LOCK),
-        ("S", "hrtimer_nanosleep", Wait.TIMER),
-        ("S", "some_new_place", Wait.OTHER),
-        ("D", "rpc_wait_bit_killable", Wait.DISK),
-        ("Z", "0", Wait.GONE),
-    ],
-)
-def test_states_from_recorded_files(
-    tmp_path: Path, letter: str, channel: str, expected: Wait
-) -> None:
-    record(tmp_path, 100, read=5)
-    text = stat(state=letter, start=100)
-    lay(tmp_path, {"77/stat": text, "77/wchan": channel})
-    assert ProcessReader(tmp_path, 77).wait() is expected
+    reader = ProcessReader(tmp_path, 77)
+    assert reader.wait() is Wait.UNKNOWN
+    assert reader.io() is None
+    assert reader.leader_ns() is None
+    assert reader.stat() is not None

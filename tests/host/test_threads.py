@@ -41,8 +41,11 @@ class Watched:
         return found.wait if found else None
 
 
+Watch = Callable[[Program], Watched]
+
+
 @pytest.fixture
-def watch() -> Iterator[Callable[[Program], Watched]]:
+def watch() -> Iterator[Watch]:
     before = descriptors()
     made: list[Watched] = []
 
@@ -61,25 +64,22 @@ def watch() -> Iterator[Callable[[Program], Watched]]:
     [
         ("burn", Wait.RUN),
         ("locked", Wait.LOCK),
-        ("lambda: time.sleep(60)", Wait.TIMER),
         ("lambda: os.read(os.pipe()[0], 1)", Wait.PIPE),
-        ("lambda: select.poll().poll()", Wait.POLL),
-        ("lambda: socket.create_server(('127.0.0.1', 0)).accept()", Wait.ACCEPT),
         ("lambda: subprocess.run(['sleep', '60'])", Wait.CHILD),
     ],
 )
-def test_what_a_thread_does(watch: Callable[[Program], Watched], does: str, wait: Wait) -> None:
+def test_what_a_thread_does(watch: Watch, does: str, wait: Wait) -> None:
     with program(f"named('one', {does}); ready(); time.sleep(60)") as one:
         watched = watch(one)
         until(lambda: watched.waits("one") is wait, wait.value)
 
 
-def test_the_first_thread_is_not_told(watch: Callable[[Program], Watched]) -> None:
+def test_the_first_thread_is_not_told(watch: Watch) -> None:
     with program("ready(); time.sleep(60)") as one:
         assert watch(one).scan() == {}
 
 
-def test_a_thread_in_a_socket_tells_its_descriptor(watch: Callable[[Program], Watched]) -> None:
+def test_a_thread_in_a_socket_tells_its_descriptor(watch: Watch) -> None:
     code = "server = socket.create_server(('127.0.0.1', 0))\nc = connect(server.getsockname()[1])\n"
     code += "named('one', lambda: c.recv(1)); ready(c.fileno()); locked()"
     with program(code) as one:
@@ -88,7 +88,7 @@ def test_a_thread_in_a_socket_tells_its_descriptor(watch: Callable[[Program], Wa
         assert watched.scan()["one"].descriptors == (int(one.words[0]),)
 
 
-def test_a_thread_that_epolls_may_wait_on_any(watch: Callable[[Program], Watched]) -> None:
+def test_a_thread_that_epolls_may_wait_on_any(watch: Watch) -> None:
     code = PAIR + "e = select.epoll(); e.register(a, select.EPOLLIN)\n"
     with program(code + "named('one', e.poll); ready(); locked()") as one:
         watched = watch(one)
@@ -96,20 +96,20 @@ def test_a_thread_that_epolls_may_wait_on_any(watch: Callable[[Program], Watched
         assert watched.scan()["one"].descriptors is None
 
 
-@pytest.mark.parametrize("name", ["a) R 1 (b", "", "((((", "pt_autograd_0"])
-def test_a_thread_may_call_itself_anything(watch: Callable[[Program], Watched], name: str) -> None:
-    with program(f"named({name!r}, lambda: time.sleep(60)); ready(); locked()") as one:
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        *((repr(name), name) for name in ("a) R 1 (b", "", "((((", "pt_autograd_0")),
+        (r"b'\xff\n\x01'", "\ufffd\n\x01"),
+    ],
+)
+def test_a_thread_may_call_itself_anything(watch: Watch, called: str, name: str) -> None:
+    with program(f"named({called}, lambda: time.sleep(60)); ready(); locked()") as one:
         watched = watch(one)
         until(lambda: watched.waits(name) is Wait.TIMER, "its name")
 
 
-def test_a_name_of_odd_bytes(watch: Callable[[Program], Watched]) -> None:
-    with program(r"named(b'\xff\n\x01', lambda: time.sleep(60)); ready(); locked()") as one:
-        watched = watch(one)
-        until(lambda: watched.waits("\ufffd\n\x01") is Wait.TIMER, "its name")
-
-
-def test_only_those_that_move_are_asked_again(watch: Callable[[Program], Watched]) -> None:
+def test_only_those_that_move_are_asked_again(watch: Watch) -> None:
     with program("named('rests', locked); named('burns', burn); ready(); time.sleep(60)") as one:
         watched = watch(one)
         until(lambda: watched.waits("burns") is Wait.RUN, "a thread that burns")
@@ -121,7 +121,7 @@ def test_only_those_that_move_are_asked_again(watch: Callable[[Program], Watched
 
 
 def test_a_thread_that_falls_asleep_for_good_is_seen_where_it_sleeps(
-    watch: Callable[[Program], Watched],
+    watch: Watch,
 ) -> None:
     code = "def turn():\n while not done: pass\n os.read(r, 1)\n"
     code += "done = []; r, w = os.pipe(); named('one', turn); ready(); told(); done.append(1)\n"
@@ -133,7 +133,7 @@ def test_a_thread_that_falls_asleep_for_good_is_seen_where_it_sleeps(
         assert watched.look()["one"].wait is Wait.PIPE
 
 
-def test_a_thread_that_ends_is_gone(watch: Callable[[Program], Watched]) -> None:
+def test_a_thread_that_ends_is_gone(watch: Watch) -> None:
     with program("named('one', told); ready(); locked()") as one:
         watched = watch(one)
         until(lambda: "one" in watched.scan(), "the thread")
@@ -142,10 +142,7 @@ def test_a_thread_that_ends_is_gone(watch: Callable[[Program], Watched]) -> None
 
 
 @pytest.mark.parametrize("reaped", [False, True])
-def test_a_process_that_ended_has_no_threads(
-    watch: Callable[[Program], Watched],
-    reaped: bool,  # noqa: FBT001 - a table's column
-) -> None:
+def test_a_process_that_ended_has_no_threads(watch: Watch, *, reaped: bool) -> None:
     with program("named('one', locked); ready(); locked()") as one:
         watched = watch(one)
         until(lambda: "one" in watched.scan(), "the thread")
@@ -161,7 +158,7 @@ def test_the_threads_of_nobody() -> None:
     assert Threads(PROC, one.pid).look(0) == []
 
 
-def test_what_nobody_takes_is_not_kept_for_ever(watch: Callable[[Program], Watched]) -> None:
+def test_what_nobody_takes_is_not_kept_for_ever(watch: Watch) -> None:
     code = "for _ in range(20): named('n', lambda: [time.sleep(0.0005) for _ in iter(int, 1)])\n"
     with program(code + "ready(); time.sleep(60)") as one:
         watched = watch(one)
@@ -173,7 +170,7 @@ def test_what_nobody_takes_is_not_kept_for_ever(watch: Callable[[Program], Watch
         assert longest <= 10 * MOST_THREADS
 
 
-def test_of_a_crowd_so_many_are_watched_and_it_is_said(watch: Callable[[Program], Watched]) -> None:
+def test_of_a_crowd_so_many_are_watched_and_it_is_said(watch: Watch) -> None:
     code = "threading.stack_size(65536)\n"
     code += f"for at in range({CROWD}): named(str(at), locked)\n"
     with program(code + "named('burns', burn); ready(); locked()") as one:
@@ -199,7 +196,7 @@ def test_of_a_crowd_so_many_are_watched_and_it_is_said(watch: Callable[[Program]
         until(lambda: all(stays() for _ in range(10)), "that one that moves stays")
 
 
-def test_a_process_with_few_is_watched_in_full(watch: Callable[[Program], Watched]) -> None:
+def test_a_process_with_few_is_watched_in_full(watch: Watch) -> None:
     with program(f"for _ in range({MOST_ASKED}): named('n', locked)\nready(); locked()") as one:
         watched = watch(one)
         watched.scan()

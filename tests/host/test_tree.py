@@ -2,88 +2,71 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from gpu_bottleneck_exporter.host.process import trees
+from support.programs import program
 from support.trees import lay
 
 PROC = Path("/proc")
 NOBODY: frozenset[int] = frozenset()
 FAMILY = """
-import os, sys, threading, time
-
-def say(*words):
-    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())  # in one piece
-
 def child(of_child=()):
     pid = os.fork()
     if pid:
         return pid
     grandchildren = [child(deeper) for deeper in of_child]
     if grandchildren:
-        say("grandchildren", *grandchildren)
+        os.write(told, f"{grandchildren}".encode())
     time.sleep(600)
 
-plain = child()
-server = child([(), ()])
-say("children", plain, server)
+heard, told = os.pipe()
+plain, server = child(), child([(), ()])
+ready(*eval(os.read(heard, 100)))
+ready(plain, server)
 # Last of all: what is forked beside threads had better not do much.
-threading.Thread(target=lambda: (say("thread", child()), time.sleep(600))).start()
+threading.Thread(target=lambda: (ready(child()), time.sleep(600))).start()
 """
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     root: int
     plain: int
-    of_thread: int
     server: int
-    grandchildren: frozenset[int]
-
-    @property
-    def all(self) -> set[int]:
-        return {self.plain, self.of_thread, self.server, *self.grandchildren}
+    of_thread: int
+    grandchildren: set[int]
 
 
 @pytest.fixture
 def family() -> Iterator[Family]:
     """A root with a child, one from another thread, and a server with children of its own."""
-    command = [sys.executable, "-c", FAMILY]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as root:
-        try:
-            assert root.stdout is not None
-            lines = [root.stdout.readline().decode().split() for _ in range(3)]
-            told = {name: [int(pid) for pid in pids] for name, *pids in lines}
-            plain, server = told["children"]
-            [of_thread] = told["thread"]
-            yield Family(root.pid, plain, of_thread, server, frozenset(told["grandchildren"]))
-        finally:
-            os.killpg(root.pid, signal.SIGKILL)
+    with program(FAMILY) as root:
+        (first, *grandchildren), (plain, server), (of_thread,) = (
+            map(int, words) for words in (root.words, root.hear(), root.hear())
+        )
+        yield Family(root.pid, plain, server, of_thread, {first, *grandchildren})
 
 
 def test_children_grandchildren_and_those_of_threads(family: Family) -> None:
-    assert trees(PROC, [family.root], NOBODY).of == {family.root: family.all}
+    everybody = {family.plain, family.server, family.of_thread, *family.grandchildren}
+    assert trees(PROC, [family.root], NOBODY).of == {family.root: everybody}
 
 
 def test_some_are_left_out_with_all_of_theirs(family: Family) -> None:
     found = trees(PROC, [family.root, family.server], frozenset({family.server})).of
     assert found == {
         family.root: {family.plain, family.of_thread},
-        family.server: set(family.grandchildren),
+        family.server: family.grandchildren,
     }
 
 
 def test_a_root_that_is_gone_has_none(family: Family) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    with program("") as gone:
+        pass
     found = trees(PROC, [gone.pid, family.plain], NOBODY).of
     assert found == {gone.pid: set(), family.plain: set()}
 

@@ -2,89 +2,82 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.host.process import ProcessReader
-from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
-from support.programs import program
+from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of, waits_on
+from support.programs import Program, program
+from support.rows import rows
 from support.waiting import until
 
 PROC = Path("/proc")
 SERVER = "server = socket.create_server(('127.0.0.1', 0)); port = server.getsockname()[1]\n"
-FIFO = "r, w = os.pipe()\n"
-
-
-@pytest.mark.parametrize(
-    ("letter", "channel", "found"),
-    [
-        ("R", "0", Wait.RUN),
-        ("R", None, Wait.RUN),
-        ("R", "futex_wait_queue", Wait.RUN),
-        ("D", "io_schedule", Wait.DISK),
-        ("D", "0", Wait.DISK),
-        ("D", None, Wait.DISK),
-        ("T", "do_signal_stop", Wait.STOPPED),
-        ("t", "ptrace_stop", Wait.STOPPED),
-        ("Z", "0", Wait.GONE),
-        ("X", None, Wait.GONE),
-        ("S", None, Wait.UNKNOWN),
-        ("S", "", Wait.UNKNOWN),
-        ("S", "0", Wait.UNKNOWN),
-        ("S", "request_wait_answer", Wait.DISK),
-        ("S", "fuse_dev_do_write", Wait.DISK),
-        ("S", "rpc_wait_bit_killable", Wait.DISK),
-        ("S", "nfs_wait_bit_killable", Wait.DISK),
-        ("S", "nfs4_delay_killable", Wait.DISK),
-        ("S", "cl_sync_io_wait", Wait.DISK),
-        ("S", "ptlrpc_set_wait", Wait.DISK),
-        ("S", "ceph_osdc_wait_request", Wait.DISK),
-        ("S", "netfs_wait_for_read", Wait.DISK),
-        ("S", "p9_client_rpc", Wait.DISK),
-        ("S", "io_cqring_wait", Wait.DISK),
-        ("S", "read_events", Wait.DISK),
-        ("S", "sk_wait_data", Wait.SOCKET),
-        ("S", "sk_stream_wait_memory", Wait.SOCKET),
-        ("S", "inet_wait_for_connect", Wait.SOCKET),
-        ("S", "wait_woken", Wait.SOCKET),
-        ("S", "__skb_wait_for_more_packets", Wait.SOCKET),
-        ("S", "inet_csk_accept", Wait.ACCEPT),
-        ("S", "futex_wait_queue_me", Wait.LOCK),
-        ("S", "__futex_wait", Wait.LOCK),
-        ("S", "do_semtimedop", Wait.LOCK),
-        ("S", "pipe_read", Wait.PIPE),
-        ("S", "anon_pipe_write", Wait.PIPE),
-        ("S", "anon_pipe_read", Wait.PIPE),
-        ("S", "unix_stream_read_generic", Wait.PIPE),
-        ("S", "do_poll.constprop.0", Wait.POLL),
-        ("S", "do_sys_poll", Wait.POLL),
-        ("S", "do_select", Wait.POLL),
-        ("S", "ep_poll", Wait.POLL),
-        ("S", "do_epoll_wait", Wait.POLL),
-        ("S", "hrtimer_nanosleep", Wait.TIMER),
-        ("S", "do_wait", Wait.CHILD),
-        ("S", "kernel_wait4", Wait.CHILD),
-        ("S", "some_new_place", Wait.OTHER),
-    ],
+CONNECTED = SERVER + "c = connect(port); a, _ = server.accept()\n"
+PAIR = "a, b = socket.socketpair()\n"
+PIPES = "r, w = os.pipe(); q, v = os.pipe()\n"
+POLL = "p = select.poll(); "
+NONE = "ready('none')"
+"""It sleeps in a call that does not tell."""
+by_number = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "aarch64"), reason="system calls are told by number"
 )
-def test_a_state_letter_and_a_channel_make_a_wait(
-    letter: str, channel: str | None, found: Wait
-) -> None:
-    assert wait_of(letter, None if channel is None else channel.encode()) is found
 
 
-@pytest.mark.parametrize(
-    ("channel", "found"),
-    [
-        (b"futex_wait_queue", Wait.LOCK),
-        (b"inet_csk_accept", Wait.ACCEPT),
-        (b"ep_poll", Wait.POLL),
-        (b"0", None),
-        (b"io_schedule", None),
-        (b"request_wait_answer", None),
-        (b"do_signal_stop", None),
+CHANNELS: dict[Wait, list[str | None]] = {
+    Wait.UNKNOWN: [None, "", "0"],
+    Wait.DISK: [
+        *("request_wait_answer", "fuse_dev_do_write", "rpc_wait_bit_killable"),
+        *("nfs_wait_bit_killable", "nfs4_delay_killable", "cl_sync_io_wait", "ptlrpc_set_wait"),
+        *("ceph_osdc_wait_request", "netfs_wait_for_read", "p9_client_rpc", "io_cqring_wait"),
+        "read_events",
     ],
+    Wait.SOCKET: [
+        *("sk_wait_data", "sk_stream_wait_memory", "inet_wait_for_connect", "wait_woken"),
+        "__skb_wait_for_more_packets",
+    ],
+    Wait.ACCEPT: ["inet_csk_accept"],
+    Wait.LOCK: ["futex_wait_queue_me", "__futex_wait", "do_semtimedop", "futex_wait_queue"],
+    Wait.PIPE: ["pipe_read", "anon_pipe_write", "anon_pipe_read", "unix_stream_read_generic"],
+    Wait.POLL: ["do_poll.constprop.0", "do_sys_poll", "do_select", "ep_poll", "do_epoll_wait"],
+    Wait.TIMER: ["hrtimer_nanosleep"],
+    Wait.CHILD: ["do_wait", "kernel_wait4"],
+    Wait.OTHER: ["some_new_place"],
+}
+"""Of a task that sleeps interruptibly."""
+LETTERS: dict[Wait, list[tuple[str, str | None]]] = {
+    Wait.RUN: [("R", "0"), ("R", None), ("R", "futex_wait_queue")],
+    Wait.DISK: [("D", "io_schedule"), ("D", "0"), ("D", None)],
+    Wait.STOPPED: [("T", "do_signal_stop"), ("t", "ptrace_stop")],
+    Wait.GONE: [("Z", "0"), ("X", None)],
+}
+
+
+def test_a_state_letter_and_a_channel_make_a_wait() -> None:
+    told = [(found, "S", channel) for found, channels in CHANNELS.items() for channel in channels]
+    told += [(found, *pair) for found, pairs in LETTERS.items() for pair in pairs]
+    wrong = {
+        (letter, channel): found
+        for expected, letter, channel in told
+        if (found := wait_of(letter, None if channel is None else channel.encode())) != expected
+    }
+    assert wrong == {}
+
+
+@rows(
+    "channel, found",
+    {
+        "a lock": (b"futex_wait_queue", Wait.LOCK),
+        "a client": (b"inet_csk_accept", Wait.ACCEPT),
+        "a poll": (b"ep_poll", Wait.POLL),
+        "not told": (b"0", None),
+        "a disk": (b"io_schedule", None),
+        "FUSE": (b"request_wait_answer", None),
+        "stopped": (b"do_signal_stop", None),
+    },
 )
 def test_a_channel_tells_alone_where_nothing_is_in_it_but_sleeps(
     channel: bytes, found: Wait | None
@@ -92,53 +85,102 @@ def test_a_channel_tells_alone_where_nothing_is_in_it_but_sleeps(
     assert asleep_in(channel) is found
 
 
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        pytest.param(
-            SERVER + "c = connect(port); a, _ = server.accept(); ready(); c.recv(1)",
-            Wait.SOCKET,
-            id="receives",
+def asleep(one: Program) -> bytes:
+    """The call that it has come to and sleeps in; empty before that."""
+    state = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    call = Path(f"/proc/{one.pid}/syscall").read_bytes()
+    return call if state == "S" and call != b"running\n" else b""
+
+
+MANY = f"""
+{POLL}
+for r in (many := [os.pipe()[0] for _ in range(200)]):
+    p.register(r)
+ready(*many[:64]); p.poll()
+"""
+FAR_APART = f"""
+{PAIR}
+os.dup2(a.fileno(), 700); ready(b.fileno(), 700)
+select.select([700, b], [], [])
+"""
+SEND = "c.send(bytes(9**6))"
+
+
+@by_number
+@rows(
+    "wait, code",
+    {
+        "recv": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno()); c.recv(1)"),
+        "recvmsg": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno()); c.recvmsg(1)"),
+        "read": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno()); os.read(c.fileno(), 1)"),
+        "send to a full one": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno())\nwhile True: {SEND}"),
+        "a timeout": (Wait.POLL, f"{CONNECTED}c.settimeout(60); ready(c.fileno()); c.recv(1)"),
+        "accept": (Wait.ACCEPT, f"{SERVER}ready(server.fileno()); server.accept()"),
+        "read of a pipe": (Wait.PIPE, f"{PIPES}ready(r); os.read(r, 1)"),
+        "write to a full one": (
+            Wait.PIPE,
+            f"{PIPES}ready(w)\nwhile True: os.write(w, bytes(4096))",
         ),
-        pytest.param(
-            SERVER
-            + "c = connect(port); a, _ = server.accept(); ready()\nwhile True: c.send(bytes(9**6))",
-            Wait.SOCKET,
-            id="sends to one who does not receive",
-        ),
-        pytest.param(
-            SERVER + "c = connect(port, timeout=60); a, _ = server.accept(); ready(); c.recv(1)",
+        "a UNIX socket": (Wait.PIPE, f"{PAIR}ready(a.fileno()); a.recv(1)"),
+        "read of its input": (Wait.PIPE, "ready(0); sys.stdin.read()"),
+        "poll of two": (
             Wait.POLL,
-            id="receives with a timeout",
+            f"{PIPES}{POLL}p.register(r); p.register(q); ready(r, q); p.poll()",
         ),
-        pytest.param(
-            FIFO + "p = select.poll(); p.register(r); ready(); p.poll()", Wait.POLL, id="polls"
-        ),
-        pytest.param(FIFO + "ready(); select.select([r], [], [])", Wait.POLL, id="selects"),
-        pytest.param(
-            FIFO + "e = select.epoll(); e.register(r); ready(); e.poll()", Wait.POLL, id="epolls"
-        ),
-        pytest.param(SERVER + "ready(); server.accept()", Wait.ACCEPT, id="waits for a client"),
-        pytest.param("ready(); locked()", Wait.LOCK, id="waits for a lock"),
-        pytest.param("ready(); time.sleep(60)", Wait.TIMER, id="sleeps"),
-        pytest.param(
-            "c = subprocess.Popen(['sleep', '60']); ready(); os.waitpid(c.pid, 0)",
-            Wait.CHILD,
-            id="waits for a child",
-        ),
-        pytest.param(FIFO + "ready(); os.read(r, 1)", Wait.PIPE, id="reads a pipe"),
-        pytest.param(
-            FIFO + "ready()\nwhile True: os.write(w, bytes(4096))", Wait.PIPE, id="fills a pipe"
-        ),
-        pytest.param(
-            "a, b = socket.socketpair(); ready(); a.recv(1)", Wait.PIPE, id="a UNIX socket"
-        ),
-        pytest.param("ready(); os.kill(os.getpid(), signal.SIGSTOP)", Wait.STOPPED, id="stopped"),
-        pytest.param("ready(); burn()", Wait.RUN, id="burns"),
-    ],
+        "poll of none": (Wait.POLL, f"{POLL}ready(); p.poll(60_000)"),
+        "poll of many": (Wait.POLL, MANY),
+        "select": (Wait.POLL, f"{PAIR}ready(a.fileno()); select.select([a], [], [])"),
+        "select of two, far apart": (Wait.POLL, FAR_APART),
+        "select of none": (Wait.POLL, "ready(); select.select([], [], [], 60)"),
+        "epoll": (Wait.POLL, f"{PIPES}e = select.epoll(); e.register(r); {NONE}; e.poll()"),
+        "a lock": (Wait.LOCK, f"{NONE}; locked()"),
+        "a timer": (Wait.TIMER, f"{NONE}; time.sleep(60)"),
+        "a child": (Wait.CHILD, f"c = subprocess.Popen(['sleep', '60']); {NONE}; c.wait()"),
+    },
 )
-def test_what_a_real_process_waits_for(code: str, found: Wait) -> None:
+def test_what_a_real_process_waits_for_and_on_which_descriptors(wait: Wait, code: str) -> None:
     with program(code) as one:
         reader = ProcessReader(PROC, one.pid)
-        until(lambda: reader.wait() is found, found.value)
+        until(lambda: reader.wait() is wait, wait.value)
         reader.close()
+        found = waits_on(one.pid, until(lambda: asleep(one), "a sleep"))
+        assert found == (None if one.words == ["none"] else tuple(map(int, one.words)))
+
+
+@rows(
+    "wait, code",
+    {
+        "stopped": (Wait.STOPPED, "ready(); os.kill(os.getpid(), signal.SIGSTOP)"),
+        "burns": (Wait.RUN, "ready(); burn()"),
+    },
+)
+def test_what_a_real_process_does_that_sleeps_in_no_call(wait: Wait, code: str) -> None:
+    with program(code) as one:
+        reader = ProcessReader(PROC, one.pid)
+        until(lambda: reader.wait() is wait, wait.value)
+        reader.close()
+
+
+@rows(
+    "call",
+    {
+        "a file that cannot be read": None,
+        "an empty one": b"",
+        "a thread that runs": b"running\n",
+        "one that is not in a call": b"-1 0x7ffc 0x7f00\n",
+        "an array that is not there": b"7 0x0 0x3 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n",
+        "the same on arm64": b"73 0x10 0x3 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n",
+        "a set that is not there": b"23 0x40 0x8 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n",
+        "an absurd set": b"23 0xffffffff 0x8 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n",
+        "a set, on arm64": b"72 0x40 0x8 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n",
+        "absurd": b"7 0xffffffffffffffff 0xffffffff 0x0 0x0 0x0 0x0 0x0 0x0\n",
+    },
+)
+def test_what_does_not_tell_descriptors_is_unknown(call: bytes | None) -> None:
+    assert waits_on(os.getpid(), call) is None
+
+
+def test_a_process_that_ended_waits_on_unknown_ones() -> None:
+    with program(f"{PIPES}{POLL}p.register(r); ready(); p.poll()") as one:
+        call = until(lambda: asleep(one), "a sleep")
+    assert waits_on(one.pid, call) is None

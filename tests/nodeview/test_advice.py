@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpu_bottleneck_exporter.nodeview.text import in_brief, in_full, outcome, prescription
+from gpu_bottleneck_exporter.nodeview.text import in_full, outcome, recommendation
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Outlook, Prescription, Refusal
+from gpu_bottleneck_exporter.remedies import REMEDIES
 from support.nodes import node
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 
-WORKERS = "num_workers 2 → 6: busy 44 % → 93 % (88–95)"  # noqa: RUF001 - the dash of an interval
+WORKERS = "loader workers: 6: 93 % busy (88–95); now 2"  # noqa: RUF001 - the dash of an interval
 GIB = 2**30
 
 
@@ -28,11 +29,14 @@ def having(advice: Prescription | Refusal | None) -> str | None:
     """What is said of a GPU that idles."""
     outlook = Outlook(advice)
     idle = replace(hopper(), feeding=replace(feeding(), outlook=outlook))
-    return prescription(node(state(idle)).gpus[0])
+    return recommendation(node(state(idle)).gpus[0])
 
 
 def test_all_that_is_known_in_one_line() -> None:
-    assert said() == f"{WORKERS}; uses 4 of 7 free cores, 2.1 of 40 GiB; then host_code limits"
+    assert (
+        said()
+        == f"{WORKERS}; uses 4 of 7 free cores, 2.1 of 40 GiB; after that, Python code is the limit"
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,21 +69,39 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
 @pytest.mark.parametrize(
     ("knob", "current", "value", "shown"),
     [
-        ("num_workers", 0.0, 4.0, "num_workers 0 → 4"),
-        ("cpu_limit", 0.5, 2.0, "cpu_limit 0.5 → 2"),
-        ("cpu_cores", 1.2345, 3.96, "cpu_cores 1.2 → 4"),
-        ("host_code", 0.314, 0.0, "host_code 31 % → 0"),
-        ("checkpoints", 0.06, 0.0, "checkpoints 6 % → 0"),
+        ("num_workers", 0.0, 4.0, "loader workers: 4: up to 64 % busy; now 0"),
+        ("cpu_limit", 0.5, 2.0, "CPU limit: 2: up to 64 % busy; now 0.5"),
+        ("cpu_cores", 1.2345, 3.96, "CPU cores: 4: up to 64 % busy; now 1.2"),
+        (
+            "host_code",
+            0.314,
+            0.0,
+            "less Python code: up to 64 % busy; now 31 % of the time",
+        ),
+        (
+            "checkpoints",
+            0.06,
+            0.0,
+            "less checkpoint time: up to 64 % busy; now 6 % of the time",
+        ),
+        ("later", 1.0, 2.0, "later: 2: up to 64 % busy; now 1"),
     ],
 )
-def test_a_knob_in_its_unit(knob: str, current: float, value: float, shown: str) -> None:
+def test_a_setting_in_its_unit(knob: str, current: float, value: float, shown: str) -> None:
     change = of(knob=knob, current_value=current, value=value, at_most=True, busy_ratio=0.64)
-    assert in_full(change).startswith(f"{shown}: busy 44 % → up to 64 %; uses")
-    assert in_brief(change) == f"{shown}: up to 64 %"
+    assert in_full(change).startswith(f"{shown}; uses")
 
 
-def test_in_brief_it_is_the_change_and_what_it_brings() -> None:
-    assert in_brief(of()) == "num_workers 2 → 6: 93 %"
+def test_pytorch_users_read_their_own_setting() -> None:
+    assert said(pytorch=True).startswith("DataLoader(num_workers=6): 93 % busy (88–95); now 2")  # noqa: RUF001
+
+
+@pytest.mark.parametrize(
+    ("then", "limit"),
+    [("cpu_queue", "CPU cores are"), ("storage", "storage is"), ("later", "later is")],
+)
+def test_what_is_the_limit_after_that(then: str, limit: str) -> None:
+    assert said(then=then).endswith(f"; after that, {limit} the limit")
 
 
 def test_what_came_of_the_last_change() -> None:
@@ -87,16 +109,12 @@ def test_what_came_of_the_last_change() -> None:
         SCORED, value_before=2, value_after=6, busy_ratio=0.91, predicted_busy_ratio=0.93
     )
     interval = "(42–50)"  # noqa: RUF001 - the dash of an interval
-    assert outcome(last) == f"num_workers 2 → 6: predicted 93 % {interval}, now 91 %"
-    removed = replace(last, knob="host_code", value_before=0.31, value_after=0.02)
-    assert outcome(removed).startswith("host_code 31 % → 2 %: predicted")
+    assert outcome(last) == f"loader workers from 2 to 6: predicted 93 % {interval}, measured 91 %"
 
 
-def test_a_refusal_says_why() -> None:
-    assert having(Refusal("shared")) == f"none: {REFUSALS['shared']}"
-    assert having(Refusal("of a later version")) == "none: of a later version"
-
-
-def test_nothing_known_is_nothing_said() -> None:
-    assert having(None) is None
+def test_without_a_prediction_the_usual_remedy_is_all_there_is() -> None:
+    remedy = REMEDIES["unknown"]
+    assert having(Refusal("shared")) == f"{remedy} (no prediction: {REFUSALS['shared']})"
+    assert having(Refusal("of a later version")) == f"{remedy} (no prediction: of a later version)"
+    assert having(Refusal("no_work")) == having(None) == remedy
     assert having(PRESCRIBED) == said()

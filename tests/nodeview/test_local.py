@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.demo.jobs import GPUS
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.exposition.render import Exposition
@@ -41,11 +42,11 @@ def in_metrics(text: str) -> Mapping[str, str]:
 def test_a_node_has_the_shares_that_were_recorded_and_the_advice_of_metrics() -> None:
     with running() as board, sampling(lambda: VirtualDriver(board), Settings()) as sampler:
         local, exposition = LocalNode(sampler), Exposition(sampler, ALL)
-        until(lambda: len(sampler.state().gpus) == 4, "the GPUs")
-        assert [gpu.busy_ratio for gpu in local.read().gpus] == [None] * 4
+        until(lambda: len(sampler.state().gpus) == GPUS, "the GPUs")
+        assert [gpu.busy_ratio for gpu in local.read().gpus] == [None] * GPUS
         with repeated(local.record, 0.1):
             until(lambda: all(gpu.parts for gpu in local.read().gpus), "shares")
-            until(lambda: all(any(steps) for steps in local.trends().values()), "trends")
+            until(lambda: all(any(gpu.trend) for gpu in local.read().gpus), "trends")
         until(lambda: advised(local.read().gpus), "advice for a GPU that idles")
         # Between two readings the sampler may change its mind.
         until(

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.nodeview import text
-from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
+from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, MEASURING, Gpu, Node, Process
 from gpu_bottleneck_exporter.palette import WAITING_ON
 from gpu_bottleneck_exporter.remedies import (
     MEANINGS,
@@ -12,6 +15,7 @@ from gpu_bottleneck_exporter.remedies import (
     REMEDIES,
     RUNBOOK_OF_DOWN,
     RUNBOOKS,
+    WAITS_FOR,
 )
 from gpu_bottleneck_exporter.rulepack import files
 from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
@@ -50,6 +54,63 @@ def test_owner(labels: dict[str, str], said: str) -> None:
     assert text.owner(labels) == said
 
 
+def gpu(index: int, cause: str | None = None, busy: float | None = 0.5, **more: Any) -> Gpu:  # noqa: ANN401 - fields
+    verdict = cause or (KEPT_BUSY if busy is not None else None)
+    fields = {"up": True, "busy_ratio": busy, "verdict": verdict, "cause": cause, **more}
+    return Gpu(gpu=f"{index}", uuid=f"u{index}", **fields)
+
+
+STARVED, SLEEPING = gpu(0, "worker_cpu", 0.4), gpu(1, "asleep", 0.0)
+BUSY, FREE = gpu(2, busy=0.98), gpu(3, "unallocated", 0.0)
+EARLY = gpu(4, verdict=MEASURING)
+DOWN = gpu(5, busy=None, up=False, down_reason="it fell off the bus")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ((), "No GPU"),
+        ((STARVED,), "1 of 1 GPU is starved; you lose 0.6"),
+        ((STARVED, SLEEPING, BUSY), "2 of 3 GPUs are starved; you lose 1.6"),
+        ((BUSY, FREE, DOWN), "No GPU is starved (1 free, 1 down)"),
+        ((EARLY, gpu(6, busy=None)), "No GPU is starved (2 measuring)"),
+        ((BUSY, replace(STARVED, mig_profile="3g.40gb")), "No GPU is starved"),
+    ],
+)
+def test_the_headline_counts_what_is_lost(gpus: tuple[Gpu, ...], said: str) -> None:
+    assert text.summary(Node(time_seconds=0, window_seconds=60, version="9", gpus=gpus)) == said
+
+
+def test_the_worst_come_first_and_what_is_free_is_not_lost() -> None:
+    gpus = [BUSY, FREE, STARVED, EARLY, SLEEPING, DOWN]
+    assert sorted(gpus, key=text.badness, reverse=True)[:3] == [DOWN, SLEEPING, STARVED]
+    assert not any(map(text.badness, (BUSY, FREE, EARLY)))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (STARVED, "Waiting for loader workers (worker_cpu)"),
+        (
+            replace(STARVED, verdict_seconds=250.0),
+            "Waiting for loader workers (worker_cpu) for 4 min",
+        ),
+        (BUSY, "Kept busy"),
+        (EARLY, "Measuring"),
+        (gpu(6, busy=None), "Measuring"),
+        (replace(BUSY, verdict=None), "What it waits for is unknown"),
+        (DOWN, "down: it fell off the bus"),
+    ],
+)
+def test_the_verdict_in_a_sentence(found: Gpu, said: str) -> None:
+    assert text.headline(found) == said
+
+
+def test_who_holds_it() -> None:
+    crew = (Process(7, "main", "train.py"), Process(9, "main"), Process(8, "worker", "loader"))
+    assert text.holders(replace(BUSY, process_list=crew)) == f"train.py (pid 7), {DASH} (pid 9)"
+
+
 def test_nobody_is_not_the_same_as_not_known() -> None:
     assert text.owners(Gpu(gpu="0", uuid="", up=True, processes=0)) == "nobody"
     assert text.owners(Gpu(gpu="0", uuid="", up=True)) == DASH
@@ -57,7 +118,13 @@ def test_nobody_is_not_the_same_as_not_known() -> None:
 
 def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:
     alerts = files()["alerts.yml"]
-    assert MEANINGS.keys() == REMEDIES.keys() == WAITING_ON.keys() == {*stall.WAITING_ON}
+    assert (
+        MEANINGS.keys()
+        == WAITS_FOR.keys()
+        == REMEDIES.keys()
+        == WAITING_ON.keys()
+        == {*stall.WAITING_ON}
+    )
     assert all((*MEANINGS.values(), *REMEDIES.values()))
     assert REMEDIES.keys() - RUNBOOKS.keys() == {"unallocated"}
     for name in (*RUNBOOKS.values(), RUNBOOK_OF_DOWN):

@@ -3,9 +3,9 @@
     PYTHONPATH=tests python -m prescriptions.matrix [--into FILE] [--record] [NAME ...]
 
 NAME are regular expressions: the chains that have one of them in `family: case`; all, without any.
-The tables are written between the markers `<!-- prescriptions: begin -->` and
-`<!-- prescriptions: end -->` of the file of --into. --record keeps what was seen for
-`test_recorded.py`.
+The sums are written between the markers `<!-- prescriptions: begin -->` and
+`<!-- prescriptions: end -->` of the file of --into, each pair into measured.csv beside it.
+--record keeps what was seen for `test_recorded.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from prescriptions.measure import Glance, Pace, Pair, measure
 from prescriptions.recorded import Change, save
 from prescriptions.rows import Check, Row, checks
 from prescriptions.settings import Chain
-from prescriptions.table import tables, wrong
+from prescriptions.table import pairs, tables, wrong
 from scenarios.cgroups import Unavailable
 from scenarios.measure import await_quiet
-from tables.splice import put
+from tables.splice import put, write_csv
 
 
 def main() -> None:
@@ -54,11 +54,12 @@ def main() -> None:
             lost.append(f"Not measured, or not to its end: {titles} ({reason})")
             _tell(lost[-1])
     text = "\n\n".join([tables(rows, found), *lost])
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{pairs(rows)}\n\n{text}\n")
     if options.record:
         save(changes)
     if options.into:
         put(options.into, {"prescriptions": text})
+        write_csv(options.into.with_name("measured.csv"), pairs(rows))
     faults = [*wrong(rows, found), *lost]
     sys.exit("\n".join(faults) or 0)
 

@@ -13,25 +13,16 @@ MEAN_ERROR, INSIDE = 0.04, 0.9
 
 
 def tables(rows: Sequence[Row], found: Sequence[Check]) -> str:
-    """All there is to show."""
-    shown = [
-        summary(rows),
-        bounds(rows),
-        refusals(rows),
-        pairs(rows),
-        _disturbances(rows),
-        glances(found),
-    ]
+    """All there is to show, but for the pairs."""
+    shown = [summary(rows), bounds(rows), refusals(rows), _disturbances(rows), glances(found)]
     return "\n\n".join(filter(None, shown))
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """By family, and all."""
-    head = ("family", "pairs", "predicted", "refused", "mean error, points")
+    """All, and by what is said."""
+    head = ("predictions", "pairs", "predicted", "refused", "mean error, points")
     lines = [f"| {' | '.join((*head, 'mean width, points', 'inside the interval'))} |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    families = dict.fromkeys(one.family for one in rows)
-    lines += [_sums(name, [one for one in rows if one.family == name]) for name in families]
     lines.append(_sums("**all**", rows))
     predicted = [one for one in rows if one.said]
     lines.append(_sums("exact ones", [one for one in predicted if not one.at_most]))
@@ -63,7 +54,7 @@ def pairs(rows: Sequence[Row]) -> str:
     """Every one of them."""
     head = "| family | case | change | before | predicted | after | error | exporter's own |"
     rule = "| --- | --- | --- | ---: | --- | ---: | ---: | ---: |"
-    return "\n".join([head, rule, *map(str, rows)]) if rows else ""
+    return "\n".join([head, rule, *map(str, rows)])
 
 
 def _disturbances(rows: Sequence[Row]) -> str:

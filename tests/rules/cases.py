@@ -22,15 +22,34 @@ from typing import Any
 
 import yaml
 
+from gpu_bottleneck_exporter.prescription.model import CPU_LIMIT, Outlook, Refusal
 from rules import causes_table
 from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, job
 from rules.parsed import Rule
 from rules.series import FOREVER, Signal
+from support.states import PRESCRIBED, SCORED
 
 FILE = Path(__file__).with_name("situations.yml")
-CHANGING = ("stalls", "throttle", "pipes", "xids")
+CHANGING = ("stalls", "throttle", "throttle_active", "pipes", "xids")
 """Fields with several signals."""
 TEXTS = ("architecture", "missing", "uuid", "parent_uuid")
+
+
+OUTLOOKS = {
+    "recommends": Outlook(PRESCRIBED, SCORED),
+    "recommends another": Outlook(
+        replace(
+            PRESCRIBED, knob=CPU_LIMIT, busy_ratio=0.6, busy_low_ratio=0.5, busy_high_ratio=0.7
+        ),
+        replace(SCORED, predicted_busy_ratio=0.48, busy_ratio=0.44),
+    ),
+    "recommends roughly": Outlook(
+        replace(PRESCRIBED, busy_ratio=0.9, busy_low_ratio=0.8, busy_high_ratio=0.97, value=5)
+    ),
+    "mixed": Outlook(Refusal("mixed")),
+    "changing": Outlook(Refusal("changing"), SCORED),
+}
+"""What the exporter recommends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +106,7 @@ def row_of(row: Mapping[str, Any]) -> Row:
 
 def gpu_of(row: Mapping[str, Any], *others: str) -> Gpu:
     """Its GPU; `others` are names in `row` that are no fields of one."""
-    of_rows = {"told", "times", "unscraped", "unknown_until", "gpm", *others}
+    of_rows = {"told", "times", "index", "unscraped", "unknown_until", "gpm", *others}
     if not row.get("gpm", True):
         row = {**row, **rows("bases")["no_gpm"]}
     return Gpu(**{name: field(name, row[name]) for name in row.keys() - of_rows})
@@ -97,6 +116,8 @@ def field(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field of Gpu
     """The value of a field of `Gpu` as a row has it."""
     if name == "gap":
         return tuple(value)
+    if name == "outlook":
+        return OUTLOOKS[value]
     if name in CHANGING and value is not None:
         return {key: field("", one) for key, one in value.items()}
     return signal(value) if isinstance(value, str) and name not in TEXTS else value

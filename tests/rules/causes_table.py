@@ -64,12 +64,11 @@ def causes() -> list[tuple[str, str]]:
 
 def table(runbooks: str) -> str:
     """The causes as a Markdown table; `runbooks`: the folder, for links."""
-    head = ["| Cause | Alert | Severity | Signal | Remedy |", "|---|---|---|---|---|"]
+    head = ["| Cause | Alert | Signal |", "|---|---|---|"]
     return "\n".join([*head, *(_row(cause, name, runbooks) for cause, name in causes())])
 
 
 def _row(cause: str, name: str, runbooks: str) -> str:
-    said = signal_and_remedy(variants(name)[0].annotations["description"])
-    signal, remedy = (text.replace("|", "\\|") for text in said)
+    signal, _ = signal_and_remedy(variants(name)[0].annotations["description"])
     alert = f"[{name}]({runbooks}/{name}.md)"
-    return f"| `{cause}` | {alert} | {', '.join(severities(name))} | {signal} | {remedy} |"
+    return f"| `{cause}` | {alert} | {signal} |"

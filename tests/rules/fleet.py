@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
@@ -61,11 +60,6 @@ class Fleet:
     """As the rules have it."""
     scraped_every: int = 60
     """Seconds, of which a minute has a whole number."""
-    thresholds_evaluated: bool = False
-    """Whether thresholds come from their rules, and the alert that they are missing is evaluated.
-
-    Else they are series from the start, which takes promtool a quarter less time for one GPU.
-    """
     _series: list[Series] = field(default_factory=list)
     _asked: list[tuple[str, float, Mapping[str, float]]] = field(default_factory=list)
 
@@ -88,21 +82,15 @@ class Fleet:
             if labels.items() <= one.labels.items():
                 self._series[at] = replace(one, values=tuple(values(one)))
 
-    def silence(self, first: int, minutes: tuple[int, int]) -> None:
-        """No scrape of the series from number `first` on, from the one minute to the other."""
-        missed = range(*minutes)
-        self.change(
-            lambda one: [None if m in missed else v for m, v in enumerate(one.values)], first=first
-        )
-
     def fail_scrapes(self, node: str, start: int, end: int, *, up: float | None = 0.0) -> None:
         """From minute `start` up to `end` all series of `node` have ended, `up` has this value."""
+        failed = range(start, end)
 
-        def failed(one: Series) -> tuple[float | None, ...]:
-            gap = [up if one.name == "up" else STALE] * (end - start)
-            return (*one.values[:start], *gap, *one.values[end:])
+        def values(one: Series) -> list[float | None]:
+            value = up if one.name == "up" else STALE
+            return [value if m in failed else v for m, v in enumerate(one.values)]
 
-        self.change(failed, instance=node)
+        self.change(values, instance=node)
 
     def remove(self, uuid: str, start: int, end: int = FOREVER) -> None:
         """From minute `start`, up to `end`, GPU `uuid` is told of no more; its target answers."""
@@ -161,10 +149,8 @@ class Fleet:
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     def _test(self, folder: Path) -> object:
-        constant = [] if self.thresholds_evaluated else _constants(*self.files)
-        lasting = [Series(name, of, level(self.minutes, value)) for name, of, value in constant]
         return {
-            "rule_files": [str(_lean(file, folder, bool(constant))) for file in self.files],
+            "rule_files": [str(_lean(file, folder)) for file in self.files],
             "evaluation_interval": self.evaluation_interval,
             "group_eval_order": list(self.groups),
             "tests": [
@@ -172,7 +158,7 @@ class Fleet:
                     "interval": f"{self.scraped_every}s",
                     "input_series": [
                         {"series": one.selector, "values": one.every(self.scraped_every).notation}
-                        for one in (*self._series, *lasting)
+                        for one in self._series
                     ],
                     "promql_expr_test": [
                         {
@@ -190,47 +176,23 @@ class Fleet:
         }
 
 
-CONSTANT = re.compile(r"vector\((\d+(?:\.\d+)?)\)")
-"""The expression of a threshold."""
-MISSING = "GpuThresholdsMissing"
-"""What is told where one is not loaded."""
-
-
-@cache
-def _constants(*files: Path) -> list[tuple[str, Labels, float]]:
-    """The rules that give a number, always the same."""
-    return [
-        (rule["record"], rule.get("labels", {}), float(found[1]))
-        for file in files
-        for group in groups(file.read_text(encoding="utf-8"))
-        for rule in group["rules"]
-        if (found := CONSTANT.fullmatch(rule["expr"]))
-    ]
-
-
-def _lean(file: Path, folder: Path, without_constants: bool) -> Path:  # noqa: FBT001
+def _lean(file: Path, folder: Path) -> Path:
     """A copy without annotations: to render them costs promtool a quarter of its time.
 
-    Those of the pack are rendered by a real Prometheus in test_annotations.
+    Those of the pack are rendered by a real Prometheus in test_texts.
     """
     copy = folder / f"lean-{file.name}"
-    copy.write_text(_lean_text(file, without_constants))
+    copy.write_text(_lean_text(file))
     return copy
 
 
 @cache
-def _lean_text(file: Path, without_constants: bool) -> str:  # noqa: FBT001
+def _lean_text(file: Path) -> str:
     found = groups(file.read_text(encoding="utf-8"))
     for group in found:
-        if without_constants:
-            group["rules"] = [rule for rule in group["rules"] if not _of_constants(rule)]
         for rule in group["rules"]:
             rule.pop("annotations", None)
     return json.dumps({"groups": found})  # JSON is YAML
-
-
-def _of_constants(rule: Mapping[str, Any]) -> bool:
-    return bool(CONSTANT.fullmatch(rule["expr"])) or rule.get("alert") == MISSING
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,6 +223,8 @@ class Gpu:
     clock: Signal | None = 1.0
     """SM clock as a share of the highest."""
     throttle: Mapping[str, Signal] | None = field(default_factory=dict)
+    throttle_active: Mapping[str, Signal] = field(default_factory=dict)
+    """Found at each scrape: 0 or 1 by reason."""
     memory: Signal = 0.7
     """Used share of 80 GiB."""
     processes: Signal = 1
@@ -337,8 +301,10 @@ def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
     """The series that the exporter on `node` would show of `gpu`; the host's with GPU 0."""
     first = len(fleet._series)
     _Writer(fleet, node, gpu, index).write()
-    if gpu.gap:
-        fleet.silence(first, gpu.gap)
+    missed = range(*gpu.gap or (0, 0))
+    fleet.change(
+        lambda one: [None if m in missed else v for m, v in enumerate(one.values)], first=first
+    )
 
 
 GAUGES = {
@@ -377,6 +343,7 @@ FEEDER_COUNTERS = {
     "gpu_feeder_network_transmit_bytes_total": "network_bytes",
 }
 """Fields of `Gpu` that are shown as they are, by family and labels."""
+PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")
 REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
 NAME = "NVIDIA H100 80GB HBM3"
 MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
@@ -439,6 +406,8 @@ class _Writer:
         if gpu.throttle is not None:
             for reason in dict.fromkeys((*REASONS, *gpu.throttle)):
                 self._c("gpu_throttle_seconds_total", gpu.throttle.get(reason, 0.0), reason=reason)
+        for reason, active in gpu.throttle_active.items():
+            self._g("gpu_throttle_active", active, reason=reason)
         if gpu.power_watts is not None:
             self._g("gpu_power_limit_watts", gpu.power_limit_watts)
         self._g("gpu_memory_used_bytes", times(MEMORY_BYTES, gpu.memory))
@@ -483,13 +452,7 @@ class _Writer:
     def _outlook(self) -> None:
         advice, score, _ = self._gpu.outlook
         if isinstance(advice, Prescription):
-            for name in (
-                "value",
-                "current_value",
-                "busy_ratio",
-                "busy_low_ratio",
-                "busy_high_ratio",
-            ):
+            for name in PRESCRIBED:
                 self._g(f"gpu_prescription_{name}", getattr(advice, name), knob=advice.knob)
             self._g("gpu_prescription_upper_bound", int(advice.at_most), knob=advice.knob)
         if isinstance(advice, Refusal):

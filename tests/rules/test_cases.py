@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rules.cases import At, Row, firing, fleets_of, of_gpu, row_of, signal, timeline
+from rules.cases import At, Row, fleets_of, row_of, signal, timeline
 from rules.fleet import Gpu
 from rules.series import level
 
@@ -49,13 +49,6 @@ def test_a_row_is_a_gpu_and_what_is_told() -> None:
     assert row == Row(Gpu(busy=0.5, stalls={"memory": 0.1}, gap=(1, 2)), "- x/info")
     with pytest.raises(TypeError, match="bussy"):
         row_of({"bussy": 1})
-
-
-def test_an_alert_has_all_of_its_labels() -> None:
-    assert firing("GpuSmallBatch/info", "n", **of_gpu("n"), user="ada") == (
-        'ALERTS{alertname="GpuSmallBatch",alertstate="firing",severity="info",owner="job",'
-        'cause="small_batch",job="gpu",instance="n",gpu="0",uuid="GPU-n-0",user="ada"}'
-    )
 
 
 @pytest.mark.parametrize("told", ["host_loop_bound/warning", "20 -; host_loop_bound", "- x/info"])

@@ -73,10 +73,8 @@ ALERTS = {
     **{name: firing_of(row) for name, row in rows("alerts").items()},
     **{alert(f"{cause}/warning"): Firing(HOST, gpu) for cause, gpu in gpus("starving").items()},
 }
-SHORT = dict.fromkeys(
-    ("GpuRestartLoop", "GpuUnderused"),
-    ("workload_container", "pod_uid", "container_id"),
-)
+OF_STARTS = ("workload_container", "pod_uid", "container_id")
+SHORT = dict.fromkeys(("GpuRestartLoop", "GpuUnderused"), OF_STARTS)
 """Labels that change with each start are left out of what tells of an hour."""
 OF_NODES = {"GpuExporterDown/warning", "GpuCausesBlind/info"}
 """They name no GPU and no owner."""
@@ -102,18 +100,11 @@ def test_every_alert_is_here_or_elsewhere() -> None:
 
 
 def add(fleet: Fleet, name: str, case: Firing) -> None:
-    """A node with a healthy GPU of somebody else as its first, and what is expected of it."""
-    node = name.replace("/", "-")
-    whose = owner(node)
+    """A node that is disturbed, and what is expected of it."""
     start, end = (case.after + minute for minute in SILENCE)
-    disturbed = {"reset_at": case.after + RESTART, "gap": (start, end)}
-    seen = changed(gpu_of(rows("bases")["seen"]), owner=owner("healthy-" + node), **disturbed)
-    add_gpu(fleet, node, replace(seen, target=case.gpu.target, **host_of(case.gpu)))
-    guilty = add_job(fleet, node, case, whose, **disturbed)
-    for index, one in enumerate(case.beside, 2 + len(case.siblings)):
-        add_gpu(fleet, node, changed(one, **disturbed), index)
+    node, guilty = stage(fleet, name, case, reset_at=case.after + RESTART, gap=(start, end))
     fleet.fail_scrapes(node, *(case.after + minute for minute in FAILURE))
-    of_job = told_of({} if case.gpu.owners else whose) | dict(case.gpu.target)
+    of_job = told_of({} if case.gpu.owners else owner(node)) | dict(case.gpu.target)
     left_out = SHORT.get(alerts()[name].name, ())
     kept = {label: text for label, text in of_job.items() if label not in left_out}
     labels = {**kept, **case.labels}
@@ -129,12 +120,16 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
     fleet.end(node, case.after + ASKED[-1])
 
 
-def add_job(fleet: Fleet, node: str, case: Firing, whose: Labels, **fields: object) -> range:
-    """Its GPUs, from the second of `node` on; the numbers of the guilty ones."""
-    job = (case.gpu, *case.siblings)
-    for index, one in enumerate(job, 1):
-        add_gpu(fleet, node, changed(one, owner=None if one.owners else whose, **fields), index)
-    return range(1, 1 + (len(job) if case.alike else 1))
+def stage(fleet: Fleet, name: str, case: Firing, **fields: object) -> tuple[str, range]:
+    """A node with a healthy GPU of somebody else as its first; the numbers of the guilty ones."""
+    node = name.replace("/", "-")
+    seen = changed(gpu_of(rows("bases")["seen"]), owner=owner("healthy-" + node), **fields)
+    add_gpu(fleet, node, replace(seen, target=case.gpu.target, **host_of(case.gpu)))
+    whose, job = owner(node), (case.gpu, *case.siblings)
+    for index, one in enumerate((*job, *case.beside), 1):
+        owned = None if one.owners or index > len(job) else whose
+        add_gpu(fleet, node, changed(one, owner=owned, **fields), index)
+    return node, range(1, 1 + (len(job) if case.alike else 1))
 
 
 EVERY_GROUP = group_names(*FILES)
@@ -196,9 +191,7 @@ def verdicts(order: Sequence[str], scraped_every: int, folder: Path) -> None:
     last = HOST + LATE_MINUTES
     fleet = Fleet(last, groups=order, scraped_every=scraped_every)
     for name, case in SOON_TOLD.items():
-        node = name.replace("/", "-")
-        add_gpu(fleet, node, replace(Gpu(), target=case.gpu.target, **host_of(case.gpu)))
-        guilty = add_job(fleet, node, case, owner(node))
+        node, guilty = stage(fleet, name, case)
         of_alert = f'alertname="{alerts()[name].name}"'
         told = {f'{{{of_alert},gpu="{at}"}}': 1.0 for at in guilty}
         fleet.expect(last, fired(node, "alertname, gpu"), told)

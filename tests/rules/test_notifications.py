@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from rules.cases import gpus
-from rules.fleet import Fleet, Gpu, add_gpu, changed, job
+from rules.fleet import Fleet
+from rules.scenes import add_scenes
 from rules.test_alertmanager import Alertmanager, alertmanager_running
 
 MINUTE = 0.2
@@ -27,42 +27,11 @@ Alerts = frozenset[Alert]
 Notes = dict[str, list[tuple[str, str]]]
 """By cluster: status and name of each notification's alerts."""
 
-NEIGHBOURS = 24
-GPUS = gpus("incidents")
 
-
-def gpu(name: str, number: object, cluster: str) -> Gpu:
-    """One of GPUS, of a Slurm job."""
-    return changed(GPUS[name], owner=job(number), target={"cluster": cluster})
-
-
-def incidents() -> Fleet:
+def staged(section: str, minutes: int) -> Fleet:
     """One situation in each cluster."""
-    fleet = Fleet(END, evaluation_interval=EVALUATED)
-    for at in range(8):
-        add_gpu(fleet, "dying", gpu("dying disk", at, "dying disk"), at)
-        hot = gpu("hot rack", at // 2, "hot rack")
-        add_gpu(fleet, f"rack-{at}", hot if at < 4 else healthy(hot))
-        saving = gpu("slow NFS at checkpoints", at, "slow NFS at checkpoints")
-        add_gpu(fleet, f"nfs-{at}", saving if at < 6 else healthy(saving))
-        rank = "culprit" if at == 5 else "hang of eight"
-        add_gpu(fleet, "hang", gpu(rank, 1, "hang of eight"), at)
-    # One node of a fleet: its disk is not all storage.
-    for at in range(NEIGHBOURS):
-        plain = gpu("neighbour", at, "dying disk")
-        add_gpu(fleet, "neighbour", changed(plain, owner={"slurm_job_id": f"{at}"}), at)
-    return fleet
-
-
-def healthy(other: Gpu) -> Gpu:
-    """One of the same job and cluster."""
-    return Gpu(owner=other.owner, target=other.target)
-
-
-def working_day() -> Fleet:
-    """Work in phases."""
-    fleet = Fleet(DAY, evaluation_interval=EVALUATED)
-    add_gpu(fleet, "phases", gpu("phases of 30 minutes", 1, "phases of 30 minutes"))
+    fleet = Fleet(minutes, evaluation_interval=EVALUATED)
+    add_scenes(fleet, section)
     return fleet
 
 
@@ -87,14 +56,14 @@ def firing(fleet: Fleet, folder: Path) -> Iterator[tuple[int, Alerts]]:
 def notified(home: Path) -> Notes:
     """What was sent of each cluster, in the order in which it came."""
     timeline: dict[int, set[Alert]] = {}
-    for fleet in (incidents(), working_day()):
+    for fleet in (staged("incidents", END), staged("working_day", DAY)):
         for minute, alerts in firing(fleet, home):
             timeline.setdefault(minute, set()).update(alerts)
     with alertmanager_running(home, MINUTE / 60) as server:
         _replay(timeline, server)
         time.sleep(QUIET_MINUTES * MINUTE)
         found: Notes = defaultdict(list)
-        for _, note in server.received.notes:
+        for _, note in server.notes:
             labels = note["alerts"][0]["labels"]
             found[labels["cluster"]].append((note["status"], labels["alertname"]))
         return found

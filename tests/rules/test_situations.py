@@ -16,17 +16,13 @@ from rules.cases import (
     Row,
     add_job,
     add_row,
-    firing,
     fleets_of,
-    gpu_of,
     gpus,
     jobs,
-    node_of,
-    of_gpu,
-    rows,
     table,
 )
-from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job, told_of
+from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
+from rules.scenes import add_scenes
 from rules.series import Signal
 
 # --- The GPU itself, and who holds it -----------------------------------------------------------
@@ -51,50 +47,27 @@ def test_what_is_wrong_with_the_gpu(half: int, tmp_path: Path) -> None:
 def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
     rows = table("starts", "holders", "servers", "stops", told=QUIET)
     fleet = fleets_of(rows, MINUTES, USUAL)[half]
+    fleet.expect(MINUTES, 'ALERTS{alertname="GpuThresholdsMissing",alertstate="firing"}', {})
     if half == 1:
-        add_blind(fleet)
+        add_scenes(fleet, "blind")
+        add_scenes(fleet, "unwanted")
         fleet.gauge("up", 0, job=JOB, instance="no-gpu-exporter")
         fleet.expect_firing("no-gpu-exporter", 30)
     fleet.check(tmp_path)
 
 
-def add_blind(fleet: Fleet) -> None:
-    """Nodes on which some causes cannot be determined, and such as only look like it."""
-    for name, row in rows("blind").items():
-        node = node_of(name)
-        add_gpu(fleet, node, gpu_of(row))
-        fleet.expect_firing(node, 85)
-        fired = f'ALERTS{{alertname="GpuCausesBlind",alertstate="firing",instance="{node}"}}'
-        kinds = {f'{{blind="{kind}",severity="info"}}': 1.0 for kind in row.get("told", "").split()}
-        for minute, answer in ((59, {}), (85, kinds)):
-            fleet.expect(minute, f"sum by (blind, severity) ({fired})", answer)
-        fleet.end(node, 85)
-
-
 def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
-    fleet = Fleet(30, files=FILES[1:], groups=GROUPS[2:], thresholds_evaluated=True)
-    add_gpu(fleet, "starved", changed(BASES["fed"], busy=0.1, stalls={"host_code": 0.9}))
-    add_gpu(fleet, "hot", HOT)
-    add_gpu(fleet, "idle", changed(IDLE, owner=job(1)))
-    add_gpu(fleet, "free", FREE)
+    fleet = Fleet(30, files=FILES[1:], groups=GROUPS[2:])
+    hot = changed(LEAN, throttle={"hw_thermal": 0.5, "sw_thermal": 0.5}, clock=0.4)
+    starved = changed(BASES["fed"], busy=0.1, stalls={"host_code": 0.9})
+    every = {"starved": starved, "hot": hot, "idle": changed(IDLE, owner=job(1)), "free": FREE}
+    for node, gpu in every.items():
+        add_gpu(fleet, node, gpu)
     query = 'count by (alertname, severity) (ALERTS{alertstate="firing"})'
     expected = {'{alertname="GpuThresholdsMissing",severity="warning"}': 1.0}
-    fleet.expect(4, query, {})
-    fleet.expect(6, query, expected)
-    fleet.expect(30, query, expected)
+    for minute, answer in ((4, {}), (6, expected), (30, expected)):
+        fleet.expect(minute, query, answer)
     fleet.expect(30, "gpu:held:bool", {})  # not: nobody holds one
-    fleet.check(tmp_path)
-
-
-HOT = changed(LEAN, throttle={"hw_thermal": 0.5, "sw_thermal": 0.5}, clock=0.4)
-
-
-def test_with_thresholds_nothing_is_missing(tmp_path: Path) -> None:
-    """Other fleets have the same numbers as series."""
-    fleet = Fleet(10, thresholds_evaluated=True)
-    add_gpu(fleet, "hot", HOT)
-    fleet.expect(9, 'ALERTS{alertname="GpuThresholdsMissing"}', {})
-    fleet.expect_firing("hot", 9, "GpuHardwareSlowdown/warning")
     fleet.check(tmp_path)
 
 
@@ -183,28 +156,5 @@ def test_oversized(tmp_path: Path) -> None:
     # A day is long: few evaluations, no more series than needed. Groups that are not named are
     # evaluated first, and alerts would look for what was recorded ten minutes ago.
     fleet = Fleet(DAY + 70, groups=group_names(*FILES), evaluation_interval="10m")
-    cases = gpus("oversized")
-    for node, gpu in cases.items():
-        add_gpu(fleet, node, gpu)
-    add_pair(fleet, cases["oversized"])
-    query = (
-        "count by (instance, severity) "
-        '(ALERTS{alertstate="firing",alertname="GpuOversized",instance!="pair"})'
-    )
-    fleet.expect(DAY - 10, 'gpu:cause:evidence{cause="oversized_gpu"} == 1', {})
-    fleet.expect(DAY + 60, query, {})
-    fleet.expect(DAY + 70, query, {'{instance="oversized",severity="info"}': 1.0})
-    fleet.expect_cause("oversized", DAY + 70, "unexplained_low_utilization")
+    add_scenes(fleet, "oversized")
     fleet.check(tmp_path)
-
-
-def add_pair(fleet: Fleet, oversized: Gpu) -> None:
-    """Of two GPUs the second one; its exporter is restarted, and scrapes fail for three minutes."""
-    pod = {"workload_namespace": "nlp", "workload_pod": "serve-0", "pod_uid": "7d1f"}
-    guilty = changed(oversized, owner=pod, reset_at=700)
-    add_gpu(fleet, "pair", changed(guilty, busy=0.98, owner=job("healthy")))
-    add_gpu(fleet, "pair", guilty, 1)
-    fleet.fail_scrapes("pair", 900, 903)
-    query = 'ALERTS{alertname="GpuOversized",instance="pair"}'
-    second = firing("GpuOversized/info", "pair", **told_of(pod), **of_gpu("pair", 1))
-    fleet.expect(DAY + 70, query, {second: 1.0})

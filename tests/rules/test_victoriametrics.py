@@ -1,4 +1,4 @@
-"""The pack on VictoriaMetrics: vmalert replays a day, and its alerts are those of Prometheus.
+"""The pack on VictoriaMetrics: vmalert replays hours, and its alerts are those of Prometheus.
 
 Debian's vmalert does not know `keep_firing_for`, and a replay looks nothing up for descriptions, so
 both engines get the pack without these. Both evaluate every two minutes, as half a minute takes
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import subprocess
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -18,30 +19,29 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.rulepack import without_keep_firing, without_prescriptions
-from rules.day import MINUTES, day, json_lines
-from rules.fleet import FILES, RULES, Fleet, group_names
+from rules.cases import table
+from rules.fleet import FILES, RULES, Fleet, add_gpu, group_names
 from rules.parsed import Rule, rules
+from rules.test_every_alert import ALERTS, stage
 from support.daemon import HOST, get, post
 from support.prometheus import Prometheus
 from support.tools import require
 from support.victoriametrics import PACKAGE, victoria_metrics
 from support.waiting import PATIENCE_SECONDS
 
-INTERVAL = timedelta(minutes=2)
 START = datetime(2024, 6, 3, tzinfo=timezone.utc)
-HOURS = range(1, MINUTES // 60 + 1)
-EDGE = timedelta(minutes=4)
-"""By so much one of the engines may fire longer within an hour: one evaluation where an alert
+ENDS = (59, 119)
+"""Minutes of two hours, between evaluations: whether an hour has both ends is a matter of taste."""
+MINUTES = 120
+EDGE = 2
+"""By so many evaluations one of the engines may fire longer within an hour: one where an alert
 begins and one where it ends. rate() of Prometheus extrapolates from the samples within its window,
 that of VictoriaMetrics begins with the last one before it, so that a value that comes near a
 threshold passes it one evaluation apart."""
 FIRING = 'count_over_time(ALERTS{alertstate="firing"}[1h])'
 IDENTITY = ("alertname", "severity", "instance", "gpu", "blind")
-
-Alert = tuple[str, ...]
-"""The labels of IDENTITY."""
-Fired = Mapping[tuple[Alert, int], timedelta]
-"""For how long each alert fired, by hour."""
+Fired = Mapping[tuple[object, ...], int]
+"""For how many evaluations each alert fired, by hour and IDENTITY."""
 
 
 @pytest.fixture(scope="module")
@@ -58,29 +58,32 @@ def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
     lookups = pack[0].with_name("lookups.yml")
     lookups.write_text(without_keep_firing((RULES / "alerts.yml").read_text()))
     files = [*pack, lookups, RULES / "dcgm.yml"]
-    done = _vmalert("-dryRun", *(f"-rule={file}" for file in files))
-    assert done.returncode == 0, done.stderr
+    _vmalert("-dryRun", *(f"-rule={file}" for file in files))
 
 
 @pytest.mark.timeout(1800)  # a minute alone, seven at a load of 30
-def test_a_day_fires_the_same_alerts_on_both(pack: Sequence[Path], tmp_path: Path) -> None:
-    fleet = Fleet(MINUTES, evaluation_interval=_duration(INTERVAL))
-    day(fleet)
+def test_the_same_alerts_fire_on_both(pack: Sequence[Path], tmp_path: Path) -> None:
+    fleet = Fleet(MINUTES, evaluation_interval="2m")
+    for name, case in ALERTS.items():
+        stage(fleet, name, case)
+    # Exporters and GPUs that come and go.
+    for node, row in table("telemetry", "failing").items():
+        add_gpu(fleet, node, row.gpu)
+        if row.unscraped:
+            fleet.fail_scrapes(node, *row.unscraped)
     there = _on_victoria_metrics(fleet, pack, tmp_path)
     here = _on_prometheus(fleet, pack, tmp_path)
-    none = timedelta()
     differ = {
-        key: (here.get(key, none), there.get(key, none))
+        key: (here.get(key, 0), there.get(key, 0))
         for key in here.keys() | there.keys()
-        if abs(here.get(key, none) - there.get(key, none)) > EDGE
+        if abs(here.get(key, 0) - there.get(key, 0)) > EDGE
     }
     assert differ == {}
-    # The day is worth it.
-    assert len({alert[:2] for (alert, _), time in here.items() if time > EDGE}) >= 30
+    assert len({key[1:3] for key, count in here.items() if count > EDGE}) >= len(ALERTS)
 
 
 def _on_victoria_metrics(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
-    """A replay evaluates one rule for all of the day, then the next: stage by stage."""
+    """A replay evaluates one rule for all of the time, then the next: stage by stage."""
     # A replay writes no markers where a recorded series ends: it has, if a minute has none. A
     # query may take longer than half a minute on a busy machine.
     flags = [
@@ -88,21 +91,33 @@ def _on_victoria_metrics(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fi
         f"-search.maxQueryDuration={PATIENCE_SECONDS:.0f}s",
     ]
     with victoria_metrics(folder, *flags) as server:
-        _post(server, "\n".join(json_lines(fleet, START.timestamp())))
+        status, body = post(server.port, "/api/v1/import", "\n".join(_json_lines(fleet)))
+        assert status == http.client.NO_CONTENT, body
+        _flush(server)
         for number, stage in enumerate(_stages(pack)):
             file = folder / f"stage{number}.yml"
-            group = {
-                "name": file.stem,
-                "interval": _duration(INTERVAL),
-                "rules": [dict(rule.fields) for rule in stage],
-            }
+            made = [dict(rule.fields) for rule in stage]
+            group = {"name": file.stem, "interval": "2m", "rules": made}
             file.write_text(json.dumps({"groups": [group]}))  # JSON is YAML
             _replay(server, file)
         return _fired(
-            (hour, labels, count)
-            for hour in HOURS
-            for labels, count in server.query(FIRING, (START + _end(hour)).timestamp())
+            (end, server.query(FIRING, (START + timedelta(minutes=end)).timestamp()))
+            for end in ENDS
         )
+
+
+def _json_lines(fleet: Fleet) -> Iterator[str]:
+    """The samples as VictoriaMetrics imports them."""
+    for one in fleet._series:
+        there = {
+            round((START.timestamp() + 60 * minute) * 1000): value
+            for minute, value in enumerate(one.values)
+            if value is not None and not math.isnan(value)
+        }
+        if there:
+            metric = {"__name__": one.name, **one.labels}
+            samples = {"values": [*there.values()], "timestamps": [*there]}
+            yield json.dumps({"metric": metric, **samples})
 
 
 def _stages(pack: Sequence[Path]) -> Iterator[list[Rule]]:
@@ -116,31 +131,18 @@ def _stages(pack: Sequence[Path]) -> Iterator[list[Rule]]:
     yield stage
 
 
-def _post(server: Prometheus, lines: str) -> None:
-    status, body = post(server.port, "/api/v1/import", lines)
-    assert status == http.client.NO_CONTENT, body
-    _flush(server)
-
-
 def _replay(server: Prometheus, file: Path) -> None:
     url = f"http://{HOST}:{server.port}"
-    done = _vmalert(
-        f"-rule={file}",
-        f"-datasource.url={url}",
-        f"-remoteWrite.url={url}",
+    _vmalert(
+        *(f"-rule={file}", f"-datasource.url={url}", f"-remoteWrite.url={url}"),
         f"-replay.timeFrom={START:%Y-%m-%dT%H:%M:%SZ}",
         f"-replay.timeTo={START + timedelta(minutes=MINUTES):%Y-%m-%dT%H:%M:%SZ}",
         # No rule of a stage waits for another one.
-        "-replay.rulesDelay=0s",
-        "-replay.maxDatapointsPerQuery=10000",
-        "-replay.disableProgressBar",
+        *("-replay.rulesDelay=0s", "-replay.maxDatapointsPerQuery=10000"),
         # By default 5 minutes, whatever the interval of the rules.
-        f"-datasource.queryStep={_duration(INTERVAL)}",
-        "-disableAlertgroupLabel",
-        f"-httpListenAddr={HOST}:0",
-        "-loggerLevel=WARN",
+        *("-datasource.queryStep=2m", "-disableAlertgroupLabel", "-replay.disableProgressBar"),
+        *(f"-httpListenAddr={HOST}:0", "-loggerLevel=WARN"),
     )
-    assert done.returncode == 0, done.stderr
     _flush(server)
 
 
@@ -154,35 +156,23 @@ def _on_prometheus(fleet: Fleet, pack: Sequence[Path], folder: Path) -> Fired:
     fleet.files = pack
     # Groups that are not named are evaluated first, alerts then one evaluation late.
     fleet.groups = group_names(*pack)
-    for hour in HOURS:
-        fleet.expect(_end(hour) / timedelta(minutes=1), FIRING, {'{what="else"}': 1.0})
+    for end in ENDS:
+        fleet.expect(end, FIRING, {'{what="else"}': 1.0})
     answers = fleet.unexpected(folder)
-    assert len(answers) == len(HOURS), answers
-    return _fired(
-        (hour, labels, count)
-        for hour, (_, samples) in zip(HOURS, answers, strict=True)
-        for labels, count in samples
-    )
+    assert len(answers) == len(ENDS), answers
+    return _fired((end, samples) for end, (_, samples) in zip(ENDS, answers, strict=True))
 
 
-def _fired(found: Iterable[tuple[int, Mapping[str, str], float]]) -> Fired:
-    fired: dict[tuple[Alert, int], timedelta] = defaultdict(timedelta)
-    for hour, labels, count in found:
-        alert = tuple(labels.get(name, "") for name in IDENTITY)
-        # Its other labels may change within an hour.
-        fired[alert, hour] += count * INTERVAL
-    return dict(fired)
+def _fired(found: Iterable[tuple[int, Iterable[tuple[Mapping[str, str], float]]]]) -> Fired:
+    fired = Counter[tuple[object, ...]]()
+    for end, samples in found:
+        for labels, count in samples:
+            # Its other labels may change within an hour.
+            fired[(end, *(labels.get(name, "") for name in IDENTITY))] += int(count)
+    return fired
 
 
-def _end(hour: int) -> timedelta:
-    """Between two evaluations: whether an hour has both of its ends is a matter of taste."""
-    return timedelta(hours=hour) - INTERVAL / 2
-
-
-def _duration(time: timedelta) -> str:
-    return f"{round(time.total_seconds())}s"
-
-
-def _vmalert(*arguments: str) -> subprocess.CompletedProcess[str]:
+def _vmalert(*arguments: str) -> None:
     command = [require("vmalert", PACKAGE), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

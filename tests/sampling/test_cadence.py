@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
 from support.drivers import KINDS, Libraries, open_driver
+from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
 MakeBoard = Callable[..., Board]
@@ -126,7 +127,7 @@ def test_whoever_asks_is_shown_what_such_a_gpu_does_now(
         return mean(age_ns(asks=asks) > usual_ns for _ in range(TICKS))
 
     with reading(opened(make_board(gpus=[H100])), watch) as (worker,):
-        until(lambda: worker._interval() > FAST.interval_seconds, "it is idle all the time")
+        until(lambda: worker.reader.interval() > FAST.interval_seconds, "it is idle all the time")
         until(lambda: old(asks=False) > 0.3 and old(asks=True) < 0.3, "it is read for who asks")
 
 
@@ -146,14 +147,14 @@ def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("interval", "deadline", "longer"),
-    [
-        pytest.param(1.0, 5.0, 4.0, id="default"),
-        pytest.param(0.2, 5.0, 0.8, id="often"),
-        pytest.param(5.0, 20.0, 5.0, id="the ring holds 10 s"),
-        pytest.param(1.0, 3.0, 3.0, id="the deadline is near"),
-    ],
+@rows(
+    "interval, deadline, longer",
+    {
+        "default": (1.0, 5.0, 4.0),
+        "often": (0.2, 5.0, 0.8),
+        "the ring holds 10 s": (5.0, 20.0, 5.0),
+        "the deadline is near": (1.0, 3.0, 3.0),
+    },
 )
 def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_holds(  # noqa: PLR0913, PLR0917 - a row
     interval: float,
@@ -167,6 +168,6 @@ def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_hol
     driver = opened(make_board(gpus=[H100]))
     worker = GpuWorker(0, driver, ALL, settings, watch, own_cpu=OwnCpu(1.0))
     worker.start()
-    until(lambda: worker._interval() == longer, "it is idle all the time")
+    until(lambda: worker.reader.interval() == longer, "it is idle all the time")
     worker.stop()
     assert worker.join(PATIENCE_SECONDS)

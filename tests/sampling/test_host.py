@@ -20,12 +20,14 @@ from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
 from support.drivers import Libraries
@@ -85,16 +87,34 @@ def waited_for_peer(sampler: Sampler) -> list[int]:
     return [(gpu.totals.stall_ns or {}).get(PEER, 0) for gpu in sampler.state().gpus]
 
 
-def test_a_process_that_holds_a_gpu_feeds_it(watch: HostSampler, start: Start) -> None:
+def held_by(watch: HostSampler, *pids: int, uuid: str = "a") -> FeederGroup:
+    """The feeders of a GPU that these processes hold, once they were read."""
+    watch.hold(uuid, frozenset(pids))
+    until(lambda: watch.feeding(uuid), "a snapshot")
+    return until(lambda: watch.feed(uuid), "its feeders")
+
+
+def test_a_process_that_holds_a_gpu_feeds_it_as_long_as_it_is_seen(
+    watch: HostSampler, start: Start
+) -> None:
     main = start()
     worker = main.fork()
-    watch.hold("a", frozenset({main.pid}))
-    until(lambda: watch.feeding("a"), "a snapshot")
+    feed = held_by(watch, main.pid)
     found = watch.feeding("a")
     assert found is not None
     assert found.processes == {"main": 1, "worker": 1}
     assert watch.feeding("b") is None
+    # Those with one thread tell their children.
+    assert feed.workers[worker].children() == []
+    assert feed.mains[main.pid].children() == [worker]
     main.end_child(worker)
+    until(lambda: worker not in feed.workers, "the end of the worker")
+    main.end()
+    until(lambda: watch.feeding("a") is None, "unknown holders")
+    held_by(watch)
+    found = watch.feeding("a")
+    assert found is not None
+    assert found.processes == {"main": 0}
 
 
 def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
@@ -124,40 +144,8 @@ def test_what_is_done_every_second_is_done_once_a_second_at_any_pass(step: float
     assert done[0] == 0
     assert len(done) == pytest.approx(1000, rel=0.01)
     assert max(later - before for before, later in pairwise(done)) <= 1 + step + 1e-6
-
-
-def test_what_comes_late_is_not_made_up_for() -> None:
-    rhythm = Every(1.0)
-    assert [rhythm.is_due(at) for at in (100.0, 107.0, 107.1, 108.0)] == [True, True, False, True]
-
-
-def test_a_member_with_one_thread_tells_its_children(watch: HostSampler, start: Start) -> None:
-    main = start()
-    worker = main.fork()
-    watch.hold("a", frozenset({main.pid}))
-    until(lambda: watch.feeding("a"), "a snapshot")
-    feed = watch.feed("a")
-    assert feed is not None
-    assert feed.workers[worker].children() == []
-    assert feed.mains[main.pid].children() == [worker]
-    main.end_child(worker)
-    until(lambda: worker not in feed.workers, "the end of the worker")
-
-
-def test_a_gpu_that_nobody_holds_has_no_main(watch: HostSampler) -> None:
-    watch.hold("a", frozenset())
-    until(lambda: watch.feeding("a"), "a snapshot")
-    found = watch.feeding("a")
-    assert found is not None
-    assert found.processes == {"main": 0}
-
-
-def test_holders_that_cannot_be_seen_are_unknown(watch: HostSampler, start: Start) -> None:
-    main = start()
-    watch.hold("a", frozenset({main.pid}))
-    until(lambda: watch.feeding("a"), "a snapshot")
-    main.end()
-    until(lambda: watch.feeding("a") is None, "unknown holders")
+    late = [rhythm.is_due(2e6 + at) for at in (0.0, 7.0, 7.1, 8.0)]
+    assert late == [True, True, False, True], "what was missed is not made up for"
 
 
 @pytest.mark.parametrize(
@@ -226,15 +214,10 @@ def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
 def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
     watch: HostSampler, start: Start
 ) -> None:
-    holders = {name: start().pid for name in ("steady", "lively")}
-    for name, pid in holders.items():
-        watch.hold(name, frozenset({pid}))
-    until(lambda: all(map(watch.feeding, holders)), "a snapshot")
+    feeds = {name: held_by(watch, start().pid, uuid=name) for name in ("steady", "lively")}
 
     def between_looks(name: str) -> float:
-        feed = watch.feed(name)
-        assert feed is not None
-        times = [one.at_ns for one in list(feed.history._passes)[-9:]]
+        times = [one.at_ns for one in list(feeds[name].history._passes)[-9:]]
         spans = [later - before for before, later in pairwise(times)]
         return median(spans) if len(spans) == 8 else 0.0
 
@@ -249,11 +232,7 @@ def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
 def test_counters_of_steady_feeders_are_read_though_less_often(
     watch: HostSampler, start: Start
 ) -> None:
-    main = start()
-    watch.hold("a", frozenset({main.pid}))
-    until(lambda: watch.feeding("a"), "a snapshot")
-    feed = watch.feed("a")
-    assert feed is not None
+    feed = held_by(watch, start().pid)
     for _ in range(20):
         watch.note_split("a", 1_000_000_000, {})
     until(
@@ -287,17 +266,19 @@ def test_collectors_that_are_off_are_not_read() -> None:
 
 
 def test_the_owners_of_a_gpu_are_those_of_its_mains(start: Start) -> None:
-    main = start()
     watch = HostSampler(Settings(), {"workload"})
     watch.start()
     try:
-        watch.hold("a", frozenset({main.pid}))
-        until(lambda: (found := watch.feeding("a")) and found.owners, "an owner")
-        found = watch.feeding("a")
-        assert found is not None
-        assert [owner.user for owner in found.owners] == [UserNames(Path("/proc")).of(os.getuid())]
+        watch.hold("a", frozenset({start().pid}))
+
+        def owners() -> tuple[Owner, ...] | None:
+            found = watch.feeding("a")
+            return found.owners if found else None
+
+        (owner,) = until(owners, "an owner")
+        assert owner.user == UserNames(Path("/proc")).of(os.getuid())
         watch.hold("a", frozenset())
-        until(lambda: (found := watch.feeding("a")) and not found.owners, "no owner")
+        until(lambda: owners() == (), "no owner")
     finally:
         watch.stop()
 
@@ -355,7 +336,7 @@ def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
 
 
 def test_whoever_asks_sees_what_is_so_now(watch: HostSampler, start: Start) -> None:
-    watch.hold("a", frozenset({start().pid}))
+    held_by(watch, start().pid)
     known = until(lambda: watch.feeding("a"), "a snapshot")
     until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")
     asked_ns = time.monotonic_ns()
@@ -382,10 +363,7 @@ def test_nobody_waits_for_long_where_a_pass_hangs(
 def test_what_is_asked_for_often_is_not_counted_in_moments(
     watch: HostSampler, start: Start
 ) -> None:
-    watch.hold("a", frozenset({start().pid}))
-    until(lambda: watch.feeding("a"), "a snapshot")
-    feed = watch.feed("a")
-    assert feed is not None
+    feed = held_by(watch, start().pid)
 
     def seconds() -> list[int]:
         watch.refresh()

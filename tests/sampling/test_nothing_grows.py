@@ -65,7 +65,7 @@ def test_a_destroyed_mig_instance_leaves_nothing_behind(
         instance.record.uuid = f"MIG-{uuid4()}".encode()
         uuid = instance.record.uuid.decode()
         destroyed.add(uuid)
-        worker._follow_layout()
+        worker.reader.follow_layout()
         worker._tick()
         watch._discover()
         watch.note_split(uuid, 10**8, {"asleep": 10**8})

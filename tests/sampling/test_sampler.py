@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 
 import pynvml
 import pytest
-from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
+from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_UNKNOWN
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.create import H100
@@ -30,11 +30,30 @@ MakeBoard = Callable[..., Board]
 MISSING = "no driver yet"
 
 
-@contextmanager
-def running(open_it: Callable[[], Driver]) -> Iterator[tuple[Sampler, list[str]]]:
-    fatal: list[str] = []
-    with samplers.sampling(open_it, fatal=fatal) as sampler:
-        yield sampler, fatal
+Stage = Callable[..., tuple[Board, Sampler, list[str]]]
+
+
+@pytest.fixture
+def stage(make_board: MakeBoard, libraries: Libraries) -> Iterator[Stage]:
+    """Starts a sampler of a new board, made as `make_board` makes it and then changed by `first`.
+
+    Returns both, and why the process would have to end.
+    """
+    with ExitStack() as running:
+
+        def start(
+            first: Callable[[Board], None] = lambda _: None, **made: object
+        ) -> tuple[Board, Sampler, list[str]]:
+            board, fatal = make_board(**made), list[str]()
+            first(board)
+            sampler = samplers.sampling(lambda: libraries.open(board), fatal=fatal)
+            return board, running.enter_context(sampler), fatal
+
+        yield start
+
+
+def text(sampler: Sampler) -> str:
+    return Exposition(sampler, ALL).render()[0].decode()
 
 
 def snapshot(sampler: Sampler, index: int) -> GpuSnapshot:
@@ -61,98 +80,91 @@ def totals(sampler: Sampler, index: int) -> GpuTotals:
 
 
 def test_one_hung_gpu_of_eight_costs_its_own_series_only(
-    make_board: MakeBoard, libraries: Libraries, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    board = make_board(gpus=[H100] * 8)
-    with running(lambda: libraries.open(board)) as (sampler, _), caplog.at_level(logging.INFO):
-        exposition = Exposition(sampler, ALL)
-        others = [index for index in range(8) if index != 3]
+    caplog.set_level(logging.INFO)
+    board, sampler, _ = stage(gpus=[H100] * 8)
+    others = [index for index in range(8) if index != 3]
 
-        def of_the_hung() -> list[str]:
-            body = exposition.render()[0].decode()
-            return sorted(line.partition("{")[0] for line in body.splitlines() if 'gpu="3"' in line)
+    def of_the_hung() -> list[str]:
+        lines = text(sampler).splitlines()
+        return sorted(line.partition("{")[0] for line in lines if 'gpu="3"' in line)
 
-        def told(words: str) -> int:
-            return caplog.text.count(f"gpu 3{words}")
+    def told(words: str) -> int:
+        return caplog.text.count(f"gpu 3{words}")
 
-        until(lambda: up(sampler) == [True] * 8, "all GPUs up")
-        until(lambda: observed(sampler, 3), "samples of the GPU that will hang")
-        board.gpus[3].record.hang = 1
-        until(lambda: not snapshot(sampler, 3).up, "the hung GPU is noticed")
-        before = [observed(sampler, index) for index in range(8)]
-        until(
-            lambda: all(observed(sampler, index) > before[index] + 10**9 for index in others),
-            "another second of the others",
-        )
-        until(lambda: up(sampler) == [index != 3 for index in range(8)], "it alone is down")
-        until(lambda: of_the_hung() == ["gpu_info", "gpu_up"], "nothing else is told of it")
-        until(lambda: "not returned" in f"{sampler.down().get(3)}", "the reason")
-        # Without a CPU, its time in the call counts for less, and it may seem to be back.
-        until(
-            lambda: told(" is down") == told(": the driver call has returned") + 1,
-            "each hang is told once",
-        )
-        board.gpus[3].record.hang = 0
-        until(lambda: snapshot(sampler, 3).up, "the GPU comes back by itself")
-        until(lambda: observed(sampler, 3) > before[3], "its counters go on")
+    until(lambda: up(sampler) == [True] * 8, "all GPUs up")
+    until(lambda: observed(sampler, 3), "samples of the GPU that will hang")
+    board.gpus[3].record.hang = 1
+    until(lambda: not snapshot(sampler, 3).up, "the hung GPU is noticed")
+    before = [observed(sampler, index) for index in range(8)]
+    until(
+        lambda: all(observed(sampler, index) > before[index] + 10**9 for index in others),
+        "another second of the others",
+    )
+    until(lambda: up(sampler) == [index != 3 for index in range(8)], "it alone is down")
+    until(lambda: of_the_hung() == ["gpu_info", "gpu_up"], "nothing else is told of it")
+    until(lambda: "not returned" in f"{sampler.down().get(3)}", "the reason")
+    # Without a CPU, its time in the call counts for less, and it may seem to be back.
+    until(
+        lambda: told(" is down") == told(": the driver call has returned") + 1,
+        "each hang is told once",
+    )
+    board.gpus[3].record.hang = 0
+    until(lambda: snapshot(sampler, 3).up, "the GPU comes back by itself")
+    until(lambda: observed(sampler, 3) > before[3], "its counters go on")
 
 
 def test_counters_of_a_lost_gpu_go_on_where_they_stopped(
-    make_board: MakeBoard, libraries: Libraries, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    board = make_board(gpus=[H100, H100])
-    with running(lambda: libraries.open(board)) as (sampler, _), caplog.at_level(logging.INFO):
-        until(lambda: observed(sampler, 0), "samples")
-        counted = observed(sampler, 0)
-        board.raise_xid(0, 79)
-        until(lambda: snapshot(sampler, 0).errors, "the XID is counted")
-        board.gpus[0].record.device_result = NVML_ERROR_GPU_IS_LOST
-        until(lambda: up(sampler) == [False, True], "the loss is noticed")
-        lost = snapshot(sampler, 0)
-        assert lost.identity.uuid == board.gpus[0].record.uuid.decode()
-        assert lost.totals.observed_ns is None
-        assert lost.readings == {}
-        assert lost.errors == {79: 1}
-        assert "lost" in sampler.down()[0].reason.lower()
-        board.gpus[0].record.device_result = 0
-        until(lambda: up(sampler) == [True, True], "it comes back")
-        until(lambda: observed(sampler, 0) > counted, "its counters go on")
-        # First in the words of the call that met it, then in those of each attempt to open it.
-        told = [said for said in caplog.messages if said.startswith("gpu 0 is down")]
-        assert 1 <= len(told) == len(set(told))
+    caplog.set_level(logging.INFO)
+    board, sampler, _ = stage(gpus=[H100, H100])
+    until(lambda: observed(sampler, 0), "samples")
+    counted = observed(sampler, 0)
+    board.raise_xid(0, 79)
+    until(lambda: snapshot(sampler, 0).errors, "the XID is counted")
+    board.gpus[0].record.device_result = NVML_ERROR_GPU_IS_LOST
+    until(lambda: up(sampler) == [False, True], "the loss is noticed")
+    lost = snapshot(sampler, 0)
+    assert lost.identity.uuid == board.gpus[0].record.uuid.decode()
+    assert lost.totals.observed_ns is None
+    assert lost.readings == {}
+    assert lost.errors == {79: 1}
+    assert "lost" in sampler.down()[0].reason.lower()
+    board.gpus[0].record.device_result = 0
+    until(lambda: up(sampler) == [True, True], "it comes back")
+    until(lambda: observed(sampler, 0) > counted, "its counters go on")
+    # First in the words of the call that met it, then in those of each attempt to open it.
+    told = [said for said in caplog.messages if said.startswith("gpu 0 is down")]
+    assert 1 <= len(told) == len(set(told))
 
 
-def test_a_gpu_lost_before_the_start_is_shown_down(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100, H100])
-    board.gpus[1].record.device_result = NVML_ERROR_GPU_IS_LOST
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        until(lambda: sampler.ready, "ready")
-        until(lambda: up(sampler) == [True, False], "one up, one down")
-        board.gpus[1].record.device_result = 0
-        until(lambda: up(sampler) == [True, True], "both up")
-        assert snapshot(sampler, 1).identity.uuid == board.gpus[1].record.uuid.decode()
+def test_a_gpu_lost_before_the_start_is_shown_down(stage: Stage) -> None:
+    def lose(board: Board) -> None:
+        board.gpus[1].record.device_result = NVML_ERROR_GPU_IS_LOST
+
+    board, sampler, _ = stage(lose, gpus=[H100, H100])
+    until(lambda: sampler.ready, "ready")
+    until(lambda: up(sampler) == [True, False], "one up, one down")
+    board.gpus[1].record.device_result = 0
+    until(lambda: up(sampler) == [True, True], "both up")
+    assert snapshot(sampler, 1).identity.uuid == board.gpus[1].record.uuid.decode()
 
 
-def test_one_broken_reading_costs_its_own_series_only(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        exposition = Exposition(sampler, ALL)
-        until(lambda: observed(sampler, 0), "samples")
-        board.gpus[0].fail("DeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT)
+def test_one_broken_reading_costs_its_own_series_only(stage: Stage) -> None:
+    board, sampler, _ = stage()
+    until(lambda: observed(sampler, 0), "samples")
+    board.gpus[0].fail("DeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT)
 
-        def body() -> str:
-            return exposition.render()[0].decode()
-
-        until(lambda: 'collector_success{collector="memory"} 0.0' in body(), "the failure is told")
-        until(lambda: "gpu_memory_used_bytes{" not in body(), "the old value goes")
-        until(lambda: "gpu_power_watts{" in body(), "other values stay")
-        assert up(sampler) == [True]
-        board.gpus[0].fail("DeviceGetMemoryInfo", 0)
-        until(lambda: "gpu_memory_used_bytes{" in body(), "it comes back")
+    until(
+        lambda: 'collector_success{collector="memory"} 0.0' in text(sampler), "the failure is told"
+    )
+    until(lambda: "gpu_memory_used_bytes{" not in text(sampler), "the old value goes")
+    until(lambda: "gpu_power_watts{" in text(sampler), "other values stay")
+    assert up(sampler) == [True]
+    board.gpus[0].fail("DeviceGetMemoryInfo", 0)
+    until(lambda: "gpu_memory_used_bytes{" in text(sampler), "it comes back")
 
 
 @pytest.mark.parametrize("result", [NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
@@ -163,61 +175,42 @@ def test_one_broken_reading_costs_its_own_series_only(
         (("DeviceGetSamples", "DeviceGetUtilizationRates"), "utilization"),
     ],
 )
-def test_sums_of_what_cannot_be_read_any_more_do_not_stand_still(  # noqa: PLR0913, PLR0917 - a table
-    make_board: MakeBoard,
-    libraries: Libraries,
+def test_sums_of_what_cannot_be_read_any_more_do_not_stand_still(
+    stage: Stage,
     caplog: pytest.LogCaptureFixture,
     result: int,
     calls: tuple[str, ...],
     collector: str,
 ) -> None:
-    board = make_board()
-    with (
-        running(lambda: libraries.open(board)) as (sampler, _),
-        caplog.at_level(logging.INFO),
-    ):
+    caplog.set_level(logging.INFO)
+    board, sampler, _ = stage()
 
-        def sums() -> list[object]:
-            totals = snapshot(sampler, 0).totals
-            if collector == "activity":
-                return [totals.active_ns, totals.pipe_ns, totals.traffic_bytes]
-            return [totals.observed_ns, totals.stall_ns, totals.window_counts]
+    def sums() -> list[object]:
+        totals = snapshot(sampler, 0).totals
+        if collector == "activity":
+            return [totals.active_ns, totals.pipe_ns, totals.traffic_bytes]
+        return [totals.observed_ns, totals.stall_ns, totals.window_counts]
 
-        def error() -> str:
-            return f"{dict(sampler.state().outcomes)[collector].error}"
+    def error() -> str:
+        return f"{dict(sampler.state().outcomes)[collector].error}"
 
-        def said(words: str) -> int:
-            return caplog.text.count(f"collector {collector} {words}")
+    def said(words: str) -> int:
+        return caplog.text.count(f"collector {collector} {words}")
 
-        until(lambda: up(sampler) == [True], "up")
-        until(lambda: all(sums()), "sums")
-        for call in calls:
-            board.gpus[0].fail(call, result)
-        until(lambda: f"({result})" in error(), "the refusal is told")
-        until(lambda: not any(sums()), "the old sums go")
-        assert up(sampler) == [True]
-        # A thread of an earlier test may have spoken, too.
-        told = [r for r in caplog.messages if f"{collector} failed" in r and f"({result})" in r]
-        assert len(told) == 1
-        for call in calls:
-            board.gpus[0].fail(call, 0)
-        until(lambda: all(sums()) and said("works again"), "they come back")
-        assert said("works again") == 1
-
-
-def test_a_single_999_is_one_call_s(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.5)
-    board = make_board(gpus=[H100, H100])
-    for gpu in board.gpus:
-        gpu.fail("DeviceGetClockInfo", pynvml.NVML_ERROR_UNKNOWN)
-    with running(lambda: libraries.open(board)) as (sampler, fatal):
-        until(lambda: up(sampler) == [True, True], "up")
-        before = [observed(sampler, index) for index in (0, 1)]
-        until(lambda: observed(sampler, 1) > before[1] + 3 * 10**9, "three seconds")
-        assert up(sampler) == [True, True]
-        assert fatal == []
+    until(lambda: up(sampler) == [True], "up")
+    until(lambda: all(sums()), "sums")
+    for call in calls:
+        board.gpus[0].fail(call, result)
+    until(lambda: f"({result})" in error(), "the refusal is told")
+    until(lambda: not any(sums()), "the old sums go")
+    assert up(sampler) == [True]
+    # A thread of an earlier test may have spoken, too.
+    told = [r for r in caplog.messages if f"{collector} failed" in r and f"({result})" in r]
+    assert len(told) == 1
+    for call in calls:
+        board.gpus[0].fail(call, 0)
+    until(lambda: all(sums()) and said("works again"), "they come back")
+    assert said("works again") == 1
 
 
 def until_so_many_go_on(sampler: Sampler, count: int) -> None:
@@ -226,22 +219,25 @@ def until_so_many_go_on(sampler: Sampler, count: int) -> None:
     until(lambda: observed(sampler, 0) > before + 2 * 10**9, "time")
 
 
-def test_time_is_observed_once_while_mig_is_set_and_taken_back(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+def test_mig_instances_come_and_go_and_time_is_observed_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.SLOWLY", 0.5)
-    board = make_board(mig=[(0, 7)])
     began_ns = time.monotonic_ns()
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        for enabled in (0, 1, 0):
-            board.gpus[0].record.mig_enabled = enabled
-            until_so_many_go_on(sampler, 1 + enabled)
-        found = totals(sampler, 0)
-        assert (found.observed_ns or 0) + found.unobserved_ns <= time.monotonic_ns() - began_ns
-        # The instances' feeders went with them.
-        watch = sampler._watch
-        assert watch is not None
-        until(lambda: list(watch._feeds) == [board.gpus[0].record.uuid.decode()], "one GPU's feed")
+    board, sampler, _ = stage(mig=[(0, 3), (0, 4)])
+    for enabled in (0, 1, 0):
+        board.gpus[0].record.mig_enabled = enabled
+        until_so_many_go_on(sampler, 1 + 2 * enabled)
+        if enabled:
+            board.gpus[1].launch(5)
+            until(lambda: sampler.state().gpus[1].totals.busy_ns > 10**8, "an instance's work")
+            assert sampler.state().gpus[2].totals.busy_ns == 0
+    found = totals(sampler, 0)
+    assert (found.observed_ns or 0) + found.unobserved_ns <= time.monotonic_ns() - began_ns
+    # The instances' feeders went with them.
+    watch = sampler._watch
+    assert watch is not None
+    until(lambda: list(watch._feeds) == [board.gpus[0].record.uuid.decode()], "one GPU's feed")
 
 
 def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
@@ -261,7 +257,7 @@ def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
         return devices
 
     driver.open = late  # type: ignore[method-assign]
-    with running(lambda: driver):
+    with samplers.sampling(lambda: driver):
         until(lambda: len(opens) >= 4, "four attempts")
     waits = [after - before for before, after in pairwise(opens[:4])]
     # On a busy machine any of them may be longer.
@@ -269,74 +265,49 @@ def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
     assert all(wait > 0.95 * short for wait, short in zip(waits, least, strict=True)), waits
 
 
-def test_a_driver_that_gives_nothing_but_garbage_has_failed(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        exposition = Exposition(sampler, ALL)
-
-        def body() -> str:
-            return exposition.render()[0].decode()
-
-        until(lambda: "gpu_observed_seconds_total{" in body(), "time")
-        board.gpus[0].record.stuck_utilization = 808334905
-        until(lambda: "gpu_observed_seconds_total{" not in body(), "no time any more")
-        until(lambda: 'collector_success{collector="utilization"} 0.0' in body(), "it has failed")
-        assert 'implausible_values_total{collector="utilization"} 0.0' not in body()
-        board.gpus[0].record.stuck_utilization = 0
-        until(lambda: 'collector_success{collector="utilization"} 1.0' in body(), "it is well")
-        until(lambda: "gpu_observed_seconds_total{" in body(), "time again")
-        until(lambda: "gpu_busy_seconds_total{" in body(), "busy time again")
-        found = totals(sampler, 0)
-        assert found.busy_ns == 0
-        assert found.unobserved_ns > 0
+def test_a_driver_that_gives_nothing_but_garbage_has_failed(stage: Stage) -> None:
+    board, sampler, _ = stage()
+    until(lambda: "gpu_observed_seconds_total{" in text(sampler), "time")
+    board.gpus[0].record.stuck_utilization = 808334905
+    until(lambda: "gpu_observed_seconds_total{" not in text(sampler), "no time any more")
+    until(
+        lambda: 'collector_success{collector="utilization"} 0.0' in text(sampler), "it has failed"
+    )
+    assert 'implausible_values_total{collector="utilization"} 0.0' not in text(sampler)
+    board.gpus[0].record.stuck_utilization = 0
+    until(lambda: 'collector_success{collector="utilization"} 1.0' in text(sampler), "it is well")
+    until(lambda: "gpu_observed_seconds_total{" in text(sampler), "time again")
+    until(lambda: "gpu_busy_seconds_total{" in text(sampler), "busy time again")
+    found = totals(sampler, 0)
+    assert found.busy_ns == 0
+    assert found.unobserved_ns > 0
 
 
-def test_an_unsupported_collector_is_absent_not_failed(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    for call in ("DeviceGetTotalEccErrors", "DeviceGetRemappedRows"):
-        board.gpus[0].fail(call, NVML_ERROR_NOT_SUPPORTED)
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        until(lambda: observed(sampler, 0), "samples")
-        names = {name for name, _ in sampler.state().outcomes}
-        assert "health" not in names
-        assert "power" in names
+def test_an_unsupported_collector_is_absent_not_failed(stage: Stage) -> None:
+    def lacks(board: Board) -> None:
+        for call in ("DeviceGetTotalEccErrors", "DeviceGetRemappedRows"):
+            board.gpus[0].fail(call, NVML_ERROR_NOT_SUPPORTED)
+
+    _, sampler, _ = stage(lacks)
+    until(lambda: observed(sampler, 0), "samples")
+    names = {name for name, _ in sampler.state().outcomes}
+    assert "health" not in names
+    assert "power" in names
 
 
-def test_memory_utilization_that_is_always_zero_is_not_reported(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100, H100])
-    board.gpus[0].record.memory_always_zero = 1
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        until(lambda: observed(sampler, 1), "samples")
-        assert totals(sampler, 0).memory_busy_ns == 0
-        for gpu in board.gpus:
-            gpu.launch(1)
-        until(lambda: snapshot(sampler, 0).totals.busy_ns > 5 * 10**8, "busy time")
-        until(lambda: snapshot(sampler, 1).totals.memory_busy_ns, "memory time where it is real")
-        assert snapshot(sampler, 0).totals.memory_busy_ns is None
-        assert snapshot(sampler, 0).totals.last_memory_ratio is None
+def test_memory_utilization_that_is_always_zero_is_not_reported(stage: Stage) -> None:
+    def lacks(board: Board) -> None:
+        board.gpus[0].record.memory_always_zero = 1
 
-
-def test_mig_instances_come_and_go(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.SLOWLY", 0.5)
-    board = make_board(mig=[(0, 3), (0, 4)])
-    board.gpus[0].record.mig_enabled = 0
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        until(lambda: len(up(sampler)) == 1, "one whole GPU")
-        board.gpus[0].record.mig_enabled = 1
-        until(lambda: up(sampler) == [True] * 3, "the GPU and two instances")
-        board.gpus[1].launch(5)
-        until(lambda: sampler.state().gpus[1].totals.busy_ns > 10**8, "busy time of an instance")
-        assert sampler.state().gpus[2].totals.busy_ns == 0
-        board.gpus[0].record.mig_enabled = 0
-        until(lambda: len(up(sampler)) == 1, "the instances are gone")
+    board, sampler, _ = stage(lacks, gpus=[H100, H100])
+    until(lambda: observed(sampler, 1), "samples")
+    assert totals(sampler, 0).memory_busy_ns == 0
+    for gpu in board.gpus:
+        gpu.launch(1)
+    until(lambda: snapshot(sampler, 0).totals.busy_ns > 5 * 10**8, "busy time")
+    until(lambda: snapshot(sampler, 1).totals.memory_busy_ns, "memory time where it is real")
+    assert snapshot(sampler, 0).totals.memory_busy_ns is None
+    assert snapshot(sampler, 0).totals.last_memory_ratio is None
 
 
 def test_a_missing_driver_is_tried_again(
@@ -352,84 +323,81 @@ def test_a_missing_driver_is_tried_again(
             raise DriverMissing(MISSING)
         return libraries.open(board)
 
-    with running(late) as (sampler, fatal), caplog.at_level(logging.INFO):
+    with samplers.sampling(late) as sampler, caplog.at_level(logging.INFO):
         until(lambda: sampler.ready, "known that there is no driver")
         assert sampler.status == MISSING
         assert sampler.state().gpus == ()
         seen_missing.set()
         until(lambda: up(sampler) == [True], "the driver appeared")
-        assert fatal == []
         assert caplog.text.count(MISSING) == 1
 
 
-def test_a_replaced_library_ends_the_process(make_board: MakeBoard, libraries: Libraries) -> None:
-    board = make_board()
-    board.header.init_result = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    with running(lambda: libraries.open(board)) as (_, fatal):
-        until(lambda: fatal, "the reason")
-        assert "LIB_RM_VERSION_MISMATCH" in fatal[0]
-
-
-def test_a_library_replaced_while_running_ends_the_process(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    with running(lambda: libraries.open(board)) as (sampler, fatal):
-        until(lambda: up(sampler) == [True], "up")
-        board.gpus[0].record.device_result = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-        until(lambda: fatal, "the reason")
-
-
 @pytest.mark.parametrize("when", ["at the start", "while running"])
-def test_lasting_loss_of_access_ends_the_process(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch, when: str
+@pytest.mark.parametrize(
+    ("result", "name"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "LIB_RM_VERSION_MISMATCH"),
+        (NVML_ERROR_UNKNOWN, "UNKNOWN"),
+    ],
+)
+def test_a_replaced_library_and_lasting_loss_of_access_end_the_process(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, result: int, name: str, when: str
 ) -> None:
     monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 1.5)
-    board = make_board(gpus=[H100, H100])
-    if when == "at the start":
-        board.header.init_result = pynvml.NVML_ERROR_UNKNOWN
-    with running(lambda: libraries.open(board)) as (sampler, fatal):
-        if when == "while running":
-            until(lambda: up(sampler) == [True, True], "up")
-            for gpu in board.gpus:
-                gpu.record.device_result = pynvml.NVML_ERROR_UNKNOWN
-        until(lambda: fatal, "the reason")
-        assert len(fatal) == 1
+
+    def fail(board: Board) -> None:
+        board.header.init_result = result
+
+    first = {"first": fail} if when == "at the start" else {}
+    board, sampler, fatal = stage(gpus=[H100, H100], **first)
+    if not first:
+        until(lambda: up(sampler) == [True, True], "up")
+        for gpu in board.gpus:
+            gpu.record.device_result = result
+    until(lambda: fatal, "the reason")
+    assert len(fatal) == 1
+    assert name in fatal[0]
 
 
-def test_access_lost_to_one_gpu_of_two_is_not_fatal(
-    make_board: MakeBoard, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+def test_a_single_999_is_one_call_s_and_one_lost_gpu_of_two_is_not_fatal(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.2)
-    board = make_board(gpus=[H100, H100])
-    with running(lambda: libraries.open(board)) as (sampler, fatal):
-        until(lambda: up(sampler) == [True, True], "up")
-        board.gpus[0].record.device_result = pynvml.NVML_ERROR_UNKNOWN
-        until(lambda: up(sampler) == [False, True], "one down")
-        time.sleep(2.5)
-        assert fatal == []
+
+    def fail(board: Board) -> None:
+        for gpu in board.gpus:
+            gpu.fail("DeviceGetClockInfo", NVML_ERROR_UNKNOWN)
+
+    board, sampler, fatal = stage(fail, gpus=[H100, H100])
+
+    def goes_on(gpus_up: list[bool]) -> None:
+        until(lambda: up(sampler) == gpus_up, "what is up")
+        before = observed(sampler, 1)
+        until(lambda: observed(sampler, 1) > before + 3 * 10**9, "three seconds")
+        assert up(sampler) == gpus_up
+
+    goes_on([True, True])
+    board.gpus[0].record.device_result = NVML_ERROR_UNKNOWN
+    goes_on([False, True])
+    assert fatal == []
 
 
-def test_a_tick_longer_than_the_interval_loses_no_samples(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
-    board = make_board()
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        until(lambda: observed(sampler, 0), "samples")
-        board.gpus[0].record.hang = 1
-        time.sleep(3)
-        board.gpus[0].record.hang = 0
-        before = observed(sampler, 0)
-        until(lambda: observed(sampler, 0) > before + 2 * 10**9, "the ring is drained")
-        assert snapshot(sampler, 0).totals.lost_ns == 0
+def test_a_tick_longer_than_the_interval_loses_no_samples(stage: Stage) -> None:
+    board, sampler, _ = stage()
+    until(lambda: observed(sampler, 0), "samples")
+    board.gpus[0].record.hang = 1
+    time.sleep(3)
+    board.gpus[0].record.hang = 0
+    before = observed(sampler, 0)
+    until(lambda: observed(sampler, 0) > before + 2 * 10**9, "the ring is drained")
+    assert snapshot(sampler, 0).totals.lost_ns == 0
 
 
-def test_stopping_does_not_wait_for_a_hung_gpu(make_board: MakeBoard, libraries: Libraries) -> None:
-    board = make_board(gpus=[H100, H100])
-    with running(lambda: libraries.open(board)) as (sampler, _):
-        until(lambda: up(sampler) == [True, True], "up")
-        board.gpus[0].record.hang = 1
-        until(lambda: up(sampler) == [False, True], "hung")
-        sampler.stop(0.5)
-        until(lambda: not sampler.alive, "the end of its own thread")
+def test_stopping_does_not_wait_for_a_hung_gpu(stage: Stage) -> None:
+    board, sampler, _ = stage(gpus=[H100, H100])
+    until(lambda: up(sampler) == [True, True], "up")
+    board.gpus[0].record.hang = 1
+    until(lambda: up(sampler) == [False, True], "hung")
+    sampler.stop(0.5)
+    until(lambda: not sampler.alive, "the end of its own thread")
     board.gpus[0].record.hang = 0

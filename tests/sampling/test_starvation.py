@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.sampling import starvation
 from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
-from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns
+from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import Settings
 from support.board_exporter import Exporter, started
@@ -159,6 +159,11 @@ def test_a_hang_is_told_as_much_later_as_nobody_ran(worker: GpuWorker, own_cpu: 
     assert worker.hung_seconds(now + 64 * SECOND) == pytest.approx(64)
 
 
+def delay_of(thread: threading.Thread) -> int | None:
+    """Its run queue delay in ns."""
+    return run_delay_ns(schedstat_of(thread.native_id or 0))
+
+
 @pytest.fixture
 def sleeper() -> Iterator[threading.Thread]:
     """A thread, which the kernel says something of."""
@@ -166,7 +171,7 @@ def sleeper() -> Iterator[threading.Thread]:
     thread = threading.Thread(target=ending.wait)
     thread.start()
     try:
-        if run_delay_ns(thread.native_id) is None:
+        if delay_of(thread) is None:
             pytest.skip("this kernel has no schedstat")
         yield thread
     finally:
@@ -179,14 +184,14 @@ def asleep(
     worker: GpuWorker, sleeper: threading.Thread, monkeypatch: pytest.MonkeyPatch
 ) -> GpuWorker:
     """A worker whose thread it is."""
-    monkeypatch.setattr(worker, "_thread", sleeper)
+    monkeypatch.setattr(worker, "_schedstat", schedstat_of(sleeper.native_id or 0))
     return worker
 
 
 def test_a_thread_that_alone_has_no_cpu_is_not_hung(
     asleep: GpuWorker, own_cpu: OwnCpu, sleeper: threading.Thread
 ) -> None:
-    delay = run_delay_ns(sleeper.native_id)
+    delay = delay_of(sleeper)
     assert delay is not None
     now = asleep._due_ns
     asleep._delay_ns = delay - 3 * SECOND
@@ -212,7 +217,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     """One that tells how threads were scheduled, or one that does not, as in a sandbox."""
     if request.param == "none":
         monkeypatch.setattr(starvation, "_OWN_TASKS", Path("/proc/self/task/none"))
-    return run_delay_ns() is not None
+    return delay_of(threading.current_thread()) is not None
 
 
 @pytest.mark.parametrize(("late_seconds", "starved"), [(0.4, False), (0.8, True)])
@@ -242,7 +247,7 @@ def test_what_its_threads_waited_only_grows(own_cpu: OwnCpu, sleeper: threading.
 
 
 def test_what_is_late_is_not_shown_as_current(worker: GpuWorker) -> None:
-    worker._open()
+    worker.reader.open()
     for _ in range(3):
         worker._tick()
         time.sleep(0.3)

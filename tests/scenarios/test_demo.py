@@ -12,7 +12,7 @@ from support.waiting import until
 
 
 def test_more_workers_for_the_loader_that_waits_is_a_prescription() -> None:
-    index = [job.name for job in JOBS].index("cpu-preprocessing")
+    (index,) = next(job.gpus for job in JOBS if job.name == "slow-worker")
     with running() as board, sampling(lambda: VirtualDriver(board), Settings()) as sampler:
         uuid = board.gpus[index].record.uuid.decode()
 

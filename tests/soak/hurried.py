@@ -34,7 +34,7 @@ from support.daemon import HOST
 TELL_SECONDS = 0.1
 DEADLINE_SECONDS = 0.5
 _PARTS = re.compile(
-    r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|hostreader|peers|watching|worker))\b.*"
+    r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|gpureader|hostreader|peers|watching|worker))\b.*"
 )
 _TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
 _NO_WAITS = frozenset({"TICK_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})

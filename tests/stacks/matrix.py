@@ -1,9 +1,10 @@
-"""Measure real loading libraries and print the results as a table in Markdown.
+"""Measure real loading libraries and print the results as tables in Markdown.
 
-    PYTHONPATH=tests python -m stacks.matrix [--only REGEX] [--quick] [FILE ...]
+    PYTHONPATH=tests python -m stacks.matrix [--only REGEX] [--quick] [FILE]
 
-The table is written between the markers `<!-- stacks: begin -->` and `<!-- stacks: end -->` of each
-FILE. With --log, results are logged as they arrive, and --resume continues an interrupted run.
+How many were right is written between the markers `<!-- stacks: begin -->` and
+`<!-- stacks: end -->` of FILE, each case into measured.csv beside it. With --log, results are
+logged as they arrive, and --resume continues an interrupted run.
 Light cases run some at a time; what is wrong there is measured alone.
 """
 
@@ -27,7 +28,7 @@ from stacks.ablation import recording
 from stacks.cases import CASES, Case
 from stacks.measure import Failed, Found, measure, measured
 from stacks.venvs import VenvError
-from tables.splice import put
+from tables.splice import put, write_csv
 
 _TELLING = 0.005
 """Smaller shares are not shown."""
@@ -94,10 +95,10 @@ def row(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """What was measured, the cases, then how many of each family were right."""
+    """What came of each case."""
     head = "| family | case | held out | waits for | busy | found |"
     rule = "| --- | --- | --- | --- | ---: | --- |"
-    return "\n".join([origin(rows), "", head, rule, *map(str, rows), "", summary(rows)])
+    return "\n".join([head, rule, *map(str, rows)])
 
 
 def origin(rows: Sequence[Row]) -> str:
@@ -109,17 +110,24 @@ def origin(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Right and wrong, by family and in total."""
+    """What was measured, and how much was right: in total, and where not all was."""
     families: dict[str, list[Row]] = defaultdict(list)
     for one in rows:
         if one.staged:
             families[one.family].append(one)
     staged = [one for one in rows if one.staged]
-    lines = ["| right, by family | all | tuned on | held out |", "| --- | ---: | ---: | ---: |"]
-    lines += [_count(family, of_family) for family, of_family in families.items()]
+    lines = [
+        "| family, if one was wrong | right | tuned on | held out |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    lines += [
+        _count(family, of_family)
+        for family, of_family in families.items()
+        if not all(one.right for one in of_family)
+    ]
     single = [one for one in staged if one.single_process]
     lines += [_count("**one process on one GPU**", single), _count("**all**", staged)]
-    return "\n".join(lines)
+    return "\n".join([origin(rows), "", *lines])
 
 
 def main() -> None:
@@ -147,15 +155,16 @@ def main() -> None:
                 _keep(options.log, result)
                 sys.stderr.write(f"{result}\n")
                 sys.stderr.flush()
-    text = table([known[case.title] for case in cases])
-    sys.stdout.write(f"{text}\n")
-    for path in options.files:
-        put(path, {"stacks": text})
+    rows = [known[case.title] for case in cases]
+    sys.stdout.write(f"{table(rows)}\n\n{summary(rows)}\n")
+    if options.file:
+        put(options.file, {"stacks": summary(rows)})
+        write_csv(options.file.with_name("measured.csv"), table(rows))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", help="regular expression: `family: case`")
     parser.add_argument("--quick", action="store_true", help="those that CI measures")
     share = parser.add_mutually_exclusive_group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stacks.cases import CASES
-from stacks.matrix import Row, stages, table
+from stacks.matrix import Row, stages, summary, table
 
 ROW = Row(
     case="urllib",
@@ -50,20 +50,20 @@ def test_only_light_cases_run_together() -> None:
 
 def test_the_summary_tells_both_shares() -> None:
     wrong = replace(ROW, case="httpx", held_out=True, verdict="wrong")
-    text = table([ROW, replace(ROW, case="aiohttp"), wrong])
-    assert "| http | 2 of 3 (67%) | 2 of 2 (100%) | 0 of 1 (0%) |" in text
-    assert "| http | httpx ✗ | yes | network |" in text
+    rows = [ROW, replace(ROW, case="aiohttp"), wrong]
+    assert "| http | 2 of 3 (67%) | 2 of 2 (100%) | 0 of 1 (0%) |" in summary(rows)
+    assert "| http | httpx ✗ | yes | network |" in table(rows)
 
 
-def test_the_table_names_its_run_and_version() -> None:
-    assert table([ROW, ROW]).startswith(
+def test_the_summary_names_its_run_and_version() -> None:
+    assert summary([ROW, ROW]).startswith(
         "Measured on 2026-11-23 18:00 UTC, in one run. Version: 94daa5b.\n"
     )
 
 
-def test_the_table_tells_that_a_run_was_resumed_and_on_what() -> None:
+def test_the_summary_tells_that_a_run_was_resumed_and_on_what() -> None:
     later = replace(ROW, run="2026-11-24 06:00", version="ce92f8e-dirty")
-    assert table([later, ROW]).startswith(
+    assert summary([later, ROW]).startswith(
         "Measured on 2026-11-23 18:00 UTC, interrupted, resumed on 2026-11-24 06:00. "
         "Version: 94daa5b and ce92f8e-dirty.\n"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpu_bottleneck_exporter.nodeview.build import moment_of, node_of
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Moment, Trends
+from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Moment
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Node
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
@@ -19,11 +19,6 @@ def node(now: SamplerState) -> Node:
     """The node in this state, after five minutes in which its counters grew evenly from zero."""
     lately = _watched(now).lately(STEPS * STEP_SECONDS, moment_of(now))
     return node_of(FixedSampler(now), now, lately)
-
-
-def trends(now: SamplerState) -> Trends:
-    """The course of its shares meanwhile."""
-    return _watched(now).trends()
 
 
 def with_gpu(shown: Node, /, **changes: object) -> Node:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
@@ -21,6 +20,7 @@ from scenarios.cgroups import Limits, Unavailable, limited
 from support import command
 from support.command import ANY_PORT, COMMAND, Server, environment
 from support.drivers import Libraries
+from support.metrics import Metrics
 from support.rights import Way
 from support.tools import _missing
 from support.waiting import PATIENCE_SECONDS, until
@@ -74,46 +74,6 @@ def staged(libraries: Libraries, gpus: int) -> Iterator[Stage]:
         with create(folder / "board", gpus=[H100] * gpus) as board:
             board.path.chmod(0o666)
             yield Stage(folder, board)
-
-
-class Metrics:
-    """One exposition."""
-
-    def __init__(self, text: str) -> None:
-        self.samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
-
-    @property
-    def names(self) -> set[str]:
-        return {sample.name for sample in self.samples}
-
-    @property
-    def feeders(self) -> set[str]:
-        """Families about the processes that feed GPUs, and their owners."""
-        told = ("gpu_feeder_", "gpu_workload_")
-        return {name for name in self.names if name.startswith(told)}
-
-    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Values of `name` with `labels`, by `label`."""
-        return {
-            sample.labels[label]: sample.value
-            for sample in self.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        }
-
-    def of(self, gpu: str, name: str) -> float:
-        return self.by("gpu", name, gpu=gpu)[gpu]
-
-    def waited_on(self, gpu: str) -> set[str]:
-        stalls = self.by("waiting_on", "gpu_stall_seconds_total", gpu=gpu)
-        return {cause for cause, seconds in stalls.items() if seconds}
-
-    @property
-    def signals(self) -> dict[str, float]:
-        return self.by("signal", "gpu_exporter_signal_available")
-
-    @property
-    def missing(self) -> set[str]:
-        return {signal for signal, given in self.signals.items() if not given}
 
 
 def serving(stage: Stage, way: Way, *arguments: str) -> AbstractContextManager[Server]:

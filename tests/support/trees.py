@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
@@ -37,3 +38,44 @@ def _grow(mount: Path, files: Mapping[str, str], each: Mapping[str, str]) -> Pat
             lay(folder, {file: text for file, text in each.items() if not (folder / file).exists()})
             folder = folder.parent
     return mount
+
+
+def process(  # noqa: PLR0913 - what a process shows, each with a default
+    proc: Path,
+    pid: int,
+    *,
+    read_bytes: int | None = 0,
+    received_bytes: int = 0,
+    cpu_ticks: int = 15,
+    ran_ns: int = 1,
+    children: Iterable[int] = (),
+    cgroup: str = "/job",
+    started_seconds: int = 50,
+    state: str = "S",
+) -> None:
+    """A process of a machine that was up for 80.5 s; `read_bytes` None: it may not be known."""
+    start = started_seconds * os.sysconf("SC_CLK_TCK")
+    fields = f"{state} 1 0 0 0 0 0 0 0 4 0 {cpu_ticks} 0 0 0 20 0 1 0 {start} {'0 ' * 30}"
+    traffic = f"{received_bytes} 0 0 0 0 0 0 0 {2 * received_bytes} 0"
+    files = {
+        "stat": f"{pid} (a b) {fields}",
+        "schedstat": f"{ran_ns} 2 3\n",
+        "wchan": "futex_wait" if state == "S" else "0",
+        "cgroup": f"0::{cgroup}\n",
+        "status": "Cpus_allowed_list:\t0-3\n",
+        "cmdline": "python\0",
+        "net/dev": f"\n\neth0: {traffic}\n",
+        "io": f"rchar: 0\nsyscw: 0\nread_bytes: {read_bytes}\nwrite_bytes: 0\n",
+        f"task/{pid}/children": "".join(f"{child} " for child in children),
+    }
+    if read_bytes is None:
+        files["io"] = ""
+    lay(proc / str(pid), files)
+    lay(proc, {"uptime": "80.5 100\n"})
+
+
+def end(proc: Path, pid: int) -> None:
+    """Let process `pid` end: its files, which may be open, say nothing any more."""
+    for file in (proc / str(pid)).rglob("*"):
+        if file.is_file():
+            file.write_text("")

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 from faults import events_table
-from helm import values_table
 from rules import causes_table
-from tables import metrics, refusals
+from tables import commands, metrics, refusals
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENTS = tuple(
-    _ROOT / folder / "README.md" for folder in ("exporter", "rules", "helm/gpu-bottleneck-exporter")
+    _ROOT / name for name in ("exporter/REFERENCE.md", "exporter/OPERATIONS.md", "rules/README.md")
 )
 
 
@@ -20,8 +19,9 @@ def tables(path: Path) -> dict[str, str]:
     """All of them by name, as they read in the document `path`."""
     return {
         "metrics": metrics.table(),
+        "commands": commands.table(),
+        "flags": commands.flags(),
         "causes": causes_table.table(os.path.relpath(causes_table.RUNBOOKS, path.parent)),
-        "values": values_table.table(values_table.VALUES.read_text(encoding="utf-8")),
         "events": events_table.table(),
         "refusals": refusals.table(),
     }

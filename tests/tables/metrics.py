@@ -24,12 +24,14 @@ def _of_gpu(family: Family) -> Family:
 
 
 def table() -> str:
-    """The families as a Markdown table."""
-    head = ["| Metric | Type | Labels | What it says |", "|---|---|---|---|"]
-    return "\n".join([*head, *map(_row, families())])
+    """The families as Markdown lists, each below the collector that has them."""
+    parts = [(collector.name, collector.families) for collector in (own.UP, *ALL)]
+    parts.append(("the exporter itself", tuple(own.EXPORTER)))
+    return "\n\n".join(
+        "\n".join([f"### {name}", "", *map(_line, families_of)]) for name, families_of in parts
+    )
 
 
-def _row(family: Family) -> str:
-    labels = ", ".join(f"`{label}`" for label in family.labels)
-    said = family.help.replace("|", "\\|")
-    return f"| `{family.name}` | {family.kind} | {labels} | {said} |"
+def _line(family: Family) -> str:
+    labels = f"{{{', '.join(family.labels)}}}" if family.labels else ""
+    return f"- `{family.name}{labels}` {family.kind}: {family.help}"

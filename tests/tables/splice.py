@@ -1,7 +1,11 @@
-"""Sections of documents that programs write, between `<!-- NAME: begin -->` and its end."""
+"""Sections of documents that programs write, between `<!-- NAME: begin -->` and its end.
+
+Long tables of measurements are CSV files instead, beside the document that sums them up.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,6 +36,14 @@ def put(path: Path, sections: Mapping[str, str]) -> None:
         path.write_text(renewed(text, sections), encoding="utf-8")
     except ValueError as error:
         raise SystemExit(f"{path}: {error}") from None
+
+
+def write_csv(path: Path, table: str) -> None:
+    """Write a Markdown table without `|` in its cells to a CSV file."""
+    head, _, *rows = (line.strip("|").split("|") for line in table.splitlines())
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerows([cell.strip() for cell in row] for row in (head, *rows))
 
 
 def _parted(text: str, name: str) -> tuple[str, str, str]:

@@ -21,15 +21,15 @@ def late() -> Driver:
     raise DriverMissing("none here")
 
 
-def test_a_line_has_the_prescription_below_its_title() -> None:
-    """The titles come once, whatever is prescribed later."""
+def test_a_line_has_what_to_try_below_its_title() -> None:
+    """The titles come once, whatever is recommended later."""
     healthy, idle = (node(state(gpu)) for gpu in (ampere(), hopper()))
     titles, without = table(healthy, heading=True)
     (having,) = table(idle, heading=False)
-    at, end = titles.index("PRESCRIPTION"), titles.index("WAITS")
+    at, end = titles.index("TRY"), titles.index("WAITS")
     assert without[at:end].strip() == DASH
-    assert having[at:end].strip() == "num_workers 2 → 6: 93 %"
-    assert having[end:].startswith("unknown 7%, asleep 6%")
+    assert having[at:end].strip() == "loader workers: 6: 93 %"
+    assert having[end:].startswith("unknown 7 %, asleep 6 %")
 
 
 def test_hostile_names_cannot_steer_the_terminal() -> None:

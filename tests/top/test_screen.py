@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter import palette
-from gpu_bottleneck_exporter.nodeview.model import Key, Node
+from gpu_bottleneck_exporter.nodeview.model import Key, Node, Process
 from gpu_bottleneck_exporter.remedies import MEANINGS
+from gpu_bottleneck_exporter.sampling.sampler import OPENING
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.source import Feed, Remote
@@ -22,6 +23,7 @@ from gpu_bottleneck_exporter.top.spans import (
     bar,
     cells,
     clipped,
+    strip,
 )
 from gpu_bottleneck_exporter.top.terminal import nearest
 from support.nodes import changed, node, with_gpu
@@ -101,56 +103,86 @@ def test_without_a_gpu_the_remedy_is_that_of_the_reason() -> None:
 
 def test_a_row_for_each_gpu_at_80_columns() -> None:
     lines = screen(latest(node(mixed_state())))
-    assert "5 GPUs: 4 waiting, 1 down" in lines[0]
-    head = "GPU* busy and waiting BUSY WATTS °C GiB SM LIKELY CAUSE"
+    assert "3 of 4 GPUs are starved; you lose 1.1 (1 down)" in lines[0]
+    head = "GPU busy and waiting BUSY* WATTS °C GiB SM LIKELY CAUSE"
     assert " ".join(lines[3].split()) == head
-    assert rows(lines) == ["0", "1", "1", "2", "3"]
-    assert lines[4].split()[-6:] == ["62%", "412/700", "61", "52/80", "50%", "unknown"]
-    assert lines[6].startswith("1 · MIG 3g.40gb")
-    assert lines[8].split() == ["3", *"–" * 5, "down"]  # noqa: RUF001 - the dash
+    assert rows(lines) == ["3", "0", "1", "1", "2"]
+    assert lines[4].split() == ["3", *"–" * 5, "down"]  # noqa: RUF001 - the dash
+    assert lines[5].split()[-6:] == ["62%", "412/700", "61", "52/80", "50%", "unknown"]
+    assert lines[7].startswith("1 · MIG 3g.40gb")
 
 
 def test_the_selected_gpu_is_told_in_full() -> None:
     shown = node(mixed_state())
-    text = "\n".join(screen(latest(shown), after([DOWN, DOWN, DOWN, DOWN], shown), (100, 40)))
+    text = "\n".join(screen(latest(shown), size=(100, 40)))
     assert "GPU 3  NVIDIA A100-SXM4-80GB" in text
     assert "XID 79 (1)" in text
     assert "held by" not in text
-    assert "try first    look for the driver's errors" in text
+    assert "try          look for the driver's errors" in text
     gone = changed(shown.gpus[4], remedy="look at its fan")
     text = "\n".join(screen(latest(replace(shown, gpus=(gone,))), size=(100, 40)))
-    assert "try first    look at its fan" in text
-    text = "\n".join(screen(latest(shown), size=(100, 40)))
-    assert "likely cause unknown for 4 min:" in text
+    assert "try          look at its fan" in text
+    text = "\n".join(screen(latest(shown), after([DOWN], shown), size=(100, 40)))
+    assert "likely cause Waiting for an unknown cause (unknown) for 4 min: " in text
     assert "runbook      GpuUnexplainedLowUtilization.md" in text
     assert "clocks held down: power_cap" in text
 
 
-def test_wide_terminals_show_more_and_prescriptions_while_there_are_any() -> None:
+def test_the_selected_gpu_has_its_processes_below_what_to_try() -> None:
+    crew = (Process(7, "main", "train.py", "alice", "sleeping"), Process(8, "worker"))
+    shown = with_gpu(node(state(hopper())), process_list=crew)
+    lines = screen(latest(shown), size=(100, 24))
+    first = next(number for number, line in enumerate(lines) if "processes" in line)
+    assert lines[first].split() == ["processes", "7", "alice", "train.py", "main,", "sleeping"]
+    assert lines[first + 1].split() == ["8", "–", "–", "worker,", "–"]  # noqa: RUF001 - the dash
+    assert [line.split()[0] for line in (lines[first - 3], lines[first - 1])] == ["try", "history"]
+
+
+@pytest.mark.parametrize(("glyphs", "levels"), [(IN_COLOUR, " ▄█"), (IN_ASCII, "049")])
+def test_the_history_has_a_cell_for_each_step_in_the_colour_of_the_wait(
+    glyphs: Glyphs, levels: str
+) -> None:
+    steps = (
+        {"busy": 0.02, "peer": 0.98},
+        {"busy": 0.45, "storage": 0.5, "peer": 0.05},
+        {"busy": 1.0},
+    )
+    drawn = strip((*steps, {}), glyphs)
+    assert plain(drawn) == f"{levels} "
+    assert [span.style for span in drawn] == ["busy on peer", "busy on storage", "busy", "busy"]
+
+
+def test_the_screen_is_calm_while_the_driver_is_opened() -> None:
+    lines = frame(latest(without_gpus(OPENING)), Choice(), 80, 24, IN_COLOUR)
+    assert "Measuring: opening the driver." in [plain(line) for line in lines]
+    assert not any(span.style == "bad" for line in lines for span in line)
+
+
+def test_wide_terminals_show_more_and_what_to_try_while_there_is_anything() -> None:
     def table(shown: Node, width: int) -> list[str]:
         return screen(latest(shown), size=(width, 24))[3:]
 
-    heading, first, *_ = table(node(mixed_state()), 230)
-    assert heading.split()[-3:] == ["PRESCRIPTION", "OWNER", "MODEL"]
-    assert "num_workers 2 → 6: 93 %  " in first
+    heading, _, first, *_ = table(node(mixed_state()), 230)
+    assert heading.split()[-3:] == ["TRY", "OWNER", "MODEL"]
+    assert "loader workers: 6: 93 %" in first
     assert "research/train-7f9c/trainer" in first
     assert first.rstrip().endswith(HOPPER.name or "?")
-    assert "PRESCRIPTION" not in table(crowded(2), 109)[0]
-    assert "PRESCRIPTION" in table(crowded(2), 110)[0]
-    assert "PRESCRIPTION" not in table(node(state(ampere())), 230)[0]
+    assert " TRY " not in table(crowded(2), 111)[0]
+    assert " TRY " in table(crowded(2), 112)[0]
+    assert " TRY " not in table(node(state(ampere())), 230)[0]
 
 
 def test_keys_sort_turn_round_and_select() -> None:
     shown = crowded(4)
     assert rows(screen(latest(shown), after(["w"], shown))) == ["0", "1", "2", "3"]
     assert rows(screen(latest(shown), after(["w", "r"], shown))) == ["3", "2", "1", "0"]
-    assert rows(screen(latest(shown), after(["r"], shown))) == ["3", "2", "1", "0"]
+    assert rows(screen(latest(shown), after(["g", "r"], shown))) == ["3", "2", "1", "0"]
     assert after([DOWN, DOWN, UP], shown).selected == Key("1", "u1")
     assert after([UP], shown).selected == Key("0", "u0")
     assert after([DOWN] * 9, shown).selected == Key("3", "u3")
     assert after([PAGE_DOWN], without_gpus("none")).selected is None
     assert pressed(Choice(), PAGE_DOWN, crowded(9), page=7).selected == Key("7", "u7")
-    assert [after(["s"] * n, shown).order for n in (1, 6)] == ["busy", "gpu"]
+    assert [after(["s"] * n, shown).order for n in (1, 6)] == ["gpu", "idle"]
     assert not after([ENTER], shown).details
     assert after(["q"], shown).ended
     assert after(["?", "q"], shown).ended
@@ -184,14 +216,14 @@ def test_rows_beyond_the_screen_are_told() -> None:
 
     def told(keys: Sequence[str]) -> list[str]:
         lines = screen(latest(shown), after(keys, shown))
-        assert len(rows(lines)) == 12
+        assert len(rows(lines)) == 10
         return [line for line in lines if line.startswith("…")]
 
-    assert told([]) == ["… 8 more below"]
-    assert told([END]) == ["… 8 more above"]
-    assert told([DOWN] * 10) == ["… 4 more above, 4 more below"]
-    assert not any("more" in line for line in screen(latest(crowded(13))))
-    assert len(rows(screen(latest(crowded(13))))) == 13
+    assert told([]) == ["… 10 more below"]
+    assert told([END]) == ["… 10 more above"]
+    assert told([DOWN] * 10) == ["… 5 more above, 5 more below"]
+    assert not any("more" in line for line in screen(latest(crowded(11))))
+    assert len(rows(screen(latest(crowded(11))))) == 11
 
 
 def test_the_help_names_all_keys_and_colours_in_24_lines() -> None:
@@ -202,8 +234,8 @@ def test_the_help_names_all_keys_and_colours_in_24_lines() -> None:
         assert any(line.startswith(name) for line in told), name
 
 
-def test_the_readme_names_all_keys() -> None:
-    text = (Path(__file__).parents[2] / "exporter/README.md").read_text(encoding="utf-8")
+def test_the_reference_names_all_keys() -> None:
+    text = (Path(__file__).parents[2] / "exporter/REFERENCE.md").read_text(encoding="utf-8")
     table = text.partition("\n## top\n")[2].partition("\n- ")[0]
     keys = {key for keys in dict(HELP) for key in re.split(", | ", keys)}
     assert {"h", "End", "up", "c"} <= keys
@@ -220,7 +252,7 @@ def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
             0.62 * width, abs=1
         )
         # Without colour, the cause can be told from busy and from the rest.
-        assert len({*plain(line)} - {" "}) == len({*glyphs})
+        assert len({*plain(line)} - {" "}) == len({*glyphs[:3]})
     assert plain(bar({}, 5, glyphs)) == "     "
     assert cells(plain(bar({"busy": 0.9, "storage": 1e9, "peer": -1.0}, 10, glyphs))) == 10
 
@@ -248,6 +280,8 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
         remedy=evil,
         runbook=evil,
         evidence=(evil,),
+        process_list=(Process(1, evil, evil, evil, evil),),
+        trend=({evil: 0.3},),
         stall_ratios={evil: 0.3},
         owners=({"user": evil},),
         trouble=(evil,),

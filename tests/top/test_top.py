@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.driver.nvml.remedies import OF_ERRORS
 from support.beside import Reply, answering
 from support.command import ANY_PORT, COMMAND, Server, environment, run, serving
+from support.drivers import Libraries
 from support.terminal import Terminal, terminal
 from support.waiting import until
 
@@ -23,8 +25,16 @@ ROW = re.compile(r"^(\d) .*\d%")
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("demo"), "demo", *ANY_PORT) as server:
-        until(lambda: server.get("/")[1].count('class="bar"') == 4, "four bars")
+        until(lambda: server.get("/")[1].count('<svg class="trend"') == 8, "trends")
         yield server
+
+
+@pytest.fixture
+def local(libraries: Libraries) -> Iterator[dict[str, str]]:
+    """Variables with which this machine has the demo's GPUs."""
+    with running() as board:
+        folder = libraries.path(580).parent
+        yield {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_BOARD": str(board.path)}
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +57,12 @@ def rows(lines: list[str]) -> list[str]:
 
 def shown(lines: list[str]) -> bool:
     """Whether it is there to its end: what is drawn at once need not come at once."""
-    drawn = len(rows(lines)) == 4 and all("█" in row for row in rows(lines))
+    drawn = len(rows(lines)) == 8 and all("█" in row for row in rows(lines))
     return drawn and lines[-1].startswith(" q quit")
 
 
 def falling(numbers: list[int]) -> bool:
-    return len(numbers) == 4 and numbers == sorted(numbers, reverse=True)
+    return len(numbers) == 8 and numbers == sorted(numbers, reverse=True)
 
 
 def watts(lines: list[str]) -> list[int]:
@@ -63,7 +73,7 @@ def watts(lines: list[str]) -> list[int]:
 def test_live_in_a_terminal(demo: Server, columns: int, height: int) -> None:
     with terminal(watching(demo), columns, height) as screen:
         lines = screen.wait_for(shown, "the bars")
-        assert "4 GPUs:" in lines[0]
+        assert " of 8 GPUs " in lines[0]
         assert "SIMULATED" in lines[0]
         assert len(screen.colours(4)) > 1
         screen.press("q")
@@ -86,7 +96,7 @@ def test_keys_and_other_sizes(demo: Server) -> None:
         screen.wait_for(lambda lines: falling(watts(lines)[::-1]), "the reverse order")
         screen.press("rgj")
         screen.wait_for(lambda lines: any(x.startswith("GPU 1 ") for x in lines), "details")
-        details = {"likely cause", "try first", "busy", "held by", "figures"}
+        details = {"likely cause", "try", "history", "processes"}
         screen.wait_for(
             lambda lines: details <= {line[:15].strip() for line in lines[9:-1]}, f"{details}"
         )
@@ -113,16 +123,32 @@ def test_more_gpus_than_lines(many: str) -> None:
         return lambda lines: text in lines
 
     with terminal([*COMMAND, "top", "--url", many, "--interval", "0.5"]) as screen:
-        screen.wait_for(told("… 18 more below"), "what is below")
+        screen.wait_for(told("… 20 more below"), "what is below")
         screen.press(KEYS["PgDn"])
-        screen.wait_for(selected(12), "the next page")
+        screen.wait_for(selected(10), "the next page")
         screen.press(KEYS["End"])
         screen.wait_for(selected(29), "the last GPU")
-        screen.wait_for(told("… 18 more above"), "what is above")
+        screen.wait_for(told("… 20 more above"), "what is above")
         screen.press(KEYS["PgUp"])
-        screen.wait_for(selected(17), "the page before")
+        screen.wait_for(selected(19), "the page before")
         screen.press(KEYS["Home"])
         screen.wait_for(selected(0), "the first GPU")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def test_this_machine_is_measured_before_it_is_judged(local: dict[str, str]) -> None:
+    causes: list[set[str]] = []
+
+    def judged(lines: list[str]) -> bool:
+        causes.append({row.split()[-2] for row in rows(lines)})
+        return "unallocated" in causes[-1]
+
+    with terminal([*COMMAND, "top", "--interval", "0.5"], 80, 24, **local) as screen:
+        screen.wait_for(judged, "a verdict")
+        measuring = [found for found in causes if found]
+        assert measuring[0] == {"measuring"}
+        assert all("asleep" not in found for found in measuring if "measuring" in found)
         screen.press("q")
         assert screen.end() == 0
 
@@ -145,7 +171,7 @@ def test_without_colours_or_unicode_bars_have_other_characters(
 ) -> None:
     with terminal(watching(demo), 80, 24, **variables) as screen:
         screen.wait_for(
-            lambda lines: len(rows(lines)) == 4 and {*glyphs} <= {*"".join(rows(lines))}, "bars"
+            lambda lines: len(rows(lines)) == 8 and {*glyphs} <= {*"".join(rows(lines))}, "bars"
         )
         assert (screen.colours(4) == {"default"}) == ("NO_COLOR" in variables)
         screen.press("q")
@@ -163,7 +189,7 @@ def test_plain_lines_where_there_is_no_terminal(demo: Server, tmp_path: Path) ->
     assert (result.returncode, result.stderr) == (0, "")
     header, *lines = result.stdout.splitlines()
     assert header.split()[:3] == ["TIME", "GPU", "BUSY"]
-    assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"] * 2
+    assert [line.split()[1] for line in lines] == [*"01234567"] * 2
     assert "\x1b" not in result.stdout
 
 

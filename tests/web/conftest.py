@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import json
+import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,10 +18,18 @@ from gpu_bottleneck_exporter.web import reload
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import Limits, WebServer
+from support.certificates import Authority, Pair, client
 from support.waiting import PATIENCE_SECONDS, until
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+BIG = b"x" * 50_000_000
+"""More than the kernel takes for both ends."""
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 class Page:
@@ -55,12 +66,12 @@ class Page:
         self._fail()
         return self.alive
 
+    def ready(self) -> tuple[bool, str]:
+        return self.fit
+
     def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure
-
-    def ready(self) -> tuple[bool, str]:
-        return self.fit
 
 
 @dataclass
@@ -93,6 +104,12 @@ class Running:
         client.sendall(first)
         return client
 
+    def shake(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """A connection after its handshake; the fixture closes it."""
+        wrapped = context.wrap_socket(self.connect(), server_hostname="localhost")
+        self.clients.append(wrapped)
+        return wrapped
+
     def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> Reply:
         """One request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
@@ -114,6 +131,41 @@ class Running:
 
 
 Serve = Callable[..., Running]
+PAIR = {"cert_file": "server.pem", "key_file": "server.key"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """Files of a server in a folder, and the authorities that know it and its clients."""
+
+    folder: Path
+    authority: Authority
+    other: Authority
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "web.yml"
+
+    def configure(self, **tls: object) -> Path:
+        """Write the file, with relative names."""
+        return self.write(tls_server_config={**PAIR, **tls})
+
+    def write(self, **sections: object) -> Path:
+        """JSON is YAML."""
+        self.file.write_text(json.dumps(sections))
+        return self.file
+
+    def client(
+        self, pair: Pair | None = None, version: ssl.TLSVersion | None = None
+    ) -> ssl.SSLContext:
+        return client(self.authority.cert, pair, (version, version) if version else None)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    authority = Authority(tmp_path / "site")
+    authority.issue("server")
+    return Site(authority.folder, authority, Authority(tmp_path / "other"))
 
 
 @pytest.fixture(autouse=True)

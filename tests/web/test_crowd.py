@@ -7,7 +7,6 @@ import socket
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,11 +16,8 @@ from support.command import ANY_PORT, serving
 from support.daemon import drain, get
 from support.waiting import PATIENCE_SECONDS, eventually
 
-if TYPE_CHECKING:
-    from .conftest import Page, Running, Serve
+from .conftest import BIG, GET, Page, Running, Serve
 
-
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 PATIENT = {"head": 600, "response": 600, "rest": 600, "grace": 0, "connections": 4, "stay": 0.05}
 """Nobody is closed for being slow: what counts is who makes way."""
 
@@ -74,7 +70,7 @@ def read_on(client: socket.socket) -> None:
 
 
 def test_who_does_not_read_makes_way_too(serve: Serve, page: Page) -> None:
-    page.body = b"x" * 50_000_000
+    page.body = BIG
     running = serve(**PATIENT)
     deaf = []
     for number in range(4):

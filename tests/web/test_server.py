@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import http.client
-import logging
 import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,18 +16,9 @@ from gpu_bottleneck_exporter.web.server import WebServer
 from support.daemon import drain
 from support.waiting import PATIENCE_SECONDS, eventually
 
-if TYPE_CHECKING:
-    from .conftest import Page, Serve
+from .conftest import BIG, GET, Page, Serve, Site, warned
 
-
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = b"GET /metr"
-BIG = b"x" * 50_000_000
-"""More than the kernel takes for both ends."""
-
-
-def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_scrapes_are_rendered_one_at_a_time_and_hold_up_no_other_page(
@@ -70,11 +59,14 @@ def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
         drip(client)
 
 
-@pytest.mark.parametrize("close", [b"", b"Connection: close\r\n"])
-def test_a_client_that_does_not_read_is_closed(serve: Serve, page: Page, close: bytes) -> None:
+@pytest.mark.parametrize("how", ["kept", "closed", "TLS"])
+def test_a_client_that_does_not_read_is_closed(
+    serve: Serve, page: Page, site: Site, how: str
+) -> None:
     page.body = BIG
-    running = serve(response=0.5)
-    running.connect(GET[:-2] + close + b"\r\n")
+    running = serve(response=0.5, web_config=site.configure() if how == "TLS" else None)
+    client = running.shake(site.client()) if how == "TLS" else running.connect()
+    client.sendall(GET[:-2] + (b"Connection: close\r\n\r\n" if how == "closed" else b"\r\n"))
     eventually(lambda: len(page.accepted) == 1)
     eventually(lambda: len(running.server.connections) == 0)
 
@@ -92,13 +84,14 @@ def test_a_client_that_takes_a_little_now_and_then_does_not_win_time(
     assert taken < len(page.body)
 
 
-def test_a_resting_connection_is_closed_in_the_end(serve: Serve) -> None:
-    assert drain(serve(rest=0.3).connect(GET)).startswith(b"HTTP/1.1 200")
-
-
-def test_a_connection_is_closed_after_an_error(serve: Serve) -> None:
-    client = serve(rest=600).connect(GET.replace(b"metrics", b"nothing"))
-    assert drain(client).startswith(b"HTTP/1.1 404")
+@pytest.mark.parametrize(
+    ("rest", "path", "status"), [(0.3, b"metrics", b"200"), (600, b"nothing", b"404")]
+)
+def test_a_connection_is_closed_after_a_rest_or_an_error(
+    serve: Serve, rest: float, path: bytes, status: bytes
+) -> None:
+    client = serve(rest=rest).connect(GET.replace(b"metrics", path))
+    assert drain(client).startswith(b"HTTP/1.1 " + status)
 
 
 def test_a_big_body_arrives(serve: Serve, page: Page) -> None:
@@ -139,7 +132,7 @@ def test_nonsense_is_refused_and_leaves_no_log(
     running = serve()
     assert drain(running.connect(nonsense)).startswith(b"HTTP/1.1 " + status)
     assert running.get("/-/healthy").status == 200
-    assert errors(caplog) == []
+    assert warned(caplog) == []
 
 
 LENGTH, CHUNKED = b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"
@@ -219,19 +212,16 @@ def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:
     assert (reply.body, reply.headers["connection"]) == (page.body, "close")
 
 
-def test_stop_does_not_wait_for_a_hanging_scrape(serve: Serve, page: Page) -> None:
+@pytest.mark.parametrize("hangs", [True, False])
+def test_stop_waits_neither_for_a_hanging_scrape_nor_for_a_client_that_does_not_read(
+    serve: Serve, page: Page, *, hangs: bool
+) -> None:
+    page.body = BIG
     running = serve(grace=0.5)
-    page.gate.clear()
+    if hangs:
+        page.gate.clear()
     client = running.connect(GET)
     assert page.entered.acquire(timeout=PATIENCE_SECONDS)
     running.end()
-    assert drain(client) == b""
-    assert not page.gate.is_set()
-
-
-def test_stop_does_not_wait_for_a_client_that_does_not_read(serve: Serve, page: Page) -> None:
-    page.body = BIG
-    running = serve(grace=0.5)
-    running.connect(GET)
-    eventually(lambda: len(page.accepted) == 1)
-    running.end()
+    assert not hangs or drain(client) == b""
+    assert page.gate.is_set() is not hangs

@@ -22,7 +22,7 @@ from .test_users import basic
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 PAIR = "cert_file: server.pem, key_file: server.key"
-README = Path(__file__).parents[2] / "exporter" / "README.md"
+OPERATIONS = Path(__file__).parents[2] / "exporter/OPERATIONS.md"
 
 
 @pytest.fixture(scope="module")
@@ -247,14 +247,14 @@ def test_any_file_is_read_or_refused_in_one_line(site: Path, content: bytes) -> 
 
 
 def example() -> tuple[str, str]:
-    """The files of the README's example: the exporter's and Prometheus'."""
-    section = README.read_text().partition("\n## TLS and users\n")[2].partition("\n## ")[0]
+    """The files of the documented example: the exporter's and Prometheus'."""
+    section = OPERATIONS.read_text().partition("\n## TLS and users\n")[2].partition("\n## ")[0]
     files = re.findall(r"^```yaml\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert len(files) == 2
     return files[0], files[1]
 
 
-def test_the_readmes_example_works(tmp_path: Path) -> None:
+def test_the_documented_example_works(tmp_path: Path) -> None:
     web, scrape = example()
     authority = Authority(tmp_path)
     authority.issue("server")

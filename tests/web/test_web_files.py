@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from support.certificates import Authority, ask, client
+from support.certificates import ask
 from support.command import ANY_PORT, serving
 from support.hangs import hanging
 from support.waiting import PATIENCE_SECONDS, until
 
+from .conftest import PAIR, Serve, Site, warned
 from .test_users import basic, hashed
 
-if TYPE_CHECKING:
-    from .conftest import Serve
-
-KEYS = ("cert_file", "key_file", "client_ca_file")
-PARTS = ("web.yml", *KEYS)
+PARTS = ("web.yml", "cert_file", "key_file", "client_ca_file")
 
 
-def configure(folder: Path, **files: str) -> Path:
-    Authority(folder).issue("server")
-    tls = {"cert_file": "server.pem", "key_file": "server.key", **files}
-    if "client_ca_file" in files:
-        tls["client_auth_type"] = "VerifyClientCertIfGiven"
-    (folder / "web.yml").write_text(json.dumps({"tls_server_config": tls}))
-    return folder / "web.yml"
-
-
-def with_part(folder: Path, part: str, name: str) -> Path:
+def with_part(site: Site, part: str, name: str) -> Path:
     """A configuration of which `part` has this name."""
     if part == "web.yml":
-        return folder / name
-    return configure(folder, **{part: name})
+        return site.folder / name
+    tls = {part: name}
+    if part == "client_ca_file":
+        tls["client_auth_type"] = "VerifyClientCertIfGiven"
+    return site.configure(**tls)
 
 
 def listen(path: Path) -> None:
@@ -53,87 +41,65 @@ def listen(path: Path) -> None:
 KINDS: Mapping[str, Callable[[Path], object]] = {"fifo": os.mkfifo, "socket": listen}
 
 
-def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", PARTS)
-def test_what_is_no_file_is_refused_at_the_start(tmp_path: Path, part: str, kind: str) -> None:
-    KINDS[kind](tmp_path / "odd")
+def test_what_is_no_file_is_refused_at_the_start(site: Site, part: str, kind: str) -> None:
+    KINDS[kind](site.folder / "odd")
     with pytest.raises(SettingsError, match=r"not a regular file|No such device") as raised:
-        WebConfigFile(with_part(tmp_path, part, "odd"))
+        WebConfigFile(with_part(site, part, "odd"))
     assert str(raised.value).isprintable()
 
 
-def test_an_endless_certificate_is_refused(tmp_path: Path) -> None:
-    with (tmp_path / "endless.pem").open("wb") as file:
+def test_an_endless_certificate_is_refused(site: Site) -> None:
+    with (site.folder / "endless.pem").open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(SettingsError, match="larger than"):
-        WebConfigFile(configure(tmp_path, cert_file="endless.pem"))
+        WebConfigFile(site.configure(cert_file="endless.pem"))
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_mount_that_hangs_is_told_of_at_the_start(tmp_path: Path, part: str) -> None:
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    path = with_part(tmp_path, part, "mount/file")
-    with hanging(mount), pytest.raises(SettingsError, match="file system hang"):
+def test_a_mount_that_hangs_is_told_of_at_the_start(site: Site, part: str) -> None:
+    (site.folder / "mount").mkdir()
+    path = with_part(site, part, "mount/file")
+    with hanging(site.folder / "mount"), pytest.raises(SettingsError, match="file system hang"):
         WebConfigFile(path, patience=0.3)
 
 
-@pytest.mark.parametrize("part", ["web.yml", "cert_file", "key_file"])
-def test_a_fifo_in_place_of_a_file_leaves_the_last_good_one_in_force(
-    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
-) -> None:
-    running = serve(web_config=configure(tmp_path))
-    trusting = client(tmp_path / "ca.pem")
-    replaced = {"cert_file": "server.pem", "key_file": "server.key"}.get(part, part)
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "fifo").replace(tmp_path / replaced)
-    until(lambda: errors(caplog), "an error")
-    assert [ask(running.port, trusting) for _ in range(3)] == [200] * 3
-    (said,) = errors(caplog)
-    assert said.startswith("The last good web configuration stays in force: ")
-    assert "not a regular file" in said
-
-
-@pytest.mark.parametrize("part", ["web.yml", "cert_file"])
+@pytest.mark.parametrize("part", ["web.yml", "server.pem"])
 def test_a_mount_that_hangs_stops_nobody(
-    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+    serve: Serve, site: Site, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
-    mount, file = tmp_path / "mount", configure(tmp_path)
-    mount.mkdir()
-    text = json.loads(file.read_text())
-    file.write_text(json.dumps({**text, "basic_auth_users": {"alice": hashed("right")}}))
-    running, trusting = serve(web_config=file, patience=0.5), client(tmp_path / "ca.pem")
-    replaced = {"cert_file": "server.pem"}.get(part, part)
-    (tmp_path / "link").symlink_to("mount/file")
+    file = site.write(tls_server_config=PAIR, basic_auth_users={"alice": hashed("right")})
+    (site.folder / "mount").mkdir()
+    (site.folder / "link").symlink_to("mount/file")
+    running, trusting = serve(web_config=file, patience=0.5), site.client()
 
     def statuses() -> list[int]:
         words = ("right", "wrong")
         return [ask(running.port, trusting, headers=basic("alice", word)) for word in words]
 
-    with hanging(mount) as end:
-        (tmp_path / "link").replace(tmp_path / replaced)
-        until(lambda: statuses() == [200, 401] and errors(caplog), "an error")
+    with hanging(site.folder / "mount") as end:
+        (site.folder / "link").replace(site.folder / part)
+        until(lambda: statuses() == [200, 401] and warned(caplog), "an error")
         assert [statuses() for _ in range(5)] == [[200, 401]] * 5
-        (said,) = errors(caplog)
+        (said,) = warned(caplog)
         assert said.startswith("The last good web configuration stays in force: ")
         assert "file system hang" in said
         end()
-        until(lambda: any("cannot be read" in error for error in errors(caplog)[1:]), "an error")
+        until(lambda: any("cannot be read" in error for error in warned(caplog)[1:]), "an error")
         assert statuses() == [200, 401]
 
 
-def test_the_server_can_stop_while_a_mount_hangs(serve: Serve, tmp_path: Path) -> None:
+def test_the_server_can_stop_while_a_mount_hangs(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "mount").mkdir()
     (tmp_path / "web.yml").touch()
-    running = serve(web_config=tmp_path / "web.yml")
+    running = serve(web_config=tmp_path / "web.yml", patience=0.3)
     (tmp_path / "link").symlink_to("mount/file")
     with hanging(tmp_path / "mount"):
         (tmp_path / "link").replace(tmp_path / "web.yml")
-        until(lambda: running.file and running.file._reading_since, "a check")
+        until(lambda: running.file and running.file.active and warned(caplog), "a check")
         running.end()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gpu_bottleneck_exporter.driver.readings import Processes
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, gauge
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.workload.join import joined
@@ -15,6 +16,9 @@ def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
     it in its environment; none if there are several.
     """
     found = joined(gpu.feeding.owners if gpu.feeding else (), gpu.assigned)
+    holders = gpu.reading(Processes)
+    if holders and holders.pod:
+        found = tuple(replace(owner, **holders.pod._asdict()) for owner in found)
     places = {owner.rendezvous for owner in found if owner.rendezvous}
     place = places.pop() if len(places) == 1 else None
     return dict.fromkeys(replace(owner, rendezvous=place).texts for owner in found)

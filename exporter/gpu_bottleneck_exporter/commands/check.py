@@ -180,7 +180,7 @@ def _failures(state: SamplerState) -> Iterator[Gap]:
     failed = [(name, found.error) for name, found in state.outcomes if not found.down]
     for name, error in dict.fromkeys(failed):
         if error:
-            remedy = "if this lasts, report it with the driver version above"
+            remedy = "if this lasts, report it with the output of check -v"
             yield Gap(f"collector {name}", error, remedy)
 
 

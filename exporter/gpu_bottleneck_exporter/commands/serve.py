@@ -61,7 +61,6 @@ class ExporterContent:
 
         page = status_page(
             self.recorder.read(),
-            self.recorder.trends(),
             telemetry_path=self._settings.telemetry_path,
             runbooks=self._settings.runbook_base,
         )
@@ -95,7 +94,8 @@ def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
         # A pod's log is read elsewhere; the pod's name is its host's.
         host = socket.gethostname() if in_a_pod() else "localhost"
     host = f"[{host}]" if ":" in host else host
-    click.echo(f"serving on {scheme}://{host}:{port}{settings.telemetry_path}", err=True)
+    base = f"{scheme}://{host}:{port}"
+    click.echo(f"status page on {base}/\nserving on {base}{settings.telemetry_path}", err=True)
     return listener, web_config
 
 

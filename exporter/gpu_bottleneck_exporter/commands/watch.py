@@ -48,7 +48,7 @@ def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -
 def watched(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Watched:
     """This machine after a few ticks and then `seconds`, which its shares cover."""
     with sampled(settings, open_driver, _WARM_UP_TICKS) as sampler:
-        local = LocalNode(sampler, math.inf)
+        local = LocalNode(sampler, math.inf, judged_seconds=0.0)
         local.record()
         end = time.monotonic() + (seconds if sampler.state().gpus else 0)
         while (left := end - time.monotonic()) > 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.jobs import JOBS
-from gpu_bottleneck_exporter.demo.orphans import die_with_parent
+from gpu_bottleneck_exporter.demo.orphans import die_with_parent, name_process
 
 
 def leave_terminal() -> None:
@@ -20,11 +20,14 @@ def leave_terminal() -> None:
 
 
 if __name__ == "__main__":
-    path, index, name, parent = sys.argv[1:]
+    path, name, parent = sys.argv[1:]
     die_with_parent(int(parent))
     leave_terminal()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the exporter, which stops us
     job = next(job for job in JOBS if job.name == name)
-    gpu = Board(Path(path)).gpus[int(index)]
-    gpu.hold(os.getpid(), job.memory_bytes)
-    job.loop(gpu)
+    name_process(job.name)
+    board = Board(Path(path))
+    gpus = [board.gpus[index] for index in job.gpus]
+    for gpu in gpus:
+        gpu.hold(os.getpid(), job.memory_gib * 2**30)
+    job.loop(*gpus)

@@ -4,8 +4,8 @@ All of them are real processes: a main process that drives a virtual GPU and, wh
 would have them, workers that feed it through a multiprocessing queue.
 
 They are light enough for two cores along with Prometheus and other work, so that none starves
-another. The two that burn CPU keep their GPU busy for just less than half of the time, and burn
-CPU only while it waits.
+another, and recommendations hold. Those that burn CPU do so for a third of the time at most, and
+only while their GPU waits.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
+from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
 from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
-from gpu_bottleneck_exporter.demo.orphans import die_with_parent
+from gpu_bottleneck_exporter.demo.orphans import die_with_parent, name_process
 
-GIB = 2**30
 INPUT = Work(pcie_receive_bytes_per_second=6e9)
 SMALL_KERNELS = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, watts=90)
-_BURN_SECONDS, _STEP_SECONDS = 0.05, 0.042
+_STEP_SECONDS, _BURN_SECONDS, _LOG_SECONDS = 0.042, 0.03, 0.02
 """46 % busy: a GPU below 50 % counts as underused (gpu:threshold:underused)."""
-_FETCH_SECONDS, _DECODE_SECONDS = 0.05, 0.04
+_FETCH_SECONDS, _DECODE_SECONDS = 0.06, 0.03
 """As much together. Fetching overlaps with the GPU's step, so that it waits for the decoding; and
 two cores have room for a second worker."""
 _FIRST_WORK_SECONDS = 12.0
@@ -35,12 +35,15 @@ _FIRST_WORK_SECONDS = 12.0
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One loop: what it demonstrates, the memory it holds, and its code, which never returns."""
+    """One loop: what it demonstrates, namespace and pod, memory on each GPU, code, GPUs."""
 
     name: str
     shows: str
-    memory_bytes: int
-    loop: Callable[[VirtualGpu], None]
+    pod: tuple[str, str]
+    memory_gib: int
+    loop: Callable[..., None]
+    """Takes the GPUs and never returns."""
+    gpus: tuple[int, ...]
 
 
 def healthy(gpu: VirtualGpu) -> None:
@@ -53,7 +56,7 @@ def healthy(gpu: VirtualGpu) -> None:
         end = gpu.launch(0.12, TRAINING)
 
 
-def cpu_preprocessing(gpu: VirtualGpu) -> None:
+def slow_worker(gpu: VirtualGpu) -> None:
     """A loop whose only worker fetches and decodes batches, too slowly for the GPU."""
     batches = _loader(_DECODE_SECONDS, ahead=1, wait=_FETCH_SECONDS)
     while True:
@@ -62,10 +65,28 @@ def cpu_preprocessing(gpu: VirtualGpu) -> None:
 
 
 def python_loop(gpu: VirtualGpu) -> None:
-    """A loop that computes metrics in Python between short kernels."""
+    """A loop that computes metrics in Python between short kernels, and logs them."""
     while True:
         burn(_BURN_SECONDS)
         gpu.run(_STEP_SECONDS, SMALL_KERNELS)
+        time.sleep(_LOG_SECONDS)
+
+
+def inline_loading(gpu: VirtualGpu) -> None:
+    """A loop that has no workers: it reads and decodes its batches itself."""
+    with Path("/dev/zero").open("rb", buffering=0) as samples:
+        while True:
+            samples.read(500_000)  # without any disk, whatever that does
+            burn(0.02)
+            gpu.run(0.06, INPUT)
+
+
+def data_parallel(fast: VirtualGpu, slow: VirtualGpu) -> None:
+    """A loop whose GPUs wait for each other after each step, with more work for one of them."""
+    while True:
+        end = slow.launch(0.12, TRAINING)
+        fast.run(0.07, TRAINING)
+        slow.synchronize(end)
 
 
 def held_idle(gpu: VirtualGpu) -> None:
@@ -82,11 +103,15 @@ def held_idle(gpu: VirtualGpu) -> None:
 
 
 JOBS = (
-    DemoJob("healthy", "kept busy by its data loader", 52 * GIB, healthy),
-    DemoJob("cpu-preprocessing", "waits for a worker that burns CPU", 24 * GIB, cpu_preprocessing),
-    DemoJob("python-loop", "waits for Python code in the main loop", 9 * GIB, python_loop),
-    DemoJob("held-idle", "held by a process that does nothing", 30 * GIB, held_idle),
+    DemoJob("healthy", "kept busy by its loader", ("vision", "resnet"), 52, healthy, (0,)),
+    DemoJob("slow-worker", "waits for its worker", ("speech", "asr"), 24, slow_worker, (1,)),
+    DemoJob("python-loop", "waits for Python code", ("search", "ranker"), 9, python_loop, (2,)),
+    DemoJob("held-idle", "held by a job that sleeps", ("lab", "notebook"), 30, held_idle, (3,)),
+    DemoJob("inline-loading", "has no workers", ("vision", "unet"), 18, inline_loading, (4,)),
+    DemoJob("data-parallel", "uneven work", ("search", "bert"), 61, data_parallel, (5, 6)),
 )
+GPUS = 8
+"""Nobody has the last one."""
 
 
 def burn(seconds: float) -> None:
@@ -110,6 +135,7 @@ def _loader(burn_seconds: float, ahead: int, wait: float = 0.0) -> Queue[bytes]:
 
 def _produce(batches: Queue[bytes], wait: float, burn_seconds: float, parent: int) -> None:
     die_with_parent(parent)
+    name_process("pt_data_worker")  # as PyTorch names its own
     while True:
         time.sleep(wait)
         burn(burn_seconds)

@@ -162,6 +162,14 @@ class Link(Reading):
     width_max: int | None = None
 
 
+class Pod(NamedTuple):
+    """Names of a pod and of a container in it."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process that holds a context on the GPU.
@@ -182,6 +190,8 @@ class Processes(Reading):
     processes: tuple[Process, ...] = ()
     others_hidden: bool = False
     """Whether PID namespaces may hide others from us: then an empty list proves nothing."""
+    pod: Pod | None = None
+    """Of all processes of a simulated GPU, which run in none."""
 
     @property
     def count(self) -> int | None:

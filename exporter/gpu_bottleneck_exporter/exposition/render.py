@@ -10,7 +10,6 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector as Registrable
-from prometheus_client.registry import CollectorRegistry
 
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.exposition.accept import prefers_openmetrics
@@ -21,42 +20,31 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 GPU_LABELS = ("gpu", "uuid")
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-# Our names need no escaping; checking each of them would be a third of the work.
-_ENCODERS: dict[str, Callable[[CollectorRegistry], bytes]] = {
-    TEXT: partial(generate_latest, escaping=openmetrics.ALLOWUTF8),
+_ENCODERS: dict[str, Callable[[Registrable], bytes]] = {
+    TEXT: generate_latest,
+    # Our names need no escaping; looking for what to escape takes a third of the library's time.
     OPENMETRICS: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
 }
+_EOF = b"# EOF\n"
 _LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
 
 
-class Exposition(Registrable):
+class Exposition:
     """Renders scrapes. Those within one tick share one rendering: what a crowd costs is bounded."""
 
     def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
         self._sampler = sampler
         self._collectors = collectors
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self._process = ProcessCollector(registry=None)
         self._last: dict[str, tuple[object, bytes]] = {}
-
-    def collect(self) -> Iterator[Metric]:
-        """The state as metric families, in the order in which collectors declare them.
-
-        Those that have no sample are left out.
-        """
-        state = self._sampler.state()
-        for collector in (own.UP, *self._collectors):
-            if collector.of_machine is None:
-                of_gpus = ((_labels(gpu), collector.samples(gpu)) for gpu in state.gpus)
-                yield from _families(collector.families, of_gpus)
-            elif state.host is not None and state.host.machine is not None:
-                of_machine = collector.of_machine(state.host.machine)
-                yield from _families(collector.families, [((), of_machine)])
-        yield from _families(own.EXPORTER, [((), samples(own.EXPORTER, state))])
+        self._texts: dict[tuple[str, str], tuple[list[Labelled], bytes]] = {}
+        """By content type and family: its samples at the last rendering, and their text."""
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Body and content type, OpenMetrics or text by the Accept header."""
+        """Body and content type, OpenMetrics or text by the Accept header.
+
+        Families come in the order in which collectors declare them, without those of no sample.
+        """
         # Ignore the version that the client asks for, or it could fill the cache with keys.
         content_type = OPENMETRICS if prefers_openmetrics(accept) else TEXT
         self._sampler.refresh()
@@ -65,9 +53,44 @@ class Exposition(Registrable):
         known, body = self._last.get(content_type, (None, b""))
         # Without GPUs, nothing in the key changes as time passes.
         if known != key or not state.gpus:
-            body = _ENCODERS[content_type](self._registry)
+            body = self._body(state, content_type)
             self._last[content_type] = key, body
         return body, content_type
+
+    def _body(self, state: SamplerState, content_type: str) -> bytes:
+        encode = _ENCODERS[content_type]
+        texts: list[bytes] = []
+        for family, found in self._families(state):
+            known = self._texts.get((content_type, family.name))
+            # Most families have not changed since the last scrape, and encoding is what costs.
+            if known is None or known[0] != found:
+                known = found, encode(_One(_metric(family, found)))
+                self._texts[content_type, family.name] = known
+            texts.append(known[1])
+        texts.append(encode(self._process))
+        if content_type == TEXT:
+            return b"".join(texts)
+        return b"".join(text.removesuffix(_EOF) for text in texts) + _EOF
+
+    def _families(self, state: SamplerState) -> Iterator[tuple[Family, list[Labelled]]]:
+        for collector in (own.UP, *self._collectors):
+            if collector.of_machine is None:
+                of_gpus = ((_labels(gpu), collector.samples(gpu)) for gpu in state.gpus)
+                yield from _by_family(collector.families, of_gpus)
+            elif state.host is not None and state.host.machine is not None:
+                of_machine = collector.of_machine(state.host.machine)
+                yield from _by_family(collector.families, [((), of_machine)])
+        yield from _by_family(own.EXPORTER, [((), samples(own.EXPORTER, state))])
+
+
+class _One(Registrable):
+    """The encoders take collectors."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
 
 def _version_of(state: SamplerState) -> object:
@@ -78,25 +101,26 @@ def _version_of(state: SamplerState) -> object:
 
 Labels = tuple[str, ...]
 """Values of `GPU_LABELS`; none for what has no GPU."""
+Labelled = tuple[Labels, Sample]
 
 
 def _labels(gpu: GpuSnapshot) -> Labels:
     return str(gpu.identity.index), gpu.identity.uuid
 
 
-def _families(
+def _by_family(
     families: Iterable[Family], parts: Iterable[tuple[Labels, Iterable[Sample]]]
-) -> Iterator[Metric]:
-    by_name: dict[str, list[tuple[Labels, Sample]]] = {}
+) -> Iterator[tuple[Family, list[Labelled]]]:
+    by_name: dict[str, list[Labelled]] = {}
     for labels, shown in parts:
         for sample in shown:
             by_name.setdefault(sample.family, []).append((labels, sample))
     for family in families:
         if found := by_name.get(family.name):
-            yield _family(family, found)
+            yield family, found
 
 
-def _family(family: Family, labelled: list[tuple[Labels, Sample]]) -> Metric:
+def _metric(family: Family, labelled: list[Labelled]) -> Metric:
     names = (*(GPU_LABELS if labelled[0][0] else ()), *family.labels)
     metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
     for labels, sample in labelled:

@@ -15,9 +15,9 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, OFTEN_NS, Every
 
 MOST_FOLLOWED = 8_192
-"""Workers whose counters are read at all, over all GPUs: 5 000 take 13 MiB (README, crowds)."""
+"""Workers whose counters are read at all, over all GPUs: 5 000 take 13 MiB (tests/bench)."""
 READS_PER_TICK = 512
-"""Those that are read per tick, over all GPUs: so many cost 1.3 % of a core (README, crowds)."""
+"""Those that are read per tick, over all GPUs: so many cost 1.3 % of a core (tests/bench)."""
 CLOSELY = 64
 """Workers of one GPU that get deep probes at a time; after `OFTEN_NS` others do."""
 

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
-from gpu_bottleneck_exporter.accounting.stall import HARDLY, IDLES, MOSTLY, engaged
+from gpu_bottleneck_exporter.accounting.stall import (
+    ASLEEP,
+    HARDLY,
+    IDLES,
+    MOSTLY,
+    NETWORK,
+    STORAGE,
+    engaged,
+)
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
 from gpu_bottleneck_exporter.feeders.family import Family
@@ -222,18 +230,20 @@ class FeederGroup:
         known = (self.family.known, self.mains, self.family.kin)
         return not any(pid in some for some in known)
 
-    def evidence(self, now_ns: int) -> tuple[str, ...]:
-        """What was seen behind the waiting lately, in words. Too costly for every tick."""
+    def evidence(self, now_ns: int) -> tuple[tuple[str, str], ...]:
+        """What was seen behind the waiting lately, by cause. Too costly for every tick."""
         did = self.history.seconds(now_ns - WINDOW_NS, now_ns)
         if did is None or not self.idles(now_ns):
             return ()
         owed = (deep.tcp.owed for deep in self._deep() if deep.tcp)
         files = any(Activity.DISK in part.seen for part in did.parts.values())
-        return (
-            *evidence.asleep(did.reasons),
-            *evidence.asked((one for one in owed if one), now_ns),
-            *(evidence.storage(self._proc, [*self.mains, *self.workers][:4]) if files else ()),
-        )
+        pids = [*self.mains, *self.workers][:4] if files else []
+        seen = {
+            ASLEEP: evidence.asleep(did.reasons),
+            NETWORK: evidence.asked((one for one in owed if one), now_ns),
+            STORAGE: evidence.storage(self._proc, pids),
+        }
+        return tuple((cause, text) for cause, texts in seen.items() for text in texts)
 
     def close(self) -> None:
         """Give all descriptors back."""

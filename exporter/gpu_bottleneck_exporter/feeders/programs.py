@@ -54,6 +54,7 @@ def loads_nothing(proc: Path, pid: int, mains: Collection[int], compilers: set[i
 _NOTEBOOKS = frozenset({"ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "jupyter"})
 _WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 """Python's short options that take a value: the rest of the word, else the next one."""
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _TERMINAL = 4
 """Field tty_nr of /proc/PID/stat, counted after the command."""
 
@@ -74,6 +75,13 @@ def runs_notebook(command: str) -> bool:
     if "python" in programs[0]:
         programs.append(_name(_python_runs(arguments)))
     return not _NOTEBOOKS.isdisjoint(programs)
+
+
+def script(name: str, command: str) -> str:
+    """What people call a process with this `name` and command line: `train.py` for a Python's."""
+    if not _PYTHON.fullmatch(name):
+        return name
+    return _python_runs(command.split("\0")[1:]).rpartition("/")[2] or name
 
 
 def _python_runs(arguments: list[str]) -> str:

@@ -14,6 +14,8 @@ from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
+_MOST_PIDS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
@@ -35,8 +37,10 @@ class Feeding:
     job: Job
     owners: tuple[Owner, ...] = ()
     """Of the mains, each once."""
-    evidence: tuple[str, ...] = ()
-    """What was seen behind the waiting lately, in words for people."""
+    worker_pids: tuple[int, ...] = ()
+    """The first few."""
+    evidence: tuple[tuple[str, str], ...] = ()
+    """What was seen behind the waiting lately, by cause, in words for people."""
     busiest: Busiest = (), ()
     outlook: Outlook = NOTHING_KNOWN
 
@@ -56,7 +60,7 @@ class FeedingReader:
         """Or had some."""
         self._once_known: set[str] = set()
         """Sums, and roles by their bytes."""
-        self._evidence: tuple[str, ...] = ()
+        self._evidence: tuple[tuple[str, str], ...] = ()
         self._looking_for_evidence = Every(WINDOW_NS)
 
     def read(self, feed: FeederGroup, now_ns: int, *, queue_known: bool) -> Feeding:
@@ -89,6 +93,7 @@ class FeedingReader:
             refault_bytes=total.held.refault_bytes if refaults else None,
             job=job,
             owners=self._owners.of(started, now_ns) if self._owners else (),
+            worker_pids=tuple(sorted(feed.workers)[:_MOST_PIDS]),
             evidence=self._evidence,
             busiest=feed.busiest(),
         )

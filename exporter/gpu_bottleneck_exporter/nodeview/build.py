@@ -5,44 +5,46 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter import __version__, remedies
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment, Trends
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, CollectorHealth, Gpu, Host, Key, Node
-from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Prescription
-from gpu_bottleneck_exporter.remedies import (
-    MEANINGS,
-    OF_SIGNALS,
-    REMEDIES,
-    RUNBOOK_OF_DOWN,
-    RUNBOOKS,
-)
+from gpu_bottleneck_exporter.nodeview import model
+from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment
+from gpu_bottleneck_exporter.nodeview.processes import ProcessReader
+from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, NUM_WORKERS, Prescription
 from gpu_bottleneck_exporter.sampling.collector import seconds, seconds_by
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 T = TypeVar("T")
-WINDOW_SECONDS = 60.0
-"""The span of the shares."""
 KEPT_SECONDS = 300.0
 """The span of the trends."""
 STEP_SECONDS = 5.0
 """Between two moments of a trend: 60 columns, each as wide as a pixel or more."""
+FIRST_SECONDS = 10.0
+"""No verdict on less: what is true of a second may be chance."""
+_UNJUDGED: dict[str, Any] = {"verdict": model.MEASURING} | dict.fromkeys(
+    ("cause", "meaning", "remedy", "runbook", "evidence", "prescription")
+)
 
 
 class LocalNode:
     """The node document of a sampler. Thread-safe."""
 
-    def __init__(self, sampler: Sampler, span_seconds: float | None = None) -> None:
-        """Shares and trends cover `span_seconds` of what was recorded; None: 60 s and 5 min."""
+    def __init__(
+        self, sampler: Sampler, window_seconds: float = 60.0, judged_seconds: float = FIRST_SECONDS
+    ) -> None:
+        """Shares cover `window_seconds`; a GPU is judged once it was seen for `judged_seconds`."""
         self._sampler = sampler
-        self._history = History(span_seconds or WINDOW_SECONDS, span_seconds or KEPT_SECONDS)
+        self._processes = ProcessReader(sampler.procfs)
+        self._history = History(window_seconds, max(window_seconds, KEPT_SECONDS))
+        self.judged_seconds = judged_seconds
 
     def start(self) -> None:
         """Record every 5 s, in a thread that ends with the program."""
@@ -52,16 +54,25 @@ class LocalNode:
         """Keep the counters as they are now."""
         self._history.add(time.monotonic(), moment_of(self._sampler.state()))
 
-    def read(self) -> Node:
+    def read(self) -> model.Node:
         """The node now."""
         self._sampler.refresh()
         state = self._sampler.state()
         lately = self._history.lately(time.monotonic(), moment_of(state))
-        return node_of(self._sampler, state, lately)
+        node = node_of(self._sampler, state, lately)
+        return replace(node, gpus=tuple(map(self._completed, node.gpus, state.gpus)))
 
-    def trends(self) -> Trends:
-        """The course of the shares, by GPU."""
-        return self._history.trends()
+    def _completed(self, gpu: model.Gpu, found: GpuSnapshot) -> model.Gpu:
+        """`gpu` with its processes, and without a verdict that comes too early."""
+        workers = found.feeding.worker_pids if found.feeding else ()
+        processes = self._processes.read(gpu.holder_pids or (), workers)
+        advice = gpu.prescription
+        if advice and advice.knob == NUM_WORKERS:
+            advice = replace(advice, pytorch=self._processes.use_pytorch(processes))
+        gpu = replace(gpu, process_list=processes, prescription=advice)
+        if gpu.verdict and (gpu.observed_seconds or 0.0) < self.judged_seconds:
+            return replace(gpu, **_UNJUDGED)
+        return gpu
 
     def _run(self) -> None:
         while True:
@@ -79,9 +90,9 @@ def _machine(state: SamplerState) -> Machine:
     return (state.host.machine if state.host else None) or Machine()
 
 
-def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
+def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> model.Node:
     """The node in `state`, with what it did lately."""
-    return Node(
+    return model.Node(
         time_seconds=time.time(),
         window_seconds=lately.seconds,
         version=__version__,
@@ -95,7 +106,7 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> Node:
         signals=own.signals(state),
         signal_remedies=signal_remedies(state),
         collectors=tuple(
-            CollectorHealth(name, one.success, one.seconds, one.error)
+            model.CollectorHealth(name, one.success, one.seconds, one.error)
             for name, one in own.health(state)
         ),
     )
@@ -105,11 +116,11 @@ def signal_remedies(state: SamplerState) -> dict[str, str]:
     """What missing signals cost, or the remedy."""
     of_gpu = state.about.signals
     missing = (name for name, given in own.signals(state).items() if not given)
-    return {name: OF_SIGNALS.get(name) or of_gpu.get(name, NOT_GIVEN) for name in missing}
+    return {name: remedies.OF_SIGNALS.get(name) or of_gpu.get(name, NOT_GIVEN) for name in missing}
 
 
-def _key(gpu: GpuSnapshot) -> Key:
-    return Key(str(gpu.identity.index), gpu.identity.uuid)
+def _key(gpu: GpuSnapshot) -> model.Key:
+    return model.Key(str(gpu.identity.index), gpu.identity.uuid)
 
 
 def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
@@ -121,9 +132,11 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
     return GpuTime(totals.observed_ns / 1e9, totals.busy_ns / 1e9, seconds_by(stall_ns), sm_active)
 
 
-def _gpu(gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately) -> Gpu:
+def _gpu(
+    gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately
+) -> model.Gpu:
     who, key = gpu.identity, _key(gpu)
-    return Gpu(
+    return model.Gpu(
         gpu=key.gpu,
         uuid=key.uuid,
         name=who.name,
@@ -141,7 +154,7 @@ def _down(index: int, sampler: Sampler) -> dict[str, Any]:
     return {
         "down_reason": down.reason if down else None,
         "remedy": down.remedy if down else DOWN,
-        "runbook": RUNBOOK_OF_DOWN,
+        "runbook": remedies.RUNBOOK_OF_DOWN,
     }
 
 
@@ -153,12 +166,17 @@ def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
     verdict = shares.verdict if shares else None
     fields: dict[str, Any] = {"last_change": outlook.score, "verdict": verdict}
     fields |= shares._asdict() if shares else {}
-    if verdict == KEPT_BUSY:  # the advice may have been given before
+    if verdict == model.KEPT_BUSY:  # the advice may have been given before
         return fields
     if verdict:
-        fields |= {"cause": verdict, "meaning": MEANINGS[verdict], "remedy": REMEDIES[verdict]}
-        fields["runbook"] = RUNBOOKS.get(verdict)
-        fields["evidence"] = (feeding.evidence or None) if feeding else None
+        fields |= {
+            "cause": verdict,
+            "meaning": remedies.MEANINGS[verdict],
+            "remedy": remedies.REMEDIES[verdict],
+        }
+        fields["runbook"] = remedies.RUNBOOKS.get(verdict)
+        told = feeding.evidence if feeding else ()
+        fields["evidence"] = tuple(text for cause, text in told if cause == verdict) or None
     kind = "prescription" if isinstance(outlook.advice, Prescription) else "prescription_refused"
     return {**fields, kind: outlook.advice}
 
@@ -214,9 +232,9 @@ def _trouble(gpu: GpuSnapshot) -> Iterator[str]:
         yield f"PCIe link runs on {link.width} of {link.width_max} lanes"
 
 
-def _host(machine: Machine, lately: Lately) -> Host:
+def _host(machine: Machine, lately: Lately) -> model.Host:
     shm = machine.shared_memory
-    return Host(
+    return model.Host(
         cpus=machine.cpus,
         cpu_busy_ratio=lately.cpu_busy,
         memory_total_bytes=machine.memory_total_bytes,

@@ -10,10 +10,12 @@ from threading import Lock
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts, named, parts_of
 
 ENOUGH = 0.9
 """A GPU with at least this busy share has no bottleneck to name."""
+STEPS = 60
+"""Of a trend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Shares(NamedTuple):
     """Largest first, without zeros."""
     sm_active_ratio: float | None = None
     verdict_seconds: float | None = None
-    """How long the verdict has been the same, at least; None in a trend, and without a verdict."""
+    """How long the verdict has been the same, at least; None without one."""
+    trend: tuple[Parts, ...] = ()
 
     @property
     def verdict(self) -> str | None:
@@ -59,10 +62,6 @@ class Lately(NamedTuple):
     """Share of all CPUs."""
     pressure: Parts
     """By resource: share of the time in which some tasks were held up."""
-
-
-Trends = Mapping[Key, tuple[Shares | None, ...]]
-"""Shares per step, oldest first; None for a step without observation."""
 
 
 @dataclass(slots=True)
@@ -112,14 +111,6 @@ class History:
                 _pressure(before, moment.machine, at - since),
             )
 
-    def trends(self) -> Trends:
-        """The course of the shares, by GPU."""
-        with self._lock:
-            return {
-                key: tuple(between(before, now) for (_, before), (_, now) in pairwise(track.points))
-                for key, track in self._tracks.items()
-            }
-
     def _follow(self, at: float, key: Key, now: GpuTime) -> _Track:
         track = self._tracks.get(key, _Track())
         if track.points and now.observed < track.points[-1][1].observed:
@@ -145,7 +136,8 @@ class History:
     def _timed(self, at: float, key: Key, shares: Shares) -> Shares:
         track, verdict = self._tracks[key], shares.verdict
         lasted = at - track.verdict_since if verdict == track.verdict else 0.0
-        return shares._replace(verdict_seconds=lasted) if verdict else shares
+        trend = tuple(_step(before, now) for (_, before), (_, now) in pairwise(track.points))
+        return shares._replace(verdict_seconds=lasted if verdict else None, trend=trend[-STEPS:])
 
 
 def between(before: GpuTime, now: GpuTime) -> Shares | None:
@@ -160,6 +152,12 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
         sm_active = _ratio(now.sm_active - before.sm_active, observed)
     stalls = {name: _ratio(seconds, observed) for name, seconds in largest_first if seconds > 0}
     return Shares(observed, _ratio(now.busy - before.busy, observed), stalls, sm_active)
+
+
+def _step(before: GpuTime, now: GpuTime) -> Parts:
+    found = between(before, now)
+    shares = named(parts_of(found.busy_ratio, found.stall_ratios)) if found else {}
+    return {name: round(share, 3) for name, share in shares.items()}
 
 
 def _cpu_busy(before: Machine, now: Machine, seconds: float) -> float | None:

@@ -16,7 +16,9 @@ from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Sc
 DASH = "\u2013"
 """Shown for unknown values."""
 KEPT_BUSY = "busy"
-"""The verdict on a GPU that has no bottleneck; all others name what it waited on."""
+"""The verdict on a GPU that has no bottleneck."""
+MEASURING = "measuring"
+"""The verdict while too little was seen; all others name what it waited on."""
 WORTH_NAMING = 0.005
 """Smaller shares are left out of lists."""
 Ratio = Annotated[float, (-1.0, 1.0)]
@@ -31,6 +33,20 @@ class Key(NamedTuple):
     gpu: str
     """The index of the physical GPU."""
     uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that holds a GPU, or one of its workers."""
+
+    pid: int
+    role: str
+    """`main` or `worker`."""
+    name: str | None = None
+    """Of the script, or of the process."""
+    user: str | None = None
+    state: str | None = None
+    """What the kernel calls it: running, sleeping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +67,17 @@ class Gpu:
     sm_active_ratio: Ratio | None = None
     stall_ratios: Mapping[str, Ratio] | None = None
     """By what it waited on, largest first."""
+    trend: tuple[Mapping[str, Ratio], ...] = ()
+    """Shares of each of its last steps of 5 s, oldest first; empty where nothing was observed.
+
+    Of `top` without --url a step lasts as long as its interval.
+    """
     verdict: str | None = None
-    """What it waited on most, or `KEPT_BUSY`."""
+    """What it waited on most, `KEPT_BUSY` or `MEASURING`."""
     verdict_seconds: float | None = None
     """How long the verdict has been the same, at least."""
     cause: str | None = None
-    """The verdict, unless it is kept busy."""
+    """The verdict, if that is a wait."""
     meaning: str | None = None
     """Of the cause, in words."""
     remedy: str | None = None
@@ -64,7 +85,7 @@ class Gpu:
     runbook: str | None = None
     """The name of an alert."""
     evidence: tuple[str, ...] | None = None
-    """What was seen behind the waiting, in words."""
+    """What was seen of the cause, in words."""
     prescription: Prescription | None = None
     prescription_refused: Refusal | None = None
     last_change: Score | None = None
@@ -84,6 +105,8 @@ class Gpu:
     """What is wrong with its memory or link, in words."""
     processes: int | None = None
     workers: int | None = None
+    process_list: tuple[Process, ...] = ()
+    """The first few of both."""
     owners: tuple[Mapping[str, str], ...] | None = None
     """Labels of `gpu_workload_info`, without empty ones."""
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, WORTH_NAMING, Gpu, Host, Node
+from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
+from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, REMOVED, Prescription, Score
+from gpu_bottleneck_exporter.remedies import SETTINGS, WAITS_FOR
 
 _MINUTE = 60
 _UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
@@ -19,6 +21,8 @@ _LEAST_BYTES = 0.05 * 2**30
 """Less than this would be 0.0 GiB."""
 _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
+_GOES_WITHOUT_SAYING = frozenset({"", "no_work", "no_knob"})
+"""Reasons of refusals where the cause says it all."""
 
 
 def percent(share: float | None) -> str:
@@ -53,18 +57,14 @@ def memory(used: float | None, total: float | None) -> str:
     return of(gibibytes(used), gibibytes(total), " GiB")
 
 
-def megahertz(hertz: float | None) -> str:
-    """Hertz in MHz, a whole number."""
-    return number(None if hertz is None else hertz / 1e6)
-
-
 def levels(gpu: Gpu) -> tuple[str, str, str, str]:
     """Power, temperature, memory and SM clock, each with its limit if known."""
+    now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
     return (
         of(number(gpu.power_watts), number(gpu.power_limit_watts), " W"),
         of(number(gpu.temperature_celsius), number(gpu.slowdown_temperature_celsius), " °C"),
         memory(gpu.memory_used_bytes, gpu.memory_total_bytes),
-        of(megahertz(gpu.sm_clock_hertz), megahertz(gpu.sm_clock_max_hertz), " MHz"),
+        of(number(now and now / 1e6), number(most and most / 1e6), " MHz"),
     )
 
 
@@ -76,38 +76,65 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def host_memory(host: Host) -> str:
-    """Memory in use on the machine."""
-    available, total = host.memory_available_bytes, host.memory_total_bytes
-    return memory(None if available is None or total is None else total - available, total)
+def host(node: Node) -> str:
+    """CPU, memory and pressure of the machine, as far as known, on one line."""
+    found = node.host
+    total, available = found.memory_total_bytes, found.memory_available_bytes
+    used = None if total is None or available is None else total - available
+    figures = {
+        "CPU": of(percent(found.cpu_busy_ratio), number(found.cpus), ""),
+        "memory": memory(used, total),
+        "pressure:": parts(found.pressure_ratios or {}) or DASH,
+        "shared memory": memory(found.shm_used_bytes, found.shm_size_bytes),
+    }
+    return "   ".join(f"{name} {text}" for name, text in figures.items() if text != DASH)
 
 
-def feeders(gpu: Gpu) -> str:
-    """`processes: 1, workers: 8`, as far as known."""
-    workers = "" if gpu.workers is None else f", workers: {gpu.workers}"
-    return DASH if gpu.processes is None else f"processes: {gpu.processes}{workers}"
+def parts(shares: Mapping[str, float]) -> str:
+    """`busy 46 %, worker_cpu 50 %`."""
+    return ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
 
 
-def lasted(gpu: Gpu) -> str:
-    """` for 4 min`; empty for a verdict that is younger than a minute."""
+def holders(gpu: Gpu) -> str:
+    """`train.py (pid 4711)` for each process that holds it; empty if none is known."""
+    mains = [one for one in gpu.process_list if one.role == "main"]
+    return ", ".join(f"{one.name or DASH} (pid {one.pid})" for one in mains)
+
+
+def headline(gpu: Gpu) -> str:
+    """What it waits for and for how many minutes, or why nobody knows."""
+    if not gpu.up:
+        return f"down: {gpu.down_reason or 'see the log'}"
+    if not gpu.parts or gpu.verdict == MEASURING:
+        return "Measuring"
+    if not gpu.verdict:
+        return "What it waits for is unknown"
     seconds = gpu.verdict_seconds or 0.0
-    return f" for {duration(seconds)}" if seconds >= _MINUTE else ""
+    lasted = f" for {duration(seconds)}" if seconds >= _MINUTE else ""
+    cause = gpu.cause
+    said = f"Waiting for {WAITS_FOR.get(cause, '?')} ({cause})" if cause else "Kept busy"
+    return f"{said}{lasted}"
 
 
 def verdict(gpu: Gpu) -> str:
-    """What it waits on and since when, or why nobody knows."""
-    if not gpu.up:
-        return f"down: {gpu.down_reason or 'see the log'}"
-    if not gpu.parts:
-        return "nothing observed yet"
-    if gpu.cause:
-        return f"{gpu.cause}{lasted(gpu)}: {gpu.meaning}"
-    return f"kept busy{lasted(gpu)}" if gpu.verdict == KEPT_BUSY else "what it waits for is unknown"
+    """The headline and what it means."""
+    return f"{headline(gpu)}: {gpu.meaning}" if gpu.meaning else headline(gpu)
 
 
 def likely_cause(gpu: Gpu) -> str:
-    """One word for a cell: the cause, `busy`, `down`, or a dash."""
-    return (gpu.verdict or DASH) if gpu.up else "down"
+    """One word for a cell: the cause, `busy`, `measuring`, `down`, or a dash."""
+    return (gpu.verdict or (DASH if gpu.parts else MEASURING)) if gpu.up else "down"
+
+
+def idle(gpu: Gpu) -> float:
+    """The share that its holders lose: of a GPU that is down all, and of a free one nothing."""
+    well = gpu.up and gpu.cause in {None, UNALLOCATED}
+    return 0.0 if well else 1 - (gpu.busy_ratio or 0.0)
+
+
+def badness(gpu: Gpu) -> float:
+    """Down is worst, then the most idle; in steps of ten percent, so that rows stay in place."""
+    return round(idle(gpu), 1) if gpu.up else 2.0
 
 
 def notices(gpu: Gpu) -> list[str]:
@@ -138,24 +165,25 @@ def owner(labels: Mapping[str, str]) -> str:
 def owners(gpu: Gpu) -> str:
     """The owners of all holders; a dash if unknown."""
     found = [text for labels in gpu.owners or () if (text := owner(labels))]
-    if found:
-        return "; ".join(found)
-    return "nobody" if gpu.processes == 0 else DASH
+    return "; ".join(found) or ("nobody" if gpu.processes == 0 else DASH)
 
 
 def summary(node: Node) -> str:
-    """`4 GPUs: 1 kept busy, 3 waiting`."""
-    gpus = node.gpus
-    if not gpus:
-        return "no GPU"
+    """`3 of 4 GPUs are starved; you lose 2.3 (1 free)`. A MIG instance is no GPU of its own."""
+    gpus = [gpu for gpu in node.gpus if gpu.mig_profile is None]
+    lost = [idle(gpu) for gpu in gpus if gpu.up and idle(gpu)]
     counts = {
-        "kept busy": sum(gpu.verdict == KEPT_BUSY for gpu in gpus),
-        "waiting": sum(gpu.cause is not None for gpu in gpus),
+        "free": sum(gpu.cause == UNALLOCATED for gpu in gpus),
         "down": sum(not gpu.up for gpu in gpus),
+        MEASURING: sum(likely_cause(gpu) == MEASURING for gpu in gpus),
     }
-    counts["unknown yet"] = len(gpus) - sum(counts.values())
-    parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {parts}"
+    if not gpus:
+        return "No GPU"
+    others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    whole = f"{len(lost)} of {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}" if lost else "No GPU"
+    starved = f"{'are' if len(lost) > 1 else 'is'} starved"
+    loss = f"; you lose {sum(lost):.1f}" if lost else ""
+    return f"{whole} {starved}{loss}{f' ({others})' if others else ''}"
 
 
 def to_have_one(node: Node) -> str:
@@ -165,74 +193,54 @@ def to_have_one(node: Node) -> str:
 
 
 def in_full(change: Prescription) -> str:
-    """`num_workers 2 → 6: busy 44 % → 93 % (88-95); uses 4 of 7 free cores; then …`."""
+    """`DataLoader(num_workers=6): 93 % busy (88-95); now 2; uses 4 of 7 free cores; after …`."""
+    name, value = SETTINGS.get(change.knob, change.knob), _amount(change.value)
+    turned = f"DataLoader(num_workers={value})" if change.pytorch else f"{name}: {value}"
+    now = _amount(change.current_value)
+    if change.knob in REMOVED:
+        turned, now = f"less {name}", f"{percent(change.current_value)} of the time"
+    brought = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
-    then = f"{_up_to(change.busy_ratio, at_most=change.at_most)}{interval}"
-    uses = ", ".join(filter(None, (_cores(change), _memory(change), _data(change))))
-    knob = _turned(change.knob, change.current_value, change.value)
-    parts = (
-        f"{knob}: busy {percent(change.current_busy_ratio)} → {then}",
-        f"uses {uses}" if uses else "",
-        f"then {change.then} limits" if change.then else "",
-    )
-    return "; ".join(filter(None, parts))
-
-
-def in_brief(change: Prescription) -> str:
-    """`num_workers 2 → 6: 93 %`."""
-    knob = _turned(change.knob, change.current_value, change.value)
-    return f"{knob}: {_up_to(change.busy_ratio, at_most=change.at_most)}"
+    uses, limit = ", ".join(_uses(change)), WAITS_FOR.get(change.then or "", change.then)
+    told = [f"{turned}: {brought}{interval}", f"now {now}", *([f"uses {uses}"] if uses else [])]
+    if limit:
+        told.append(f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit")
+    return "; ".join(told)
 
 
 def outcome(change: Score) -> str:
-    """`num_workers 2 → 6: predicted 93 % (88-95), now 91 %`."""
-    knob = _turned(change.knob, change.value_before, change.value_after)
+    """`loader workers from 2 to 6: predicted 93 % (88-95), measured 91 %`."""
+    before, after = _amount(change.value_before), _amount(change.value_after)
     interval = _interval(change.predicted_low_ratio, change.predicted_high_ratio)
-    predicted = f"{percent(change.predicted_busy_ratio)}{interval}"
-    return f"{knob}: predicted {predicted}, now {percent(change.busy_ratio)}"
+    predicted = f"predicted {percent(change.predicted_busy_ratio)}{interval}"
+    name = SETTINGS.get(change.knob, change.knob)
+    return f"{name} from {before} to {after}: {predicted}, measured {percent(change.busy_ratio)}"
 
 
-def why(reason: str) -> str:
-    """The reason of a refusal in words; that of a newer exporter as it is."""
-    return REFUSALS.get(reason, reason)
-
-
-def prescription(gpu: Gpu) -> str | None:
-    """What to change, or `none:` and why not; None if there is nothing to say."""
+def recommendation(gpu: Gpu) -> str | None:
+    """What to try: a change and what it would bring; where that is not known, the usual remedy."""
     if gpu.prescription:
         return in_full(gpu.prescription)
-    return f"none: {why(gpu.prescription_refused.reason)}" if gpu.prescription_refused else None
+    reason = gpu.prescription_refused.reason if gpu.prescription_refused else ""
+    told = reason not in _GOES_WITHOUT_SAYING
+    unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if told else ""
+    return f"{gpu.remedy}{unknown}" if gpu.remedy else None
 
 
 def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
     """Names and texts: the verdict on a GPU, what to try and what was seen."""
     known = {
         "likely cause" if gpu.cause else "verdict": verdict(gpu),
-        "try first": gpu.remedy,
-        "prescription": prescription(gpu),
+        "try": recommendation(gpu),
+        "seen": "; ".join(gpu.evidence or ()),
         "last change": gpu.last_change and outcome(gpu.last_change),
         "runbook": gpu.runbook and f"{gpu.runbook}.md",
     }
     yield from ((name, text) for name, text in known.items() if text)
-    for number, seen in enumerate(gpu.evidence or ()):
-        yield "" if number else "seen", seen
-
-
-def _turned(knob: str, now: float, then: float) -> str:
-    return f"{knob} {_value(knob, now)} → {_value(knob, then)}"
-
-
-def _up_to(share: float, *, at_most: bool) -> str:
-    return f"{'up to ' if at_most else ''}{percent(share)}"
 
 
 def _interval(low: float, high: float) -> str:
     return f" ({100 * low:.0f}{DASH}{100 * high:.0f})"
-
-
-def _value(knob: str, value: float) -> str:
-    """The value of a knob: the share of what can only be removed, else processes or cores."""
-    return percent(value) if knob in REMOVED and value else _amount(value)
 
 
 def _amount(value: float) -> str:
@@ -240,22 +248,13 @@ def _amount(value: float) -> str:
     return f"{round(value, 1):.6g}"
 
 
-def _cores(change: Prescription) -> str | None:
-    if change.needs_cores < _LEAST_CORES:
-        return None
+def _uses(change: Prescription) -> Iterator[str]:
+    """Cores, memory, and data: a million bytes a second, as links and disks are sold."""
     cores, free = _amount(change.needs_cores), change.free_cores
-    if free is None:
-        return f"{cores} core{'' if cores == '1' else 's'}"
-    return f"{cores} of {_amount(free)} free cores"
-
-
-def _data(change: Prescription) -> str | None:
-    """A million bytes a second, as links and disks are sold."""
-    speed = change.needs_bytes_per_second
-    return f"{speed / 1e6:.0f} MB/s" if speed is not None and speed >= _LEAST_SPEED else None
-
-
-def _memory(change: Prescription) -> str | None:
-    needed = change.needs_memory_bytes
-    known = needed is not None and needed >= _LEAST_BYTES
-    return memory(needed, change.free_memory_bytes) if known else None
+    if change.needs_cores >= _LEAST_CORES:
+        known = f"{cores} core{'' if cores == '1' else 's'}"
+        yield known if free is None else f"{cores} of {_amount(free)} free cores"
+    if (change.needs_memory_bytes or 0.0) >= _LEAST_BYTES:
+        yield memory(change.needs_memory_bytes, change.free_memory_bytes)
+    if (speed := change.needs_bytes_per_second or 0.0) >= _LEAST_SPEED:
+        yield f"{speed / 1e6:.0f} MB/s"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.model import Node
-from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
+from gpu_bottleneck_exporter.prescription.model import REFUSALS, Prescription, Refusal, Score
 
 NODE_PATH = "/api/v1/node"
 MOST_BYTES = 16 * 2**20
@@ -25,7 +25,7 @@ MOST_CHARACTERS = 1024
 
 _DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
     Prescription: {"text": words.in_full},
-    Refusal: {"text": lambda refusal: words.why(refusal.reason)},
+    Refusal: {"text": lambda refusal: REFUSALS.get(refusal.reason, refusal.reason)},
     Score: {"text": words.outcome, "error_ratio": lambda score: score.error_ratio},
 }
 """What JSON has beside the fields."""

@@ -31,7 +31,7 @@ REFUSALS = {
     "starting": "its job has not been seen to use the GPU",
     "changing": "its workers or limits have just changed",
     "churn": "its workers are restarted all the time",
-    "unseen": "what its feeders do cannot be seen",
+    "unseen": "what its processes do cannot be seen",
     "no_knob": "no setting of the job is known to change this",
     "saturated": "the disk or the network link is busy all the time",
     "no_cores": "the machine has no CPU cores left for it",
@@ -73,6 +73,8 @@ class Prescription:
     """Data from storage or the network that it takes, beyond today's; None if unknown."""
     then: str | None = None
     """What the GPU waits on most afterwards (`WAITING_ON`); None: nothing worth naming."""
+    pytorch: bool = False
+    """Whether the job's loader is known to be PyTorch's."""
 
 
 @dataclass(frozen=True, slots=True)

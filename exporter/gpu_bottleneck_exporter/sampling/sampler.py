@@ -93,6 +93,7 @@ class Sampler:
         self._open_driver = open_driver
         self._collectors = collectors
         self._settings = settings
+        self.procfs = settings.procfs
         self._on_fatal = on_fatal
         self._stop = threading.Event()
         self._driver: Driver | None = None
@@ -169,7 +170,7 @@ class Sampler:
 
     def forbidden(self) -> dict[int, dict[str, str]]:
         """Collectors by GPU that lack a permission, and the driver's error."""
-        return {worker.index: worker.forbidden for worker in self._workers}
+        return {worker.index: worker.reader.forbidden for worker in self._workers}
 
     def down(self) -> dict[int, Down]:
         """Why GPUs are down, by index, and what to do about it."""
@@ -196,7 +197,7 @@ class Sampler:
             outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
             driver_calls=driver.calls if driver else 0,
             driver_seconds=driver.seconds if driver else 0.0,
-            error_events=self._error_events and not any(w.event_trouble for w in workers),
+            error_events=self._error_events and not any(w.reader.event_trouble for w in workers),
             implausible=self._implausible(),
             waited_for_cpu_seconds=self._own_cpu.waited_seconds,
             starved=self._own_cpu.starved,
@@ -207,7 +208,7 @@ class Sampler:
     def _implausible(self) -> Mapping[str, int]:
         counts = Counter({c.name: 0 for c in self._collectors if c.read} if self._driver else {})
         for worker in self._workers:
-            counts.update(dict(worker.implausible))  # a copy: its thread adds to it
+            counts.update(dict(worker.reader.implausible))  # a copy: its thread adds to it
         return counts
 
     def _new_kubelet(self) -> KubeletWatch:
@@ -353,7 +354,7 @@ class Sampler:
         try:
             event = driver.wait_error(_EVENT_WAIT_SECONDS)
             if event is not None:
-                self._workers[event.index].add_error(event.code)
+                self._workers[event.index].reader.add_error(event.code)
                 self._log_event(event, driver.about.error_event)
         except DriverError as error:
             return str(error)

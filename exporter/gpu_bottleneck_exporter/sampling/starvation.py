@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
-from gpu_bottleneck_exporter.host.files import MOST_LISTED, NoRoomError, listed, read
+from gpu_bottleneck_exporter.host.files import MOST_LISTED, KeptFile, NoRoomError, listed
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
 _OWN_TASKS = "/proc/self/task"
@@ -13,18 +11,23 @@ _STARVED = 0.25
 """Share of time: a thread that is late by more reads too late to see what happened when."""
 
 
-def run_delay_ns(thread: int | None = None) -> int | None:
-    """Run queue delay of a thread of this process in nanoseconds; of the calling one by default.
+def schedstat_of(thread: int) -> KeptFile:
+    """What the kernel counts of a thread of this process, from its native id."""
+    return KeptFile(f"{_OWN_TASKS}/{thread}/schedstat")
+
+
+def run_delay_ns(schedstat: KeptFile) -> int | None:
+    """Run queue delay of a thread in nanoseconds.
 
     Counts the time since its start in which it was runnable and did not run, without a wait that
     still lasts. None if the kernel does not report it. Source: the second field of
     /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
     """
     try:
-        text = read(f"{_OWN_TASKS}/{thread or threading.get_native_id()}/schedstat")
+        text = schedstat.read()
     except NoRoomError:
         return None
-    fields = (text or "").split()
+    fields = (text or b"").split()
     return int(fields[1]) if len(fields) > 1 else None
 
 
@@ -77,7 +80,8 @@ class OwnCpu:
             names, _ = listed(_OWN_TASKS, MOST_LISTED)
         except (OSError, NoRoomError):
             return []
-        now = {name: delay for name in names if (delay := run_delay_ns(int(name))) is not None}
+        delays = {name: run_delay_ns(schedstat_of(int(name))) for name in names}
+        now = {name: delay for name, delay in delays.items() if delay is not None}
         grown = [max(delay - self._delays_ns.get(name, 0), 0) for name, delay in now.items()]
         if now:
             self._delays_ns = now

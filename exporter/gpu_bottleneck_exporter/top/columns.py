@@ -12,7 +12,7 @@ _LONGEST_LABEL = 16
 """Cells for `0 · MIG 3g.40gb`."""
 _WIDEST_OWNER, _LEAST_OWNER = 48, 10
 """Cells: a pod with its namespace, or enough of it to be recognised."""
-BAR, OWNER, PRESCRIPTION = "busy and waiting", "OWNER", "PRESCRIPTION"
+BAR, OWNER, TRY = "busy and waiting", "OWNER", "TRY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +32,26 @@ def share(value: float | None) -> str:
     return DASH if value is None else f"{value:.0%}"
 
 
-def _watts(gpu: Gpu) -> str:
-    return words.of(words.number(gpu.power_watts), words.number(gpu.power_limit_watts), "", "/")
+def _short(level: str) -> str:
+    """`412/700` of `412 of 700 W`."""
+    return level.rpartition(" ")[0].replace(" of ", "/") or level
 
 
-def _memory(gpu: Gpu) -> str:
-    used, total = words.gibibytes(gpu.memory_used_bytes), words.gibibytes(gpu.memory_total_bytes)
-    return words.of(used, total, "", "/")
-
-
-def _prescribed(gpu: Gpu) -> str:
-    return words.in_brief(gpu.prescription) if gpu.prescription else DASH
+def _tried(gpu: Gpu) -> str:
+    change = gpu.prescription
+    return words.in_full(change).partition(" busy")[0] if change else DASH
 
 
 COLUMNS = (
     Column("GPU", 4, words.label, right=False),
     Column(BAR, 18, lambda _: "", right=False),
     Column("BUSY", 5, lambda gpu: share(gpu.busy_ratio)),
-    Column("WATTS", 7, _watts, drops=2),
+    Column("WATTS", 7, lambda gpu: _short(words.levels(gpu)[0]), drops=2),
     Column("°C", 3, lambda gpu: words.number(gpu.temperature_celsius), drops=3),
-    Column("GiB", 7, _memory, drops=4),
+    Column("GiB", 7, lambda gpu: _short(words.levels(gpu)[2]), drops=4),
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
-    Column("MHz", 4, lambda gpu: words.megahertz(gpu.sm_clock_hertz), drops=8),
     Column("LIKELY CAUSE", 13, words.likely_cause, right=False, drops=1),
-    Column(PRESCRIPTION, 30, _prescribed, right=False, drops=7),
+    Column(TRY, 32, _tried, right=False, drops=7),
     Column(OWNER, _LEAST_OWNER, words.owners, right=False, drops=6),
     Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )
@@ -66,7 +62,7 @@ def columns(gpus: Sequence[Gpu], width: int) -> list[Column]:
     longest = min(max(4, *(len(words.label(gpu)) for gpu in gpus)), _LONGEST_LABEL)
     found = [replace(COLUMNS[0], width=longest), *COLUMNS[1:]]
     if not any(gpu.prescription for gpu in gpus):
-        found = [column for column in found if column.title != PRESCRIPTION]
+        found = [column for column in found if column.title != TRY]
     while _taken(found) > width and any(column.drops for column in found):
         found.remove(max(found, key=lambda column: column.drops))
     spare = max(width - _taken(found), 0)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Key, Node
-from gpu_bottleneck_exporter.nodeview.text import likely_cause
+from gpu_bottleneck_exporter.nodeview.text import badness, likely_cause
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The look of the screen."""
 
-    order: str = "gpu"
+    order: str = "idle"
     backwards: bool = False
     selected: Key | None = None
     """None: the first row."""
@@ -23,8 +23,8 @@ class Choice:
 
 
 ORDERS: Mapping[str, Callable[[Gpu], float | str | None]] = {
+    "idle": badness,
     "gpu": lambda _: None,
-    "busy": lambda gpu: gpu.busy_ratio,
     "watts": lambda gpu: gpu.power_watts,
     "temperature": lambda gpu: gpu.temperature_celsius,
     "memory": lambda gpu: gpu.memory_used_bytes,
@@ -37,7 +37,7 @@ HELP = (
     ("PgUp, PgDn", "scroll one screen up or down"),
     ("Home, End", "go to the first or the last GPU"),
     ("Enter", "show or hide its details"),
-    ("g b w t m c", "sort by GPU, busy, watts, temperature, memory, cause"),
+    ("i g w t m c", "sort by idle share, GPU, watts, temperature, memory, cause"),
     ("s, r", "sort by the next column; reverse the order"),
     ("?, h", "show this help; any key closes it"),
 )

@@ -13,11 +13,11 @@ import click
 from gpu_bottleneck_exporter.commands.watch import wait
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named
-from gpu_bottleneck_exporter.nodeview.text import owners, to_have_one
+from gpu_bottleneck_exporter.nodeview.model import Node, named
+from gpu_bottleneck_exporter.nodeview.text import owners, parts, to_have_one
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
-from gpu_bottleneck_exporter.top.columns import BAR, COLUMNS, OWNER, Column, share
+from gpu_bottleneck_exporter.top.columns import BAR, COLUMNS, OWNER, Column
 from gpu_bottleneck_exporter.top.keys import Choice
 from gpu_bottleneck_exporter.top.source import Feed, Source
 
@@ -94,13 +94,8 @@ def table(node: Node, *, heading: bool) -> Iterator[str]:
         yield "  ".join([now, *texts])
 
 
-def _waits(gpu: Gpu) -> str:
-    waits = named(gpu.stall_ratios or {})
-    return ", ".join(f"{name} {share(part)}" for name, part in waits.items())
-
-
 _COLUMNS = (
     *(column for column in COLUMNS if column.title not in (BAR, OWNER, "MODEL")),
-    Column("WAITS", 32, _waits),
+    Column("WAITS", 32, lambda gpu: parts(named(gpu.stall_ratios or {}))),
     Column(OWNER, 0, owners),
 )

@@ -5,25 +5,27 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Host, Node, named
+from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu, Node, named
 from gpu_bottleneck_exporter.remedies import MEANINGS
+from gpu_bottleneck_exporter.sampling.sampler import OPENING
 from gpu_bottleneck_exporter.top import spans
-from gpu_bottleneck_exporter.top.columns import BAR, Column, columns, share
+from gpu_bottleneck_exporter.top.columns import BAR, Column, columns
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
 from gpu_bottleneck_exporter.top.source import Feed
 from gpu_bottleneck_exporter.top.spans import Glyphs, Line, Span, clipped, fitted
 
 _FOOTER = " q quit   ? help   up/down select   Enter details   s sort: {order}   r reverse"
-_SORTED = {"gpu": "GPU", "busy": "BUSY", "watts": "WATTS", "temperature": "°C", "memory": "GiB"}
-_LEAST_DETAILS = 5
-"""Lines kept for details: name, cause, remedy, prescription, busy share."""
+_SORTED = {"idle": "BUSY", "gpu": "GPU", "watts": "WATTS", "temperature": "°C", "memory": "GiB"}
+_LEAST_DETAILS = 7
+"""Lines kept for details: name, cause, what to try, history, processes."""
 _FIXED_LINES = 5
 """Heading, host, message, titles, footer."""
-_NAME, _PERCENT = 15, 10
-"""Cells before and behind a bar."""
+_NAME = 15
+"""Cells before a text."""
 
 
 def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -53,7 +55,7 @@ def _top(feed: Feed, node: Node | None, width: int) -> Iterator[Line]:
     simulated = "  SIMULATED" if node and node.simulated else ""
     left = clipped(f"{feed.source.name}  {said}{simulated}", width - 9)
     yield [Span(fitted(left, width - 8), spans.STRONG), Span(time.strftime("%H:%M:%S"))]
-    yield [Span(clipped(_host(node.host) if node else "", width), spans.SOFT)]
+    yield [Span(clipped(words.host(node) if node else "", width), spans.SOFT)]
     if error := feed.error:
         since = words.duration(time.monotonic() - feed.error_since)
         yield [Span(clipped(f"{error}; for {since}, trying again", width), spans.BAD)]
@@ -62,15 +64,11 @@ def _top(feed: Feed, node: Node | None, width: int) -> Iterator[Line]:
         yield [Span(clipped(covered, width), spans.SOFT)]
 
 
-def _host(host: Host) -> str:
-    cpus = f" of {host.cpus}" if host.cpus else ""
-    held = ", ".join(f"{name} {share(part)}" for name, part in (host.pressure_ratios or {}).items())
-    pressure = f"   pressure {held}" if held else ""
-    return f"CPU {share(host.cpu_busy_ratio)}{cpus}   memory {words.host_memory(host)}{pressure}"
-
-
 def _nothing(node: Node, width: int) -> Iterator[Line]:
     yield []
+    if node.driver_status == OPENING:
+        yield [Span(f"Measuring: {OPENING}.")]
+        return
     said = f"No GPU to show: {node.driver_status or 'none found'}."
     yield [Span(clipped(said, width), spans.BAD)]
     advice = words.to_have_one(node)
@@ -130,19 +128,23 @@ def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
     """A GPU in full, most important first, as the screen may cut off the rest."""
     name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
     yield [Span(clipped(name, width), spans.STRONG)]
-    for what, text in words.explained(gpu):
+    told = words.explained(gpu)
+    for what, text in islice(told, 2):
         yield from _said(what, text, width)
-    room = max(min(width - _NAME - _PERCENT, 60), 0)
-    for what, part in named(gpu.parts).items():
-        drawn = Span(glyphs.of(what, gpu.parts) * round(part * room), what)
-        yield [Span(fitted(f"  {what}", _NAME)), drawn, Span(f" {words.percent(part)}")]
+    if any(gpu.trend):
+        steps = gpu.trend[-max(width - _NAME, 1) :]
+        yield [Span(fitted("  history", _NAME), spans.SOFT), *spans.strip(steps, glyphs)]
+    for number, one in enumerate(gpu.process_list):
+        known = (f"{one.pid:<8}", fitted(one.user or DASH, 10), fitted(one.name or DASH, 16))
+        said = " ".join((*known, f"{one.role}, {one.state or DASH}"))
+        yield from _said("" if number else "processes", said, width)
     for text in words.notices(gpu):
-        yield [Span(clipped(text, width), spans.BAD)]
+        yield [Span(clipped(f"  {text}", width), spans.BAD)]
+    for what, text in told:
+        yield from _said(what, text, width)
     if gpu.up:
         yield from _said("held by", words.owners(gpu), width)
-        power, temperature, memory, clock = words.levels(gpu)
-        figures = f"{power}, {temperature}, {memory}, SM clock {clock}; {words.feeders(gpu)}"
-        yield from _said("figures", figures, width)
+        yield from _said("shares", words.parts(named(gpu.parts)), width)
 
 
 def _said(name: str, text: str, width: int) -> Iterator[Line]:

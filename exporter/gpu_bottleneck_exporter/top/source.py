@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
-from gpu_bottleneck_exporter.nodeview.build import LocalNode
+from gpu_bottleneck_exporter.nodeview.build import FIRST_SECONDS, LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, node_in
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
@@ -41,7 +41,8 @@ class Local:
     ) -> None:
         self._ended: list[str] = []
         self._sampler = Sampler(open_driver, enabled(settings), settings, self._ended.append)
-        self._node = LocalNode(self._sampler, max(_WINDOW_SECONDS, 3 * interval_seconds))
+        window = max(_WINDOW_SECONDS, 3 * interval_seconds)
+        self._node = LocalNode(self._sampler, window, judged_seconds=0.0)
         self._sampler.start()
 
     def read(self) -> Node:
@@ -50,6 +51,10 @@ class Local:
             raise ExporterError(self._ended[0])
         self._node.record()
         return self._node.read()
+
+    def settle(self) -> None:
+        """Give no verdict before the first window is full: who watches can wait for it."""
+        self._node.judged_seconds = FIRST_SECONDS
 
     def close(self) -> None:
         """Stop sampling."""
@@ -91,6 +96,9 @@ class Remote:
         except ValueError as error:
             raise ExporterError(f"{self._url} serves no node of this exporter") from error
 
+    def settle(self) -> None:
+        """Does nothing: an exporter settles by itself."""
+
     def close(self) -> None:
         """Does nothing: nothing runs in the background."""
 
@@ -116,6 +124,7 @@ class Feed:
 
     def start(self) -> None:
         """Read at each interval, in a thread that ends with the program."""
+        self.source.settle()
         threading.Thread(target=self._run, name="feed", daemon=True).start()
 
     def read(self) -> None:

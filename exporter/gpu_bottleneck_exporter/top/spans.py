@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
@@ -24,11 +25,13 @@ Line = list[Span]
 
 
 class Glyphs(NamedTuple):
-    """What bars are made of."""
+    """What bars and strips are made of."""
 
     busy: str
     cause: str
     other: str
+    levels: str
+    """Of the busy share."""
 
     def of(self, name: str, parts: Parts) -> str:
         """The style of one of `parts`; the largest wait is the cause."""
@@ -36,9 +39,9 @@ class Glyphs(NamedTuple):
         return {KEPT_BUSY: self.busy, largest: self.cause}.get(name, self.other)
 
 
-IN_COLOUR = Glyphs("█", "█", "█")
-WITHOUT_COLOUR = Glyphs("█", "▒", "░")
-IN_ASCII = Glyphs("#", "=", "-")
+IN_COLOUR = Glyphs("█", "█", "█", " ▁▂▃▄▅▆▇█")
+WITHOUT_COLOUR = Glyphs("█", "▒", "░", "▁▂▃▄▅▆▇█")
+IN_ASCII = Glyphs("#", "=", "-", "0123456789")
 
 
 def cells(text: str) -> int:
@@ -72,6 +75,17 @@ def bar(parts: Parts, width: int, glyphs: Glyphs) -> Line:
         line.append(Span(glyphs.of(name, parts) * (end - at), name))
         at = end
     return [*line, Span(" " * (width - at))]
+
+
+def strip(steps: Sequence[Parts], glyphs: Glyphs) -> Line:
+    """Busy shares over time, a cell for each step, on the colour of the leading wait."""
+    return [_column(step, glyphs.levels) for step in steps]
+
+
+def _column(step: Parts, levels: str) -> Span:
+    busy, waits = step.get(KEPT_BUSY, 0.0), [name for name in step if name != KEPT_BUSY]
+    level = levels[min(int(busy * len(levels)), len(levels) - 1)] if step else " "
+    return Span(level, f"{KEPT_BUSY} on {waits[0]}" if waits else KEPT_BUSY)
 
 
 def _cell(character: str) -> int:

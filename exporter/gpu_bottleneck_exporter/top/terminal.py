@@ -102,8 +102,10 @@ def _styles() -> dict[str, int]:
     if os.environ.get("NO_COLOR") or curses.COLORS < _ENOUGH_COLOURS:
         return styles
     colours = {"busy": BUSY, **WAITING_ON, spans.BAD: _BAD}
-    for number, (name, colour) in enumerate(colours.items(), 1):
-        curses.init_pair(number, nearest(colour), -1)
+    pairs = {name: (nearest(colour), -1) for name, colour in colours.items()}
+    pairs |= {f"busy on {name}": (nearest(BUSY), nearest(c)) for name, c in WAITING_ON.items()}
+    for number, (name, (ink, ground)) in enumerate(pairs.items(), 1):
+        curses.init_pair(number, ink, ground)
         styles[name] = curses.color_pair(number)
     return styles
 

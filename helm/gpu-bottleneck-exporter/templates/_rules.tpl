@@ -42,7 +42,8 @@
 {{- $_ := set $rule.annotations "runbook_url" (printf "%s/%s" (trimSuffix "/" .) (base $rule.annotations.runbook_url)) }}
 {{- end }}
 {{- with (index . 0).Values.grafanaUrl }}
-{{- $_ := set $rule.annotations "dashboard_url" (printf "%s%s" (trimSuffix "/" .) $rule.annotations.dashboard_url) }}
+{{- $_ := set $rule.annotations "dashboard_url" (printf "%s%s" (trimSuffix "/" .) $rule.annotations.dashboard_path) }}
+{{- $_ := unset $rule.annotations "dashboard_path" }}
 {{- end }}
 {{- if not $wanted.keepFiringFor }}
 {{- $_ := unset $rule "keep_firing_for" }}

@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.demo.board.layout import (
     Header,
 )
 from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
+from gpu_bottleneck_exporter.driver.readings import Pod
 
 _ROW = struct.Struct(f"={len(LANES)}Q")
 _TRIES, _TRY_SECONDS = 2000, 50e-6
@@ -38,6 +39,8 @@ class Board(AbstractContextManager["Board"]):
         self.memory = mmap.mmap(self.file.fileno(), 0)
         self.header = Header.from_buffer(self.memory)
         self.gpus = tuple(VirtualGpu(self, index) for index in range(self.header.gpu_count))
+        self.pods: dict[int, Pod] = {}
+        """By GPU; only in the process that sets them."""
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,6 +16,10 @@ from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 
 _PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
 _TRAFFIC = ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
+_WARMS_SECONDS, _DEGREES_PER_WATT = 10, 0.07
+"""An H100 at 490 W is 30 degrees warmer than at rest."""
+_RESTING_CLOCK, _SLOWER_PER_WATT = 345 / 1980, 0.0003
+"""Of the SMs, in parts of the maximum."""
 _LIMITS = ("slowdown", "shutdown", "max_operating")
 
 
@@ -24,6 +28,7 @@ class VirtualDevice(Device):
 
     def __init__(self, board: Board, index: int) -> None:
         self._created_ns = board.header.created_ns
+        self._pod = board.pods.get(index)
         self._gpu = board.gpus[index]
         self._record = record = self._gpu.record
         self._next_window = 0
@@ -76,29 +81,39 @@ class VirtualDevice(Device):
         """Mean power of the last second and limits in watts, energy since the board was created."""
         now = time.monotonic_ns()
         record = self._record
-        last_second = self._gpu.sum_of("energy_uj", now // SLOT_NS - 100, 100)
         idle_joules = record.idle_mw / 1000 * (now - self._created_ns) / 1e9
         work_joules = self._gpu.done(now)[LANE["energy_uj"]] / 1e6
         return readings.Power(
-            watts=record.idle_mw / 1000 + last_second / 1e6,
+            watts=record.idle_mw / 1000 + self._work_watts(1),
             limit_watts=record.power_limit_mw / 1000,
             default_limit_watts=record.power_default_limit_mw / 1000,
             energy_joules=idle_joules + work_joules,
         )
 
+    def _work_watts(self, seconds: int) -> float:
+        """Mean power of the last `seconds`, beyond that of an idle GPU."""
+        slots = seconds * 1_000_000_000 // SLOT_NS
+        first = time.monotonic_ns() // SLOT_NS - slots
+        return self._gpu.sum_of("energy_uj", first, slots) / 1e6 / seconds
+
     def thermal(self) -> readings.Thermal:
-        """Temperatures and limits, in degrees Celsius."""
+        """Temperatures, which follow the load, and limits, in degrees Celsius."""
         record = self._record
+        warmth = round(self._work_watts(_WARMS_SECONDS) * _DEGREES_PER_WATT)
+        now = {"gpu": record.temperature, "memory": record.memory_temperature}
         return readings.Thermal(
-            sensors={"gpu": record.temperature, "memory": record.memory_temperature},
+            sensors={sensor: degrees + warmth for sensor, degrees in now.items()},
             limits={limit: getattr(record, f"{limit}_temperature") for limit in _LIMITS},
         )
 
     def clocks(self) -> readings.Clocks:
-        """Clocks now and maximum, in hertz."""
+        """Clocks, which follow the load, and their maxima, in hertz."""
         record = self._record
+        watts = self._work_watts(1)
+        part = 1 - _SLOWER_PER_WATT * watts if watts else _RESTING_CLOCK
+        now = {clock: record.clock_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)}
         return readings.Clocks(
-            now={clock: record.clock_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)},
+            now=now | {clock: part * now[clock] for clock in ("graphics", "sm")},
             maximum={clock: record.clock_max_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)},
         )
 
@@ -126,7 +141,7 @@ class VirtualDevice(Device):
         """Living processes with a context: the driver forgets those of dead ones."""
         held = (readings.Process(one.pid, one.used_bytes) for one in self._record.processes)
         living = (one for one in held if one.pid and Path(f"/proc/{one.pid}").exists())
-        return readings.Processes(tuple(living))
+        return readings.Processes(tuple(living), pod=self._pod)
 
 
 class VirtualDriver(Driver):

@@ -47,10 +47,5 @@ def described(pairs: Iterable[tuple[str, str]], class_: str) -> Html:
     return element("dl", *items, class_=class_)
 
 
-def row(name: str, *cells: Html) -> Html:
-    """A row of a table, headed by its name."""
-    return element("tr", element("th", name, scope="row"), *cells)
-
-
 def _safe(piece: str) -> str:
     return piece if isinstance(piece, Html) else escape(piece)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.history import Trends
 from gpu_bottleneck_exporter.nodeview.model import DASH, Node
 from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
 from gpu_bottleneck_exporter.web.status.assets import BUILD, PAGE, SCRIPT, STYLE
-from gpu_bottleneck_exporter.web.status.gpu import card, overview
-from gpu_bottleneck_exporter.web.status.html import Html, described, element, filled, join, row
+from gpu_bottleneck_exporter.web.status.gpu import card, line
+from gpu_bottleneck_exporter.web.status.html import Html, described, element, filled, join
 
-_MANY = 5
-"""From this many GPUs on, an overview precedes the cards: four fill a screen."""
 _SIMULATED = Html(
     '<p class="notice">These GPUs are <strong>simulated</strong>; '
-    "the processes that feed them are real.</p>"
+    "the processes that use them are real.</p>"
 )
 
 
-def status_page(node: Node, trends: Trends, *, telemetry_path: str, runbooks: str) -> str:
+def status_page(node: Node, *, telemetry_path: str, runbooks: str) -> str:
     """The page as HTML. `runbooks`: the base URL of the runbooks."""
     driver = f", driver {node.driver_version}" if node.driver_version else ""
     return filled(
@@ -29,13 +24,12 @@ def status_page(node: Node, trends: Trends, *, telemetry_path: str, runbooks: st
         style=Html(STYLE),
         script=Html(SCRIPT),
         summary=words.summary(node),
+        host=words.host(node),
         telemetry_path=telemetry_path,
         node_path=NODE_PATH,
         main=join(
             _SIMULATED if node.simulated else None,
-            _section("This node", "node", described(_facts(node), "tiles")),
-            _overview(node),
-            _section("GPUs", "gpus", _gpus(node, trends, runbooks)),
+            *_gpus(node, runbooks),
             _signals(node),
             _collectors(node),
         ),
@@ -43,70 +37,42 @@ def status_page(node: Node, trends: Trends, *, telemetry_path: str, runbooks: st
     )
 
 
-def _section(title: str, id_: str, content: Html) -> Html:
-    return element("section", element("h2", title, id=id_), content, aria_labelledby=id_)
+def _gpus(node: Node, runbooks: str) -> tuple[Html | None, ...]:
+    if not node.gpus:
+        return (_none(node),)
+    worst = sorted(node.gpus, key=words.badness, reverse=True)
+    bad = [gpu for gpu in worst if words.idle(gpu)]
+    cards = element("ul", *(card(gpu, runbooks) for gpu in bad), class_="gpus")
+    lines = element("ul", *(line(gpu) for gpu in worst if not words.idle(gpu)), class_="lines")
+    span = f"Numbers are of the last {words.duration(node.window_seconds)}, "
+    return (
+        _section("GPUs that wait", cards) if bad else None,
+        _section("Other GPUs", lines) if len(bad) < len(worst) else None,
+        element("p", span, "strips of the last 5 min.", class_="span"),
+    )
 
 
-def _facts(node: Node) -> Iterator[tuple[str, str]]:
-    host, pressure = node.host, node.host.pressure_ratios or {}
-    # The idle shares added up: how many GPUs are lost.
-    whole = [gpu.busy_ratio for gpu in node.gpus if gpu.mig_profile is None]
-    idle = [1 - busy for busy in whole if busy is not None]
-    busy = f"{words.percent(host.cpu_busy_ratio)} of {words.number(host.cpus)}"
-    yield "Idle GPUs, summed", f"{sum(idle):.1f} of {len(idle)}" if idle else DASH
-    yield "CPU", busy if host.cpus else DASH
-    yield "Memory", words.host_memory(host)
-    yield "Shared memory", words.memory(host.shm_used_bytes, host.shm_size_bytes)
-    for name, resource in (("CPU", "cpu"), ("I/O", "io"), ("memory", "memory")):
-        yield f"Pressure on {name}", words.percent(pressure.get(resource))
-
-
-def _overview(node: Node) -> Html | None:
-    """All GPUs on one screen, where their cards would not fit."""
-    if len(node.gpus) < _MANY:
-        return None
-    rows = (overview(at, gpu) for at, gpu in enumerate(node.gpus))
-    columns = {"GPU": None, "Busy and waiting": None, "Busy": "number", "Likely cause": None}
-    return _table("Overview", "The last minute of each GPU", columns, *rows)
-
-
-def _gpus(node: Node, trends: Trends, runbooks: str) -> Html:
-    if node.gpus:
-        each = enumerate(node.gpus)
-        cards = (card(at, gpu, trends.get(gpu.key, ()), runbooks) for at, gpu in each)
-        return element("ul", *cards, class_="gpus")
+def _none(node: Node) -> Html:
     status, remedy = node.driver_status or "unknown yet", node.driver_remedy
     missing = element("p", element("strong", "No GPU to show: "), f"{status}.")
     fix = element("p", f"To fix it: {remedy}.") if remedy else None
-    return element("div", missing, fix, class_="notice bad")
+    return element("div", missing, fix, class_="notice bad" if remedy else "notice")
+
+
+def _section(title: str, *content: Html) -> Html:
+    return element("section", element("h2", title), *content)
 
 
 def _signals(node: Node) -> Html | None:
+    """What is lost without each of the missing signals, and how to get it."""
     missing = sorted(name for name, given in node.signals.items() if not given)
-    rows = (row(name, element("td", node.signal_remedies.get(name, DASH))) for name in missing)
-    about = "What is lost without each, and how to get it"
-    columns = dict.fromkeys(("Signal", "What is lost without it"))
-    return _table("Missing signals", about, columns, *rows)
+    told = described(((name, node.signal_remedies.get(name, DASH)) for name in missing), "signals")
+    return _section("Missing signals", told) if missing else None
 
 
 def _collectors(node: Node) -> Html | None:
-    about = "Readings of the driver, and how long the last one took on all GPUs"
-    columns = {"Collector": None, "State": None, "Took": "number"}
-    rows = []
-    for found in node.collectors:
-        state = "works" if found.success else f"fails: {found.error or 'see the log'}"
-        seconds = found.duration_seconds
-        took = DASH if seconds is None else f"{1000 * seconds:.1f} ms"
-        cell = element("td", state, class_=None if found.success else "bad")
-        rows.append(row(found.collector, cell, element("td", took, class_="number")))
-    return _table("Collectors", about, columns, *rows)
-
-
-def _table(title: str, about: str, columns: dict[str, str | None], *rows: Html) -> Html | None:
-    """A table under its title, if it has rows; `columns` have their classes, if any."""
-    if not rows:
-        return None
-    heads = (element("th", name, scope="col", class_=kind) for name, kind in columns.items())
-    head, body = element("thead", element("tr", *heads)), element("tbody", *rows)
-    table = element("table", element("caption", about), head, body)
-    return element("section", element("h2", title), table)
+    failed = [one for one in node.collectors if not one.success]
+    told = "; ".join(f"{one.collector} fails: {one.error or 'see the log'}" for one in failed)
+    all_work = told or f"all {len(node.collectors)} work"
+    said = element("p", f"Collectors: {all_work}.", class_="span bad" if failed else "span")
+    return said if node.collectors else None

@@ -1,0 +1,245 @@
+"""Reads one physical GPU and its MIG instances into their ledgers, in the GPU's own thread.
+
+Knows which collectors are due, and keeps what goes wrong with one of them from the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
+from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverError, Forbidden, Unsupported
+from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading, Utilization
+from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
+from gpu_bottleneck_exporter.sampling.opened import Opened, Outcome, charge
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.schedule import SELDOM_NS
+from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.workload.owners import without_bystanders
+
+log = logging.getLogger(__name__)
+
+_SLOW_READINGS_KEPT = 3
+"""Times their interval: one may fail, and the next one come late."""
+_STEADY_TICKS = 4
+"""As many usual ones, at most, pass between two readings of a GPU that goes on as before."""
+STEADY_TICK_SECONDS = WINDOW_NS / 1e9
+"""Also at most, unless somebody asks: its ring holds 10 s; its feeders are judged over as much."""
+
+
+class GpuReader:
+    """Reads physical GPU `index` and its MIG instances."""
+
+    def __init__(
+        self,
+        index: int,
+        driver: Driver,
+        collectors: Sequence[Collector],
+        settings: Settings,
+        watch: HostSampler | None = None,
+    ) -> None:
+        """`watch` learns who holds the GPU and says what they did; without it, no stalls."""
+        self.index = index
+        self.event_trouble: str | None = None
+        """Why the GPU does not report its error events though it should."""
+        self.implausible: dict[str, int] = {}
+        """Implausible values that were dropped, by collector."""
+        self._watch = watch
+        self._driver = driver
+        self._throttle = LogThrottle(log)
+        self._events_due_ns = 0
+        self._counts_errors = any(collector.name == "xid" for collector in collectors)
+        self._collectors = [collector for collector in collectors if collector.read]
+        self._settings = settings
+        self._tick_ns = int(settings.interval_seconds * 1e9)
+        self._deadline_ns = int(settings.deadline_seconds * 1e9)
+        self._has_ring = False
+        """Whether the driver keeps what it did between two ticks."""
+        self._sees_all_holders = (
+            driver.about.sees_all_namespaces or in_hosts_pid_namespace(settings.procfs) is not False
+        )
+        self._ledgers: dict[str, GpuLedger] = {}
+        self._opened: tuple[Opened, ...] = ()
+
+    def snapshots(self, now_ns: int) -> tuple[GpuSnapshot, ...]:
+        """The GPU and its MIG instances as of the last readings."""
+        return tuple(opened.ledger.snapshot(now_ns) for opened in self._opened)
+
+    def down_snapshots(self, now_ns: int) -> list[GpuSnapshot]:
+        """The same while the GPU is down: what was counted stays, what was read is unknown."""
+        ledgers = [opened.ledger for opened in self._opened] or list(self._ledgers.values())
+        unknown = GpuLedger(Identity(self.index, uuid=""), self._driver.system, self._tick_ns)
+        return [ledger.down(now_ns) for ledger in ledgers or [unknown]]
+
+    def outcomes(self) -> list[tuple[str, Outcome]]:
+        """The last result of each collector on each device it is supported on."""
+        return [pair for opened in self._opened for pair in list(opened.outcomes.items())]
+
+    @property
+    def forbidden(self) -> dict[str, str]:
+        """Collectors that lack a permission on the physical GPU, and what the driver said."""
+        opened = self._opened
+        return dict(opened[0].forbidden) if opened else {}
+
+    def add_error(self, code: int) -> None:
+        """Count an error event of the physical GPU."""
+        for ledger in self._ledgers.values():
+            if ledger.identity.parent_uuid is None:
+                ledger.add_error(code)
+
+    def open(self) -> None:
+        """Open the GPU and its instances; ledgers of those known go on. Raises DriverError."""
+        self.close()
+        devices = self._driver.open(self.index)
+        before = self._ledgers
+        self._ledgers = {
+            who.uuid: before.get(who.uuid) or GpuLedger(who, self._driver.system, self._tick_ns)
+            for who in (device.identity for device in devices)
+        }
+        for uuid in before.keys() - self._ledgers.keys():
+            self._throttle.forget(uuid)
+            if self._watch is not None:
+                self._watch.forget(uuid)
+        self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
+
+    def close(self) -> None:
+        """Close them; the ledgers stay."""
+        opened, self._opened = self._opened, ()
+        for one in opened:
+            one.device.close()
+
+    def interval(self) -> float:
+        """Seconds between two ticks; more for a GPU that goes on as before.
+
+        Nothing is lost: the driver's ring holds what it did meanwhile.
+        """
+        usual = self._settings.interval_seconds
+        if self._watch is None or not self._has_ring or len(self._opened) > 1:
+            return usual
+        feed = self._watch.feed(self._opened[0].device.identity.uuid)
+        if feed is None or not feed.steady:
+            return usual
+        longest = min(STEADY_TICK_SECONDS, self._settings.deadline_seconds)
+        return max(usual, min(_STEADY_TICKS * usual, longest))
+
+    def follow_layout(self) -> None:
+        """Open the GPU anew if its MIG instances are others now."""
+        known = tuple(o.device.identity.uuid for o in self._opened[1:])
+        try:
+            found = self._driver.instances(self.index)
+        except DriverError as error:  # if only this fails, keep reading the rest
+            log.debug("gpu %d: MIG instances: %s", self.index, error)
+            return
+        if found != known:
+            log.info("gpu %d: MIG instances changed", self.index)
+            self.open()
+
+    def read(self) -> int:
+        """Read what is due; returns the monotonic ns of its end. Raises DriverError."""
+        self._watch_errors()
+        for opened in self._opened:
+            for collector in self._collectors:
+                if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
+                    self._collect(collector, opened)
+        return time.monotonic_ns()
+
+    def _watch_errors(self) -> None:
+        now = time.monotonic_ns()
+        if not self._counts_errors or now < self._events_due_ns:
+            return
+        self.event_trouble = None
+        try:
+            self._driver.watch_errors(self.index)
+        except DriverError as error:
+            self.event_trouble = str(error)
+            self._events_due_ns = now + SELDOM_NS
+        if self._throttle.is_new("error events", self.event_trouble):
+            event, told = self._driver.about.error_event, self.event_trouble or "reported again"
+            log.warning("gpu %d: %ss are %s", self.index, event, told)
+
+    def _count_implausible(self, collector: str, name: str, value: object) -> None:
+        """Count a value that cannot be; say so for the first of its kind."""
+        told = f"{collector} {name}"
+        self.implausible[collector] = self.implausible.get(collector, 0) + 1
+        if self._throttle.is_new(told, state=True):
+            what = f"the driver returned {value} for {told}: impossible, dropped and counted"
+            log.warning("gpu %d: %s", self.index, what)
+
+    def _collect(self, collector: Collector, opened: Opened) -> None:
+        began = time.monotonic_ns()
+        name = collector.name
+        if opened.refusals.stands(name):
+            return
+        # Half a tick early, or a tick that comes a little sooner would skip this collector.
+        opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
+        before = opened.outcomes.get(name)
+        try:
+            error = self._read(collector, opened)
+        except Unsupported as refusal:
+            if isinstance(refusal, Forbidden):
+                opened.forbidden[name] = str(refusal)
+            if not opened.refusals.refused(name):
+                opened.outcomes.pop(name, None)
+                if name == "utilization":
+                    opened.ledger.without_utilization()
+                return
+            error = str(refusal)
+        who = f"gpu {self.index}: collector {name}"
+        said, over = f"{who} failed: {error}", f"{who} works again"
+        subject = f"{opened.ledger.identity.uuid} {name}"
+        self._throttle.log_change(logging.WARNING, subject, error, said, over)
+        seconds = (time.monotonic_ns() - began) / 1e9
+        last_success = time.time() if error is None else before and before.last_success
+        opened.outcomes[name] = Outcome(seconds, last_success, error)
+
+    def _read(self, collector: Collector, opened: Opened) -> str | None:
+        """Read and book; returns what went wrong.
+
+        Raises Unsupported, or what concerns the whole GPU.
+        """
+        assert collector.read is not None  # noqa: S101 - `__init__` kept only those
+        kept = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
+        fresh_ns = int(self.interval() * 1e9) + kept
+        try:
+            reading = collector.read(opened.device)
+            if reading is None:  # a mean needs two readings: take the second at the next tick
+                opened.due_ns[collector.name] = 0
+            else:
+                opened.refusals.answered(collector.name)
+                opened.forbidden.pop(collector.name, None)
+                before = self.implausible.get(collector.name)
+                reading = self._plausible(collector, reading)
+                self._book(opened, fresh_ns, reading)
+                if before != self.implausible.get(collector.name) and is_void(reading):
+                    return "only impossible values"
+        except Unsupported:
+            raise
+        except DriverError as error:
+            return opened.what_failed(error)
+        except Exception as error:  # the one place that isolates collectors from each other
+            log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
+            return f"{type(error).__name__}: {error}"
+        return opened.what_failed(opened.device.last_error)
+
+    def _plausible(self, collector: Collector, reading: Reading) -> Reading:
+        reading = plausible(reading, partial(self._count_implausible, collector.name))
+        if not isinstance(reading, Processes):
+            return reading
+        hidden = reading.others_hidden or not self._sees_all_holders
+        reading = replace(reading, others_hidden=hidden)
+        return without_bystanders(reading, self._settings.procfs, self._driver.about.daemons)
+
+    def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
+        windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
+        if isinstance(reading, Utilization):
+            self._has_ring = bool(reading.gpu)
+        if self._watch is not None and (windows or isinstance(reading, Processes)):
+            charge(self._watch, opened, windows)

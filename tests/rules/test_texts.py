@@ -1,0 +1,173 @@
+"""Labels and annotations of every alert, rendered by a real Prometheus: each alert fires at once.
+
+What is the same before it is rendered is in test_contract.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from gpu_bottleneck_exporter.commands.rules import Wanted, printed
+from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, REMOVED
+from rules.fleet import RULES
+from rules.parsed import Rule, rules
+from support.daemon import get
+from support.prometheus import prometheus
+from support.waiting import until
+
+ALERTS = [one for one in rules({"": printed(Wanted(workload_namespace=True))}) if one.is_alert]
+HOSTILE = 'a"b\\c\n{{ .X }} é'
+"""Part of the labels of a target or GPU, which anybody may shape."""
+NOWHERE = "nothing"
+"""Stands for a GPU about which no more is known."""
+GPUS = (*KNOBS, NOWHERE)
+"""By what is recommended for each."""
+NODE = "[fe80::7]:9"
+TARGET = {"job": f"gpu{HOSTILE}", "instance": NODE, "namespace": "ops", "blind": "b", "cause": "c"}
+OWNERS = {
+    "pod nlp/train-0": {"workload_namespace": "nlp"},
+    "Slurm job 4711": {"workload_group": "slurm-4711"},
+    "owner unknown": {},
+}
+"""The other labels of each, by its name."""
+PER_NODE = ("GpuExporterDown", "GpuCausesBlind", "GpuNodeBottleneck")
+PER_SERVER = ("GpuThresholdsMissing", "GpuFleetBottleneck")
+BROKEN = ("<error", "{{", "}}", "%!", "<no value>", "NaN")
+VALUE, PERCENT = "0.6382", "64%"
+SHARE = '{{ printf "%.2f" $value | humanizePercentage }}'
+
+LOOKED_UP = re.compile(r"\{\{- \$of := .*$", re.DOTALL)
+RECOMMENDED = [rule for rule in ALERTS if ".Labels.knob" in rule.annotations["description"]]
+CAUSES = {
+    *("cpu_throttled", "cpu_oversubscribed", "cpu_preprocessing_bound", "too_few_workers"),
+    *("inline_loading", "host_loop_bound", "checkpoint_stall", "startup_stall", "restart_loop"),
+    *("local_storage_bound", "network_storage_bound"),
+}
+"""Those that a setting may remove."""
+AT_MOST = {NUM_WORKERS, *REMOVED}
+"""Of which the prediction is said to be an upper bound here."""
+
+
+def test_causes_that_a_setting_may_remove_tell_it_in_the_same_way() -> None:
+    of_causes = [rule for rule in ALERTS if rule.labels.get("cause") in CAUSES]
+    assert of_causes == RECOMMENDED
+    assert {rule.labels["cause"] for rule in RECOMMENDED} == CAUSES
+    templates = (LOOKED_UP.findall(rule.annotations["description"]) for rule in RECOMMENDED)
+    assert len({text for found in templates for text in found}) == 1
+    pages = {page.stem: page.read_text() for page in RULES.glob("runbooks/*.md")}
+    query = '{__name__=~"gpu:prescription:.+",instance="INSTANCE",gpu="GPU"}'
+    assert {name for name, text in pages.items() if query in text} == {r.name for r in RECOMMENDED}
+
+
+def vector(labels: Mapping[str, str], value: str) -> str:
+    """An expression for one series with these labels."""
+    expression = f"vector({value})"
+    for name, text in labels.items():
+        # A `$` would refer to a group.
+        quoted = json.dumps(text, ensure_ascii=False)
+        expression = f'label_replace({expression}, "{name}", {quoted}, "", "")'
+    return expression
+
+
+def labels_of(gpu: str) -> dict[str, str]:
+    return {**TARGET, "gpu": gpu, "uuid": f"GPU-{gpu}{HOSTILE}"}
+
+
+def records() -> Iterator[Mapping[str, str]]:
+    """What alerts look up."""
+    for xid in ("48", "79"):
+        known = vector({**labels_of(GPUS[0]), "xid": xid}, "1")
+        yield {"record": "helper:fault:bool", "expr": known}
+    culprit = vector({**labels_of("5"), "workload_group": "slurm-4711"}, "1")
+    yield {"record": "gpu:hang:culprit", "expr": culprit}
+    for knob in KNOBS:
+        told = {"speedup": "2.114", "current_value": "0.5", "value": "6.2345"}
+        for name, value in {**told, "upper_bound": f"{int(knob in AT_MOST)}"}.items():
+            expression = vector({**labels_of(knob), "knob": knob}, value)
+            yield {"record": f"gpu:prescription:{name}", "expr": expression}
+
+
+def fired(folder: Path) -> list[Mapping[str, Any]]:
+    """All alerts for each GPU and owner, with labels and annotations."""
+    every = " or ".join(
+        vector({**labels_of(gpu), "workload": owner, **more}, VALUE)
+        for gpu, (owner, more) in zip(GPUS, [*OWNERS.items()] * 2, strict=True)
+    )
+    made = [
+        {"alert": rule.name, "expr": every, "labels": rule.labels, "annotations": rule.annotations}
+        for rule in ALERTS
+    ]
+    group = {"name": "made", "interval": "1s", "rules": [*records(), *made]}
+    file = folder / "made.yml"
+    file.write_text(json.dumps({"groups": [group]}))  # JSON is YAML
+    with prometheus(folder, [], [file]) as server:
+
+        def alerts() -> list[Mapping[str, Any]]:
+            status, body = get(server.port, "/api/v1/alerts")
+            assert status == http.client.OK, body
+            return list(json.loads(body)["data"]["alerts"])
+
+        until(lambda: len(alerts()) == len(ALERTS) * len(GPUS), "all alerts")
+        return alerts()
+
+
+def test_what_alerts_say(tmp_path: Path) -> None:
+    for alert in fired(tmp_path):
+        labels, texts = alert["labels"], alert["annotations"]
+        (rule,) = (
+            one
+            for one in ALERTS
+            if one.name == labels["alertname"] and one.labels["severity"] == labels["severity"]
+        )
+        assert [*faults(rule, labels, texts)] == [], f"{rule}"
+
+
+def faults(
+    rule: Rule, labels: Mapping[str, str], texts: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with an alert of `rule`."""
+    summary, said, gpu = texts["summary"], texts["description"], labels["gpu"]
+    query = parse_qs(urlsplit(texts["dashboard_path"]).query)
+    asked = {key.removeprefix("var-"): value for key, (value,) in query.items()}
+    of_node, of_gpu = rule.name not in PER_SERVER, rule.name not in (*PER_NODE, *PER_SERVER)
+    template = rule.annotations["description"]
+    space = labels.get("workload_namespace", "ops") if labels["owner"] == "job" else "ops"
+    end = looked_up_of(rule, labels)
+    whose = f"GPU {gpu} on {NODE} ({labels['workload']}) "
+    broken = (any(b in t for b in BROKEN) or t != " ".join(t.split()) for t in texts.values())
+    for fault, is_so in {
+        "broken": any(broken),
+        "of another GPU": not asked.items() <= {"instance": NODE, "gpu": labels["uuid"]}.items(),
+        "begins without its node": of_node and not summary.startswith(NODE),
+        "begins without its GPU": of_gpu and not summary.startswith(f"{NODE} GPU {gpu} "),
+        "names not the GPU and its owner first": of_gpu and not said.startswith(whose),
+        "no whole percent": SHARE in template and (PERCENT not in said or VALUE in said),
+        "no value": "$value" in template.replace(SHARE, "") and VALUE not in said,
+        "in another namespace": labels["namespace"] != space,
+        "looked up wrongly": not f"{summary}{said}".endswith(end)
+        or "times as fast" in said.removesuffix(end),
+        "without its XIDs": rule.labels["severity"] == "critical"
+        and not summary.endswith(" fault" + ", XID 48, XID 79" * (gpu == GPUS[0])),
+    }.items():
+        if is_so:
+            yield fault, f"{summary} {said}"
+
+
+def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
+    """The end of its description."""
+    knob = labels["gpu"]
+    if rule.name == "GpuCollectiveHang":
+        is_known = "slurm-4711" in labels.get("workload_group", "")
+        return f" The others wait for GPU 5 on {NODE}." * is_known
+    if rule not in RECOMMENDED or knob == NOWHERE:
+        return ""
+    if knob in REMOVED:
+        return f" Without the wait for {knob.replace('_', ' ')}: up to 2.1 times as fast."
+    bound = "up to" if knob in AT_MOST else "about"
+    return f" Raise {knob} from 0.5 to 6.23: {bound} 2.1 times as fast."
