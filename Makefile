@@ -7,6 +7,7 @@ EXPORTER = $(BIN)/gpu-bottleneck-exporter
 PYTEST_ARGS ?=
 STACKS_ARGS ?=
 SOAK_ARGS ?=
+MUTANTS_ARGS ?=
 PRESCRIPTIONS_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpu_bottleneck_exporter/__init__.py)
 BUILDER ?= docker
@@ -14,12 +15,16 @@ IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
 IMAGE_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --upgrade \
 	--custom-compile-command 'make lock'
+STATIC = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+# What takes the machine to itself: other tests are strangers to what is judged there.
+ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/prescriptions/test_pairs.py \
+	tests/sampling/test_cadence.py tests/sampling/test_starvation.py
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 # Older ones, as Debian's, know no dependency groups.
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions soak generate pictures build image lock tools clean
+.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -30,15 +35,20 @@ run: $(VENV)/.installed  ## Serve this machine's GPUs if it has any, else the de
 demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training loops, and show the alerts
 	@exec $(EXPORTER) demo --alerts
 
+# T=folder: the tests below tests/ that run.
+check: $(VENV)/.developer  ## Check style, types and what tests can without processes, servers, root or Debian's packages
+	$(STATIC)
+	$(BIN)/python -m pytest -q --no-processes $(if $(T),,-n 2 --dist worksteal) tests/$(T) $(PYTEST_ARGS)
+
 # Four, as most of their time tests wait.
-test: $(VENV)/.tested-wheel tools  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/scenarios --ignore tests/causes --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
+test: $(VENV)/.tested-wheel programs  ## Run all tests against the built wheel, but for the targets below
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ALONE:%=--ignore %) --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
 
 test-python: $(VENV)/python-3.14/usr/bin/python3.14  ## Run the same tests on Python 3.14, from Debian's packages
 	$(MAKE) test VENV=$(VENV)/3.14 PYTHON=$<
 
-test-scenarios: $(VENV)/.tested-wheel tools  ## Test the stall accounting on real processes and every alert in a real Prometheus, alone on the machine
-	$(BIN)/python -m pytest tests/scenarios tests/causes $(PYTEST_ARGS)
+test-scenarios: $(VENV)/.tested-wheel programs  ## Test what takes the machine to itself: the stall accounting on real processes, every alert in a real Prometheus
+	$(BIN)/python -m pytest $(ALONE) $(PYTEST_ARGS)
 
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
 	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)
@@ -50,10 +60,10 @@ test-stacks: $(VENV)/.tested-wheel stacks-tools  ## Measure the stall accounting
 test-stacks-quick: $(VENV)/.tested-wheel stacks-tools  ## Test it with the light ones among them
 	$(BIN)/python -m pytest tests/stacks $(PYTEST_ARGS)
 
-test-service: $(VENV)/.tested-wheel tools  ## Run the unit under a systemd of its own (root, namespaces)
+test-service: $(VENV)/.tested-wheel programs  ## Run the unit under a systemd of its own (root, namespaces)
 	$(BIN)/python -m pytest tests/deploy/test_service.py $(PYTEST_ARGS)
 
-test-image: $(VENV)/.tested-wheel tools  ## Build the image on a bare Debian and run it (root, network)
+test-image: $(VENV)/.tested-wheel programs  ## Build the image on a bare Debian and run it (root, network)
 	@command -v buildah >/dev/null || $(call apt,buildah)
 	@command -v mmdebstrap >/dev/null || $(call apt,mmdebstrap)
 	$(BIN)/python -m pytest tests/deploy/test_image.py $(PYTEST_ARGS)
@@ -63,13 +73,11 @@ test-cgroup2: $(VENV)/.tested-wheel  ## Test control groups of v2, quotas, limit
 	$(BIN)/python -m pytest tests/cgroup2 $(PYTEST_ARGS)
 
 # CLUSTER_IMAGE=name:tag, if the cluster does not get at the released image.
-test-cluster: $(VENV)/.tested-wheel tools  ## Test rollouts, a busy node and the kubelet's restart on the cluster of KUBECONFIG
+test-cluster: $(VENV)/.tested-wheel programs  ## Test rollouts, a busy node and the kubelet's restart on the cluster of KUBECONFIG
 	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
 
-lint: $(VENV)/.developer  ## Check style and types
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+lint: $(VENV)/.developer  ## Check style, types and what is shipped
+	$(STATIC)
 	$(BIN)/python tests/supply/audit.py
 
 # By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale}.py
@@ -83,12 +91,16 @@ bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a chan
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
 	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --record --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)
 
+# By hand, as it takes an hour: MUTANTS_ARGS='--count 30 accounting' draws some of them.
+mutants: $(VENV)/.developer  ## Change the package in 300 places, one at a time: which change do tests let pass?
+	PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS_ARGS)
+
 # By hand, as it takes minutes; `make test` runs a short one.
-soak: $(VENV)/.tested-wheel tools  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow
+soak: $(VENV)/.tested-wheel programs  ## Run the exporter for 100 000 ticks in a hurry: nothing may grow
 	PYTHONPATH=tests $(BIN)/python -m soak.soak $(SOAK_ARGS)
 
 # Development only: half a GB of packages, of which nothing is shipped.
-grafana-check: $(VENV)/.developer tools $(DRAWING)  ## Draw the dashboards with Grafana's own packages and check what is seen
+grafana-check: $(VENV)/.developer programs $(DRAWING)  ## Draw the dashboards with Grafana's own packages and check what is seen
 	$(BIN)/python -m pytest tests/grafana_check $(PYTEST_ARGS)
 
 generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the documents, the dashboards, the golden exposition
@@ -97,7 +109,7 @@ generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the do
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 
-pictures: $(VENV)/.developer tools $(DRAWING)  ## Take the READMEs' pictures of the status page, of top and of the dashboards, on a quiet machine
+pictures: $(VENV)/.developer programs $(DRAWING)  ## Take the READMEs' pictures of the status page, of top and of the dashboards, on a quiet machine
 	PYTHONPATH=tests:grafana $(BIN)/python tests/pictures.py exporter/pictures
 
 build: $(VENV)/.venv  ## Build wheel and sdist into dist/
@@ -159,7 +171,11 @@ $(VENV)/.tested-wheel: $(VENV)/.venv $(SOURCES)
 	@rm -f $(VENV)/.installed $(VENV)/.developer
 	@touch $@
 
-tools:  ## Install the programs that the tests need (Debian, as root), or say which
+tools: export INSTALL = 1
+tools: programs  ## Install the programs that the tests need (Debian, as root)
+
+# Without INSTALL or CI, this says which are missing: tests that need them are skipped.
+programs:
 	@command -v promtool >/dev/null || $(call apt,prometheus)
 	@command -v amtool >/dev/null || $(call apt,prometheus-alertmanager)
 	@command -v vmalert >/dev/null || $(call apt,victoria-metrics)

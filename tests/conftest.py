@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending
+from support import processes
 from support.board import Board
 from support.children import CODE, Parent
 from support.drivers import Libraries
@@ -31,12 +32,36 @@ settings.register_profile(
 settings.load_profile("patient")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-processes", action="store_true", help="only tests that start none")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "first: takes a minute, so it must not be begun last")
+    config.addinivalue_line("markers", "processes: starts a process, or listens on a socket")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
+    if config.getoption("--no-processes"):
+        processes.mark(items)
+        kept = [item for item in items if not item.get_closest_marker("processes")]
+        config.hook.pytest_deselected(items={*items} - {*kept})
+        items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def begun(pytestconfig: pytest.Config) -> list[str]:
+    """What was started though it must not be."""
+    return processes.refuse() if pytestconfig.getoption("--no-processes") else []
+
+
+@pytest.fixture(autouse=True)
+def no_processes(begun: list[str]) -> Iterator[None]:
+    """With --no-processes."""
+    begun.clear()
+    yield
+    assert not begun, f"{begun}: `make check` leaves out what is marked @pytest.mark.processes"
 
 
 @pytest.fixture(scope="session")

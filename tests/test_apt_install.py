@@ -52,10 +52,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(root: Path, package: str) -> subprocess.Popen[str]:
+def start(root: Path, package: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [f"{SCRIPT}", package],
-        env={"PATH": os.environ["PATH"], "APT_CONFIG": f"{root}/apt.conf"},
+        env={"PATH": os.environ["PATH"], "APT_CONFIG": f"{root}/apt.conf", **variables},
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -64,7 +65,7 @@ def start(root: Path, package: str) -> subprocess.Popen[str]:
 def test_it_waits_while_another_apt_holds_the_lists(root: Path) -> None:
     with (root / "var/lib/apt/lists/lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
-        with start(root, "here") as process:
+        with start(root, "here", INSTALL="1") as process:
             until(lambda: sleeps(process.pid), "a pause between two tries")
             assert process.poll() is None
             lock.close()
@@ -76,7 +77,16 @@ def sleeps(pid: int) -> bool:
 
 
 def test_any_other_error_ends_it_with_what_apt_said(root: Path) -> None:
-    with start(root, "nowhere") as process:
+    with start(root, "nowhere", CI="true") as process:
         _, said = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode != 0
     assert "Unable to locate package nowhere" in said
+
+
+def test_unasked_it_names_what_is_missing_and_touches_nothing(root: Path) -> None:
+    with start(root, "here") as process:
+        assert process.communicate(timeout=PATIENCE_SECONDS) == (
+            "missing: apt-get install here\n",
+            "",
+        )
+    assert not (root / "var/lib/apt/lists/lock").exists()

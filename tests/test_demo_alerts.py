@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.alerts import alerting, changes
+from gpu_bottleneck_exporter.demo.alerts import _alerts, alerting, changes
+from support.beside import HOST, Reply, answering
 from support.command import ANY_PORT, serving
 from support.tools import require
 from support.waiting import until
@@ -37,6 +38,13 @@ def test_without_prometheus_the_demo_says_how_to_get_it(monkeypatch: pytest.Monk
         pass
     (sentence,) = said
     assert sentence.startswith("no alerts: prometheus is not installed (apt-get install ")
+
+
+def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://{HOST}:9")
+    body = json.dumps({"data": {"alerts": []}}).encode()
+    with answering(lambda _: Reply(body)) as port:
+        assert _alerts(f"{HOST}:{port}") == {}
 
 
 def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ What carries a command out is imported when it runs: no command needs what the o
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.shipped import completion, dashboards, rules, runbook
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _WATCHED = Seconds(1, 3600)
 
 
@@ -329,6 +331,11 @@ def main() -> NoReturn:
     except click.ClickException as error:
         status = error.exit_code
         click.echo(f"{PROGRAM}: {error.format_message()}", err=True)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        status = 1
+        click.echo(f"{PROGRAM}: {error.strerror}", err=True)
     finally:
         # The interpreter puts handlers back to "kill" before it ends; this one it leaves.
         _ignore_signals()

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Mapping
+
+import pytest
 
 from causes.cases import CASES, CLUSTERS, NOT_QUITE, Case
-from causes.heard import Heard
 from causes.matrix import table
 from causes.stage import staged
 from rules.parsed import rules
 from scenarios.cases import CASES as SCENARIOS
+from support.judging import Strangers, conclude
 from support.tools import require
-from support.waiting import note_repeated
 
 _STAGED_ELSEWHERE = {"GpuThresholdsMissing", "GpuNodeBottleneck"}
 """With promtool in tests/rules: without thresholds, all other rules are silent; and three jobs that
 wait for one disk need a slow disk."""
 
 
-def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[str]], bool]:
+    """What is wrong, by case, and whether strangers disturbed it; all cases run side by side."""
     require("prometheus", "prometheus")
-    wrong = _wrong(staged(CASES, _made(tmp_path / "first")))
-    if wrong:
-        note_repeated(wrong)
-        # Reports about the cluster as a whole ("") need all of them.
-        again = CASES if "" in wrong else [case for case in CASES if case.name in wrong]
-        wrong = _wrong(staged(again, _made(tmp_path / "again")))
-    assert not wrong
+    others = Strangers()
+    heard = staged(CASES, tmp_path_factory.mktemp("causes"))
+    print(table(heard))  # noqa: T201 - for `pytest -s` and for failures
+    found: dict[str, list[str]] = defaultdict(list)
+    for one in heard:
+        if one.wrong:
+            found[one.whose.case].append(f"{one.whose.title}: {one.wrong}")
+    return found, others.crowd
+
+
+@pytest.mark.parametrize("name", [*(case.name for case in CASES), ""])
+def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(
+    name: str, wrong: tuple[Mapping[str, list[str]], bool]
+) -> None:
+    """Without a name: each node that several cases share, and each cluster."""
+    found, crowd = wrong
+    told = found.get(name)
+    conclude(told, right=(None if crowd else False) if told else True)
 
 
 def test_each_cause_of_the_rules_is_staged() -> None:
@@ -50,22 +65,6 @@ def test_each_cause_has_a_healthy_twin() -> None:
 def test_names_tell_situations_apart() -> None:
     names = [case.name for case in CASES]
     assert len(names) == len({*names})
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def _wrong(heard: list[Heard]) -> dict[str, list[str]]:
-    """What is wrong, by case; prints everything, for `pytest -s` and for failures."""
-    print(table(heard))  # noqa: T201
-    found: dict[str, list[str]] = {}
-    for one in heard:
-        if one.wrong:
-            found.setdefault(one.whose.case, []).append(f"{one.whose.title}: {one.wrong}")
-    print(found)  # noqa: T201
-    return found
 
 
 def _staged_alerts() -> set[tuple[str, str]]:

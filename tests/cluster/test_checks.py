@@ -138,7 +138,7 @@ def test_a_pod_without_an_address_is_not_asked_yet() -> None:
 
 
 def test_a_gpu_that_was_given_up_on_a_busy_node_is_told() -> None:
-    container = rendered().container
+    container = copy.deepcopy(rendered().container)
     well = of("gpu_up", [(1, 1), (2, 1)])
     ill = of("gpu_up", [(1, 1), (2, 0), (3, 0)])
     container["resources"]["requests"]["cpu"] = checks.REQUESTED

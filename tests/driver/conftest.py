@@ -8,15 +8,15 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.layout import GpuRecord
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 from support.board import Board, VirtualGpu
-from support.drivers import KINDS, Libraries, open_driver
+from support.drivers import KINDS, Libraries, opener
 
 
 class Machine:
     """A virtual board, and a driver that opens once it is used."""
 
-    def __init__(self, board: Board, kind: str, libraries: Libraries) -> None:
+    def __init__(self, board: Board, open_driver: Callable[[Board], Driver]) -> None:
         self.board = board
-        self._kind, self._libraries = kind, libraries
+        self._open = open_driver
 
     @property
     def gpu(self) -> VirtualGpu:
@@ -29,7 +29,7 @@ class Machine:
 
     @cached_property
     def driver(self) -> Driver:
-        return open_driver(self._kind, self.board, self._libraries)
+        return self._open(self.board)
 
     @cached_property
     def device(self) -> Device:
@@ -41,19 +41,13 @@ Make = Callable[..., Machine]
 """Makes a machine of what `make_board` takes."""
 
 
-@pytest.fixture
-def machine_of(make_board: Callable[..., Board], libraries: Libraries) -> Make:
-    """A machine with a driver of one of `KINDS`."""
-    return lambda kind, **board: Machine(make_board(**board), kind, libraries)
-
-
 @pytest.fixture(params=KINDS)
-def both(request: pytest.FixtureRequest, machine_of: Make) -> Make:
+def both(request: pytest.FixtureRequest, make_board: Callable[..., Board]) -> Make:
     """For tests that run on both drivers."""
-    return lambda **board: machine_of(request.param, **board)
+    return lambda **board: Machine(make_board(**board), opener(request))
 
 
 @pytest.fixture
-def nvml(machine_of: Make) -> Make:
+def nvml(make_board: Callable[..., Board], libraries: Libraries) -> Make:
     """For tests of what only NVML does."""
-    return lambda **board: machine_of("nvml", **board)
+    return lambda **board: Machine(make_board(**board), libraries.open)

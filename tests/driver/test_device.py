@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,14 @@ from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, Link, Memory, RingSample
 from support.board import GRAPHICS
-from support.drivers import KINDS, first
+from support.drivers import first
 from support.metrics import shown
 from support.models import A100, GB10
+from support.rows import rows
 from support.samplers import sampling
 from support.waiting import PATIENCE_SECONDS, until
 
-from .conftest import Make
+from .conftest import Machine, Make
 
 WINDOW_US = 170_000
 LONG_SECONDS = 15.0
@@ -86,22 +87,33 @@ OF_NVML: Mapping[str, Situation] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "what"), [*product(KINDS, OF_BOTH), *product(["nvml"], OF_NVML)], ids=str
-)
-def test_a_reading_is_what_stands_on_the_board(machine_of: Make, kind: str, what: str) -> None:
-    model, fields, expected = {**OF_BOTH, **OF_NVML}[what]
-    machine = machine_of(kind, gpus=[model])
+def check(machine: Machine, fields: Mapping[str, int], expected: readings.Reading) -> None:
     for name, value in fields.items():
         setattr(machine.record, name, value)
     assert getattr(machine.device, type(expected).__name__.lower())() == expected
 
 
+@rows("model, fields, expected", OF_BOTH)
+def test_a_reading_is_what_stands_on_the_board(
+    both: Make, model: Model, fields: Mapping[str, int], expected: readings.Reading
+) -> None:
+    check(both(gpus=[model]), fields, expected)
+
+
+@rows("model, fields, expected", OF_NVML)
+def test_so_is_one_that_only_nvml_gives(
+    nvml: Make, model: Model, fields: Mapping[str, int], expected: readings.Reading
+) -> None:
+    check(nvml(gpus=[model]), fields, expected)
+
+
 def test_clocks_are_in_hertz(both: Make) -> None:
     machine = both()
-    machine.record.clock_mhz[1] = 345
+    machine.record.clock_mhz[:] = (230, 345, 1593, 765)
     clocks = machine.device.clocks()
-    assert clocks.now["sm"] == 345e6
+    assert (clocks.now["memory"], clocks.now["video"]) == (1593e6, 765e6)
+    # The virtual driver rests both while nothing runs.
+    assert clocks.now["sm"] == pytest.approx(1.5 * clocks.now["graphics"])
     assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
 
 

@@ -3,10 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from e2e.accuracy import INTERVALS, Result, measure, table
-from support.waiting import settled
+from support.judging import settled
 
 
 def wrong(results: Sequence[Result]) -> list[Result]:
@@ -18,7 +16,6 @@ def wrong(results: Sequence[Result]) -> list[Result]:
     ]
 
 
-@pytest.mark.first
 def test_busy_time_in_prometheus_is_true_at_any_scrape_interval(tmp_path: Path) -> None:
     results = settled(lambda: measure(tmp_path), wrong)
     print(f"\n{table(results)}")  # noqa: T201 - for `pytest -s` and for failures

@@ -6,7 +6,6 @@ the same GPU. What the GPU really did is read from the virtual board, not from t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -16,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import psutil
 
 import gpu_bottleneck_exporter
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
@@ -43,6 +40,7 @@ from scenarios.loops import DATA, MEBIBYTE
 from scenarios.measure import end_group, make_data
 from stacks.measure import free_port, unmount
 from stacks.venvs import python
+from support.judging import Strangers
 from support.samplers import sampling
 from support.waiting import until
 
@@ -287,7 +285,7 @@ def _watch(sampler: Sampler, jobs: Sequence[Job], pace: Pace) -> dict[str, Seen]
         time.sleep(min(_SLICE_SECONDS, left) if left > 0 else _POLL_SECONDS)
         for job in jobs:
             job.check()
-    cores = strangers.cores()
+    cores = strangers.cores
     return {watch.job.uuid: watch.seen(cores) for watch in watches}
 
 
@@ -323,27 +321,6 @@ class Watch:
         """What the exporter tells of its GPU."""
         feeding = self._sampler.state().gpus[self.job.gpu.index].feeding
         return feeding.outlook if feeding else NOTHING_KNOWN
-
-
-class Strangers:
-    """CPU time of the machine that neither we nor what we started took."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._before = self._seconds()
-
-    def cores(self) -> float:
-        """Cores in use on average since this was made; processes that ended meanwhile count."""
-        spent = self._seconds() - self._before
-        return max(spent / max(time.monotonic() - self._began, 1e-9), 0.0)
-
-    @staticmethod
-    def _seconds() -> float:
-        machine, ours = psutil.cpu_times(), 0.0
-        for process in (me := psutil.Process(), *me.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                ours += sum(process.cpu_times()[:2])
-        return float(sum(machine) - machine.idle - machine.iowait - ours)
 
 
 @contextmanager

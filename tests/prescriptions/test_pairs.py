@@ -28,7 +28,7 @@ from prescriptions.measure import Glance, Pace, Pair, Seen, measure
 from prescriptions.rows import Row, checks
 from prescriptions.settings import Batch, Chain, Loop, Setting
 from prescriptions.table import inside, mean_error, mean_width, summary, tables, wrong
-from support.waiting import settled
+from support.judging import settled
 
 LOOP = Loop(Batch(sleep=0.06, spread=0.5), 1, 0.012)
 CHAIN = Chain("a family", "a case", Setting(LOOP), changes=(2.0,))

@@ -5,32 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import mean
 
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
-from support.drivers import KINDS, Libraries, open_driver
+from support.judging import decide
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
 MakeBoard = Callable[..., Board]
 FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
-TICKS = 12
+TICKS = 6
 PARTS_SECONDS = 0.05
-
-
-@pytest.fixture(params=KINDS)
-def opened(request: pytest.FixtureRequest, libraries: Libraries) -> Callable[[Board], Driver]:
-    """Opens either driver on a board."""
-    return lambda board: open_driver(str(request.param), board, libraries)
 
 
 @pytest.fixture
@@ -64,27 +58,25 @@ class Ticks:
 
     def __init__(self, board: Board, workers: list[GpuWorker]) -> None:
         self.board, self.workers = board, workers
-        self.seen: list[set[int]] = [set() for _ in workers]
-        self.missed = 1.0
-        """Of the time that the first worker observed in the last run, the share that it missed."""
 
-    def run(self, meanwhile: Callable[[], None] = lambda: None) -> float:
-        """Until one of the workers has had many; the ratio of the first's to the second's."""
-        for seen in self.seen:
-            seen.clear()
+    def run(self, meanwhile: Callable[[], None] = lambda: None) -> tuple[float, float]:
+        """Until one of the workers has had many; the ratio of the first's to the second's.
+
+        And the share of the first's time that it missed.
+        """
         before = accounted(self.workers[0])
-        while max(map(len, self.seen)) < TICKS:
+        seen: list[set[int]] = [set() for _ in self.workers]
+        while max(map(len, seen)) < TICKS:
             meanwhile()
             for gpu in self.board.gpus:
                 if gpu.record.free_at_ns < time.monotonic_ns():
                     gpu.launch(PARTS_SECONDS)
             time.sleep(2 * PARTS_SECONDS)
-            for worker, seen in zip(self.workers, self.seen, strict=True):
-                seen.update(gpu.at_ns for gpu in worker.snapshots(time.monotonic_ns()))
+            for worker, ticks in zip(self.workers, seen, strict=True):
+                ticks.update(gpu.at_ns for gpu in worker.snapshots(time.monotonic_ns()))
         after = accounted(self.workers[0])
         observed, missed = (now - then for now, then in zip(after, before, strict=True))
-        self.missed = missed / observed if observed > 0 else 1.0
-        return len(self.seen[0]) / max(len(self.seen[1]), 1)
+        return len(seen[0]) / max(len(seen[1]), 1), missed / observed if observed > 0 else 1.0
 
 
 def accounted(worker: GpuWorker) -> tuple[int, int]:
@@ -94,16 +86,21 @@ def accounted(worker: GpuWorker) -> tuple[int, int]:
 
 
 def test_a_gpu_that_goes_on_as_before_is_read_less_often_and_is_seen_whole(
-    make_board: MakeBoard, opened: Callable[[Board], Driver], watch: HostSampler
+    make_board: MakeBoard, watch: HostSampler
 ) -> None:
     board = make_board(gpus=[H100, H100])
-    with reading(opened(board), watch, None) as workers:
+    with reading(VirtualDriver(board), watch, None) as workers:
         ticks = Ticks(board, workers)
         uuid = board.gpus[0].record.uuid.decode()
         feed = until(lambda: watch.feed(uuid), "its feeders")
-        # Where the machine has time.
-        until(lambda: ticks.run() < 0.7 and ticks.missed < 0.05, "a reading is left out, no time")
-        until(lambda: ticks.run(feed.steady.restart) > 0.8, "something is new: as often as before")
+        until(lambda: workers[0].reader.interval() > FAST.interval_seconds, "it goes on as before")
+
+        def left_out() -> list[float]:
+            ratio, missed = ticks.run()
+            return [0.7 - ratio, 0.05 - missed]
+
+        decide(left_out, "readings are left out, no time")
+        decide(lambda: [ticks.run(feed.steady.restart)[0] - 0.8], "something is new: often again")
 
         def known() -> list[int]:
             return [sum(accounted(worker)) for worker in workers]
@@ -112,23 +109,21 @@ def test_a_gpu_that_goes_on_as_before_is_read_less_often_and_is_seen_whole(
 
 
 def test_whoever_asks_is_shown_what_such_a_gpu_does_now(
-    make_board: MakeBoard, opened: Callable[[Board], Driver], watch: HostSampler
+    make_board: MakeBoard, watch: HostSampler
 ) -> None:
     usual_ns = int(FAST.interval_seconds * 1e9)
+    with reading(VirtualDriver(make_board(gpus=[H100])), watch) as (worker,):
 
-    def age_ns(*, asks: bool) -> int:
-        time.sleep(1.5 * FAST.interval_seconds)
-        if asks:
-            worker.refresh(time.monotonic() + PATIENCE_SECONDS)
-        now_ns = time.monotonic_ns()
-        return now_ns - worker.snapshots(now_ns)[0].at_ns
+        def age_ns() -> int:
+            now_ns = time.monotonic_ns()
+            return now_ns - worker.snapshots(now_ns)[0].at_ns
 
-    def old(*, asks: bool) -> float:
-        return mean(age_ns(asks=asks) > usual_ns for _ in range(TICKS))
-
-    with reading(opened(make_board(gpus=[H100])), watch) as (worker,):
         until(lambda: worker.reader.interval() > FAST.interval_seconds, "it is idle all the time")
-        until(lambda: old(asks=False) > 0.3 and old(asks=True) < 0.3, "it is read for who asks")
+        for _ in range(TICKS):
+            until(lambda: age_ns() > usual_ns, "an old reading")
+            asked_ns = time.monotonic_ns()
+            worker.refresh(time.monotonic() + PATIENCE_SECONDS)
+            assert worker.snapshots(time.monotonic_ns())[0].at_ns > asked_ns - usual_ns
 
 
 @pytest.mark.parametrize("interval", [0.2, 1.0, 5.0])
@@ -156,17 +151,17 @@ def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
         "the deadline is near": (1.0, 3.0, 3.0),
     },
 )
-def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_holds(  # noqa: PLR0913, PLR0917 - a row
+def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_holds(
     interval: float,
     deadline: float,
     longer: float,
     watch: HostSampler,
     make_board: MakeBoard,
-    opened: Callable[[Board], Driver],
 ) -> None:
     settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
-    driver = opened(make_board(gpus=[H100]))
-    worker = GpuWorker(0, driver, ALL, settings, watch, own_cpu=OwnCpu(1.0))
+    worker = GpuWorker(
+        0, VirtualDriver(make_board(gpus=[H100])), ALL, settings, watch, own_cpu=OwnCpu(1.0)
+    )
     worker.start()
     until(lambda: worker.reader.interval() == longer, "it is idle all the time")
     worker.stop()

@@ -28,8 +28,9 @@ from gpu_bottleneck_exporter.settings import Settings
 from support.board_exporter import Exporter, started
 from support.daemon import HOST, get
 from support.drivers import Libraries
+from support.judging import settled
 from support.states import mixed_state
-from support.waiting import settled, until
+from support.waiting import until
 
 SECOND = 1_000_000_000
 BURN = "while True: pass"

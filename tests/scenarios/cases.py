@@ -47,17 +47,18 @@ ALERTS = {
     "allocated_idle": "GpuAllocatedIdle",
 }
 """By cause."""
+CPU_QUEUE, NEED_CPU = "cpu_queue", frozenset({"cpu_quota", "host_code", "worker_cpu"})
 NO_ALERT: frozenset[Diagnosis] = frozenset()
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A loop and the GPUs it holds; inside the case's control group or not."""
+    """A loop, the GPUs it holds, and the limits of the control group that it is in, if it is."""
 
     loop: str
     gpus: tuple[int, ...] | None = (0,)
-    caged: bool = False
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,14 @@ class Expected:
     second_half: bool = False
     title: str = ""
 
+    def in_a_crowd(self) -> Expected:
+        """The same where a stranger takes a core: who needs the CPU may wait for it, too."""
+        if not self.waiting_on & NEED_CPU:
+            return self
+        queue = Diagnosis(ALERTS["cpu_oversubscribed"], "cpu_oversubscribed")
+        waiting_on = self.waiting_on | {CPU_QUEUE}
+        return replace(self, waiting_on=waiting_on, alerts=self.alerts | {queue})
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -85,11 +94,10 @@ class Case:
     name: str
     processes: tuple[Process, ...]
     expected: tuple[Expected, ...]
-    limits: Limits | None = None
     data_bytes: int = 0
     """Size of the data set; 0: it reads none."""
     stage: str = ""
-    """Cases with the same stage run together: no limits, and enough CPU or disk left for others."""
+    """Cases with the same stage run together: they leave enough CPU or disk for each other."""
 
     @property
     def gpus(self) -> int:
@@ -133,8 +141,8 @@ def _case(  # noqa: PLR0913 - a table
 ) -> Case:
     """`beside`: loops that run next to it; `data` in MiB."""
     neighbours = (Process(other, BESIDE) for other in beside.split())
-    processes = (*neighbours, Process(loop, caged=limits is not None))
-    return Case(name, processes, (expected,), limits, data * MEBIBYTE, stage)
+    processes = (*neighbours, Process(loop, limits=limits))
+    return Case(name, processes, (expected,), data * MEBIBYTE, stage)
 
 
 def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
@@ -146,7 +154,7 @@ def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
 
 
 def side_by_side(cases: Sequence[Case]) -> Case:
-    """One case that combines `cases` without limits, each with its own GPUs."""
+    """One case that combines `cases`, each with its own GPUs."""
     if len(cases) == 1:
         return cases[0]
     processes: list[Process] = []
@@ -176,7 +184,7 @@ def _moved(process: Process, first: int) -> Process:
     return process if gpus is BESIDE else replace(process, gpus=tuple(i + first for i in gpus))
 
 
-WAITING, A_CORE_EACH, READING = "waiting", "a core each", "reading"
+WAITING, A_CORE_EACH, READING, HELD_BACK = "waiting", "a core each", "reading", "held back"
 _DATA = 256
 _HOGS = "hog " * (CORES + 1)
 """With more, the GPU is used so little that its job counts as still starting."""
@@ -195,6 +203,7 @@ CASES = (
         "inline_reading",
         _expected("host_code", "inline_loading"),
         data=_DATA,
+        stage=A_CORE_EACH,
     ),
     # Of 2 cores it leaves about as much as makes another worker worth while.
     _case(
@@ -208,12 +217,12 @@ CASES = (
     _case("direct disk reads, 4 workers", "disk_4", _DISK, data=_DATA, stage=READING),
     _case("socket fetch, 2 workers", "fetch_2", _FETCH, beside="server", stage=WAITING),
     _case("socket fetch, 8 workers", "fetch_8", _FETCH, beside="server", stage=WAITING),
-    _case("slow main loop", "slow_main", _CODE, stage=A_CORE_EACH),
     _case(
         "quota 0.6 core, 4 workers",
         "prep_4",
         _expected("cpu_quota", "cpu_throttled"),
         limits=Limits(cpu_cores=0.6),
+        stage=HELD_BACK,
     ),
     # The quota costs 20 % of the throughput, decoding the rest: either answer is right.
     _case(
@@ -235,13 +244,17 @@ CASES = (
         "respawning",
         _expected("worker_cpu host_code cpu_queue", "worker_churn"),
     ),
-    _case("synchronous checkpoints", "checkpointing", _expected("storage", "checkpoint_stall")),
+    _case(
+        "synchronous checkpoints",
+        "checkpointing",
+        _expected("storage", "checkpoint_stall"),
+        stage=HELD_BACK,
+    ),
     _case("CPU hogs beside 2 workers", "prep_2", _QUEUE, beside=_HOGS),
-    _case("busy host, GPU fine", "healthy", _WELL, beside="hog disk_hog", data=_DATA),
-    _case("disk neighbour, GPU fine", "healthy", _WELL, beside="disk_hog disk_hog", data=_DATA),
+    _case("busy host, GPU fine", "healthy", _WELL, beside="hog disk_hog disk_hog", data=_DATA),
     _case("disk + heavy prep", "disk_heavy_prep", _PREP, data=_DATA),
     _case("disk + light prep", "disk_light_prep", _DISK, data=_DATA, stage=READING),
-    _case("slow main loop, disk neighbour", "slow_main", _CODE, beside="disk_hog", data=_DATA),
+    _case("slow main loop, disk neighbour", "slow_main", _CODE, stage=READING),
     # They worked before.
     _case("workers locked up", "locked_up", _expected("asleep", "job_stalled"), stage=WAITING),
     # The kernel holds the reads back, so the disk is idle.
@@ -251,6 +264,7 @@ CASES = (
         _DISK,
         limits=Limits(read_bytes_per_second=8 * MEBIBYTE),
         data=64,
+        stage=HELD_BACK,
     ),
     # For an hour, 30 s here, it may be starting.
     _case(
@@ -264,17 +278,13 @@ CASES = (
     _case("power brake", "braked", _expected("", "hw_slowdown"), stage=WAITING),
     Case("no process", (), (_expected("unallocated"),), stage=WAITING),
     Case(
-        "two jobs on two GPUs",
-        (Process("server", BESIDE), Process("fetch_2", (0,)), Process("slow_main", (1,))),
-        (replace(_FETCH, title="socket fetch"), replace(_CODE, gpu=1, title="slow main loop")),
-    ),
-    Case(
         "a cause that changes",
         (Process("server", BESIDE), Process("changing")),
         (
             replace(_FETCH, title="socket fetch"),
             replace(_CODE, before=_FETCH.alerts, second_half=True, title="slow main loop"),
         ),
+        stage=WAITING,
     ),
     Case(
         "two GPUs held, one fed",

@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from scenarios.alerts import Heard, listening
 from scenarios.cases import CASES, Case, Diagnosis, Expected, stages
 from scenarios.cgroups import Unavailable
-from scenarios.measure import Measured, judged
+from scenarios.measure import Measured, await_quiet, measure
 from tables.splice import put, write_csv
 
 CAUSES, ALERTS = "scenarios", "alerts"
@@ -33,7 +33,7 @@ _NONE = "none"
 def row(case: Case, measured: Measured) -> str:
     """One line of the matrix of causes; an accepted cause is bold, a failure marked."""
     cells = [_cell(measured, cause) for cause in WAITING_ON]
-    mark = _WRONG if measured.wrong_causes else ""
+    mark = "" if measured.causes_right else _WRONG
     return (
         f"| {_title(case, measured.expected)}{mark} | {measured.busy:.0%} | {' | '.join(cells)} |"
     )
@@ -84,16 +84,18 @@ def _measured(cases: Sequence[Case], *, verbose: bool) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as home, listening(Path(home)) as listener:
         for stage in stages(cases):
             try:
+                await_quiet()
                 with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-                    results = judged(stage, Path(folder), listener, _tell)
+                    results = measure(stage, Path(folder), listener)
             except Unavailable as reason:
                 _tell(f"{', '.join(case.name for case in stage)}: not measured: {reason}")
                 continue
             for case, of_case in zip(stage, results, strict=True):
                 for found in of_case:
                     rows.append(row(case, found))
-                    if verbose or found.wrong:
-                        _tell(f"{case.name}: {found.wrong or 'as expected'}\n  {found}")
+                    right = found.causes_right and found.alerts_right
+                    if verbose or not right:
+                        _tell(f"{case.name}: {'as expected' if right else 'wrong'}\n  {found}")
                     _tell(rows[-1])
                     if found.heard:
                         alert_rows.append(alert_row(case, found.heard))

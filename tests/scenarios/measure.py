@@ -12,14 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import psutil
 
 from gpu_bottleneck_exporter.accounting.bucket import Bucket
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
@@ -30,18 +32,19 @@ from scenarios.alerts import Heard, Listener
 from scenarios.cases import Case, Expected, Process, apart, side_by_side
 from scenarios.cgroups import disk_of, limited
 from support.board import FaultyDriver
+from support.judging import LONGEST_SECONDS, Look, Strangers, verdict
 from support.samplers import sampling
 from support.waiting import until
 
-MEASURED_SECONDS = 14.0
-"""The states of a main that waits for its GPU and for a disk in turns are samples: over half of
-this time, chance charged more than `TOO_MUCH` to a wrong cause in 3 of 20 runs."""
+_LOOK_NS = 1_500_000_000
+"""Of a GPU's books: two ticks."""
 ENOUGH = 0.8
 """Least share of idle time on accepted causes."""
 TOO_MUCH = 0.1
 """Largest share of idle time on a wrong cause, and of idle time where none is expected."""
-_WARM_SECONDS = 3.0
-_POLL_SECONDS = 0.5
+_LEAST_IDLE = 0.05
+"""Share of the time, where idle time is expected."""
+_WARM_NS = 3_000_000_000
 _QUIET_WITHIN_SECONDS = 20.0
 _QUIET_SECONDS = 0.5
 _QUIET_PERCENT = 85
@@ -49,48 +52,54 @@ _QUIET_PERCENT = 85
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """What was accounted while one looked, and whether strangers disturbed it."""
+
+    observed_ns: int
+    busy_ns: int
+    stall_ns: Mapping[str, int]
+    crowded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What was measured for one expectation of a case."""
 
     expected: Expected
-    observed_ns: int
-    busy_ns: int
-    stall_ns: Mapping[str, int]
-    feeders: Bucket | None
+    spans: Sequence[Span]
+    feeders: Bucket | None = None
     """What the feeders did, as the accounting saw it."""
     heard: Heard | None = None
     """What Prometheus reported, if there was one."""
 
     @property
+    def crowded(self) -> bool:
+        """Whether strangers disturbed any of it."""
+        return any(span.crowded for span in self.spans)
+
+    @property
     def busy(self) -> float:
         """Busy share of the observed time, 0-1."""
-        return self.busy_ns / self.observed_ns
+        observed_ns = sum(span.observed_ns for span in self.spans)
+        return sum(span.busy_ns for span in self.spans) / observed_ns
 
     @property
     def shares(self) -> dict[str, float]:
         """Shares of the idle time by cause, 0-1."""
-        idle = sum(self.stall_ns.values())
-        return {cause: ns / idle for cause, ns in self.stall_ns.items() if ns}
+        stall_ns = {c: sum(span.stall_ns[c] for span in self.spans) for c in WAITING_ON}
+        idle = sum(stall_ns.values())
+        return {cause: ns / idle for cause, ns in stall_ns.items() if ns}
 
     @property
-    def wrong(self) -> str | None:
-        """Which idle time or alerts do not meet the expectation; None if all do."""
-        alerts = self.heard.wrong if self.heard else None
-        return "; ".join(found for found in (self.wrong_causes, alerts) if found) or None
+    def causes_right(self) -> bool | None:
+        """Whether idle time meets the expectation; None: not yet known."""
+        return verdict([Look(_margins(self.expected, span), span.crowded) for span in self.spans])
 
     @property
-    def wrong_causes(self) -> str | None:
-        """Which idle time does not meet the expectation; None if all does."""
-        accepted = self.expected.waiting_on
-        if not accepted:
-            idle = 1 - self.busy
-            return f"idle {idle:.0%} of the time" if idle >= TOO_MUCH else None
-        right = sum(self.shares.get(cause, 0.0) for cause in accepted)
-        if right < ENOUGH:
-            return f"only {right:.0%} on {' or '.join(sorted(accepted))}"
-        others = {cause: share for cause, share in self.shares.items() if cause not in accepted}
-        excess = [f"{share:.0%} on {cause}" for cause, share in others.items() if share > TOO_MUCH]
-        return ", ".join(excess) or None
+    def alerts_right(self) -> bool | None:
+        """The same of the alerts."""
+        wrong = self.heard.wrong if self.heard else None
+        return (None if self.crowded else False) if wrong else True
 
     def __str__(self) -> str:
         shares = sorted(self.shares.items(), key=lambda item: -item[1])
@@ -100,50 +109,43 @@ class Measured:
         )
 
 
-def measure(case: Case, folder: Path, listener: Listener | None) -> list[Measured]:
-    """Stage `case` with its files below `folder`; one result for each expectation.
+def _margins(expected: Expected, span: Span) -> tuple[float, ...]:
+    """By how many seconds each condition of `expected` holds."""
+    idle = sum(span.stall_ns.values())
+    if not expected.waiting_on:
+        return ((TOO_MUCH * span.observed_ns - idle) / 1e9,)
+    accepted = (expected.in_a_crowd() if span.crowded else expected).waiting_on
+    right = sum(span.stall_ns[cause] for cause in accepted)
+    others = (0 if c in accepted else TOO_MUCH * idle - span.stall_ns[c] for c in WAITING_ON)
+    margins = (right - ENOUGH * idle, idle - _LEAST_IDLE * span.observed_ns, *others)
+    return tuple(margin / 1e9 for margin in margins)
 
-    Raises Unavailable if the machine cannot stage it.
+
+def measure(cases: Sequence[Case], folder: Path, listener: Listener | None) -> list[list[Measured]]:
+    """Stage `cases` side by side, with their files below `folder`; the results of each.
+
+    Raises Unavailable if the machine cannot stage them.
     """
-    await_quiet()
+    return apart(cases, _measure(side_by_side(cases), folder, listener))
+
+
+def _measure(case: Case, folder: Path, listener: Listener | None) -> list[Measured]:
+    """One result for each expectation."""
+    found: dict[Expected, Measured] = {}
     with (
         _staged(case, folder) as (board, files),
         _sampling(board) as sampler,
         listener.showing(sampler) if listener else nullcontext(),
     ):
-        began = time.monotonic()
-        time.sleep(_WARM_SECONDS)
-        first = [expected for expected in case.expected if not expected.second_half]
-        results = _heard(_watch(sampler, first), listener, board, began)
-        second = [expected for expected in case.expected if expected.second_half]
-        if second:
+        for second in sorted({expected.second_half for expected in case.expected}):
             began = time.monotonic()
-            (files / loops.SECOND_HALF).touch()
-            time.sleep(_WARM_SECONDS)
-            results += _heard(_watch(sampler, second), listener, board, began)
-        return results
-
-
-def judged(
-    cases: Sequence[Case], folder: Path, listener: Listener | None, tell: Callable[[str], None]
-) -> list[list[Measured]]:
-    """Results of each of `cases`, which run side by side.
-
-    Those that are wrong are measured once more, as two cores are easily disturbed.
-    """
-    results = apart(cases, measure(side_by_side(cases), folder, listener))
-    wrong = {case: found for case, found in zip(cases, results, strict=True) if _reason(found)}
-    if not wrong:
-        return results
-    for case, found in wrong.items():
-        tell("\n".join([f"{case.name}: {_reason(found)}", *map(str, found)]))
-    again = measure(side_by_side([*wrong]), folder, listener)
-    better = dict(zip(wrong, apart([*wrong], again), strict=True))
-    return [better.get(case, found) for case, found in zip(cases, results, strict=True)]
-
-
-def _reason(results: list[Measured]) -> str:
-    return "; ".join(found.wrong for found in results if found.wrong)
+            if second:
+                (files / loops.SECOND_HALF).touch()
+            watched([sampler], _WARM_NS)
+            expected = [one for one in case.expected if one.second_half == second]
+            for result in _heard(_watch(sampler, expected), listener, board, began):
+                found[result.expected] = result
+    return [found[expected] for expected in case.expected]
 
 
 def _heard(
@@ -156,7 +158,8 @@ def _heard(
     for found in sorted(results, key=lambda found: not found.expected.alerts):
         gpu = found.expected.gpu
         uuid = board.gpus[gpu].record.uuid.decode()
-        heard[gpu] = listener.await_answer(uuid, found.expected, began)
+        expected = found.expected.in_a_crowd() if found.crowded else found.expected
+        heard[gpu] = listener.await_answer(uuid, expected, began)
     return [replace(found, heard=heard[found.expected.gpu]) for found in results]
 
 
@@ -169,15 +172,39 @@ def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
             return
 
 
-def _watch(sampler: Sampler, expectations: list[Expected]) -> list[Measured]:
-    began = time.monotonic_ns()
-    before = _exact(sampler)
-    while time.monotonic_ns() < began + MEASURED_SECONDS * 1e9:
-        time.sleep(_POLL_SECONDS)
-        after = _exact(sampler)
+def _watch(sampler: Sampler, expectations: Sequence[Expected]) -> list[Measured]:
+    """Look until all are judged, or for as long as one may."""
+    assert sampler._watch is not None
+    first = _exact(sampler)
+    looks: list[tuple[Span, ...]] = []
+    end = time.monotonic() + LONGEST_SECONDS
+    while True:
+        looks += watched([sampler], _LOOK_NS)
+        found = [Measured(one, [spans[one.gpu] for spans in looks]) for one in expectations]
+        if all(one.causes_right is not None for one in found) or time.monotonic() > end:
+            break
+    last = sampler.state().gpus
     return [
-        _difference(sampler, before[expected.gpu], after[expected.gpu], expected)
-        for expected in expectations
+        replace(one, feeders=sampler._watch.explaining(now.identity.uuid, then.at_ns, now.at_ns))
+        for one in found
+        for then, now in [(first[one.expected.gpu], last[one.expected.gpu])]
+    ]
+
+
+def watched(samplers: Sequence[Sampler], span_ns: int) -> list[tuple[Span, ...]]:
+    """Of each sampler's GPUs, once so much more of all of them is known."""
+    others, before = Strangers(), [_exact(sampler) for sampler in samplers]
+
+    def ended() -> list[tuple[GpuSnapshot, ...]] | None:
+        now = [_exact(sampler) for sampler in samplers]
+        gpus = zip(chain(*before), chain(*now), strict=True)
+        return now if all(gpu.at_ns - then.at_ns >= span_ns for then, gpu in gpus) else None
+
+    after = until(ended, "the books of all GPUs")
+    crowded = others.crowd
+    return [
+        tuple(_difference(*gpu, crowded=crowded) for gpu in zip(then, now, strict=True))
+        for then, now in zip(before, after, strict=True)
     ]
 
 
@@ -193,31 +220,28 @@ def _exact(sampler: Sampler) -> tuple[GpuSnapshot, ...]:
     return gpus
 
 
-def _difference(
-    sampler: Sampler, before: GpuSnapshot, after: GpuSnapshot, expected: Expected
-) -> Measured:
+def _difference(before: GpuSnapshot, after: GpuSnapshot, *, crowded: bool) -> Span:
     then, now = before.totals, after.totals
-    assert sampler._watch is not None
     stalls, earlier = now.stall_ns or {}, then.stall_ns or {}
-    return Measured(
-        expected=expected,
-        observed_ns=(now.observed_ns or 0) - (then.observed_ns or 0),
-        busy_ns=now.busy_ns - then.busy_ns,
-        stall_ns={cause: stalls[cause] - earlier[cause] for cause in stalls},
-        feeders=sampler._watch.explaining(after.identity.uuid, before.at_ns, after.at_ns),
+    return Span(
+        (now.observed_ns or 0) - (then.observed_ns or 0),
+        now.busy_ns - then.busy_ns,
+        {cause: stalls[cause] - earlier[cause] for cause in stalls},
+        crowded,
     )
 
 
 @contextmanager
 def _sampling(board: Board) -> Iterator[Sampler]:
     with sampling(lambda: FaultyDriver(board), Settings()) as sampler:
-        until(lambda: _accounted(sampler, len(board.gpus)), "the sampler accounts for all GPUs")
+        until(lambda: accounted(sampler), "the sampler accounts for all GPUs")
         yield sampler
 
 
-def _accounted(sampler: Sampler, gpus: int) -> bool:
+def accounted(sampler: Sampler) -> bool:
+    """Whether the books of its GPUs are open."""
     shown = sampler.state().gpus
-    return len(shown) == gpus and all(gpu.totals.stall_ns is not None for gpu in shown)
+    return bool(shown) and all(gpu.totals.stall_ns is not None for gpu in shown)
 
 
 @contextmanager
@@ -231,12 +255,11 @@ def _staged(case: Case, folder: Path) -> Iterator[tuple[Board, Path]]:
             make_data(files / loops.DATA, case.data_bytes)
         board = create(files / "board", gpus=[H100] * case.gpus)
         cleanup.callback(board.close)
-        cages: tuple[Path, ...] = ()
-        if case.limits:
-            cages = cleanup.enter_context(limited(case.limits, folder))
         for process in case.processes:
-            cage = cages if process.caged else ()
-            cleanup.enter_context(running(process, board, files, cage))
+            cages: tuple[Path, ...] = ()
+            if process.limits:
+                cages = cleanup.enter_context(limited(process.limits, folder))
+            cleanup.enter_context(running(process, board, files, cages))
         yield board, files
 
 

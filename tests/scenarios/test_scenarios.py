@@ -6,7 +6,7 @@ Each case runs once and is checked twice; those that take little CPU run at the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pytest
 
@@ -14,9 +14,9 @@ from scenarios.alerts import Listener, listening
 from scenarios.cases import CASES, Case, stages
 from scenarios.cgroups import Unavailable
 from scenarios.matrix import alert_row, row
-from scenarios.measure import Measured, judged
+from scenarios.measure import Measured, measure
+from support.judging import conclude
 from support.tools import require
-from support.waiting import note_repeated
 
 Measure = Callable[[Case], list[Measured]]
 _each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -44,7 +44,7 @@ def measured_fixture(
             stage = stage_of[case.name]
             try:
                 folder = tmp_path_factory.mktemp("case")
-                results = judged(stage, folder, listener, note_repeated)
+                results = measure(stage, folder, listener)
                 known.update(zip(names(stage), results, strict=True))
             except Unavailable as reason:
                 known.update(dict.fromkeys(names(stage), reason))
@@ -64,15 +64,21 @@ def names(stage: Iterable[Case]) -> list[str]:
 def test_the_idle_time_is_put_down_to_its_cause(case: Case, measured: Measure) -> None:
     results = measured(case)
     print("\n".join(row(case, found) for found in results))  # noqa: T201 - for `pytest -s`
-    wrong = [f"{found.wrong_causes}\n{found}" for found in results if found.wrong_causes]
-    assert not wrong, "\n".join(wrong)
+    _conclude({f"{found}": found.causes_right for found in results})
 
 
 @_each_case
 def test_the_alert_of_its_cause_fires_and_no_other(case: Case, measured: Measure) -> None:
     require("prometheus", "prometheus")
-    heard = [found.heard for found in measured(case) if found.heard]
+    results = measured(case)
+    heard = [found.heard for found in results if found.heard]
     assert len(heard) == len(case.expected)
     print("\n".join(alert_row(case, found) for found in heard))  # noqa: T201 - for `pytest -s`
-    wrong = [f"{found.wrong}\n{found}" for found in heard if found.wrong]
-    assert not wrong, "\n".join(wrong)
+    _conclude({f"{one.heard and one.heard.wrong}\n{one}": one.alerts_right for one in results})
+
+
+def _conclude(results: Mapping[str, bool | None]) -> None:
+    """Wrong if one is, else unknown if one is."""
+    told = "\n".join(one for one, right in results.items() if not right)
+    wrong = any(right is False for right in results.values())
+    conclude(told, right=False if wrong else None if told else True)

@@ -11,7 +11,6 @@ Light cases run some at a time; what is wrong there is measured alone.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import re
 import signal
@@ -24,16 +23,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from scenarios.cgroups import Unavailable
+from scenarios.measure import await_quiet
 from stacks.ablation import recording
 from stacks.cases import CASES, Case
-from stacks.measure import Failed, Found, measure, measured
+from stacks.measure import Failed, Found, measured, side_by_side, stages
 from stacks.venvs import VenvError
 from tables.splice import put, write_csv
 
 _TELLING = 0.005
 """Smaller shares are not shown."""
-_SIDE_BY_SIDE = 3
-"""How many light cases run at a time."""
 _BEGAN = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}"
 
 
@@ -90,8 +88,9 @@ def row(
     if verbose:
         for one in found:
             sys.stderr.write(f"    {one.feeders}\n")
-    wrong = any(one.wrong for one in found)
-    return _row(case, found, at_first, "wrong" if wrong else "right")
+    wrong = any(one.right is False for one in found)
+    unknown = any(one.right is None for one in found)
+    return _row(case, found, at_first, "wrong" if wrong else "not judged" if unknown else "right")
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -148,8 +147,9 @@ def main() -> None:
     left = [case for case in cases if case.title not in known]
     hog = options.beside_a_hog
     with recording(options.tape):
-        for some in stages(left, 1 if hog else _SIDE_BY_SIDE):
-            for case, first in zip(some, _side_by_side(some), strict=True):
+        for some in [(case,) for case in left] if hog else stages(left):
+            await_quiet()
+            for case, first in zip(some, side_by_side(some), strict=True):
                 result = row(case, first, hog=hog, verbose=options.verbose)
                 known[case.title] = result
                 _keep(options.log, result)
@@ -181,21 +181,6 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def stages(cases: Sequence[Case], most: int) -> list[Sequence[Case]]:
-    """Cases that run at the same time: `most` light ones; all others run alone."""
-    light = [case for case in cases if case.light]
-    alone = [(case,) for case in cases if not case.light]
-    return [*(light[at : at + most] for at in range(0, len(light), most)), *alone]
-
-
-def _side_by_side(cases: Sequence[Case]) -> Sequence[list[Found] | None]:
-    """What is found in each of `cases`; None if they are to run alone, or one did not run."""
-    if len(cases) > 1:
-        with contextlib.suppress(Failed, Unavailable, VenvError):
-            return measure(*cases)
-    return [None for _ in cases]
-
-
 def _row(
     case: Case,
     found: Iterable[Found] = (),
@@ -222,7 +207,7 @@ def _told(found: Iterable[Found]) -> str:
 
 
 def _shares(found: Found) -> str:
-    if not found.expected and not found.wrong:
+    if not found.expected and found.right:
         return "busy"
     shares = sorted(found.shares.items(), key=lambda item: -item[1])
     told = [f"{label} {share:.0%}" for label, share in shares if share > _TELLING]

@@ -16,25 +16,30 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import gpu_bottleneck_exporter
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
+from scenarios.cases import CPU_QUEUE, NEED_CPU
 from scenarios.cgroups import Unavailable, disk_of, limited
-from scenarios.measure import await_quiet
+from scenarios.measure import Span, accounted, watched
 from stacks import venvs
 from stacks.cases import Case, Labels
 from stacks.servers.table import SERVERS, Server
+from stacks.venvs import VenvError
+from support.judging import LONGEST_SECONDS, Look, verdict
 from support.samplers import sampling
+from support.waiting import until
 
 ENOUGH = 0.8
 """Least share of idle time on accepted labels."""
@@ -42,10 +47,10 @@ BUSY = 0.9
 """Least busy share if the loop is well fed."""
 TOO_BUSY = 0.75
 """Above this busy share, a starved case has too little idle time to judge."""
-MEASURED_SECONDS = 6.0
+_LOOK_NS = 900_000_000
+"""One tick."""
 _FIRST_WORK_NS = 100_000_000
 _PATIENCE_SECONDS = 120.0
-_QUIET_SECONDS = 5.0
 _LOG_CHARACTERS = 1500
 _KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH")
 
@@ -59,23 +64,41 @@ class Found:
     """What one GPU was found to wait for."""
 
     expected: Labels
-    busy: float
-    """Share of the observed time, 0-1."""
-    shares: Mapping[str, float]
-    """Of the idle time, by label; 0-1."""
-    workers: int
+    spans: Sequence[Span]
+    workers: int = 0
     """How many it was found to have."""
     feeders: str = field(default="", compare=False)
 
     @property
-    def wrong(self) -> str | None:
-        """What does not meet the expectation; None if all does."""
-        if not self.expected:
-            return None if self.busy >= BUSY else f"busy {self.busy:.0%} only"
-        if self.busy > TOO_BUSY:
-            return f"busy {self.busy:.0%}: not idle enough to tell"
-        right = sum(self.shares.get(label, 0.0) for label in self.expected)
-        return None if right >= ENOUGH else f"{right:.0%} on {' or '.join(sorted(self.expected))}"
+    def busy(self) -> float:
+        """Share of the observed time, 0-1."""
+        return sum(one.busy_ns for one in self.spans) / sum(one.observed_ns for one in self.spans)
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Of the idle time, by label; 0-1."""
+        stall_ns = {label: sum(one.stall_ns[label] for one in self.spans) for label in WAITING_ON}
+        idle = sum(stall_ns.values())
+        return {label: ns / idle for label, ns in stall_ns.items() if ns}
+
+    @property
+    def right(self) -> bool | None:
+        """Whether it meets the expectation; None: not yet known."""
+        return verdict([Look(_margins(self.expected, one), one.crowded) for one in self.spans])
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{label} {share:.0%}" for label, share in self.shares.items())
+        return f"busy {self.busy:.0%}; idle: {shares or 'never'}\n    {self.feeders}"
+
+
+def _margins(expected: Labels, span: Span) -> tuple[float, ...]:
+    """By how many seconds each condition holds."""
+    if not expected:
+        return ((span.busy_ns - BUSY * span.observed_ns) / 1e9,)
+    queue = {CPU_QUEUE} if span.crowded and expected & NEED_CPU else set()
+    idle = sum(span.stall_ns.values())
+    right = sum(span.stall_ns[label] for label in expected | queue)
+    return (right - ENOUGH * idle) / 1e9, (idle - (1 - TOO_BUSY) * span.observed_ns) / 1e9
 
 
 def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
@@ -84,7 +107,6 @@ def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
     Each has its own board and its own sampler, which starts when all of them run. Raises Failed if
     one did not run, Unavailable if the machine lacks what it takes.
     """
-    await_quiet(_QUIET_SECONDS)
     with ExitStack() as ends:
         staged = [ends.enter_context(_staged(case)) for case in cases]
         if hog:
@@ -93,29 +115,52 @@ def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
             ends.enter_context(sampling(partial(VirtualDriver, board), Settings()))
             for board, _ in staged
         ]
-        time.sleep(max(case.warm_seconds for case in cases))
-        before = [sampler.state().gpus for sampler in samplers]
-        time.sleep(MEASURED_SECONDS)
-        after = [sampler.state().gpus for sampler in samplers]
+        until(lambda: all(map(accounted, samplers)), "the samplers account for all GPUs")
+        watched(samplers, int(max(case.warm_seconds for case in cases) * 1e9))
+        began = time.monotonic_ns()
+        looks: list[list[tuple[Span, ...]]] = []
+        while True:
+            looks.append(watched(samplers, _LOOK_NS))
+            found = [
+                [
+                    Found(expected, [look[at][gpu] for look in looks])
+                    for gpu, expected in enumerate(case.expected)
+                ]
+                for at, case in enumerate(cases)
+            ]
+            known = all(one.right is not None for one in chain(*found))
+            if known or time.monotonic_ns() - began > LONGEST_SECONDS * 1e9:
+                break
         for _, stage in staged:
             stage.check()
         return [
-            [_difference(sampler, *gpu) for gpu in zip(then, now, case.expected, strict=True)]
-            for case, sampler, then, now in zip(cases, samplers, before, after, strict=True)
+            [_told(one, sampler, gpu, began) for gpu, one in enumerate(of_case)]
+            for sampler, of_case in zip(samplers, found, strict=True)
         ]
 
 
 def measured(
     case: Case, first: list[Found] | None = None, *, hog: bool = False
 ) -> tuple[list[Found], list[Found] | None]:
-    """The result, and the first one if that was wrong: two cores are easily disturbed.
-
-    `first` is what was found beside other cases, if it was measured so.
-    """
-    first = first or measure(case, hog=hog)[0]
-    if not any(found.wrong for found in first):
+    """The result; and what was found beside other cases, `first`, if that was not right."""
+    if first and all(found.right for found in first):
         return first, None
     return measure(case, hog=hog)[0], first
+
+
+def side_by_side(cases: Sequence[Case]) -> Sequence[list[Found] | None]:
+    """What is found in each of `cases`; None if they are to run alone, or one did not run."""
+    if len(cases) > 1:
+        with contextlib.suppress(Failed, Unavailable, VenvError):
+            return measure(*cases)
+    return [None for _ in cases]
+
+
+def stages(cases: Sequence[Case], most: int = 3) -> list[Sequence[Case]]:
+    """Cases that run at the same time: `most` light ones; all others run alone."""
+    light = [case for case in cases if case.light]
+    alone = [(case,) for case in cases if not case.light]
+    return [*(light[at : at + most] for at in range(0, len(light), most)), *alone]
 
 
 class Stage:
@@ -242,25 +287,13 @@ def _staged(case: Case) -> Iterator[tuple[Board, Stage]]:
         yield board, stage
 
 
-def _difference(
-    sampler: Sampler, before: GpuSnapshot, after: GpuSnapshot, expected: Labels
-) -> Found:
-    then, now = before.totals, after.totals
-    observed = (now.observed_ns or 0) - (then.observed_ns or 0)
-    earlier = then.stall_ns or {}
-    stalls = {label: ns - earlier.get(label, 0) for label, ns in (now.stall_ns or {}).items()}
-    idle = sum(stalls.values())
-    if observed <= 0:
-        raise Failed("the sampler observed nothing")
-    watch, uuid = sampler._watch, after.identity.uuid
-    feed = watch and watch.feed(uuid)
-    return Found(
-        expected=expected,
-        busy=(now.busy_ns - then.busy_ns) / observed,
-        shares={label: ns / idle for label, ns in stalls.items() if ns},
-        workers=len(feed.workers) if feed else 0,
-        feeders=f"{watch and watch.explaining(uuid, before.at_ns, after.at_ns)}",
-    )
+def _told(found: Found, sampler: Sampler, gpu: int, began_ns: int) -> Found:
+    """It, with what the accounting saw of the feeders."""
+    watch, now = sampler._watch, sampler.state().gpus[gpu]
+    assert watch is not None
+    feed = watch.feed(now.identity.uuid)
+    seen = watch.explaining(now.identity.uuid, began_ns, now.at_ns)
+    return replace(found, workers=len(feed.workers) if feed else 0, feeders=f"{seen}")
 
 
 def _make_library(folder: Path) -> None:

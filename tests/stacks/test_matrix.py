@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stacks.cases import CASES
-from stacks.matrix import Row, stages, summary, table
+from stacks.matrix import Row, summary, table
+from stacks.measure import stages
 
 ROW = Row(
     case="urllib",

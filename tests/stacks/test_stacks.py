@@ -5,23 +5,40 @@ These are the quick cases. `python -m stacks.matrix` measures all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from scenarios.cgroups import Unavailable
 from stacks.cases import CASES, Case
-from stacks.measure import Found, measured
+from stacks.measure import Found, measured, side_by_side, stages
 from stacks.venvs import VenvError
+from support.judging import conclude
 from support.tools import _missing
-from support.waiting import note_repeated
 
 QUICK = [case for case in CASES if case.quick]
+_STAGE_OF = {case.title: some for some in stages(QUICK) for case in some}
+
+
+@pytest.fixture(scope="module")
+def beside() -> Callable[[Case], list[Found] | None]:
+    """What is found in a case beside others of its kind, if it may run so."""
+    known: dict[str, list[Found] | None] = {}
+
+    def found(case: Case) -> list[Found] | None:
+        if case.title not in known:
+            some = _STAGE_OF[case.title]
+            known.update(zip([one.title for one in some], side_by_side(some), strict=True))
+        return known[case.title]
+
+    return found
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.title)
-def test_the_idle_time_is_put_down_to_its_cause(case: Case) -> None:
-    for found in found_in(case):
-        print(f"{case.name}: busy {found.busy:.0%}, {found.shares}")  # noqa: T201 - for `pytest -s`
-        assert not found.wrong, f"{found.wrong}: {dict(found.shares)}\n{found.feeders}"
+def test_the_idle_time_is_put_down_to_its_cause(
+    case: Case, beside: Callable[[Case], list[Found] | None]
+) -> None:
+    judge(found_in(case, beside(case)))
 
 
 def test_each_family_has_a_case_that_keeps_its_gpu_busy() -> None:
@@ -35,11 +52,17 @@ def test_cases_are_told_apart_by_their_titles() -> None:
     assert sorted(set(titles)) == sorted(titles)
 
 
-def found_in(case: Case) -> list[Found]:
+def found_in(case: Case, first: list[Found] | None = None) -> list[Found]:
+    """Measured alone, if it was not right at `first`, beside others."""
     try:
-        found, at_first = measured(case)
+        return measured(case, first)[0]
     except (Unavailable, VenvError) as reason:
         _missing(f"{reason}")
-    if at_first:
-        note_repeated([one for one in at_first if one.wrong])
-    return found
+
+
+def judge(results: list[Found]) -> None:
+    """Wrong if one is, else unknown if one is."""
+    told = "\n".join(map(str, results))
+    print(told)  # noqa: T201 - for `pytest -s`
+    right = [found.right for found in results]
+    conclude(told, right=False if False in right else None if None in right else True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
+import pytest
 
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.board import Board
@@ -15,7 +17,8 @@ from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 
-KINDS = ("virtual", "nvml")
+KINDS = ("virtual", pytest.param("nvml", marks=pytest.mark.processes))
+"""For fixtures; NVML's takes a compiler."""
 
 
 class Libraries:
@@ -45,9 +48,12 @@ class Libraries:
         return NvmlDriver()
 
 
-def open_driver(kind: str, board: Board, libraries: Libraries) -> Driver:
-    """Driver `kind` on `board`."""
-    return VirtualDriver(board) if kind == "virtual" else libraries.open(board)
+def opener(request: pytest.FixtureRequest) -> Callable[[Board], Driver]:
+    """What opens the driver of the fixture's kind on a board."""
+    if request.param == "virtual":
+        return VirtualDriver
+    libraries: Libraries = request.getfixturevalue("libraries")
+    return libraries.open
 
 
 def first(driver: Driver) -> Device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,7 +10,6 @@ PATIENCE_SECONDS = 240.0
 """Time allowed for what must happen: never a measure of speed, less than a test may take."""
 _PAUSE_SECONDS = 0.02
 Found = TypeVar("Found")
-Result = TypeVar("Result")
 
 
 def until(
@@ -34,17 +32,3 @@ def until(
 def eventually(condition: Callable[[], Found | None]) -> Found:
     """`until`, of a condition that says by itself what it is."""
     return until(condition, "what comes in the end")
-
-
-def settled(measure: Callable[[], Result], wrong: Callable[[Result], object]) -> Result:
-    """The result of `measure`, repeated once if it is wrong, as other processes may disturb it."""
-    result = measure()
-    if found := wrong(result):
-        note_repeated(found)
-        return measure()
-    return result
-
-
-def note_repeated(wrong: object) -> None:
-    """List in pytest's summary that something is measured once more, as it was `wrong` at first."""
-    warnings.warn(f"measured once more: {wrong}", stacklevel=3)

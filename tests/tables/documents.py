@@ -7,11 +7,17 @@ from pathlib import Path
 
 from faults import events_table
 from rules import causes_table
-from tables import commands, metrics, refusals
+from tables import commands, metrics, refusals, tested
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENTS = tuple(
-    _ROOT / name for name in ("exporter/REFERENCE.md", "exporter/OPERATIONS.md", "rules/README.md")
+    _ROOT / name
+    for name in (
+        "exporter/REFERENCE.md",
+        "exporter/OPERATIONS.md",
+        "rules/README.md",
+        "tests/README.md",
+    )
 )
 
 
@@ -24,4 +30,5 @@ def tables(path: Path) -> dict[str, str]:
         "causes": causes_table.table(os.path.relpath(causes_table.RUNBOOKS, path.parent)),
         "events": events_table.table(),
         "refusals": refusals.table(),
+        "tested": tested.table(),
     }

@@ -41,6 +41,7 @@ def listen(path: Path) -> None:
 KINDS: Mapping[str, Callable[[Path], object]] = {"fifo": os.mkfifo, "socket": listen}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_no_file_is_refused_at_the_start(site: Site, part: str, kind: str) -> None:

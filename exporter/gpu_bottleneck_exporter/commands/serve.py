@@ -95,7 +95,8 @@ def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
         host = socket.gethostname() if in_a_pod() else "localhost"
     host = f"[{host}]" if ":" in host else host
     base = f"{scheme}://{host}:{port}"
-    click.echo(f"status page on {base}/\nserving on {base}{settings.telemetry_path}", err=True)
+    with contextlib.suppress(OSError):  # a log on a full disk is no reason not to serve
+        click.echo(f"status page on {base}/\nserving on {base}{settings.telemetry_path}", err=True)
     return listener, web_config
 
 
