@@ -54,10 +54,6 @@ def test_the_path_may_be_left_out_or_that_of_the_metrics(port: int, path: str) -
     assert Remote(f"http://127.0.0.1:{port}{path}").read().version == "9"
 
 
-def test_the_scheme_may_be_left_out(port: int) -> None:
-    assert Remote(f"127.0.0.1:{port}").read().version == "9"
-
-
 def test_all_that_is_known_there_is_known_here(port: int) -> None:
     assert Remote(f"http://127.0.0.1:{port}").read().gpus == node(mixed_state()).gpus
 
