@@ -30,7 +30,7 @@ help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
 run: $(VENV)/.installed  ## Serve this machine's GPUs if it has any, else the demo
-	@$(EXPORTER) check; if [ $$? -lt 2 ]; then exec $(EXPORTER) serve; else exec $(EXPORTER) demo; fi
+	@$(EXPORTER) check; if $(EXPORTER) once >/dev/null 2>&1; then exec $(EXPORTER) serve; else exec $(EXPORTER) demo; fi
 
 demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training loops, and show the alerts
 	@exec $(EXPORTER) demo --alerts

@@ -19,7 +19,7 @@ from support.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter"
-NO_GPU = 2
+NO_GPU = 1
 """What `check` ends with here."""
 
 

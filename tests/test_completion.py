@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.flags import PROGRAM
-from support.command import environment
+from support.command import environment, run
 from support.waiting import PATIENCE_SECONDS
 
-VARIABLE = "_GPU_BOTTLENECK_EXPORTER_COMPLETE"
 INSTALLED = Path(sys.executable).parent / PROGRAM
 
 
 def completed(folder: Path, *words: str) -> list[str]:
-    """What a real bash offers for the last of `words`, after the line that the README gives."""
+    """What a real bash offers for the last of `words`."""
     script = f"""
-        source <({VARIABLE}=bash_source {PROGRAM}) || exit 3
+        source <({PROGRAM} completion bash) || exit 3
         COMP_WORDS=({PROGRAM} "$@") COMP_CWORD=$#
         how=$(complete -p {PROGRAM}) || exit 4
         "$(sed -E 's/.* -F ([^ ]+) .*/\\1/' <<<"$how")" {PROGRAM}
@@ -43,14 +42,27 @@ def completed(folder: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("d",), ["demo", "dashboards"]),
+        (("d",), ["diagnose", "demo", "dashboards"]),
         (("check", "--dia"), ["--diagnose"]),
         (("top", "--sort", "te"), ["temperature"]),
         (("serve", "--log.level", "w"), ["warning"]),
         (("serve", "--no-collector.po"), ["--no-collector.power"]),
         (("dashboards", "fl"), ["fleet"]),
+        (("runbook", "GpuCpuT"), ["GpuCpuThrottled"]),
+        (("completion", ""), ["bash", "zsh", "fish"]),
         (("nonsense", "--x"), []),
     ],
 )
 def test_bash_completes(tmp_path: Path, words: tuple[str, ...], offered: list[str]) -> None:
     assert completed(tmp_path, *words) == offered
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [("zsh", f"compdef _gpu_bottleneck_exporter_completion {PROGRAM}"), ("fish", f" {PROGRAM} ")],
+)
+def test_other_shells_get_what_click_makes_for_them(tmp_path: Path, shell: str, words: str) -> None:
+    result = run(tmp_path, "completion", shell)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert words in result.stdout
+    assert f"{shell}_complete" in result.stdout

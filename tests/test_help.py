@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.collectors import ALL
@@ -16,12 +17,22 @@ from gpu_bottleneck_exporter.flags import PROGRAM
 from support.command import run
 from support.options import options_of
 
-NAMES = ("serve", "check", "top", "once", "demo", "rules", "dashboards")
+NAMES = (
+    *("serve", "check", "diagnose", "top", "once", "demo"),
+    *("rules", "dashboards", "runbook", "completion"),
+)
+LISTED = re.compile(r"^  (?:-\w, )?(--[\w.-]+)", re.MULTILINE)
 SECTION = re.compile(r"^([A-Z][a-z]+):$", re.MULTILINE)
 
 
 def help_of(name: str) -> str:
     return commands.commands[name].get_help(click.Context(commands.commands[name], info_name=name))
+
+
+def whole_help_of(*name: str) -> str:
+    result = CliRunner().invoke(commands, [*name, "--help-all"], prog_name=PROGRAM)
+    assert result.exit_code == 0
+    return result.stdout
 
 
 def sections(text: str) -> dict[str, str]:
@@ -37,6 +48,12 @@ def test_commands_come_in_the_order_in_which_they_are_needed(tmp_path: Path, fla
     assert "..." not in listed, "a summary is cut off"
 
 
+def test_without_a_command_it_prints_the_help(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == run(tmp_path, "--help").stdout
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_says_what_it_does_and_what_each_status_means(name: str) -> None:
     text = help_of(name)
@@ -50,13 +67,30 @@ def test_a_page_says_what_it_does_and_what_each_status_means(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_is_listed_once_and_collectors_take_one_entry(name: str) -> None:
-    found = sections(help_of(name))
-    listed = re.findall(r"^  (?:-\w, )?(--[\w.-]+)", "".join(found.values()), re.MULTILINE)
+    found = sections(whole_help_of(name))
+    listed = LISTED.findall("".join(found.values()))
     known = {"--collector.NAME" if o.secondary_opts else o.opts[0] for o in options_of(name)}
-    assert sorted(listed) == sorted(known | {"--help"})
+    assert sorted(listed) == sorted(known | {"--help", "--help-all"})
     if "--collector.NAME" in known:
         assert {collector.name for collector in ALL} <= {*re.findall(r"\w+", found["Collector"])}
         assert "--sampling.interval" in found["Sampling"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_short_page_is_the_long_one_without_what_is_seldom_needed(name: str) -> None:
+    short, whole = LISTED.findall(help_of(name)), LISTED.findall(whole_help_of(name))
+    assert [option for option in whole if option in short] == short
+    seldom = {option for option in whole if option not in short}
+    assert bool(seldom) == (name not in {"dashboards", "runbook", "completion"})
+    if "--log.level" in whole:
+        assert {"--log.level", "--without"} <= {*short}
+        assert {"--sampling.interval", "--log.format", "--collector.NAME"} <= seldom
+
+
+def test_the_whole_help_of_the_program_has_that_of_each_command() -> None:
+    whole = whole_help_of()
+    assert all(whole_help_of(name).split("Options:")[0] in whole for name in NAMES)
+    assert whole.count("--sampling.interval SECONDS") == len(NAMES) - 4
 
 
 def examples() -> Iterator[str]:
@@ -72,6 +106,7 @@ def test_each_example_can_be_copied(example: str) -> None:
     lexer = shlex.shlex(example, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words = list(lexer)
-    (name, *arguments) = words[: words.index("|")] if "|" in words else words
+    end = next((at for at, word in enumerate(words) if word in {"|", ">>"}), len(words))
+    name, *arguments = words[:end]
     with commands.commands[name].make_context(name, arguments) as context:
         assert context.params

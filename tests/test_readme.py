@@ -9,8 +9,10 @@ import promql_parser as promql
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES, WAITS_FOR
+from gpu_bottleneck_exporter.accounting.stall import CPU_QUEUE, WAITING_ON
+from gpu_bottleneck_exporter.nodeview.text import in_full
+from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription
+from gpu_bottleneck_exporter.remedies import MEANINGS, RUNBOOKS, WAITS_FOR
 from tables import metrics
 
 ROOT = Path(__file__).parents[1]
@@ -81,9 +83,28 @@ def test_the_glossary_names_every_reason_for_waiting() -> None:
 
 
 def test_the_diagnosis_is_worded_as_the_command_does() -> None:
-    verdict = r"^  likely cause  Waiting for (.+) \((\w+)\) for \d+ s: (.+)\n  try           (.+)$"
-    ((what, cause, meaning, remedy),) = re.findall(verdict, TEXT, re.MULTILINE)
-    assert (WAITS_FOR[cause], MEANINGS[cause], REMEDIES[cause]) == (what, meaning, remedy)
+    verdict = r"^  likely cause  Waiting for (.+) \((\w+)\): (.+)$"
+    ((what, cause, meaning),) = re.findall(verdict, TEXT, re.MULTILINE)
+    assert (WAITS_FOR[cause], MEANINGS[cause], f"{RUNBOOKS[cause]}.md") == (
+        what,
+        meaning,
+        *re.findall(r"^  runbook       (.+)$", TEXT, re.MULTILINE),
+    )
+    change = Prescription(
+        cause=cause,
+        knob=NUM_WORKERS,
+        current_value=1,
+        value=2,
+        current_busy_ratio=0.449,
+        busy_ratio=0.87,
+        busy_low_ratio=0.79,
+        busy_high_ratio=0.96,
+        needs_cores=0.3,
+        free_cores=0.3,
+        then=CPU_QUEUE,
+        pytorch=True,
+    )
+    assert f"\n  try           {in_full(change)}\n" in TEXT
 
 
 def test_the_cost_is_that_of_the_measurements() -> None:

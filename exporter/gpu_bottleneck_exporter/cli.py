@@ -18,25 +18,29 @@ import click
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
-from gpu_bottleneck_exporter.flags import PROGRAM, Decorator, Group, as_json, flag, settings_flags
+from gpu_bottleneck_exporter.flags import PROGRAM, Group, Seconds, as_json, flag, settings_flags
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.shipped import completion, dashboards, rules, runbook
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_WATCHED = Seconds(1, 3600)
 
 
 @click.group(
     cls=Group,
-    no_args_is_help=False,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def commands() -> None:
+@click.pass_context
+def commands(ctx: click.Context) -> None:
     """Prometheus exporter that reports why a GPU is idle.
 
     It counts how long each GPU is busy, charges the idle time to what the processes that feed the
-    GPU wait for, and serves both as metrics. Each command has its own --help. Each option can also
-    be set with the variable shown next to it; an option on the command line wins.
+    GPU wait for, and serves both as metrics. Each command has its own --help. Settings can also be
+    made with the variable shown next to them; an option on the command line wins. Where seconds
+    are asked for, 90, 90s and 1m30s are the same.
 
     \b
     What works here, what is missing and how to fix it:
@@ -44,10 +48,18 @@ def commands() -> None:
     Serve metrics on http://localhost:10170/metrics:
       $ gpu-bottleneck-exporter serve
     Why the GPUs of this machine are idle, without Prometheus:
-      $ gpu-bottleneck-exporter check --diagnose 60
+      $ gpu-bottleneck-exporter diagnose
     Try it without a GPU:
       $ gpu-bottleneck-exporter demo --alerts
+
+    \b
+    Exit status of all commands:
+      0  good
+      1  what was asked for has failed, or there are problems
+      2  a command, an option, a setting or a name is wrong
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @commands.command
@@ -83,53 +95,81 @@ def serve(settings: Settings) -> None:
 @flag(
     "diagnose SECONDS",
     "seconds",
-    type=click.FloatRange(1, 3600),
-    help="Watch for this long, then report for each GPU how busy it was, what it waited for, "
-    "what to try first and, from about 30 s on, what which change would bring.",
+    type=_WATCHED,
+    help="The same as the command diagnose.",
 )
+@flag("verbose", "-v", is_flag=True, help="Also list the driver, the signals and the GPUs.")
 @as_json
 @settings_flags(web="web.config.file")
-def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
+def check(settings: Settings, seconds: float | None, *, verbose: bool, as_json: bool) -> None:
     """Report what works, what is missing and how to fix it.
 
-    Give it the options and variables of the exporter that you check. With --diagnose it reports
-    why each GPU is idle instead, and ends with status 0 if any GPU is up.
+    Give it the options and variables of the exporter that you check.
 
     \b
     Check drivers, GPUs, signals and permissions:
       $ gpu-bottleneck-exporter check
-    Watch for 30 s, then report the likely cause per GPU:
-      $ gpu-bottleneck-exporter check --diagnose 30
+    As the service would run:
+      $ gpu-bottleneck-exporter check --without kubelet --web.config.file /etc/gpu-exporter/web.yml
     List remedies:
       $ gpu-bottleneck-exporter check --json | jq -r '.gaps[] | .subject + ": " + .remedy'
 
     \b
     Exit status:
       0  everything is available
-      1  works, with gaps
-      2  no GPU metrics, or an option is wrong
+      1  there are gaps, or no GPU metrics
+      2  an option or a setting is wrong
     """
     from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
-    from gpu_bottleneck_exporter.jsontext import dumps  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
 
     file = settings.web_config_file
     summary = WebConfigFile(Path(file)).active.summary if file else None
     if summary and not as_json:
         click.echo(f"web config      OK: {file}: {summary}")
+    driver = _driver(settings)
     if seconds is None:
-        report = checking.check(settings, _driver(settings))
+        report = checking.check(settings, driver, full=verbose)
     else:
-        if sys.stderr.isatty():
-            click.echo(f"watching for {seconds:g} s", err=True)
-        report = checking.diagnose(settings, _driver(settings), seconds)
-    document = {**report.document, "web_config": summary}
-    click.echo(dumps(document) if as_json else "\n".join(report.lines))
-    sys.exit(report.status)
+        report = checking.diagnose(settings, driver, seconds)
+    checking.tell(report, summary, as_json=as_json)
 
 
 @commands.command
-@flag("url URL", help="Watch the exporter at this URL, such as https://user:password@node7:10170.")
+@click.argument("seconds", type=_WATCHED, default=30.0)
+@as_json
+@settings_flags()
+def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
+    """Watch for a while, then report why each GPU is idle.
+
+    Watches for SECONDS, 30 if omitted. Reports for each GPU what it waited for, the processes most
+    to blame, what to try first and, from about 30 s on, what which change would bring.
+
+    \b
+    Watch for 30 s:
+      $ gpu-bottleneck-exporter diagnose
+    For longer, where GPUs idle now and then:
+      $ gpu-bottleneck-exporter diagnose 5m
+    For a script:
+      $ gpu-bottleneck-exporter diagnose 10 --json | jq '.gpus[] | {gpu, cause, remedy}'
+
+    \b
+    Exit status:
+      0  reported; a GPU is up
+      1  no GPU metrics
+      2  an option or a setting is wrong
+    """
+    from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
+
+    checking.tell(checking.diagnose(settings, _driver(settings), seconds), as_json=as_json)
+
+
+@commands.command
+@flag(
+    "url URL",
+    envvar="GPU_EXPORTER_URL",  # others cannot see a password in it
+    help="Watch the exporter at this URL, such as node7:10170 or https://user:password@node7:10170.",
+)
 @flag(
     "ca-file FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -138,7 +178,7 @@ def check(settings: Settings, seconds: float | None, *, as_json: bool) -> None:
 @flag(
     "interval SECONDS",
     "seconds",
-    type=click.FloatRange(0.5, 60),
+    type=Seconds(0.5, 60),
     default=2.0,
     help="Time between two readings, 0.5 to 60.",
 )
@@ -179,7 +219,7 @@ def top(  # noqa: PLR0913 - one for each option
     Watch this machine:
       $ gpu-bottleneck-exporter top
     Watch another one:
-      $ gpu-bottleneck-exporter top --url http://node7:10170
+      $ gpu-bottleneck-exporter top --url node7:10170
     For a script:
       $ gpu-bottleneck-exporter top --once --json | jq '.gpus[] | {gpu, busy_ratio, cause}'
 
@@ -267,124 +307,8 @@ def demo(settings: Settings, *, alerts: bool) -> None:
             serving.serve(settings, driver, listener, web_config, at_a_terminal=True)
 
 
-def _writing(text: str) -> Decorator:
-    """`--output`, with `text` as its help, and `--force`."""
-    folder = click.Path(file_okay=False, path_type=Path)
-    output = flag("output DIR", "folder", type=folder, help=text)
-    force = flag("force", is_flag=True, help="Let --output overwrite files that differ.")
-    return lambda command: output(force(command))
-
-
-@commands.command
-@_writing("Write one file per group to this directory instead of printing one file.")
-@flag(
-    "dialect",
-    type=click.Choice(["exporter", "dcgm", "both"]),
-    default="exporter",
-    help="Whose metrics the rules read: this exporter's, dcgm-exporter's, or both side by side.",
-)
-@flag(
-    "for-scale N",
-    "scale",
-    type=float,
-    default=1.0,
-    help="To try alerts out: divide all durations, windows and intervals by N. Scrape N times as "
-    "often.",
-)
-@flag(
-    "no-keep-firing-for",
-    "without_keep_firing",
-    is_flag=True,
-    help="Omit keep_firing_for, for Prometheus before 2.42 and older vmalert.",
-)
-@flag(
-    "no-prescriptions",
-    "without_prescriptions",
-    is_flag=True,
-    help="Omit prescriptions from descriptions, for vmalert -replay, which cannot look them up.",
-)
-@flag("runbook-base URL", help="Base URL of the runbooks that alerts link to.")
-@flag("grafana-url URL", help="URL of Grafana, for alerts to link to its dashboards.")
-@flag(
-    "workload-namespace",
-    is_flag=True,
-    help="Set the label namespace of alerts about a job to the namespace of its pod, as "
-    "AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules expect.",
-)
-@flag(
-    "prometheusrule",
-    is_flag=True,
-    help="Print one PrometheusRule object of the Prometheus Operator.",
-)
-@flag("name", help="Name of the object; gpu-bottleneck-exporter if omitted.")
-@flag("namespace", help="Namespace of the object.")
-@flag("label K=V", "labels", multiple=True, help="Label of the object; repeatable.")
-def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
-    """Print or write the recording and alerting rules.
-
-    Prints all groups as one file, or writes a file per group with --output.
-
-    \b
-    Write the rule files for Prometheus:
-      $ gpu-bottleneck-exporter rules --output /etc/prometheus/rules
-    Install as object:
-      $ gpu-bottleneck-exporter rules --prometheusrule --namespace monitoring | kubectl apply -f -
-    Try alerts out in seconds instead of minutes:
-      $ gpu-bottleneck-exporter rules --for-scale 60
-
-    \b
-    Exit status:
-      0  printed or written
-      1  a value cannot be used, or a file cannot be written or differs and --force is missing
-      2  an option is wrong
-    """
-    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
-    from gpu_bottleneck_exporter.commands import rules as output  # noqa: PLC0415
-
-    choice = output.Wanted(**wanted)
-    if folder is not None:
-        files.write(folder, output.rendered(choice), force=force)
-    else:
-        click.echo(output.printed(choice), nl=False)
-
-
-def _dashboard_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    from gpu_bottleneck_exporter.commands.files import dashboards as files  # noqa: PLC0415
-
-    return [name for name in files() if name.startswith(typed)]
-
-
-@commands.command
-@click.argument("name", required=False, shell_complete=_dashboard_names)
-@_writing("Write all dashboards to this directory.")
-def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
-    """List, print or write the Grafana dashboards.
-
-    Lists their names, prints the one NAME, or writes all with --output.
-
-    \b
-    List the dashboards:
-      $ gpu-bottleneck-exporter dashboards
-    Write all of them:
-      $ gpu-bottleneck-exporter dashboards --output /var/lib/grafana/dashboards
-
-    \b
-    Exit status:
-      0  printed or written
-      1  a value cannot be used, or a file cannot be written or differs and --force is missing
-      2  an option is wrong
-    """
-    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
-
-    known = files.dashboards()
-    if folder is not None and name is not None:
-        raise ExporterError("--output writes all dashboards: omit the name")
-    if name is not None and name not in known:
-        raise ExporterError(f"there is no dashboard {name!r}, only {', '.join(known)}")
-    if folder is not None:
-        files.write(folder, {f"{name}.json": text for name, text in known.items()}, force=force)
-    else:
-        click.echo(known[name] if name else "\n".join(known) + "\n", nl=False)
+for shipped in (rules, dashboards, runbook, completion):
+    commands.add_command(shipped)
 
 
 def _driver(settings: Settings) -> Callable[[], Any]:

@@ -1,13 +1,16 @@
-"""Options in Prometheus' style, also taken from the environment, and the settings they make."""
+"""Options in Prometheus' style, their values, and the settings they make."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import Field, fields
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -23,19 +26,97 @@ _PATH = click.Path(readable=False, path_type=Path)
 """What may not be read is for `Settings` or `check` to report."""
 
 
+_USUAL = frozenset({"web.listen-address", "web.config.file", "log.level"})
+"""The only ones with a dot that --help shows."""
+_SELDOM = frozenset({"ca-file", "diagnose", "for-scale", "no-keep-firing-for", "no-prescriptions"})
+"""Those without a dot that it does not show; --help-all does."""
+_ALL = f"{__name__}.all"
+"""Whether --help-all was given."""
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_PART = r"(\d+(?:\.\d+)?)(ms|[smh])"
+_URL = re.compile(r"https?://[^\s\"'<>{}]+", re.IGNORECASE)
+# Kubernetes sets variables for services in each pod: a service may be called gpu-exporter.
+_OF_A_SERVICE = r"\w*_(SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)=|\w*_PORT=\w+://"
+_OURS = re.compile(rf"(?!{_OF_A_SERVICE})(?P<name>{ENVIRONMENT_PREFIX}.*?)=")
+
+
+class Seconds(click.FloatRange):
+    """Seconds: a plain number, or a duration as Prometheus writes it, such as 500ms or 1m30s."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Seconds within the range."""
+        if isinstance(value, str) and re.fullmatch(f"({_PART})+", value):
+            value = sum(float(count) * _UNITS[unit] for count, unit in re.findall(_PART, value))
+        seconds = super().convert(value, param, ctx)
+        if f"{seconds}" == "nan":
+            self.fail(f"{value!r} is not a valid duration.", param, ctx)
+        return seconds
+
+
+def _url(value: str) -> str:
+    """An address for HTTP; what has no scheme gets http."""
+    url = value if "://" in value else f"http://{value}"
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
+            return url
+    bare = value.rpartition("@")[2]  # without its password, for the terminal
+    raise click.BadParameter(f"{bare!r} is not like http://node7:10170.")
+
+
+def _words(value: str | frozenset[str]) -> frozenset[str]:
+    """Words separated by commas."""
+    return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
+
+
+_TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": _url, "SIGNAL,...": _words}
+"""By the word for a value."""
+
+
+def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """What was meant by `word`, as click asks for it; empty if nothing is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for mistakes
+
+    found = get_close_matches(word, known, 2, alike)
+    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def _print_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        for name, command in getattr(ctx.command, "commands", {}).items():
+            click.echo(f"\n{command.get_help(click.Context(command, ctx, name))}")
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_all,
+    help="Show the rest of the options, too.",
+)
+
+
 class Command(click.Command):
     """A command whose help groups options by the word before their dot."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Options of its own, and those of the settings that it takes: made when it runs."""
-        return [*super().get_params(ctx), *getattr(self.callback, "settings", list)()]
+        own = super().get_params(ctx)
+        return [*own, _HELP_ALL, *getattr(self.callback, "settings", list)()]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options without a dot first, and all collectors in one entry."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for option in self.get_params(ctx):
             subject, dot, _ = option.opts[0].removeprefix("--").partition(".")
-            if record := option.get_help_record(ctx):
+            record = option.get_help_record(ctx)
+            if record and (ctx.meta.get(_ALL) or not getattr(option, "seldom", False)):
                 sections.setdefault(subject.title() if dot else "Options", []).append(record)
         if "Collector" in sections:
             sections["Collector"] = [_collectors()]
@@ -48,6 +129,20 @@ class Group(click.Group):
     """The program: its commands in the order of their definition, the most useful first."""
 
     command_class = Command
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Options of its own."""
+        return [*super().get_params(ctx), _HELP_ALL]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; say which variables are none of ours, as other software may use them."""
+        found = (_OURS.match(f"{name}={value}") for name, value in os.environ.items())
+        if taken := {one["name"] for one in found if one}:
+            options = (one for it in self.commands.values() for one in it.get_params(ctx))
+            known = {f"{one.envvar}" for one in options}
+            for name in sorted(taken - known):
+                click.echo(f"{PROGRAM}: ignored {name!r}.{nearest(name, known, 0.85)}", err=True)
+        return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Commands as they are defined, not by name."""
@@ -62,7 +157,7 @@ def _collectors() -> tuple[str, str]:
 
 
 class Option(click.Option):
-    """An option with its environment variable."""
+    """An option, maybe with an environment variable."""
 
     def __init__(self, declared: Sequence[str], **attributes: Any) -> None:
         """`declared`: its name with a word for its value, its short form, and its parameter.
@@ -70,8 +165,9 @@ class Option(click.Option):
         The latter only if it is not the name with underscores.
         """
         name, _, value = declared[0].partition(" ")
-        variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name.partition("/")[0]).upper()
-        attributes |= {"envvar": variable, "show_envvar": True, "show_default": True}
+        self.seldom = name in _SELDOM or ("." in name and name not in _USUAL)
+        attributes["type"] = attributes.get("type") or _TYPES.get(value)
+        attributes |= {"show_envvar": True, "show_default": True}
         super().__init__([f"--{name}", *declared[1:]], metavar=value or None, **attributes)
 
 
@@ -89,38 +185,39 @@ as_json = flag(
 """The same option for all commands that report."""
 
 
-def _words(value: str | frozenset[str]) -> frozenset[str]:
-    """Words separated by commas."""
-    return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
+def _setting(declared: str, parameter: str, **attributes: Any) -> Option:
+    """An option that the environment may set, too."""
+    name = re.split("[ /]", declared)[0]
+    variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name).upper()
+    return Option([declared, parameter], envvar=variable, **attributes)
 
 
-def _of_setting(setting: Field[Any]) -> click.Option:
+def _of_setting(setting: Field[Any]) -> Option:
     """The option for a field of `Settings`, with its default and the type of that."""
-    default = setting.default
-    kind: Any = _PATH if isinstance(default, Path) else None
-    if setting.name == "without":  # one word, as environment variables have no lists
-        default, kind = "", _words
-    return Option(
-        [setting.metadata["flag"], setting.name],
+    # One word, as environment variables have no lists.
+    default = "" if setting.name == "without" else setting.default
+    return _setting(
+        setting.metadata["flag"],
+        setting.name,
         default=default,
-        type=kind,
+        type=_PATH if isinstance(default, Path) else None,
         is_flag=isinstance(default, bool),
         help=setting.metadata["help"],
     )
 
 
-def _of_log(level: str) -> Iterator[click.Option]:
-    levels, formats = click.Choice(LEVELS), click.Choice(FORMATS)
+def _of_log(level: str) -> Iterator[Option]:
+    levels, formats = click.Choice(LEVELS, case_sensitive=False), click.Choice(FORMATS)
     about = "Lowest level to log."
-    yield Option(["log.level", "log_level"], type=levels, default=level, help=about)
+    yield _setting("log.level", "log_level", type=levels, default=level, help=about)
     about = "Format of log lines."
-    yield Option(["log.format", "log_format"], type=formats, default="logfmt", help=about)
+    yield _setting("log.format", "log_format", type=formats, default="logfmt", help=about)
 
 
-def _of_collectors() -> Iterator[click.Option]:
+def _of_collectors() -> Iterator[Option]:
     for name in (collector.name for collector in ALL):
         both = f"collector.{name}/--no-collector.{name}"
-        yield Option([both, f"collector_{name}"], default=True, help=f"The {name} collector.")
+        yield _setting(both, f"collector_{name}", default=True, help=f"The {name} collector.")
 
 
 def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decorator:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files as resources
 
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.errors import SettingsError
 
 NAMES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DIALECTS = ("exporter", "dcgm", "both")
@@ -47,7 +47,6 @@ _PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
 _RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
 _DASHBOARD = re.compile(r"^( *)dashboard_path: (?=/d/)", re.MULTILINE)
 _JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
-_URL = re.compile(r"https?://[^\s\"'{}]+")
 
 
 def files() -> dict[str, str]:
@@ -68,10 +67,10 @@ def for_dialect(pack: Mapping[str, str], dialect: str) -> dict[str, str]:
 def scaled(text: str, factor: float) -> str:
     """`text` with every duration divided by `factor`, except in names and descriptions.
 
-    Raises ExporterError for a factor out of range.
+    Raises SettingsError for a factor out of range.
     """
     if not MINIMUM_SCALE <= factor <= MAXIMUM_SCALE:
-        raise ExporterError(
+        raise SettingsError(
             f"--for-scale must be {MINIMUM_SCALE:g} to {MAXIMUM_SCALE:g}, not {factor:g}"
         )
 
@@ -100,16 +99,12 @@ def without_prescriptions(text: str) -> str:
 
 
 def with_runbooks_at(text: str, base: str) -> str:
-    """`text` with runbook links below `base`. Raises ExporterError if that is not a URL."""
-    if not _URL.fullmatch(base):
-        raise ExporterError(f"--runbook-base must be like https://example.org/rules, not {base!r}")
+    """`text` with runbook links below the URL `base`."""
     return _RUNBOOK.sub(lambda found: f"{found[1]}{base.rstrip('/')}/{found[2]}", text)
 
 
 def with_dashboards_at(text: str, base: str) -> str:
-    """`text` with links instead of paths to dashboards. Raises ExporterError as above."""
-    if not _URL.fullmatch(base):
-        raise ExporterError(f"--grafana-url must be like https://grafana.example.org, not {base!r}")
+    """`text` with links to dashboards of the Grafana at the URL `base` instead of paths."""
     return _DASHBOARD.sub(lambda found: f"{found[1]}dashboard_url: {base.rstrip('/')}", text)
 
 

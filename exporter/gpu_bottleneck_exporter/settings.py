@@ -25,7 +25,6 @@ KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CONTAINER_LOGS = Path("/var/log/containers")
 CDI = Path("/var/run/cdi")
 JOB_MAPPING_DIR = Path("/run/gpustat")
-_URL = re.compile(r"https?://[^\s\"'<>]+")
 _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
 
@@ -124,11 +123,6 @@ class Settings:
             raise SettingsError(
                 "--web.telemetry-path must be like /metrics (neither / nor below /-/ or /api/), "
                 f"not {path!r}"
-            )
-        if not _URL.fullmatch(self.runbook_base):
-            raise SettingsError(
-                "--web.runbook-base must be like https://example.org/runbooks, "
-                f"not {self.runbook_base!r}"
             )
         _check_folder("--path.procfs", self.procfs, "stat")
         _check_folder("--path.sysfs", self.sysfs, "")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpu_bottleneck_exporter.commands.check import COMPLETE, NO_GPU, WITH_GAPS, Report, check
+from gpu_bottleneck_exporter.commands.check import COMPLETE, WITH_GAPS, Report, check
 from gpu_bottleneck_exporter.commands.watch import sampled
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
@@ -41,10 +41,11 @@ def test_what_no_collector_reads_is_no_gap(make_board: Callable[..., Board]) -> 
     board = make_board(gpus=[H100])
     settings = Settings(interval_seconds=0.2, disabled_collectors=READERS)
     report = check(settings, lambda: VirtualDriver(board))
-    driver, gpu, *rest = report.lines
+    assert (report.status, report.lines) == (COMPLETE, ("everything is available",))
+    verdict, driver, gpu = check(settings, lambda: VirtualDriver(board), full=True).lines
+    assert verdict == "everything is available"
     assert driver.startswith("driver ")
     assert gpu.startswith("gpu 0 ")
-    assert (report.status, rest) == (COMPLETE, ["everything is available"])
 
 
 def test_readings_that_come_late_are_waited_for(
@@ -125,7 +126,7 @@ def test_without_gpus_the_remedy_is_the_errors_in_a_pod_the_charts(
     assert words[0] in remedy
     assert remedy.strip() == f"remedy        {OF_ERRORS[cause] if cause else NO_GPU_REMEDY}"
     assert ("install NVIDIA's driver" in remedy) == (cause == "no_library")
-    assert report.status == NO_GPU
+    assert report.status == WITH_GAPS
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
     remedy = remedy_after(one.report(), "GPU metrics     none: ")
     assert words[-1] in remedy
@@ -159,8 +160,16 @@ def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(
     one.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1, 2)
     report = one.report()
     assert report.status == WITH_GAPS
+    assert report.lines[0] == f"works, with {len(report.document['gaps'])} gaps"
     assert remedy_after(report, "gap             gpu 0: down: ") == remedy
     assert_link_alone_fails(report)
+
+
+def test_where_all_gpus_are_down_nothing_works(on: On) -> None:
+    one = on(H100)
+    one.board.gpus[0].record.device_result = pynvml.NVML_ERROR_GPU_IS_LOST
+    report = one.report()
+    assert (report.status, report.lines[0]) == (WITH_GAPS, "no GPU is up")
 
 
 def test_a_gpu_that_hangs_is_no_gap_of_each_collector(on: On) -> None:

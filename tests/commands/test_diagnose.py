@@ -1,4 +1,4 @@
-"""`check --diagnose`: the answer for someone at a shell on the node."""
+"""`diagnose`: the answer for someone at a shell on the node."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.check import lines_of
+from gpu_bottleneck_exporter.commands.check import _blamed, lines_of
 from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.feeders.group import Busiest
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from support.command import COMMAND, environment
 from support.nodes import node, waiting
-from support.states import PRESCRIBED, SCORED, feeding, state
+from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 from support.waiting import PATIENCE_SECONDS
 
 SECOND = 10**9
@@ -25,7 +26,7 @@ SECOND = 10**9
 def test_a_terminal_sees_that_it_watches(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "check", "--diagnose", "1"],
+        [*COMMAND, "diagnose", "1"],
         env=environment(tmp_path),
         stdout=subprocess.DEVNULL,
         stderr=theirs,
@@ -41,11 +42,17 @@ def lines_with(outlook: Outlook) -> list[str]:
     """The lines of a GPU that waits for its workers."""
     gpu = waiting({"worker_cpu": 996 * SECOND, "peer": 4 * SECOND}, busy_ns=0)
     shown = replace(gpu, feeding=replace(feeding(), outlook=outlook))
-    return list(lines_of(node(state(shown)).gpus[0]))
+    return list(lines_of(node(state(shown)).gpus[0], ["4713  python train.py", "4714  python"]))
 
 
-def test_shares_worth_naming_the_verdict_what_to_try_and_what_it_would_bring() -> None:
-    heading, busy, share, cause, first, last, runbook, end = lines_with(Outlook(PRESCRIBED, SCORED))
+def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> None:
+    heading, cause, blamed, other, first, last, runbook, busy, share, end = lines_with(
+        Outlook(PRESCRIBED, SCORED)
+    )
+    assert (blamed, other) == (
+        "  most to blame 4713  python train.py",
+        "                4714  python",
+    )
     assert heading == "GPU 0  NVIDIA H100 80GB HBM3  held by process 4711, 4712"
     assert busy.split() == ["busy", "0.0%"]
     assert share.split() == ["worker_cpu", "█" * 30, "99.6%"]
@@ -56,12 +63,41 @@ def test_shares_worth_naming_the_verdict_what_to_try_and_what_it_would_bring() -
 
 
 @pytest.mark.parametrize(
+    ("cause", "busiest", "pids"),
+    [
+        ("worker_cpu", ((1,), (3, 2)), ["3", "2"]),
+        ("network", ((1,), (3,)), ["3"]),
+        ("storage", ((1,), ()), ["1"]),
+        ("host_code", ((1, 2), (3,)), ["1", "2"]),
+        ("asleep", ((1,), (3,)), ["1"]),
+        (None, ((1,), (3,)), []),
+    ],
+)
+def test_whom_a_verdict_blames(
+    tmp_path: Path, cause: str | None, busiest: Busiest, pids: list[str]
+) -> None:
+    shown = replace(hopper(), feeding=replace(feeding(), busiest=busiest))
+    gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause=cause)
+    assert list(_blamed(gpu, state(shown), tmp_path)) == pids, "all of them have ended"
+
+
+def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/cmdline").write_bytes(b"python\0tr\x1b[2Jain\n.py\0" + 500 * b"x" + b"\0")
+    shown = replace(hopper(), feeding=replace(feeding(), busiest=((1,), ())))
+    gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause="asleep")
+    (line,) = _blamed(gpu, state(shown), tmp_path)
+    assert line.startswith("1       python tr?[2Jain?.py xxx")
+    assert len(line) == 8 + 100
+
+
+@pytest.mark.parametrize(
     ("known", "said"),
     [
         ({}, ["  verdict       Measuring"]),
         ({"up": False, "remedy": DOWN}, ["down: see the log", f"  try           {DOWN}"]),
-        ({"busy_ratio": 0.0}, ["What it waits for is unknown"]),
-        ({"busy_ratio": 0.95, "verdict": "busy"}, ["  verdict       Kept busy"]),
+        ({"busy_ratio": 0.0}, ["What it waits for is unknown", "  0.0%"]),
+        ({"busy_ratio": 0.95, "verdict": "busy"}, ["  verdict       Kept busy", " 95.0%"]),
     ],
 )
 def test_what_is_not_known_is_not_taken_for_a_verdict(known: dict[str, object], said: str) -> None:

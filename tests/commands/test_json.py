@@ -70,7 +70,7 @@ def test_check_says_the_same_as_to_people(
         board.gpus[gpu].fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
         board.gpus[gpu].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
     gpus = on_board(board, libraries)
-    told = run(tmp_path, "check", **gpus)
+    told = run(tmp_path, "check", "-v", **gpus)
     result = run(tmp_path, "check", "--json", **gpus)
     (document,) = documents(result)
     assert (told.returncode, result.returncode) == (1, 1)
@@ -97,12 +97,12 @@ def _lines(gap: Document) -> tuple[str, str]:
     return told, f"  remedy        {gap['remedy']}"
 
 
-@pytest.mark.parametrize("arguments", [(), ("--diagnose", "1")])
-def test_check_without_a_driver(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    result = run(tmp_path, "check", "--json", *arguments)
-    assert (result.returncode, result.stderr) == (2, "")
+@pytest.mark.parametrize("arguments", ["check", "check --diagnose 1", "diagnose 1"])
+def test_check_and_diagnose_without_a_driver(tmp_path: Path, arguments: str) -> None:
+    result = run(tmp_path, *arguments.split(), "--json")
+    assert (result.returncode, result.stderr) == (1, "")
     (document,) = documents(result)
-    assert (document["status"], document["driver"], document["gpus"]) == (2, None, [])
+    assert (document["status"], document["driver"], document["gpus"]) == (1, None, [])
     (gap,) = document["gaps"]
     assert gap["subject"] == "GPU metrics"
     assert "file too short" in gap["problem"]
@@ -121,7 +121,7 @@ def test_the_web_config_is_part_of_the_document(tmp_path: Path) -> None:
 
 
 def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_path: Path) -> None:
-    result = run(tmp_path, "check", "--diagnose", "8", "--json", **gpus)
+    result = run(tmp_path, "diagnose", "8s", "--json", **gpus)
     assert (result.returncode, result.stderr) == (0, "")
     (document,) = documents(result)
     assert (document["status"], document["gaps"]) == (0, [])
@@ -138,6 +138,30 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
     for gpu, verdict in zip(document["gpus"], (*made_for, "unallocated"), strict=True):
         # On a crowded machine all of them wait for a CPU.
         assert gpu["verdict"] in {verdict, "cpu_queue"}
+
+
+def test_diagnose_names_processes_that_did_what_it_says(
+    gpus: dict[str, str], tmp_path: Path
+) -> None:
+    result = run(tmp_path, "diagnose", "8", **gpus)
+    assert (result.returncode, result.stderr) == (0, "")
+    blocks = result.stdout.split("\n\n")[:-1]
+    assert len(blocks) == GPUS
+    for heading, verdict, *rest in (block.splitlines() for block in blocks):
+        holder, cause = (re.findall(r"\d+$", heading), re.findall(r" \((\w+)\)", verdict))
+        found = (re.fullmatch(r"  (?:most to blame| {13}) (\d+) +(.+)", line) for line in rest)
+        blamed = [one.groups() for one in found if one]
+        if not (holder and cause):
+            assert blamed == []
+            continue
+        assert 1 <= len(blamed) <= 2
+        for pid, command in blamed:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            assert holder[0] in (pid, stat[1])
+            assert pid == holder[0] or cause[0] not in {"host_code", "asleep", "peer"}
+            assert pid != holder[0] or cause[0] != "worker_cpu"
+            words = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+            assert command == " ".join(words)[:100].rstrip()
 
 
 def assert_shares(gpu: Document) -> None:

@@ -294,7 +294,7 @@ def run(node: Node, mode: Mode) -> Said:
     with serving(stage, words, *mode.arguments) as server:
         metrics = scraped_when(server, watches, "what it watches")
         assert rights(pid_of(server, mode)) == (mode.user, mode.capabilities)
-        with started(stage, inside(server, mode), "check") as check:
+        with started(stage, inside(server, mode), "check", "-v") as check:
             return Said(metrics, check())
 
 

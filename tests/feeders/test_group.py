@@ -167,6 +167,14 @@ def test_many_workers_are_counted_in_turn_and_none_is_left_out(recorded: Recorde
     assert found.worker_starts == 0, "they were there before"
 
 
+def test_the_busiest_are_those_that_run(recorded: Recorded) -> None:
+    for worker, state in ((11, "S"), (12, "R"), (13, "R"), (14, "S")):
+        process(recorded.proc, worker, state=state)
+    recorded.adopt(7, workers=(11, 12, 13, 14))
+    mains, others = [recorded.tick() for _ in range(4)][-1].busiest
+    assert (mains, {*others}) == ((7,), {12, 13})
+
+
 def test_a_process_on_two_gpus_feeds_both(recorded: Recorded, tmp_path: Path) -> None:
     both = (recorded, Recorded(tmp_path))
     for watched in both:

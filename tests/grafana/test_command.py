@@ -8,8 +8,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from grafana.boards import FOLDER, NAMES, ROOT
 from support.command import run
 
@@ -38,20 +36,6 @@ def test_it_writes_all_and_overwrites_nothing_silently(tmp_path: Path) -> None:
     assert "gpu.json in" in result.stderr
     result = run(tmp_path, "dashboards", "--output", f"{folder}", "--force")
     assert result.stderr.splitlines() == [f"wrote {folder / 'gpu.json'}"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("cpu",), "there is no dashboard 'cpu', only exporter, fleet, gpu"),
-        (("gpu", "--output", "x"), "--output writes all dashboards: omit the name"),
-        (("--output", "/proc/gpu"), "--output: cannot write /proc/gpu: No such file or directory"),
-    ],
-)
-def test_errors_are_one_line(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
-    result = run(tmp_path, "dashboards", *arguments)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == f"gpu-bottleneck-exporter: {sentence}\n"
 
 
 def test_the_wheel_has_the_dashboards_and_not_what_builds_them(tmp_path: Path) -> None:

@@ -85,12 +85,14 @@ def test_it_overwrites_nothing_silently_but_with_force(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "status", "sentence"),
     [
-        ("--for-scale 0", 1, "--for-scale must be 0.01 to 10000, not 0"),
-        ("--name a --label b=c", 1, "--name and --label: only with --prometheusrule"),
-        ("--prometheusrule --label a", 1, "--label must be like release=prometheus, not 'a'"),
-        ("--prometheusrule --label a=b=c", 1, "--label must be like release=prometheus"),
+        ("--for-scale 0", 2, "--for-scale must be 0.01 to 10000, not 0"),
+        ("--name a --label b=c", 2, "--name and --label: only with --prometheusrule"),
+        ("--prometheusrule --label a", 2, "--label must be like release=prometheus, not 'a'"),
+        ("--prometheusrule --label a=b=c", 2, "--label must be like release=prometheus"),
         ("--output /proc/gpu", 1, "--output: cannot write /proc/gpu: No such file"),
-        ("--grafana-url x", 1, "--grafana-url must be like https://"),
+        ("--runbook-base ftp://x", 2, "Invalid value for '--runbook-base': 'ftp://x' is not"),
+        ("--runbook-base https://{{x}}", 2, "Invalid value for '--runbook-base'"),
+        ("--grafana-url a:b", 2, "Invalid value for '--grafana-url': 'a:b' is not like http"),
         ("--dialect zabbix", 2, "Invalid value for '--dialect'"),
     ],
 )

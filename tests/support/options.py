@@ -8,7 +8,8 @@ from gpu_bottleneck_exporter.cli import commands
 
 
 def options_of(name: str) -> list[click.Option]:
-    """Those of command `name`, without --help."""
+    """Those of command `name`, without --help and --help-all."""
     command = commands.commands[name]
     found = command.get_params(click.Context(command))
-    return [one for one in found if isinstance(one, click.Option) and "--help" not in one.opts]
+    options = [one for one in found if isinstance(one, click.Option)]
+    return [one for one in options if not one.opts[-1].startswith("--help")]

@@ -51,15 +51,16 @@ def process(  # noqa: PLR0913 - what a process shows, each with a default
     children: Iterable[int] = (),
     cgroup: str = "/job",
     started_seconds: int = 50,
+    state: str = "S",
 ) -> None:
     """A process of a machine that was up for 80.5 s; `read_bytes` None: it may not be known."""
     start = started_seconds * os.sysconf("SC_CLK_TCK")
-    fields = f"S 1 0 0 0 0 0 0 0 4 0 {cpu_ticks} 0 0 0 20 0 1 0 {start} {'0 ' * 30}"
+    fields = f"{state} 1 0 0 0 0 0 0 0 4 0 {cpu_ticks} 0 0 0 20 0 1 0 {start} {'0 ' * 30}"
     traffic = f"{received_bytes} 0 0 0 0 0 0 0 {2 * received_bytes} 0"
     files = {
         "stat": f"{pid} (a b) {fields}",
         "schedstat": f"{ran_ns} 2 3\n",
-        "wchan": "futex_wait",
+        "wchan": "futex_wait" if state == "S" else "0",
         "cgroup": f"0::{cgroup}\n",
         "status": "Cpus_allowed_list:\t0-3\n",
         "cmdline": "python\0",

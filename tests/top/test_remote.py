@@ -54,10 +54,6 @@ def test_the_path_may_be_left_out_or_that_of_the_metrics(port: int, path: str) -
     assert Remote(f"http://127.0.0.1:{port}{path}").read().version == "9"
 
 
-def test_the_scheme_may_be_left_out(port: int) -> None:
-    assert Remote(f"127.0.0.1:{port}").read().version == "9"
-
-
 def test_all_that_is_known_there_is_known_here(port: int) -> None:
     assert Remote(f"http://127.0.0.1:{port}").read().gpus == node(mixed_state()).gpus
 
@@ -97,12 +93,6 @@ def test_addresses_that_cannot_be_asked(url: str) -> None:
     with pytest.raises(ExporterError, match="cannot read") as raised:
         Remote(url).read()
     assert "\n" not in f"{raised.value}"
-
-
-@pytest.mark.parametrize("url", ["", "node7", "file:///etc/passwd", "http://", "http://a:b:c/"])
-def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(ExporterError, match="--url must be like"):
-        Remote(url)
 
 
 def test_tls_by_an_authority_of_ones_own(tmp_path: Path) -> None:

@@ -1,19 +1,25 @@
 """`check`: what was found here, what is missing, and what to do about it.
 
-With `--diagnose`: why each GPU idles, without any Prometheus.
+`diagnose`: why each GPU idles, without any Prometheus.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
-from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+import click
+
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE, PEER, REQUESTS, UNKNOWN
 from gpu_bottleneck_exporter.commands.watch import sampled, wait, watched
 from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.exposition import own
-from gpu_bottleneck_exporter.jsontext import Document
+from gpu_bottleneck_exporter.host.process import command_line
+from gpu_bottleneck_exporter.jsontext import Document, dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode, signal_remedies
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
@@ -22,12 +28,15 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 
-COMPLETE, WITH_GAPS, NO_GPU = 0, 1, 2
-"""Exit statuses."""
+COMPLETE, WITH_GAPS = 0, 1
+"""Exit statuses; no usable GPU is a gap, too."""
 _TICKS = 3
 """Means take two readings; the first one of a GPU that wakes up takes longer than a tick."""
 _BAR = 30
 """Cells of a whole bar: the line fits 80 columns."""
+_OF_MAINS = frozenset({HOST_CODE, REQUESTS, PEER, ASLEEP, UNKNOWN})
+"""What is the doing of the processes that hold the GPU, whatever others do."""
+_LONGEST_COMMAND = 100
 
 
 class Gap(NamedTuple):
@@ -54,8 +63,8 @@ class Report(NamedTuple):
     document: Document
 
 
-def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
-    """Sample for a few ticks and report what came of it."""
+def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool = False) -> Report:
+    """Sample for a few ticks and report what came of it; `full`: also what there is."""
     with sampled(settings, open_driver, _TICKS) as sampler:
         wait(lambda: not sampler.state().kubelet.pending)
         state, node = sampler.state(), LocalNode(sampler).read()
@@ -64,15 +73,26 @@ def check(settings: Settings, open_driver: Callable[[], Driver]) -> Report:
         return _none_found(node)
     gaps = [*_down(node), *missing, *_failures(state)]
     off = sorted(settings.without)
-    return _report(_lines(state, off, gaps), node, gaps, driver=_driver(state), switched_off=off)
+    lines = [*_lines(node, gaps, off), *(_details(state) if full else ())]
+    return _report(lines, node, gaps, driver=_driver(state), switched_off=off)
 
 
 def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Report:
     """Watch for `seconds`."""
-    node = watched(settings, open_driver, seconds)
+    if sys.stderr.isatty():
+        click.echo(f"watching for {seconds:g} s", err=True)
+    node, state = watched(settings, open_driver, seconds)
     if not node.gpus:
         return _none_found(node)
-    return _report((line for gpu in node.gpus for line in lines_of(gpu)), node)
+    told = (lines_of(gpu, _blamed(gpu, state, settings.procfs)) for gpu in node.gpus)
+    return _report((line for lines in told for line in lines), node)
+
+
+def tell(report: Report, web_config: str | None = None, *, as_json: bool) -> NoReturn:
+    """Print `report`, and end the command with its status."""
+    document = {**report.document, "web_config": web_config}
+    click.echo(dumps(document) if as_json else "\n".join(report.lines))
+    sys.exit(report.status)
 
 
 def _none_found(node: Node) -> Report:
@@ -84,24 +104,31 @@ def _none_found(node: Node) -> Report:
 def _report(lines: Iterable[str], node: Node, gaps: Sequence[Gap] = (), **fields: object) -> Report:
     """The report whose document is that of `node`, with other fields beside."""
     up = any(gpu.up for gpu in node.gpus)
-    status = (WITH_GAPS if gaps else COMPLETE) if up else NO_GPU
+    status = COMPLETE if up and not gaps else WITH_GAPS
     told = {"status": status, **document(node), **fields, "gaps": [gap._asdict() for gap in gaps]}
     return Report(status, tuple(lines), told)
 
 
-def _lines(state: SamplerState, off: Sequence[str], gaps: Sequence[Gap]) -> Iterator[str]:
+def _lines(node: Node, gaps: Sequence[Gap], off: Sequence[str]) -> Iterator[str]:
+    if not any(gpu.up for gpu in node.gpus):
+        yield "no GPU is up"
+    elif gaps:
+        yield f"works, with {len(gaps)} gap{'' if len(gaps) == 1 else 's'}"
+    else:
+        yield f"everything {'else ' if off else ''}is available"
+    for gap in gaps:
+        yield from gap.lines
+    if off:
+        yield f"switched off    {', '.join(off)} (--without)"
+
+
+def _details(state: SamplerState) -> Iterator[str]:
     driver = _driver(state)
     cuda = f", CUDA up to {driver['cuda_version']}" if driver["cuda_version"] else ""
     yield f"driver          {driver['title']} {driver['version']}{cuda}"
     for signal, given in sorted(own.signals(state).items()):
         yield f"  {'yes' if given else 'no ':4}          {signal}"
     yield from map(_gpu_line, state.gpus)
-    if off:
-        yield f"switched off    {', '.join(off)} (--without)"
-    for gap in gaps:
-        yield from gap.lines
-    if not gaps:
-        yield f"everything {'else ' if off else ''}is available"
 
 
 def _driver(state: SamplerState) -> Document:
@@ -153,18 +180,29 @@ def _failures(state: SamplerState) -> Iterator[Gap]:
     failed = [(name, found.error) for name, found in state.outcomes if not found.down]
     for name, error in dict.fromkeys(failed):
         if error:
-            remedy = "if this lasts, report it with the driver version above"
+            remedy = "if this lasts, report it with the output of check -v"
             yield Gap(f"collector {name}", error, remedy)
 
 
-def lines_of(gpu: Gpu) -> Iterator[str]:
-    """What people are told of one GPU, and an empty line."""
+def lines_of(gpu: Gpu, blamed: Iterable[str] = ()) -> Iterator[str]:
+    """What people are told of one GPU and the two processes `blamed`, and an empty line."""
     yield f"GPU {label(gpu)}  {gpu.name or 'unknown'}  {_workload(gpu)}"
+    first, *others = explained(gpu)
+    for name, text in (first, *zip(("most to blame", ""), blamed, strict=False), *others):
+        yield f"  {name:13} {text}"
     if gpu.busy_ratio is not None:
         for name, part in parts_of(gpu.busy_ratio, named(gpu.stall_ratios or {})).items():
             yield f"  {name:13} {'█' * round(part * _BAR):{_BAR}} {part:6.1%}"
-    yield from (f"  {name:13} {text}" for name, text in explained(gpu))
     yield ""
+
+
+def _blamed(gpu: Gpu, state: SamplerState, proc: Path) -> Iterator[str]:
+    """Pid and command of the two processes, or fewer, to which the verdict applies most."""
+    feedings = (one.feeding for one in state.gpus if one.identity.uuid == gpu.uuid)
+    mains, others = next((one.busiest for one in feedings if one and gpu.cause), ((), ()))
+    for pid in mains if gpu.cause in _OF_MAINS else others or mains:
+        words = command_line(proc, pid).text.rstrip("\0").replace("\0", " ")
+        yield f"{pid:<7} {printable(words, _LONGEST_COMMAND)}".rstrip()
 
 
 def _workload(gpu: Gpu) -> str:

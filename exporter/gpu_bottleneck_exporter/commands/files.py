@@ -1,4 +1,4 @@
-"""Files that the commands write, and the packaged dashboards."""
+"""Files that the commands write, and the packaged dashboards and runbooks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from pathlib import Path
 
 import click
 
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
+from gpu_bottleneck_exporter.flags import nearest
 
 
 def dashboards() -> dict[str, str]:
     """Grafana's JSON by the dashboard's name."""
-    folder = Path(f"{resources('gpu_bottleneck_exporter')}", "dashboards")
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
+    return _packaged("dashboards", "json")
+
+
+def runbooks() -> dict[str, str]:
+    """Markdown by the alert's name."""
+    return _packaged("rules/runbooks", "md")
+
+
+def one_of(known: Mapping[str, str], kind: str, name: str | None) -> str:
+    """The text of that name, or all names, a line each. Raises SettingsError for another name."""
+    if name is None:
+        return "".join(f"{one}\n" for one in known)
+    if name not in known:
+        raise SettingsError(f"There is no {kind} {name!r}.{nearest(name, known)}")
+    return known[name]
 
 
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
@@ -39,6 +53,11 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
             f"--output: cannot write {error.filename or folder}: {error.strerror}"
         ) from error
     return list(missing)
+
+
+def _packaged(folder: str, suffix: str) -> dict[str, str]:
+    paths = Path(f"{resources('gpu_bottleneck_exporter')}", folder).glob(f"*.{suffix}")
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(paths)}
 
 
 def _lacks(path: Path, text: str) -> bool:

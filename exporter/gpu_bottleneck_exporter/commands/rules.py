@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_bottleneck_exporter import rulepack
-from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.errors import SettingsError
 
 NAME = "gpu-bottleneck-exporter"
 
@@ -14,7 +14,7 @@ NAME = "gpu-bottleneck-exporter"
 class Wanted:
     """What the flags ask for.
 
-    Raises ExporterError, with the flag's name, for an invalid value.
+    Raises SettingsError, with the flag's name, for an invalid value.
     """
 
     dialect: str = "exporter"
@@ -32,9 +32,9 @@ class Wanted:
     def __post_init__(self) -> None:
         given = {"--name": self.name, "--namespace": self.namespace, "--label": self.labels}
         if alone := [flag for flag, value in given.items() if value and not self.prometheusrule]:
-            raise ExporterError(f"{' and '.join(alone)}: only with --prometheusrule")
+            raise SettingsError(f"{' and '.join(alone)}: only with --prometheusrule")
         if wrong := [label for label in self.labels if label.count("=") != 1]:
-            raise ExporterError(f"--label must be like release=prometheus, not {wrong[0]!r}")
+            raise SettingsError(f"--label must be like release=prometheus, not {wrong[0]!r}")
 
 
 def rendered(wanted: Wanted) -> dict[str, str]:

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 
 _PATIENCE_SECONDS = 60.0
@@ -23,6 +23,8 @@ _WARM_UP_TICKS = 3
 """Until all counters have been read twice, and the feeders are known."""
 _ONCE_TICKS = 2
 """The least from which there are means."""
+
+Watched = tuple[Node, SamplerState]
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -
         sampler.stop()
 
 
-def watched(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Node:
+def watched(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Watched:
     """This machine after a few ticks and then `seconds`, which its shares cover."""
     with sampled(settings, open_driver, _WARM_UP_TICKS) as sampler:
         local = LocalNode(sampler, math.inf, judged_seconds=0.0)
@@ -52,7 +54,7 @@ def watched(settings: Settings, open_driver: Callable[[], Driver], seconds: floa
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 1.0))
             local.record()  # a GPU that comes later is measured from there
-        return local.read()
+        return local.read(), sampler.state()
 
 
 def scraped(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
@@ -64,7 +66,7 @@ def scraped(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str,
 
 def documented(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
     """The node document on one line, and why there is no GPU if there is none."""
-    node = watched(settings, open_driver, _ONCE_TICKS * settings.interval_seconds)
+    node, _ = watched(settings, open_driver, _ONCE_TICKS * settings.interval_seconds)
     return f"{dumps(document(node))}\n", None if node.gpus else node.driver_status
 
 

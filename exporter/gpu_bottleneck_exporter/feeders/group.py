@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import nlargest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
+    HARDLY,
     IDLES,
     MOSTLY,
     NETWORK,
@@ -35,6 +37,9 @@ _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
 _HARDLY = 0.1
 """Of a core: threads that use no more load nothing."""
+
+Busiest = tuple[tuple[int, ...], tuple[int, ...]]
+"""Pids of two mains and of two others, or fewer, the most active first."""
 
 
 class Holders(NamedTuple):
@@ -213,6 +218,13 @@ class FeederGroup:
         found = {pid: deep.drain_awaited() for pid, deep in probes.items() if deep}
         return {pid: numbers for pid, numbers in found.items() if numbers}
 
+    def busiest(self) -> Busiest:
+        """The mains, and the workers and related processes, that were most active lately."""
+        related = self.family.related.values()
+        helpers = [*self.states.probed.members, *(o for o in related if o.counts(1 - self._busy))]
+        active = [one for one in helpers if one.active > HARDLY]
+        return _two(self.mains.values()), _two(active)
+
     def is_stranger(self, pid: int) -> bool:
         """Whether a process neither holds the GPU nor is known to feed it."""
         known = (self.family.known, self.mains, self.family.kin)
@@ -236,3 +248,8 @@ class FeederGroup:
     def close(self) -> None:
         """Give all descriptors back."""
         self.family.close()
+
+
+def _two(processes: Iterable[Process]) -> tuple[int, ...]:
+    """Pids of the two that were most active lately."""
+    return tuple(one.pid for one in nlargest(2, processes, key=lambda one: one.active))

@@ -10,7 +10,7 @@ _NEARLY_ALWAYS = 0.75
 """Share of the time, or of that in which the GPU idles."""
 NO_ACCIDENT = 3
 """So many looks, or answers that are alike, tell what a process is or a server does."""
-_WEIGHT = 0.1
+WEIGHT = 0.1
 """Of a later look: what was seen ten looks ago hardly counts."""
 
 
@@ -41,7 +41,7 @@ class Works:
         seen = 0.0 if clients else 1.0
         self._looks += 1
         # For whom a GPU works is asked seldom: each look counts twice.
-        self._alone += (seen - self._alone) * max(2 * _WEIGHT, 1 / self._looks)
+        self._alone += (seen - self._alone) * max(2 * WEIGHT, 1 / self._looks)
 
 
 class StrangerRecord:
@@ -54,7 +54,7 @@ class StrangerRecord:
     def note(self, activity: Activity) -> None:
         """Take in the next look."""
         self._looks += 1
-        weight = max(_WEIGHT, 1 / self._looks)
+        weight = max(WEIGHT, 1 / self._looks)
         works = activity.active and activity is not Activity.NETWORK
         self._works += (works - self._works) * weight
         self._active += (activity.active - self._active) * weight

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Counters, less
-from gpu_bottleneck_exporter.feeders.habits import StrangerRecord, Works
+from gpu_bottleneck_exporter.feeders.habits import WEIGHT, StrangerRecord, Works
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, shallow
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
@@ -25,6 +26,8 @@ class Process:
         """Of a main: whether its GPU works for clients."""
         self.stranger: StrangerRecord | None = None
         """Of a related process that is no kin."""
+        self.active = 0.0
+        """Share of the last looks, 0-1, in which it ran or waited for data."""
         self.leader_rests = False
         """Of a main: whether its GPU worked in the last tick without its first thread."""
         self._proc = proc
@@ -37,6 +40,12 @@ class Process:
         self.gone = False
         """Whether the process had ended when its counters were last read."""
         self.count()
+
+    def note(self, activity: Activity) -> None:
+        """Note what it was seen to do."""
+        self.active += WEIGHT * (activity.active - self.active)
+        if self.stranger:
+            self.stranger.note(activity)
 
     def counts(self, idle: float) -> bool:
         """Whether a related process is kin, or a stranger that does enough.

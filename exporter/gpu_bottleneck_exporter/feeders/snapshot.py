@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, Counters, Role
-from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.group import Busiest, FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Job, Networks, Sums
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
@@ -41,6 +41,7 @@ class Feeding:
     """The first few."""
     evidence: tuple[tuple[str, str], ...] = ()
     """What was seen behind the waiting lately, by cause, in words for people."""
+    busiest: Busiest = (), ()
     outlook: Outlook = NOTHING_KNOWN
 
 
@@ -94,6 +95,7 @@ class FeedingReader:
             owners=self._owners.of(started, now_ns) if self._owners else (),
             worker_pids=tuple(sorted(feed.workers)[:_MOST_PIDS]),
             evidence=self._evidence,
+            busiest=feed.busiest(),
         )
 
     def _read_job(self, feed: FeederGroup, now_ns: int) -> Job:

@@ -87,6 +87,7 @@ class StateSampler:
             seen = process.probe(bucket.at_ns, self._around(process) if behind else None)
             activity = self._activity(process, seen, bucket.reasons) if behind else seen.first
             main.note(activity)
+            process.note(activity)
             if seen.active:
                 add_up(threads.seen, seen.active)
             if deep:
@@ -131,6 +132,7 @@ class StateSampler:
         if around:
             self._locate(seen, bucket)
         activity = seen.whole
+        process.note(activity)
         away = activity is Activity.SLEEP and seen.reason in _AWAY
         return Activity.TIMER if away else activity
 
@@ -142,8 +144,6 @@ class StateSampler:
         part = bucket.parts[Role.RELATED] = Part(looks=1)
         for process in self._related_in_turn.take(_PER_PASS, related):
             activity = self._whole(process, bucket, around)
-            if process.stranger:
-                process.stranger.note(activity)
             if process.counts(idle):
                 part.note(activity)
         part.present = sum(one.counts(idle) for one in related)

@@ -65,8 +65,8 @@ class Remote:
     """Another exporter; connects directly, without a proxy, and follows no redirect."""
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
-        """`url` may hold user:password. Raises SettingsError."""
-        parts = _parsed(url)
+        """`url`, of http or https, may hold user:password. Raises SettingsError for `ca_file`."""
+        parts = urlsplit(url)
         self.name = parts.netloc.rpartition("@")[2]
         # Beside the metrics, whose path people have at hand.
         prefix = parts.path.rstrip("/").removesuffix(NODE_PATH).removesuffix("/metrics")
@@ -147,19 +147,6 @@ class Feed:
                 time.sleep(self._interval)
         except Exception as error:  # noqa: BLE001 - raised again where it can be seen
             self.bug = error
-
-
-def _parsed(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url if "//" in url or ":" not in url else f"http://{url}")
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port
-    except ValueError:
-        usable = False
-    if not usable:
-        bare = url.rpartition("@")[2]  # without its password, for the terminal
-        raise SettingsError(f"--url must be like http://node7:10170, not {bare!r}")
-    return parts
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:

@@ -1,0 +1,192 @@
+"""Commands that print what comes with the package: rules, dashboards, runbooks, shell completion.
+
+What carries them out is imported when they run, as in `cli`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.flags import PROGRAM, Command, flag
+
+
+def _writing(text: str) -> Callable[[Any], Any]:
+    """`--output`, with `text` as its help, and `--force`."""
+    folder = click.Path(file_okay=False, path_type=Path)
+    output = flag("output DIR", "folder", type=folder, help=text)
+    force = flag("force", is_flag=True, help="Let --output overwrite files that differ.")
+    return lambda command: output(force(command))
+
+
+@click.command(cls=Command)
+@_writing("Write one file per group to this directory instead of printing one file.")
+@flag(
+    "dialect",
+    type=click.Choice(["exporter", "dcgm", "both"]),
+    default="exporter",
+    help="Whose metrics the rules read: this exporter's, dcgm-exporter's, or both side by side.",
+)
+@flag(
+    "for-scale N",
+    "scale",
+    type=float,
+    default=1.0,
+    help="To try alerts out: divide all durations, windows and intervals by N. Scrape N times as "
+    "often.",
+)
+@flag(
+    "no-keep-firing-for",
+    "without_keep_firing",
+    is_flag=True,
+    help="Omit keep_firing_for, for Prometheus before 2.42 and older vmalert.",
+)
+@flag(
+    "no-prescriptions",
+    "without_prescriptions",
+    is_flag=True,
+    help="Omit prescriptions from descriptions, for vmalert -replay, which cannot look them up.",
+)
+@flag("runbook-base URL", help="Base URL of the runbooks that alerts link to.")
+@flag("grafana-url URL", help="URL of Grafana, for alerts to link to its dashboards.")
+@flag(
+    "workload-namespace",
+    is_flag=True,
+    help="Set the label namespace of alerts about a job to the namespace of its pod, as "
+    "AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules expect.",
+)
+@flag(
+    "prometheusrule",
+    is_flag=True,
+    help="Print one PrometheusRule object of the Prometheus Operator.",
+)
+@flag("name", help="Name of the object; gpu-bottleneck-exporter if omitted.")
+@flag("namespace", help="Namespace of the object.")
+@flag("label K=V", "labels", multiple=True, help="Label of the object; repeatable.")
+def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
+    """Print or write the recording and alerting rules.
+
+    Prints all groups as one file, or writes a file per group with --output.
+
+    \b
+    Write the rule files for Prometheus:
+      $ gpu-bottleneck-exporter rules --output /etc/prometheus/rules
+    Install as object:
+      $ gpu-bottleneck-exporter rules --prometheusrule --namespace monitoring | kubectl apply -f -
+    Try alerts out in seconds instead of minutes:
+      $ gpu-bottleneck-exporter rules --for-scale 60
+
+    \b
+    Exit status:
+      0  printed or written
+      1  a file cannot be written, or differs and --force is missing
+      2  an option or its value is wrong
+    """
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
+    from gpu_bottleneck_exporter.commands import rules as output  # noqa: PLC0415
+
+    choice = output.Wanted(**wanted)
+    if folder is not None:
+        files.write(folder, output.rendered(choice), force=force)
+    else:
+        click.echo(output.printed(choice), nl=False)
+
+
+def _names(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    """Names that the command `ctx.command` knows: `dashboards` or `runbook`."""
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
+
+    known = files.runbooks() if ctx.command is runbook else files.dashboards()
+    return [name for name in known if name.startswith(typed)]
+
+
+@click.command(cls=Command)
+@click.argument("name", required=False, shell_complete=_names)
+@_writing("Write all dashboards to this directory.")
+def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
+    """List, print or write the Grafana dashboards.
+
+    Lists their names, prints the one NAME, or writes all with --output.
+
+    \b
+    List the dashboards:
+      $ gpu-bottleneck-exporter dashboards
+    Write all of them:
+      $ gpu-bottleneck-exporter dashboards --output /var/lib/grafana/dashboards
+
+    \b
+    Exit status:
+      0  printed or written
+      1  a file cannot be written, or differs and --force is missing
+      2  an option or the name is wrong
+    """
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
+
+    known = files.dashboards()
+    if folder is not None and name is not None:
+        raise SettingsError("--output writes all dashboards: omit the name")
+    if folder is not None:
+        files.write(folder, {f"{name}.json": text for name, text in known.items()}, force=force)
+    else:
+        click.echo(files.one_of(known, "dashboard", name), nl=False)
+
+
+@click.command(cls=Command)
+@click.argument("name", required=False, shell_complete=_names)
+def runbook(name: str | None) -> None:
+    """List the runbooks, or print one.
+
+    NAME is that of an alert, or what a GPU waits for.
+
+    \b
+    List the runbooks:
+      $ gpu-bottleneck-exporter runbook
+    What to do about an alert:
+      $ gpu-bottleneck-exporter runbook GpuCpuThrottled | less
+    What to do about a cause:
+      $ gpu-bottleneck-exporter runbook worker_cpu | less
+
+    \b
+    Exit status:
+      0  printed
+      1  cannot print
+      2  there is no such runbook
+    """
+    from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
+    from gpu_bottleneck_exporter.remedies import RUNBOOKS  # noqa: PLC0415
+
+    alert = RUNBOOKS.get(name, name.removesuffix(".md")) if name else None
+    click.echo(files.one_of(files.runbooks(), "runbook", alert), nl=False)
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what completes commands in a shell.
+
+    A shell that reads it at its start completes commands, options and names.
+
+    \b
+    For bash 4.4 or later:
+      $ gpu-bottleneck-exporter completion bash >> ~/.bashrc
+    For zsh, after compinit:
+      $ gpu-bottleneck-exporter completion zsh >> ~/.zshrc
+    For fish:
+      $ gpu-bottleneck-exporter completion fish >> ~/.config/fish/config.fish
+
+    \b
+    Exit status:
+      0  printed
+      1  cannot print
+      2  the name of the shell is wrong
+    """
+    from click.shell_completion import shell_complete  # noqa: PLC0415
+
+    shell_complete(
+        ctx.find_root().command, {}, PROGRAM, "_GPU_BOTTLENECK_EXPORTER_COMPLETE", f"{shell}_source"
+    )
