@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from support import board_server
+from support.tools import WITH_US
 from support.waiting import until
 
 HOST = "127.0.0.1"
@@ -61,7 +62,7 @@ def started(command: list[str], places: dict[str, str]) -> Iterator[Exporter]:
     environment = {**os.environ, **places}
     with (
         tempfile.TemporaryFile() as log,
-        subprocess.Popen(command, env=environment, stderr=log) as process,
+        subprocess.Popen([*WITH_US, *command], env=environment, stderr=log) as process,
     ):
         try:
             yield Exporter(process, _port(process, log))

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.tools import WITH_US
 from support.waiting import PATIENCE_SECONDS, until
 
 COMMAND = (sys.executable, "-m", "gpu_bottleneck_exporter")
@@ -117,7 +118,7 @@ def serving(
     """Run the command in the background, prefixed with `way`; nothing of it is left afterwards."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix="stderr-", delete=False) as file:
         process = subprocess.Popen(
-            [*way, *COMMAND, *arguments],
+            [*WITH_US, *way, *COMMAND, *arguments],
             cwd=folder,
             env=environment(folder, **variables),
             stdin=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.tools import WITH_US
 from support.waiting import PATIENCE_SECONDS, until
 
 HOST = "127.0.0.1"
@@ -78,7 +79,9 @@ def daemon(
     environment = {**os.environ, **(variables or {})}
     with (
         log.open("wb") as output,
-        subprocess.Popen(command, env=environment, stdout=output, stderr=output) as child,
+        subprocess.Popen(
+            [*WITH_US, *command], env=environment, stdout=output, stderr=output
+        ) as child,
     ):
         try:
             until(

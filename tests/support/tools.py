@@ -8,6 +8,11 @@ from typing import NoReturn
 
 import pytest
 
+_setpriv = shutil.which("setpriv")
+WITH_US = (_setpriv, "--pdeathsig", "KILL") if _setpriv else ()
+"""Before a command: the kernel kills it when the thread that started it ends, also if that is
+killed."""
+
 
 def require(command: str, package: str) -> str:
     """The path of program `command`, from Debian's `package`.

@@ -105,7 +105,7 @@ class Observed:
 
     @property
     def pace(self) -> float:
-        """How many times as fast the other ranks of its job could be."""
+        """Factor by which the other ranks of its job could be faster."""
         return math.inf if self.slack is None else 1 / max(1 - self.slack, 1e-9)
 
     @property

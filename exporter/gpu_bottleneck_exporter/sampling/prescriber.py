@@ -136,7 +136,7 @@ class Prescriber:
 
     @property
     def turned(self) -> float:
-        """When a knob of its job was last seen to be turned, in monotonic seconds."""
+        """Monotonic seconds at which a knob of its job was last seen to be turned."""
         return self._keeper.turned
 
     def _explained(  # noqa: PLR0913, PLR0917 - all there is to know
