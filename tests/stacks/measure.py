@@ -186,7 +186,7 @@ class Stage:
     def start_loop(self, cgroups: tuple[Path, ...], board: Board) -> None:
         """Start the case's command, and wait for its first work or its message."""
         module, *arguments = self._case.loop
-        words = ["-m", f"stacks.loops.{module}", *arguments]
+        words = ["-m", "stacks.loops", module, *arguments]
         self._start("loop", [f"{venvs.python(self._case.venv)}", *words], cgroups)
         self._until(lambda: self._is_ready(board), "it is ready")
 
