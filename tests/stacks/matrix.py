@@ -209,8 +209,7 @@ def _told(found: Iterable[Found]) -> str:
 def _shares(found: Found) -> str:
     if not found.expected and found.right:
         return "busy"
-    shares = sorted(found.shares.items(), key=lambda item: -item[1])
-    told = [f"{label} {share:.0%}" for label, share in shares if share > _TELLING]
+    told = [f"{label} {share:.0%}" for label, share in found.shares.items() if share > _TELLING]
     return ", ".join(told) or "never idle"
 
 
