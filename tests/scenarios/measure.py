@@ -5,9 +5,7 @@ A Prometheus, if given, watches the same processes at the same time.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +31,7 @@ from scenarios.alerts import Heard, Listener
 from scenarios.cases import Case, Expected, Process, apart, side_by_side
 from scenarios.cgroups import disk_of, limited
 from support.board import FaultyDriver
+from support.command import end_session
 from support.judging import LONGEST_SECONDS, Look, Strangers, verdict
 from support.samplers import sampling
 from support.waiting import until
@@ -335,18 +334,5 @@ def _holds(board: Board, gpu: int, process: subprocess.Popen[bytes]) -> bool:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its workers, which share its group, and wait until they are gone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    until(lambda: not _lives(process.pid), "the end of killed processes")
-
-
-def _lives(group: int) -> bool:
-    """Whether a process of `group` lives; zombies do not count, as nobody may reap them."""
-    for process in psutil.process_iter(["status"]):
-        with contextlib.suppress(ProcessLookupError):
-            dead = process.info["status"] == psutil.STATUS_ZOMBIE
-            if not dead and os.getpgid(process.pid) == group:
-                return True
-    return False
+    """Kill a process and its workers, which share its session, and wait until they are gone."""
+    end_session(process)
