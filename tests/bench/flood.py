@@ -172,47 +172,38 @@ class Scraper:
     def __init__(self, port: int, context: ssl.SSLContext | None, *, keeps: bool) -> None:
         self._port, self._context, self._keeps = port, context, keeps
         self._connection = self._new()
-        self.scrapes = self.lost = 0
+        self.lost = 0
         self.longest_seconds = 0.0
 
     def _new(self) -> http.client.HTTPConnection:
-        timeout = SCRAPE_TIMEOUT_SECONDS
-        if self._context is None:
+        timeout, tls = SCRAPE_TIMEOUT_SECONDS, self._context
+        if tls is None:
             return http.client.HTTPConnection(HOST, self._port, timeout=timeout)
-        return http.client.HTTPSConnection(
-            "localhost", self._port, timeout=timeout, context=self._context
-        )
-
-    def scrape(self) -> None:
-        began = time.monotonic()
-        known = self._connection.sock is not None
-        good = self.once() or (known and self.once())
-        self.scrapes += 1
-        self.lost += not good
-        self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def once(self) -> bool:
-        """Whether one request succeeds."""
-        try:
-            self._connection.request("GET", "/metrics")
-            response = self._connection.getresponse()
-            good = response.read() == BODY
-        except (OSError, http.client.HTTPException):
-            good = False
-        if not good or not self._keeps:
-            self._connection.close()
-            self._connection = self._new()
-        return good
+        return http.client.HTTPSConnection("localhost", self._port, timeout=timeout, context=tls)
 
     def run(self, seconds: float) -> None:
         """Scrape for so long."""
         began = time.monotonic()
         for second in range(int(seconds)):
             time.sleep(max(0.0, began + second - time.monotonic()))
-            self.scrape()
+            asked, known = time.monotonic(), self._connection.sock is not None
+            self.lost += not (self.once() or (known and self.once()))
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - asked)
+
+    def once(self) -> bool:
+        """Whether one request succeeds."""
+        try:
+            self._connection.request("GET", "/metrics")
+            good = self._connection.getresponse().read() == BODY
+        except (OSError, http.client.HTTPException):
+            good = False
+        if not good or not self._keeps:
+            self.close()
+            self._connection = self._new()
+        return good
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def hold(name: str, port: int, came: Event) -> None:
@@ -262,7 +253,7 @@ def measure(name: str, seconds: float) -> tuple[int, str]:
         for run in runs:
             run.result()
         cores = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - began)
-    cells = [f"{one.lost} of {one.scrapes} | {one.longest_seconds:.1f} s" for one in (new, kept)]
+    cells = [f"{one.lost} of {int(seconds)} | {one.longest_seconds:.1f} s" for one in (new, kept)]
     cells += [f"{threads} | {before} → {resident} | {cores:.0%}"]
     return new.lost + kept.lost, f"| {CLIENTS}: {name} | {' | '.join(cells)} |"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.beside import Node, cpu_seconds
-from bench.crowd import BUSY, STARVED, feeders
+from bench.beside import cpu_shares
+from bench.crowd import BUSY, STARVED, Node, feeders
 from fake_nvml.build import build
 from prescriptions.measure import Job, staged
 from prescriptions.settings import Batch, Chain, Loop, Setting
@@ -28,8 +28,8 @@ MEASURED_SECONDS = 120.0
 WARM_UP_SECONDS = 40.0
 """By then the first prescriptions have been made."""
 NODES = (
-    Node(8, 0, doing=BUSY),
-    Node(8, 64, doing=BUSY),
+    Node(8),
+    Node(8, 64),
     Node(1, 8, doing=STARVED),
     Node(8, 64, doing=STARVED),
 )
@@ -45,14 +45,14 @@ def main(seconds: float) -> None:
         print(f"| {node.gpus} | {node.workers} | {node.doing} | {' | '.join(cells)} |", flush=True)
 
 
-def measure(node: Node, seconds: float) -> tuple[float, float]:
+def measure(node: Node, seconds: float) -> list[float]:
     """Shares of a core, with prescriptions and without them."""
     loop = Loop(Batch(sleep=0.2, spread=0.5), node.workers // node.gpus, 0.005)
     chain = Chain("cost", node.doing, Setting(loop))
     with staged([chain] * node.gpus) as (board, stage), contextlib.ExitStack() as stack:
         library = build(stage.folder / "lib")
         if node.doing == BUSY:
-            stack.enter_context(feeders(board, node.workers // node.gpus, BUSY))
+            stack.enter_context(feeders(board, node))
         else:
             for gpu in board.gpus:
                 job = Job(chain, gpu, stage)
@@ -64,11 +64,7 @@ def measure(node: Node, seconds: float) -> tuple[float, float]:
             pids.append(stack.enter_context(over_nvml(library, board.path)).process.pid)
         del os.environ[SWITCH]
         time.sleep(WARM_UP_SECONDS)
-        before, began = [cpu_seconds(pid) for pid in pids], time.monotonic()
-        time.sleep(seconds)
-        elapsed = time.monotonic() - began
-        used = [cpu_seconds(pid) - first for pid, first in zip(pids, before, strict=True)]
-        return used[0] / elapsed, used[1] / elapsed
+        return cpu_shares(pids, lambda: time.sleep(seconds))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the rules cost Prometheus, by the size of the fleet.
 
-    PYTHONPATH=tests python tests/bench/rules_scale.py [GPUS ...]
+    PYTHONPATH=tests:grafana python tests/bench/rules_scale.py [GPUS ...]
 
 Each row is a separate real Prometheus that scrapes made-up nodes of eight GPUs once a minute, with
 the pack as shipped. The past that the longest windows need is written beforehand, except for those
@@ -24,6 +24,7 @@ import promql_parser as promql
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.dashboards_scale import series
 from e2e.test_remote_write import recorded_names
 from gpu_bottleneck_exporter import rulepack
 from grafana.live import exposition
@@ -48,14 +49,8 @@ LONG_SECONDS = 900
 """Longer windows are filled beforehand, from recorded series."""
 STATES: Sequence[day.State] = (
     *[day.WELL] * 9,
-    day.IDLE,
-    day.STORAGE,
-    day.REMOTE,
-    day.FEW_WORKERS,
-    day.PREPROCESSING,
-    day.THROTTLED,
-    day.LOOP,
-    day.COPYING,
+    *(day.IDLE, day.STORAGE, day.REMOTE, day.FEW_WORKERS),
+    *(day.PREPROCESSING, day.THROTTLED, day.LOOP, day.COPYING),
 )
 """Half of the GPUs are healthy; states are per node, as a job has whole nodes."""
 OWNER = {"workload_namespace": "team", "workload_pod": "train", "workload_container": "main"}
@@ -128,54 +123,39 @@ def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
     for name, text in rulepack.for_dialect(rulepack.files(), "exporter").items():
         paths.append(folder / name)
         paths[-1].write_text(text)
-    address = ["__address__"]
-    return {
-        "rule_files": [f"{path}" for path in paths],
-        "scrape_configs": [
-            {
-                "job_name": "gpu",
-                "scrape_interval": f"{SCRAPED_EVERY_SECONDS}s",
-                "scrape_timeout": f"{SCRAPED_EVERY_SECONDS}s",
-                "static_configs": [{"targets": [node_name(number) for number in range(nodes)]}],
-                "relabel_configs": [
-                    {"source_labels": address, "target_label": "instance"},
-                    {
-                        "source_labels": address,
-                        "target_label": "__metrics_path__",
-                        "replacement": "/$1",
-                    },
-                    {"target_label": "__address__", "replacement": f"{HOST}:{port}"},
-                ],
-            }
+    address = {"source_labels": ["__address__"]}
+    job = {
+        "job_name": "gpu",
+        "scrape_interval": f"{SCRAPED_EVERY_SECONDS}s",
+        "scrape_timeout": f"{SCRAPED_EVERY_SECONDS}s",
+        "static_configs": [{"targets": [node_name(number) for number in range(nodes)]}],
+        "relabel_configs": [
+            {**address, "target_label": "instance"},
+            {**address, "target_label": "__metrics_path__", "replacement": "/$1"},
+            {"target_label": "__address__", "replacement": f"{HOST}:{port}"},
         ],
     }
+    return {"rule_files": [f"{path}" for path in paths], "scrape_configs": [job]}
 
 
 def reading(server: Prometheus) -> Found:
     """Its own metrics now."""
     _, body = get(server.port, "/metrics")
-    samples = [
-        sample
-        for family in text_string_to_metric_families(body.decode())
-        for sample in family.samples
-    ]
+    families = text_string_to_metric_families(body.decode())
+    samples = [sample for family in families for sample in family.samples]
     by_group = {
         sample.labels["rule_group"].rpartition(";")[2]: sample.value
         for sample in samples
         if sample.name == "prometheus_rule_group_last_duration_seconds"
     }
-    totals = {sample.name: sample.value for sample in samples if not sample.labels}
-    missed = sum(
-        s.value for s in samples if s.name.startswith("prometheus_rule_group_iterations_m")
-    )
+    late = "prometheus_rule_group_iterations_missed_total"
     process = psutil.Process(server.pid)
-    times = process.cpu_times()
     return Found(
         seconds=by_group,
-        missed=missed,
-        series=totals["prometheus_tsdb_head_series"],
+        missed=sum(sample.value for sample in samples if sample.name == late),
+        series=next(s.value for s in samples if s.name == "prometheus_tsdb_head_series"),
         sent=server.value(f'count({{__name__=~"{recorded_names().pattern}"}})'),
-        cpu_seconds=times.user + times.system,
+        cpu_seconds=sum(process.cpu_times()[:2]),
         resident_bytes=process.memory_info().rss,
     )
 
@@ -233,22 +213,14 @@ def long_windows() -> set[str]:
 def fill(folder: Path, nodes: int, end: int) -> None:
     """Write the past of these series as a block."""
     times = range(end - HISTORY_SECONDS, end, EVALUATED_EVERY_SECONDS)
-    write_past(
-        folder,
-        (
-            past(name, number, index, times)
-            for name in sorted(long_windows())
-            for number in range(nodes)
-            for index in range(GPUS_PER_NODE)
-        ),
-    )
-
-
-def past(name: str, number: int, index: int, times: range) -> str:
-    """A constant series in OpenMetrics format."""
-    labels = f'job="gpu",instance="{node_name(number)}",gpu="{index}",uuid="GPU-{number}-{index}"'
-    head = f"{name}{{{labels}}} 0.5 "
-    return "".join([f"{head}{at}\n" for at in times])
+    owners = [
+        f'instance="{node_name(number)}",gpu="{index}",uuid="GPU-{number}-{index}"'
+        for number in range(nodes)
+        for index in range(GPUS_PER_NODE)
+    ]
+    names = sorted(long_windows())
+    past = (series(name, f'job="gpu",{owner}', 0.5, times) for name in names for owner in owners)
+    write_past(folder, past)
 
 
 if __name__ == "__main__":

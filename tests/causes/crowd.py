@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from causes import holder
 from causes.cases import Process
@@ -60,8 +62,9 @@ class Crowd:
         folder = one.folder / f"{place.job}"
         folder.mkdir(exist_ok=True)
         shares = [] if process.role == "asks" else _shares(place)
-        job = holder.Job(f"{one.board.path}", self.began, f"{folder}", shares)
-        command = [_program(process.role, folder), process.role, f"{os.getpid()}", job.dumped()]
+        board = f"{one.board.path}"
+        job = {"board": board, "began": self.began, "folder": f"{folder}", "shares": shares}
+        command = [_program(process.role, folder), process.role, f"{os.getpid()}", json.dumps(job)]
         environment = {k: v for k, v in os.environ.items() if k not in _GIVEN_ELSEWHERE}
         if shares:
             environment["SLURM_JOB_ID"] = f"{place.job + process.tenant}"
@@ -96,25 +99,16 @@ def _program(role: str, folder: Path) -> str:
     return f"{name}"
 
 
-def _shares(place: Place) -> list[holder.Share]:
+def _shares(place: Place) -> list[dict[str, Any]]:
     """Each working process does its part of the GPU's work."""
     workers = sum(process.role != "asks" for process in place.case.processes)
-    return [
-        holder.Share(
-            place.first + at,
-            gpu.held / workers,
-            gpu.held_growth,
-            [
-                (
-                    phase.since,
-                    phase.busy if phase.busy >= 1 else phase.busy / workers,
-                    asdict(phase.work),
-                )
-                for phase in gpu.phases
-            ],
-        )
-        for at, gpu in enumerate(place.case.gpus)
-    ]
+    shares = []
+    for at, gpu in enumerate(place.case.gpus, start=place.first):
+        parts = [(one, one.busy if one.busy >= 1 else one.busy / workers) for one in gpu.phases]
+        phases = [(one.since, part, asdict(one.work)) for one, part in parts]
+        held = gpu.held / workers
+        shares.append({"index": at, "held": held, "growth": gpu.held_growth, "phases": phases})
+    return shares
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
     python tests/causes/holder.py ROLE PARENT JOB
 
-JOB is the JSON of `Job`. The process runs until it is killed or PARENT ends. It launches kernels
+JOB is a `Job` in JSON. The process runs until it is killed or PARENT ends. It launches kernels
 without waiting for them, so that it takes hardly any CPU time.
 """
 
@@ -16,8 +16,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,54 +37,28 @@ _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
 _QUESTION = struct.Struct("d")
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a process does on one GPU: a sequence of (from second, busy share, `Work`)."""
-
-    index: int
-    held: float
-    """Share of the memory."""
-    growth: float
-    """Growth of that share per second."""
-    phases: list[tuple[float, float, dict[str, Any]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a process has to do; `began` is monotonic."""
-
-    board: str
-    began: float
-    folder: str
-    """Where a server writes its port."""
-    shares: list[Share]
-
-    def dumped(self) -> str:
-        """For the command line."""
-        return json.dumps(asdict(self))
-
-
-def load(text: str) -> Job:
-    """The inverse of `dumped`."""
-    told = json.loads(text)
-    return Job(**{**told, "shares": [Share(**share) for share in told["shares"]]})
+Job = Mapping[str, Any]
+"""What a process has to do: the path of the `board`, the monotonic time at which all `began`, the
+`folder` where a server writes its port, and its `shares`: on each GPU, by `index`, what it holds of
+the memory (`held`), the growth of that per second, and `phases`: (from second, busy share, `Work`).
+"""
 
 
 class Held:
     """One GPU that this process holds."""
 
-    def __init__(self, gpu: VirtualGpu, share: Share) -> None:
+    def __init__(self, gpu: VirtualGpu, share: Mapping[str, Any]) -> None:
         self._gpu = gpu
         self._share = share
 
     def hold(self, elapsed: float) -> None:
         """Allocate as much memory as is due."""
-        held = min(self._share.held + self._share.growth * elapsed, 0.999)
+        held = min(self._share["held"] + self._share["growth"] * elapsed, 0.999)
         self._gpu.hold(os.getpid(), int(held * self._gpu.record.memory_total))
 
     def launch(self, elapsed: float, period: float) -> int:
         """Launch this many seconds of work; returns when it will end."""
-        _, busy, work = [phase for phase in self._share.phases if phase[0] <= elapsed][-1]
+        _, busy, work = [phase for phase in self._share["phases"] if phase[0] <= elapsed][-1]
         if busy >= 1:
             return self._launch_ahead(Work(**work))
         if busy > 0:
@@ -102,7 +75,7 @@ class Held:
 def trains(job: Job, held: list[Held]) -> None:
     """Launch, and sleep until the next period."""
     for period in _periods(_PERIODS_SECONDS):
-        elapsed = max(time.monotonic() - job.began, 0.0)
+        elapsed = max(time.monotonic() - job["began"], 0.0)
         for gpu in held:
             gpu.hold(elapsed)
             gpu.launch(elapsed, period)
@@ -111,7 +84,7 @@ def trains(job: Job, held: list[Held]) -> None:
 def serves(job: Job, held: list[Held]) -> None:
     """Run work on the GPU when a client asks, then answer."""
     with socket.create_server((_HOST, 0)) as listening:
-        port = Path(job.folder) / "port"
+        port = Path(job["folder"]) / "port"
         unfinished = port.with_suffix(".new")
         unfinished.write_text(str(listening.getsockname()[1]))
         unfinished.rename(port)
@@ -119,14 +92,14 @@ def serves(job: Job, held: list[Held]) -> None:
             connection, _ = listening.accept()
             with connection:
                 while told := connection.recv(_QUESTION.size):
-                    elapsed = max(time.monotonic() - job.began, 0.0)
+                    elapsed = max(time.monotonic() - job["began"], 0.0)
                     VirtualGpu.synchronize(held[0].launch(elapsed, *_QUESTION.unpack(told)))
                     connection.sendall(b"!")
 
 
 def asks(job: Job, _: list[Held]) -> None:
     """Ask the server once per period for that period's work."""
-    port = Path(job.folder) / "port"
+    port = Path(job["folder"]) / "port"
     while not port.exists():
         time.sleep(0.05)
     with socket.create_connection((_HOST, int(port.read_text()))) as connection:
@@ -159,9 +132,9 @@ def main(role: str, parent: str, told: str) -> None:
     die_with_parent(int(parent))
     # With Yama, only an ancestor or root may trace: the exporter is not always one.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY))
-    job = load(told)
-    board = Board(Path(job.board))
-    held = [Held(board.gpus[share.index], share) for share in job.shares]
+    job = json.loads(told)
+    board = Board(Path(job["board"]))
+    held = [Held(board.gpus[share["index"]], share) for share in job["shares"]]
     for gpu in held:
         gpu.hold(0.0)
     ROLES[role](job, held)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from causes import node
+from causes import board, node
 from causes.cases import Case, Gpu
 from support.board import Board, VirtualGpu, create
 from support.board_exporter import Exporter, started
@@ -100,5 +100,4 @@ def change(one: Node, elapsed: float) -> None:
     """Apply to its board what is due after this many seconds."""
     for place in one.places:
         for gpu, told in zip(one.gpus_of(place), place.case.gpus, strict=True):
-            for condition in told.conditions:
-                condition(one.board, gpu, elapsed)
+            board.change(one.board, gpu, told.happens, elapsed)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from causes.cases import HANG, NOTHING, PCIE, PCIE_INFO, STARTUP, Diagnosis, Expected
+from causes.cases import NOTHING, Diagnosis, Expected
 from causes.heard import HELD, Series, Told, Whose
 
+HANG = Diagnosis("GpuCollectiveHang", "collective_hang")
+STARTUP = Diagnosis("GpuStartupStall", "startup_stall")
+PCIE = Diagnosis("GpuPcieTransferBound", "pcie_transfer_bound", "warning")
+PCIE_INFO = Diagnosis("GpuPcieTransferBound", "pcie_transfer_bound", "info")
 UUID = "GPU-1"
 SECONDS = range(60)
 EXPECTED = Expected(HANG)

@@ -75,15 +75,8 @@ def measure(load: Load) -> Found:
     """
     from stacks import venvs  # noqa: PLC0415 - only in the process that has no torch
 
-    inside = ["unshare", "--mount", "sh", "-c", _MOUNTED, "sh"]
-    command = [
-        *inside,
-        f"{venvs.python('torch')}",
-        "-W",
-        "ignore",
-        __file__,
-        json.dumps(asdict(load)),
-    ]
+    command = ["unshare", "--mount", "sh", "-c", _MOUNTED, "sh", f"{venvs.python('torch')}"]
+    command += ["-W", "ignore", __file__, json.dumps(asdict(load))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Found(**json.loads(done.stdout.splitlines()[-1]))
 
@@ -124,16 +117,15 @@ def _loader(load: Load) -> Iterator[object]:
             size = load.batch_mebibytes * scale * MEBIBYTE / _SAMPLES
             return torch.zeros(round(size), dtype=torch.uint8)
 
-    return iter(
-        DataLoader(
-            Samples(),
-            batch_size=_SAMPLES,
-            num_workers=load.workers,
-            prefetch_factor=load.prefetch,
-            timeout=_HANGS_SECONDS,
-            collate_fn=torch.stack if load.own_collate else None,
-        )
+    loader = DataLoader(
+        Samples(),
+        batch_size=_SAMPLES,
+        num_workers=load.workers,
+        prefetch_factor=load.prefetch,
+        timeout=_HANGS_SECONDS,
+        collate_fn=torch.stack if load.own_collate else None,
     )
+    return iter(loader)
 
 
 def _watch(seen: list[float]) -> None:
@@ -152,20 +144,11 @@ def row(load: Load, found: Found) -> str:
     size = f"{load.batch_mebibytes:g}" + (f" (varies: {load.spread:.0%})" if load.spread else "")
     size += " (own `collate_fn`)" if load.own_collate else ""
     held = f"{load.batch_mebibytes * load.workers * load.prefetch:g}"
+    used = f"{found.usual:.2f} | {found.most:.2f}"
     slow = "the loader, until a pause" if load.starved else "the GPU"
     ends = "hangs" if "timed out" in found.error else "dies"
     fate = f"{ends} at batch {found.batches + 1}" if found.error else "keeps running"
-    cells = (
-        size,
-        load.workers,
-        load.prefetch,
-        held,
-        slow,
-        f"{found.usual:.2f}",
-        f"{found.most:.2f}",
-        fate,
-    )
-    return f"| {' | '.join(map(str, cells))} |"
+    return f"| {size} | {load.workers} | {load.prefetch} | {held} | {slow} | {used} | {fate} |"
 
 
 def main() -> None:

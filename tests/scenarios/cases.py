@@ -1,12 +1,10 @@
-"""What is staged, what the idle GPU must be found to wait for, and which alert must fire.
-
-The alerts are those on 2 cores, where one saturated worker may or may not leave a core for another.
-"""
+"""The scenarios of `cases.md`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from scenarios.cgroups import Limits
@@ -26,29 +24,9 @@ class Diagnosis:
     cause: str
 
 
-ALERTS = {
-    "cpu_throttled": "GpuCpuThrottled",
-    "worker_churn": "GpuWorkerChurn",
-    "checkpoint_stall": "GpuCheckpointStall",
-    "page_cache_thrash": "GpuPageCacheThrash",
-    "local_storage_bound": "GpuLocalStorageBound",
-    "network_storage_bound": "GpuNetworkStorageBound",
-    "cpu_oversubscribed": "GpuCpuOversubscribed",
-    "too_few_workers": "GpuTooFewWorkers",
-    "cpu_preprocessing_bound": "GpuCpuPreprocessingBound",
-    "gpu_fault": "GpuFault",
-    "hw_slowdown": "GpuHardwareSlowdown",
-    "shm_exhausted": "GpuShmExhausted",
-    "inline_loading": "GpuInlineLoading",
-    "host_loop_bound": "GpuHostLoopBound",
-    "gpu_imbalance": "GpuImbalance",
-    "job_stalled": "GpuJobStalled",
-    "startup_stall": "GpuStartupStall",
-    "allocated_idle": "GpuAllocatedIdle",
-}
-"""By cause."""
 CPU_QUEUE, NEED_CPU = "cpu_queue", frozenset({"cpu_quota", "host_code", "worker_cpu"})
-NO_ALERT: frozenset[Diagnosis] = frozenset()
+QUEUE = Diagnosis("GpuCpuOversubscribed", "cpu_oversubscribed")
+TABLE = Path(__file__).with_name("cases.md")
 T = TypeVar("T")
 
 
@@ -70,8 +48,8 @@ class Expected:
     """
 
     waiting_on: frozenset[str]
-    alerts: frozenset[Diagnosis] = NO_ALERT
-    before: frozenset[Diagnosis] = NO_ALERT
+    alerts: frozenset[Diagnosis] = frozenset()
+    before: frozenset[Diagnosis] = frozenset()
     alert_seconds: float = ALERT_SECONDS
     """How long after the start of the processes one of `alerts` may take to fire."""
     gpu: int = 0
@@ -82,9 +60,8 @@ class Expected:
         """The same where a stranger takes a core: who needs the CPU may wait for it, too."""
         if not self.waiting_on & NEED_CPU:
             return self
-        queue = Diagnosis(ALERTS["cpu_oversubscribed"], "cpu_oversubscribed")
         waiting_on = self.waiting_on | {CPU_QUEUE}
-        return replace(self, waiting_on=waiting_on, alerts=self.alerts | {queue})
+        return replace(self, waiting_on=waiting_on, alerts=self.alerts | {QUEUE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,41 +85,6 @@ class Case:
     def needs_disk(self) -> bool:
         """Whether its files must be on a disk, not in memory."""
         return self.data_bytes > 0 or any(p.loop == "checkpointing" for p in self.processes)
-
-
-def _expected(  # noqa: PLR0913 - a table
-    waiting_on: str,
-    causes: str = "",
-    *,
-    before: str = "",
-    seconds: float = ALERT_SECONDS,
-    gpu: int = 0,
-    second_half: bool = False,
-    title: str = "",
-) -> Expected:
-    """Names are separated by spaces; `causes` and `before` stand for their alerts."""
-    alerts, may = (
-        frozenset(Diagnosis(ALERTS[cause], cause) for cause in words.split())
-        for words in (causes, before)
-    )
-    accepted = frozenset(waiting_on.split())
-    return Expected(accepted, alerts, may, seconds, gpu, second_half, title)
-
-
-def _case(  # noqa: PLR0913 - a table
-    name: str,
-    loop: str,
-    expected: Expected,
-    *,
-    beside: str = "",
-    limits: Limits | None = None,
-    data: int = 0,
-    stage: str = "",
-) -> Case:
-    """`beside`: loops that run next to it; `data` in MiB."""
-    neighbours = (Process(other, BESIDE) for other in beside.split())
-    processes = (*neighbours, Process(loop, limits=limits))
-    return Case(name, processes, (expected,), data * MEBIBYTE, stage)
 
 
 def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
@@ -184,115 +126,54 @@ def _moved(process: Process, first: int) -> Process:
     return process if gpus is BESIDE else replace(process, gpus=tuple(i + first for i in gpus))
 
 
-WAITING, A_CORE_EACH, READING, HELD_BACK = "waiting", "a core each", "reading", "held back"
-_DATA = 256
-_HOGS = "hog " * (CORES + 1)
-"""With more, the GPU is used so little that its job counts as still starting."""
-_WELL = _expected("")
-_CODE = _expected("host_code", "host_loop_bound")
-_DISK = _expected("storage", "local_storage_bound")
-_FETCH = _expected("network", "network_storage_bound")
-_QUEUE = _expected("cpu_queue", "cpu_oversubscribed")
-_PREP = _expected("worker_cpu", "cpu_preprocessing_bound")
+def _case(name: str, loop: str, waits_for: str, alerts: str, besides: str) -> Case:
+    told = dict(word.partition(" ")[::2] for word in besides.split(", "))
+    beside = [word for word in told.get("beside", "").split() if word != "hogs"]
+    beside += ["hog"] * (CORES + 1) * ("hogs" in told.get("beside", ""))
+    expected = _expected(waits_for, alerts, told)
+    gpus = tuple(dict.fromkeys(one.gpu for one in expected))
+    job = [Process(loop, gpus, _limits(told))] if loop else []
+    data = int(told.get("data", 0)) * MEBIBYTE
+    processes = (*(Process(other, BESIDE) for other in beside), *job)
+    return Case(name, processes, expected, data, told.get("stage", ""))
 
-CASES = (
-    _case("healthy, 2 workers", "healthy", _WELL, stage=WAITING),
-    _case("prep, 0 workers", "prep_inline", _CODE, stage=A_CORE_EACH),
-    _case(
-        "reads and prep, 0 workers",
-        "inline_reading",
-        _expected("host_code", "inline_loading"),
-        data=_DATA,
-        stage=A_CORE_EACH,
-    ),
-    # Of 2 cores it leaves about as much as makes another worker worth while.
-    _case(
-        "prep, 1 worker",
-        "prep_1",
-        _expected("worker_cpu", "too_few_workers cpu_preprocessing_bound"),
-    ),
-    _case("prep, 2 workers", "prep_2", _PREP),
-    _case("prep, 3 workers a core", "prep_many", _QUEUE),
-    _case("direct disk reads, 1 worker", "disk_1", _DISK, data=_DATA, stage=READING),
-    _case("direct disk reads, 4 workers", "disk_4", _DISK, data=_DATA, stage=READING),
-    _case("socket fetch, 2 workers", "fetch_2", _FETCH, beside="server", stage=WAITING),
-    _case("socket fetch, 8 workers", "fetch_8", _FETCH, beside="server", stage=WAITING),
-    _case(
-        "quota 0.6 core, 4 workers",
-        "prep_4",
-        _expected("cpu_quota", "cpu_throttled"),
-        limits=Limits(cpu_cores=0.6),
-        stage=HELD_BACK,
-    ),
-    # The quota costs 20 % of the throughput, decoding the rest: either answer is right.
-    _case(
-        "quota 1.6 cores, 2 workers",
-        "prep_2",
-        _expected("worker_cpu cpu_quota", "cpu_throttled cpu_preprocessing_bound"),
-        limits=Limits(cpu_cores=1.6),
-    ),
-    _case(
-        "data larger than the memory limit",
-        "cached",
-        _expected("memory", "page_cache_thrash"),
-        limits=Limits(memory_bytes=150 * MEBIBYTE),
-        data=400,
-    ),
-    # Starting workers is their CPU time, or the main's; never storage or network.
-    _case(
-        "workers respawned every epoch",
-        "respawning",
-        _expected("worker_cpu host_code cpu_queue", "worker_churn"),
-    ),
-    _case(
-        "synchronous checkpoints",
-        "checkpointing",
-        _expected("storage", "checkpoint_stall"),
-        stage=HELD_BACK,
-    ),
-    _case("CPU hogs beside 2 workers", "prep_2", _QUEUE, beside=_HOGS),
-    _case("busy host, GPU fine", "healthy", _WELL, beside="hog disk_hog disk_hog", data=_DATA),
-    _case("disk + heavy prep", "disk_heavy_prep", _PREP, data=_DATA),
-    _case("disk + light prep", "disk_light_prep", _DISK, data=_DATA, stage=READING),
-    _case("slow main loop, disk neighbour", "slow_main", _CODE, stage=READING),
-    # They worked before.
-    _case("workers locked up", "locked_up", _expected("asleep", "job_stalled"), stage=WAITING),
-    # The kernel holds the reads back, so the disk is idle.
-    _case(
-        "throttled disk reads",
-        "disk_trickle",
-        _DISK,
-        limits=Limits(read_bytes_per_second=8 * MEBIBYTE),
-        data=64,
-        stage=HELD_BACK,
-    ),
-    # For an hour, 30 s here, it may be starting.
-    _case(
-        "held but idle",
-        "held",
-        _expected("asleep", "allocated_idle", before="startup_stall", seconds=70.0),
-        stage=WAITING,
-    ),
-    _case("shared memory nearly full", "crowded", _expected("", "shm_exhausted"), stage=WAITING),
-    _case("uncorrectable memory errors", "broken", _expected("", "gpu_fault"), stage=WAITING),
-    _case("power brake", "braked", _expected("", "hw_slowdown"), stage=WAITING),
-    Case("no process", (), (_expected("unallocated"),), stage=WAITING),
-    Case(
-        "a cause that changes",
-        (Process("server", BESIDE), Process("changing")),
-        (
-            replace(_FETCH, title="socket fetch"),
-            replace(_CODE, before=_FETCH.alerts, second_half=True, title="slow main loop"),
-        ),
-        stage=WAITING,
-    ),
-    Case(
-        "two GPUs held, one fed",
-        (Process("healthy", (0, 1)),),
-        (
-            _expected("", title="fed"),
-            _expected("peer asleep", "gpu_imbalance", gpu=1, title="idle"),
-        ),
-        stage=WAITING,
-    ),
-)
+
+def _limits(told: Mapping[str, str]) -> Limits | None:
+    cores, *sizes = (float(told.get(what, 0)) for what in ("cores", "memory", "rate"))
+    memory, rate = (round(size * MEBIBYTE) or None for size in sizes)
+    limits = Limits(cores or None, memory, rate)
+    return limits if limits != Limits() else None
+
+
+def _expected(waits_for: str, alerts: str, told: Mapping[str, str]) -> tuple[Expected, ...]:
+    found: list[Expected] = []
+    before = _diagnoses(told.get("before", ""))
+    for number, (of_one, fires) in enumerate(
+        zip(waits_for.split("; "), alerts.split("; "), strict=True)
+    ):
+        title, _, labels = of_one.rpartition(": ")
+        second = "changes" in told and number > 0
+        one = Expected(
+            waiting_on=frozenset(labels.split(" or ")) - {"busy"},
+            alerts=_diagnoses(fires),
+            before=found[0].alerts if second else before,
+            alert_seconds=float(told.get("seconds", ALERT_SECONDS)),
+            gpu=0 if second else number,
+            second_half=second,
+            title=title,
+        )
+        found.append(one)
+    return tuple(found)
+
+
+def _diagnoses(told: str) -> frozenset[Diagnosis]:
+    return frozenset(Diagnosis(*one.split()) for one in told.split(" or ") if one)
+
+
+def _cases() -> Iterator[Case]:
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| ") and not line.startswith(("| case |", "| --- |")):
+            yield _case(*(cell.strip() for cell in line[1:-1].split("|")))
+
+
+CASES = tuple(_cases())

@@ -33,7 +33,7 @@ _NONE = "none"
 def row(case: Case, measured: Measured) -> str:
     """One line of the matrix of causes; an accepted cause is bold, a failure marked."""
     cells = [_cell(measured, cause) for cause in WAITING_ON]
-    mark = "" if measured.causes_right else _WRONG
+    mark = "" if measured.right else _WRONG
     return (
         f"| {_title(case, measured.expected)}{mark} | {measured.busy:.0%} | {' | '.join(cells)} |"
     )
@@ -93,7 +93,7 @@ def _measured(cases: Sequence[Case], *, verbose: bool) -> dict[str, str]:
             for case, of_case in zip(stage, results, strict=True):
                 for found in of_case:
                     rows.append(row(case, found))
-                    right = found.causes_right and found.alerts_right
+                    right = found.right and found.alerts_right
                     if verbose or not right:
                         _tell(f"{case.name}: {'as expected' if right else 'wrong'}\n  {found}")
                     _tell(rows[-1])

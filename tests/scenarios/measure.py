@@ -5,18 +5,17 @@ A Prometheus, if given, watches the same processes at the same time.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -32,6 +31,7 @@ from scenarios.alerts import Heard, Listener
 from scenarios.cases import Case, Expected, Process, apart, side_by_side
 from scenarios.cgroups import disk_of, limited
 from support.board import FaultyDriver
+from support.command import end_session
 from support.judging import LONGEST_SECONDS, Look, Strangers, verdict
 from support.samplers import sampling
 from support.waiting import until
@@ -61,16 +61,17 @@ class Span:
     crowded: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured for one expectation of a case."""
+Looks = Sequence[Sequence[tuple[Span, ...]]]
+"""Of each look, of each sampler, what was accounted of its GPUs."""
 
-    expected: Expected
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What was accounted of one GPU in some looks."""
+
     spans: Sequence[Span]
-    feeders: Bucket | None = None
-    """What the feeders did, as the accounting saw it."""
-    heard: Heard | None = None
-    """What Prometheus reported, if there was one."""
+    feeders: Bucket | None = field(default=None, compare=False)
+    """What they did, as the accounting saw it."""
 
     @property
     def crowded(self) -> bool:
@@ -85,40 +86,55 @@ class Measured:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of the idle time by cause, 0-1."""
+        """Shares of the idle time by cause, 0-1, the largest first."""
         stall_ns = {c: sum(span.stall_ns[c] for span in self.spans) for c in WAITING_ON}
         idle = sum(stall_ns.values())
-        return {cause: ns / idle for cause, ns in stall_ns.items() if ns}
+        by_size = sorted(stall_ns.items(), key=lambda item: -item[1])
+        return {cause: ns / idle for cause, ns in by_size if ns}
 
     @property
-    def causes_right(self) -> bool | None:
-        """Whether idle time meets the expectation; None: not yet known."""
-        return verdict([Look(_margins(self.expected, span), span.crowded) for span in self.spans])
+    def right(self) -> bool | None:
+        """Whether it meets the expectation; None: not yet known."""
+        return verdict([Look(self.margins(span), span.crowded) for span in self.spans])
+
+    def margins(self, span: Span) -> tuple[float, ...]:
+        """By how many seconds each condition holds in a look."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{cause} {share:.0%}" for cause, share in self.shares.items())
+        return f"busy {self.busy:.0%}; idle: {told or 'never'}\n    {self.feeders}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Watched):
+    """What was measured for one expectation of a case."""
+
+    expected: Expected
+    heard: Heard | None = None
+    """What Prometheus reported, if there was one."""
+
+    def margins(self, span: Span) -> tuple[float, ...]:
+        idle = sum(span.stall_ns.values())
+        if not self.expected.waiting_on:
+            return ((TOO_MUCH * span.observed_ns - idle) / 1e9,)
+        accepted = (self.expected.in_a_crowd() if span.crowded else self.expected).waiting_on
+        right = sum(span.stall_ns[cause] for cause in accepted)
+        others = (0 if c in accepted else TOO_MUCH * idle - span.stall_ns[c] for c in WAITING_ON)
+        margins = (right - ENOUGH * idle, idle - _LEAST_IDLE * span.observed_ns, *others)
+        return tuple(margin / 1e9 for margin in margins)
 
     @property
     def alerts_right(self) -> bool | None:
-        """The same of the alerts."""
+        """The same of alerts."""
         wrong = self.heard.wrong if self.heard else None
         return (None if self.crowded else False) if wrong else True
 
     def __str__(self) -> str:
-        shares = sorted(self.shares.items(), key=lambda item: -item[1])
-        told = ", ".join(f"{cause} {share:.0%}" for cause, share in shares)
-        return (
-            f"busy {self.busy:.0%}; idle: {told or 'never'}\n    {self.feeders}\n    {self.heard}"
-        )
+        return f"{Watched.__str__(self)}\n    {self.heard}"
 
 
-def _margins(expected: Expected, span: Span) -> tuple[float, ...]:
-    """By how many seconds each condition of `expected` holds."""
-    idle = sum(span.stall_ns.values())
-    if not expected.waiting_on:
-        return ((TOO_MUCH * span.observed_ns - idle) / 1e9,)
-    accepted = (expected.in_a_crowd() if span.crowded else expected).waiting_on
-    right = sum(span.stall_ns[cause] for cause in accepted)
-    others = (0 if c in accepted else TOO_MUCH * idle - span.stall_ns[c] for c in WAITING_ON)
-    margins = (right - ENOUGH * idle, idle - _LEAST_IDLE * span.observed_ns, *others)
-    return tuple(margin / 1e9 for margin in margins)
+W = TypeVar("W", bound=Watched)
 
 
 def measure(cases: Sequence[Case], folder: Path, listener: Listener | None) -> list[list[Measured]]:
@@ -173,22 +189,36 @@ def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
 
 
 def _watch(sampler: Sampler, expectations: Sequence[Expected]) -> list[Measured]:
-    """Look until all are judged, or for as long as one may."""
-    assert sampler._watch is not None
     first = _exact(sampler)
-    looks: list[tuple[Span, ...]] = []
+
+    def found(looks: Looks) -> list[Measured]:
+        return [
+            Measured(expected=one, spans=[spans[one.gpu] for (spans,) in looks])
+            for one in expectations
+        ]
+
+    return [
+        replace(one, feeders=explained(sampler, one.expected.gpu, first[one.expected.gpu].at_ns))
+        for one in look([sampler], _LOOK_NS, found)
+    ]
+
+
+def look(samplers: Sequence[Sampler], span_ns: int, found: Callable[[Looks], list[W]]) -> list[W]:
+    """What is `found` in looks, once all is judged, or after as long as one may look."""
+    looks: list[list[tuple[Span, ...]]] = []
     end = time.monotonic() + LONGEST_SECONDS
     while True:
-        looks += watched([sampler], _LOOK_NS)
-        found = [Measured(one, [spans[one.gpu] for spans in looks]) for one in expectations]
-        if all(one.causes_right is not None for one in found) or time.monotonic() > end:
-            break
-    last = sampler.state().gpus
-    return [
-        replace(one, feeders=sampler._watch.explaining(now.identity.uuid, then.at_ns, now.at_ns))
-        for one in found
-        for then, now in [(first[one.expected.gpu], last[one.expected.gpu])]
-    ]
+        looks.append(watched(samplers, span_ns))
+        results = found(looks)
+        if all(one.right is not None for one in results) or time.monotonic() > end:
+            return results
+
+
+def explained(sampler: Sampler, gpu: int, since_ns: int) -> Bucket | None:
+    """What the feeders did since then, as the accounting saw it."""
+    assert sampler._watch is not None
+    now = sampler.state().gpus[gpu]
+    return sampler._watch.explaining(now.identity.uuid, since_ns, now.at_ns)
 
 
 def watched(samplers: Sequence[Sampler], span_ns: int) -> list[tuple[Span, ...]]:
@@ -304,18 +334,5 @@ def _holds(board: Board, gpu: int, process: subprocess.Popen[bytes]) -> bool:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its workers, which share its group, and wait until they are gone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    until(lambda: not _lives(process.pid), "the end of killed processes")
-
-
-def _lives(group: int) -> bool:
-    """Whether a process of `group` lives; zombies do not count, as nobody may reap them."""
-    for process in psutil.process_iter(["status"]):
-        with contextlib.suppress(ProcessLookupError):
-            dead = process.info["status"] == psutil.STATUS_ZOMBIE
-            if not dead and os.getpgid(process.pid) == group:
-                return True
-    return False
+    """Kill a process and its workers, which share its session, and wait until they are gone."""
+    end_session(process)

@@ -64,7 +64,7 @@ def names(stage: Iterable[Case]) -> list[str]:
 def test_the_idle_time_is_put_down_to_its_cause(case: Case, measured: Measure) -> None:
     results = measured(case)
     print("\n".join(row(case, found) for found in results))  # noqa: T201 - for `pytest -s`
-    _conclude({f"{found}": found.causes_right for found in results})
+    _conclude({f"{found}": found.right for found in results})
 
 
 @_each_case

@@ -15,11 +15,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,13 +32,15 @@ from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.beside import repeated
-from support.daemon import HOST, free_port, get
+from support.daemon import HOST, daemon, free_port, get
 from support.waiting import PATIENCE_SECONDS, until
 
 TICKS = 100_000
 GPUS = 4
 HURRY = 100.0
 SAMPLES = 60
+_TICKS = re.compile(r"^\d+$", re.MULTILINE)
+"""What it says of itself."""
 _PATHS = os.pathsep.join([f"{Path(__file__).parents[1]}", *sys.path])
 _SCRAPES = ("text/plain", "application/openmetrics-text;version=1.0.0")
 _POLICIES = ("no-referrer", "same-origin")
@@ -131,20 +133,19 @@ def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> Resu
 class Server:
     """The accelerated exporter."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+    def __init__(self, pid: int, port: int, log: Path) -> None:
         self.port = port
-        self._ticks = 0
-        self._process = process
-        self._watched = psutil.Process(process.pid)
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._log = log
+        self._watched = psutil.Process(pid)
 
     def figures(self) -> Figures:
         """The figures now. Raises RuntimeError if it has ended."""
-        if self._process.poll() is not None:
-            raise RuntimeError(f"the exporter ended with status {self._process.returncode}")
+        said = self._log.read_text()
         with self._watched.oneshot():
+            if self._watched.status() == psutil.STATUS_ZOMBIE:
+                raise RuntimeError(f"the exporter ended: {said[-2000:]}")
             return Figures(
-                self._ticks,
+                max(map(int, _TICKS.findall(said)), default=0),
                 self._watched.memory_info().rss / 2**20,
                 self._watched.num_fds(),
                 self._watched.num_threads(),
@@ -163,38 +164,16 @@ class Server:
                 break
         return found
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._ticks = int(line)
-
 
 @contextlib.contextmanager
 def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
-    port = free_port()
-    command = [sys.executable, f"{Path(__file__).with_name('hurried.py')}", f"{HURRY}", f"{port}"]
+    port, log = free_port(), board.path.with_name("log")
+    program = f"{Path(__file__).with_name('hurried.py')}"
     places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
     places["PYTHONPATH"] = _PATHS
-    log = board.path.with_name("log")
-    with (
-        log.open("wb") as errors,
-        subprocess.Popen(
-            [*command, f"{config}"],
-            env={**os.environ, **places},
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        try:
-            until(
-                lambda: get(port, "/-/ready")[0] == http.client.OK,
-                lambda: f"the exporter: {log.read_text()[-2000:]}",
-                unless=lambda: process.poll() is not None,
-            )
-            yield Server(process, port)
-        finally:
-            process.kill()
+    command = [sys.executable, program, f"{HURRY}", f"{port}", f"{config}"]
+    with daemon(command, port, "/-/ready", log, places) as pid:
+        yield Server(pid, port, log)
 
 
 @contextlib.contextmanager

@@ -29,8 +29,7 @@ from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import environment
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.settings import Settings
-from stacks.cases import CASES, Case
-from stacks.measure import Stage
+from stacks.cases import CASES
 
 PROC = Path("/proc")
 TOLD = 0.1
@@ -100,12 +99,7 @@ def recording(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    titles: dict[str, str] = {}
-    begin, inspect, of = Stage.__init__, TcpTracker.inspect, Sockets.of
-
-    def begun(self: Stage, case: Case, folder: Path) -> None:
-        begin(self, case, folder)
-        titles[f"{folder}"] = case.title
+    inspect, of = TcpTracker.inspect, Sockets.of
 
     def asked(self: Any, numbers: Sequence[int]) -> list[Connection]:
         self.found = of(self, numbers)
@@ -118,7 +112,7 @@ def recording(path: Path | None) -> Iterator[None]:
             pid, job = self.sockets.pid, self._timeouts
             values = dict(one.partition("=")[::2] for one in environment(PROC, pid).split("\0"))
             look = {
-                "case": titles.get(values.get("STACKS_FOLDER", ""), ""),
+                "case": values.get("STACKS_CASE", ""),
                 "job": id(job),
                 "process": id(self),
                 "at_ns": time.monotonic_ns(),
@@ -133,7 +127,6 @@ def recording(path: Path | None) -> Iterator[None]:
 
     with (
         path.open("w") as tape,
-        mock.patch.object(Stage, "__init__", begun),
         mock.patch.object(TcpTracker, "inspect", inspected),
         mock.patch.object(Sockets, "of", asked),
     ):

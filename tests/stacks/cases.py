@@ -32,7 +32,7 @@ class Case:
     expected: tuple[Labels, ...]
     """The accepted labels of each GPU."""
     servers: tuple[str, ...] = ()
-    """From servers/table.py: remote machines, or clients of the loop."""
+    """From servers/servers.yml: remote machines, or clients of the loop."""
     venv: str = "light"
     single_process: bool = True
     """One process tree with one holder, not several ranks or holders."""

@@ -16,7 +16,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -32,6 +31,7 @@ from tables.splice import put, write_csv
 
 _TELLING = 0.005
 """Smaller shares are not shown."""
+_CASES = {case.title: case for case in CASES}
 _BEGAN = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}"
 
 
@@ -39,11 +39,7 @@ _BEGAN = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}"
 class Row:
     """The result of one case, as logged."""
 
-    case: str
-    family: str
-    single_process: bool
-    held_out: bool
-    expected: str
+    title: str
     busy: str
     found: str
     verdict: str
@@ -56,23 +52,22 @@ class Row:
     """The first result, if it was wrong and measured again."""
 
     @property
+    def case(self) -> Case:
+        """What was measured."""
+        return _CASES[self.title]
+
+    @property
     def right(self) -> bool:
         """Whether every GPU waited for what is expected."""
         return self.verdict == "right"
 
-    @property
-    def staged(self) -> bool:
-        """Whether the machine could run it at all."""
-        return not self.verdict.startswith("not had")
-
     def __str__(self) -> str:
-        found = self.found or self.verdict
-        again = " (measured twice)" if self.at_first else ""
         mark = "" if self.right else " ✗"
-        held_out = "yes" if self.held_out else ""
-        name, result = f"{self.case}{mark}", f"{found}{again}"
-        cells = self.family, name, held_out, self.expected, self.busy, result
-        return f"| {' | '.join(cells)} |"
+        held_out = "yes" if self.case.held_out else ""
+        expected = "; ".join(" or ".join(sorted(one)) or "busy" for one in self.case.expected)
+        again = " (measured twice)" if self.at_first else ""
+        name, result = f"{self.case.name}{mark}", f"{self.found or self.verdict}{again}"
+        return f"| {self.case.family} | {name} | {held_out} | {expected} | {self.busy} | {result} |"
 
 
 def row(
@@ -110,21 +105,16 @@ def origin(rows: Sequence[Row]) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """What was measured, and how much was right: in total, and where not all was."""
-    families: dict[str, list[Row]] = defaultdict(list)
-    for one in rows:
-        if one.staged:
-            families[one.family].append(one)
-    staged = [one for one in rows if one.staged]
+    staged = [one for one in rows if not one.verdict.startswith("not had")]
     lines = [
         "| family, if one was wrong | right | tuned on | held out |",
         "| --- | ---: | ---: | ---: |",
     ]
-    lines += [
-        _count(family, of_family)
-        for family, of_family in families.items()
-        if not all(one.right for one in of_family)
-    ]
-    single = [one for one in staged if one.single_process]
+    for family in dict.fromkeys(one.case.family for one in staged):
+        of_family = [one for one in staged if one.case.family == family]
+        if not all(one.right for one in of_family):
+            lines.append(_count(family, of_family))
+    single = [one for one in staged if one.case.single_process]
     lines += [_count("**one process on one GPU**", single), _count("**all**", staged)]
     return "\n".join([origin(rows), "", *lines])
 
@@ -188,11 +178,7 @@ def _row(
     verdict: str = "",
 ) -> Row:
     return Row(
-        case=case.name,
-        family=case.family,
-        single_process=case.single_process,
-        held_out=case.held_out,
-        expected="; ".join(" or ".join(sorted(one)) or "busy" for one in case.expected),
+        title=case.title,
         busy="; ".join(f"{one.busy:.0%}" for one in found),
         found=_told(found),
         verdict=" ".join(verdict.replace("|", "/").split()),
@@ -209,14 +195,13 @@ def _told(found: Iterable[Found]) -> str:
 def _shares(found: Found) -> str:
     if not found.expected and found.right:
         return "busy"
-    shares = sorted(found.shares.items(), key=lambda item: -item[1])
-    told = [f"{label} {share:.0%}" for label, share in shares if share > _TELLING]
+    told = [f"{label} {share:.0%}" for label, share in found.shares.items() if share > _TELLING]
     return ", ".join(told) or "never idle"
 
 
 def _count(name: str, rows: Sequence[Row]) -> str:
-    tuned = [one for one in rows if not one.held_out]
-    held_out = [one for one in rows if one.held_out]
+    tuned = [one for one in rows if not one.case.held_out]
+    held_out = [one for one in rows if one.case.held_out]
     return f"| {name} | {' | '.join(map(_share, (rows, tuned, held_out)))} |"
 
 
@@ -241,7 +226,7 @@ def _known(log: Path) -> dict[str, Row]:
     if not log.exists():
         return {}
     rows = [Row(**json.loads(line)) for line in log.read_text().splitlines()]
-    return {f"{one.family}: {one.case}": one for one in rows}
+    return {one.title: one for one in rows}
 
 
 def _keep(log: Path | None, result: Row) -> None:

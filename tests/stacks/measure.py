@@ -16,15 +16,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
@@ -32,17 +30,14 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from scenarios.cases import CPU_QUEUE, NEED_CPU
 from scenarios.cgroups import Unavailable, disk_of, limited
-from scenarios.measure import Span, accounted, watched
+from scenarios.measure import ENOUGH, Looks, Span, Watched, accounted, explained, look, watched
 from stacks import venvs
 from stacks.cases import Case, Labels
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
-from support.judging import LONGEST_SECONDS, Look, verdict
 from support.samplers import sampling
 from support.waiting import until
 
-ENOUGH = 0.8
-"""Least share of idle time on accepted labels."""
 BUSY = 0.9
 """Least busy share if the loop is well fed."""
 TOO_BUSY = 0.75
@@ -59,46 +54,21 @@ class Failed(Exception):  # noqa: N818 - reported like a result
     """The case did not run as it should."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Watched):
     """What one GPU was found to wait for."""
 
     expected: Labels
-    spans: Sequence[Span]
     workers: int = 0
     """How many it was found to have."""
-    feeders: str = field(default="", compare=False)
 
-    @property
-    def busy(self) -> float:
-        """Share of the observed time, 0-1."""
-        return sum(one.busy_ns for one in self.spans) / sum(one.observed_ns for one in self.spans)
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """Of the idle time, by label; 0-1."""
-        stall_ns = {label: sum(one.stall_ns[label] for one in self.spans) for label in WAITING_ON}
-        idle = sum(stall_ns.values())
-        return {label: ns / idle for label, ns in stall_ns.items() if ns}
-
-    @property
-    def right(self) -> bool | None:
-        """Whether it meets the expectation; None: not yet known."""
-        return verdict([Look(_margins(self.expected, one), one.crowded) for one in self.spans])
-
-    def __str__(self) -> str:
-        shares = ", ".join(f"{label} {share:.0%}" for label, share in self.shares.items())
-        return f"busy {self.busy:.0%}; idle: {shares or 'never'}\n    {self.feeders}"
-
-
-def _margins(expected: Labels, span: Span) -> tuple[float, ...]:
-    """By how many seconds each condition holds."""
-    if not expected:
-        return ((span.busy_ns - BUSY * span.observed_ns) / 1e9,)
-    queue = {CPU_QUEUE} if span.crowded and expected & NEED_CPU else set()
-    idle = sum(span.stall_ns.values())
-    right = sum(span.stall_ns[label] for label in expected | queue)
-    return (right - ENOUGH * idle) / 1e9, (idle - (1 - TOO_BUSY) * span.observed_ns) / 1e9
+    def margins(self, span: Span) -> tuple[float, ...]:
+        if not self.expected:
+            return ((span.busy_ns - BUSY * span.observed_ns) / 1e9,)
+        queue = {CPU_QUEUE} if span.crowded and self.expected & NEED_CPU else set()
+        idle = sum(span.stall_ns.values())
+        right = sum(span.stall_ns[label] for label in self.expected | queue)
+        return (right - ENOUGH * idle) / 1e9, (idle - (1 - TOO_BUSY) * span.observed_ns) / 1e9
 
 
 def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
@@ -118,25 +88,22 @@ def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
         until(lambda: all(map(accounted, samplers)), "the samplers account for all GPUs")
         watched(samplers, int(max(case.warm_seconds for case in cases) * 1e9))
         began = time.monotonic_ns()
-        looks: list[list[tuple[Span, ...]]] = []
-        while True:
-            looks.append(watched(samplers, _LOOK_NS))
-            found = [
-                [
-                    Found(expected, [look[at][gpu] for look in looks])
-                    for gpu, expected in enumerate(case.expected)
-                ]
-                for at, case in enumerate(cases)
-            ]
-            known = all(one.right is not None for one in chain(*found))
-            if known or time.monotonic_ns() - began > LONGEST_SECONDS * 1e9:
-                break
+        results = iter(look(samplers, _LOOK_NS, partial(_found, cases)))
         for _, stage in staged:
             stage.check()
         return [
-            [_told(one, sampler, gpu, began) for gpu, one in enumerate(of_case)]
-            for sampler, of_case in zip(samplers, found, strict=True)
+            [_told(next(results), sampler, gpu, began) for gpu in range(len(case.expected))]
+            for case, sampler in zip(cases, samplers, strict=True)
         ]
+
+
+def _found(cases: Sequence[Case], looks: Looks) -> list[Found]:
+    """Of all GPUs of all cases."""
+    return [
+        Found(expected=expected, spans=[spans[at][gpu] for spans in looks])
+        for at, case in enumerate(cases)
+        for gpu, expected in enumerate(case.expected)
+    ]
 
 
 def measured(
@@ -186,7 +153,7 @@ class Stage:
     def start_loop(self, cgroups: tuple[Path, ...], board: Board) -> None:
         """Start the case's command, and wait for its first work or its message."""
         module, *arguments = self._case.loop
-        words = ["-m", f"stacks.loops.{module}", *arguments]
+        words = ["-m", "stacks.loops", module, *arguments]
         self._start("loop", [f"{venvs.python(self._case.venv)}", *words], cgroups)
         self._until(lambda: self._is_ready(board), "it is ready")
 
@@ -234,6 +201,7 @@ class Stage:
             "HOME": f"{self._folder / 'home'}",
             "PYTHONPATH": f"{self._folder / 'lib'}",
             "PYTHONUNBUFFERED": "1",
+            "STACKS_CASE": self._case.title,
             "STACKS_BOARD": f"{self._folder / 'board'}",
             "STACKS_FOLDER": f"{self._folder}",
             "STACKS_MARK": self._mark,
@@ -289,11 +257,10 @@ def _staged(case: Case) -> Iterator[tuple[Board, Stage]]:
 
 def _told(found: Found, sampler: Sampler, gpu: int, began_ns: int) -> Found:
     """It, with what the accounting saw of the feeders."""
-    watch, now = sampler._watch, sampler.state().gpus[gpu]
-    assert watch is not None
-    feed = watch.feed(now.identity.uuid)
-    seen = watch.explaining(now.identity.uuid, began_ns, now.at_ns)
-    return replace(found, workers=len(feed.workers) if feed else 0, feeders=f"{seen}")
+    assert sampler._watch is not None
+    feed = sampler._watch.feed(sampler.state().gpus[gpu].identity.uuid)
+    workers = len(feed.workers) if feed else 0
+    return replace(found, workers=workers, feeders=explained(sampler, gpu, began_ns))
 
 
 def _make_library(folder: Path) -> None:

@@ -9,11 +9,7 @@ from stacks.matrix import Row, summary, table
 from stacks.measure import stages
 
 ROW = Row(
-    case="urllib",
-    family="http",
-    single_process=True,
-    held_out=False,
-    expected="network",
+    title="http: urllib3",
     busy="25%",
     found="network 100%",
     verdict="right",
@@ -50,10 +46,10 @@ def test_only_light_cases_run_together() -> None:
 
 
 def test_the_summary_tells_both_shares() -> None:
-    wrong = replace(ROW, case="httpx", held_out=True, verdict="wrong")
-    rows = [ROW, replace(ROW, case="aiohttp"), wrong]
+    wrong = replace(ROW, title="http: requests, a session", verdict="wrong")
+    rows = [ROW, replace(ROW, title="http: aiohttp"), wrong]
     assert "| http | 2 of 3 (67%) | 2 of 2 (100%) | 0 of 1 (0%) |" in summary(rows)
-    assert "| http | httpx ✗ | yes | network |" in table(rows)
+    assert "| http | requests, a session ✗ | yes | network |" in table(rows)
 
 
 def test_the_summary_names_its_run_and_version() -> None:

@@ -9,44 +9,15 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-HOME = Path(os.environ.get("STACKS_HOME") or Path(__file__).parents[2] / ".stacks")
-TORCH = "torch==2.13.0"
-"""The CPU build. Install it before whatever needs torch, or pip brings the CUDA build."""
+import yaml
 
-VENVS: dict[str, Sequence[Sequence[str]]] = {
-    "light": [
-        [
-            *("requests>=2.32", "urllib3>=2", "httpx>=0.28", "aiohttp>=3.10", "fsspec>=2025.1"),
-            *("grpcio>=1.60", "trustme>=1.2", "uvicorn>=0.30", "starlette>=0.40"),
-            *("gunicorn>=23", "pyzmq>=26", "redis>=5", "mfusepy>=3.1", "numpy>=1.26"),
-        ]
-    ],
-    "services": [
-        [
-            *("fastapi>=0.115", "uvicorn>=0.30", "paho-mqtt>=2", "confluent-kafka>=2.5"),
-            *("aioquic>=1.2", "trustme>=1.2", "numpy>=1.26"),
-        ]
-    ],
-    "files": [["pyarrow>=17", "h5py>=3.11", "lmdb>=1.5", "numpy>=1.26"]],
-    "s3": [["s3fs[boto3]>=2025.7", "moto[server]>=5", "pyarrow>=17"]],
-    "notebook": [["ipykernel>=6.29", "jupyter_client>=8"]],
-    "torch": [[TORCH, "numpy>=1.26", "requests>=2.32"]],
-    "lightning": [[TORCH, "numpy>=1.26"], [TORCH, "lightning>=2.5"]],
-    "streaming": [
-        [TORCH, "numpy>=1.26"],
-        [TORCH, "webdataset>=1", "datasets>=4", "litdata>=0.2.50", "boto3>=1.35"],
-        [TORCH, "pillow>=11", "opencv-python-headless>=4.10"],
-        [TORCH, "aiohttp>=3.10", "requests>=2.32", "transformers>=4.50"],
-        # It works with newer versions of what it pins.
-        ["--no-deps", "mosaicml-streaming>=0.11"],
-        [TORCH, "Brotli", "catalogue", "python-snappy", "xxhash", "zstd", "fsspec", "tqdm"],
-    ],
-    "tensorflow": [["tensorflow-cpu>=2.18"]],
-    "jax": [["jax>=0.5", "grain>=0.2.5", "requests>=2.32"]],
-    "ray": [["ray[data]>=2.40", "requests>=2.32"]],
+HOME = Path(os.environ.get("STACKS_HOME") or Path(__file__).parents[2] / ".stacks")
+_TABLE = yaml.safe_load(Path(__file__).with_name("venvs.yml").read_text(encoding="utf-8"))
+VENVS: Mapping[str, Sequence[Sequence[str]]] = {
+    name: [step.split() for step in steps] for name, steps in _TABLE.items()
 }
 """By name: the arguments of `pip install`, one call after the other."""
 

@@ -12,13 +12,8 @@ from support.tools import require
 from support.waiting import PATIENCE_SECONDS
 
 FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
 )
 PATIENCE_MILLISECONDS = 1000 * PATIENCE_SECONDS
 PHONE: ViewportSize = {"width": 360, "height": 740}

@@ -131,11 +131,7 @@ def serving(
         yield server
     finally:
         server.boards()
-        while left := server.session():
-            for pid in left:
-                _kill(pid)
-            process.poll()
-        process.wait()
+        end_session(process)
         for board in server.known_boards:
             board.unlink(missing_ok=True)
 
@@ -153,6 +149,11 @@ def _session(leader: int) -> Iterator[tuple[int, list[str]]]:
             yield int(folder.name), command
 
 
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def end_session(leader: subprocess.Popen[bytes]) -> None:
+    """Kill what is in its session, and wait until it is gone."""
+    while left := [pid for pid, _ in _session(leader.pid)]:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        leader.poll()
+    leader.wait()

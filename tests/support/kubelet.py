@@ -23,47 +23,23 @@ from support.waiting import PATIENCE_SECONDS
 SERVICE = "v1.PodResourcesLister"
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _TYPES = {"string": _FIELD.TYPE_STRING, "int64": _FIELD.TYPE_INT64, "uint64": _FIELD.TYPE_UINT64}
-# Number and name of each field, * if repeated; its type is one of these or a message.
-_MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
-    "ListPodResourcesRequest": {},
-    "ListPodResourcesResponse": {1: ("pod_resources*", "PodResources")},
-    "PodResources": {
-        1: ("name", "string"),
-        2: ("namespace", "string"),
-        3: ("containers*", "ContainerResources"),
-        4: ("cpu_ids*", "int64"),
-    },
-    "ContainerResources": {
-        1: ("name", "string"),
-        2: ("devices*", "ContainerDevices"),
-        3: ("cpu_ids*", "int64"),
-        4: ("memory*", "ContainerMemory"),
-        5: ("dynamic_resources*", "DynamicResource"),
-    },
-    "ContainerDevices": {
-        1: ("resource_name", "string"),
-        2: ("device_ids*", "string"),
-        3: ("topology", "TopologyInfo"),
-    },
-    "ContainerMemory": {
-        1: ("memory_type", "string"),
-        2: ("size", "uint64"),
-        3: ("topology", "TopologyInfo"),
-    },
-    "TopologyInfo": {1: ("nodes*", "NUMANode")},
-    "NUMANode": {1: ("ID", "int64")},
-    "DynamicResource": {
-        2: ("claim_name", "string"),
-        3: ("claim_namespace", "string"),
-        4: ("claim_resources*", "ClaimResource"),
-    },
-    "ClaimResource": {
-        1: ("cdi_devices*", "CDIDevice"),
-        2: ("driver_name", "string"),
-        3: ("pool_name", "string"),
-        4: ("device_name", "string"),
-    },
-    "CDIDevice": {1: ("name", "string")},
+# Number, name (with * if repeated) and type of each field: one of these, or a message.
+_MESSAGES: Mapping[str, str] = {
+    "ListPodResourcesRequest": "",
+    "ListPodResourcesResponse": "1 pod_resources* PodResources",
+    "PodResources": "1 name string; 2 namespace string; 3 containers* ContainerResources; "
+    "4 cpu_ids* int64",
+    "ContainerResources": "1 name string; 2 devices* ContainerDevices; 3 cpu_ids* int64; "
+    "4 memory* ContainerMemory; 5 dynamic_resources* DynamicResource",
+    "ContainerDevices": "1 resource_name string; 2 device_ids* string; 3 topology TopologyInfo",
+    "ContainerMemory": "1 memory_type string; 2 size uint64; 3 topology TopologyInfo",
+    "TopologyInfo": "1 nodes* NUMANode",
+    "NUMANode": "1 ID int64",
+    "DynamicResource": "2 claim_name string; 3 claim_namespace string; "
+    "4 claim_resources* ClaimResource",
+    "ClaimResource": "1 cdi_devices* CDIDevice; 2 driver_name string; 3 pool_name string; "
+    "4 device_name string",
+    "CDIDevice": "1 name string",
 }
 
 
@@ -71,8 +47,8 @@ def _api() -> descriptor_pool.DescriptorPool:
     file = descriptor_pb2.FileDescriptorProto(name="api.proto", package="v1", syntax="proto3")
     for message, fields in _MESSAGES.items():
         described = file.message_type.add(name=message)
-        for number, (name, kind) in fields.items():
-            each = described.field.add(name=name.rstrip("*"), number=number)
+        for number, name, kind in (one.split() for one in fields.split("; ") if one):
+            each = described.field.add(name=name.rstrip("*"), number=int(number))
             each.label = _FIELD.LABEL_REPEATED if "*" in name else _FIELD.LABEL_OPTIONAL
             if kind in _MESSAGES:
                 each.type, each.type_name = _FIELD.TYPE_MESSAGE, f".v1.{kind}"

@@ -5,46 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.bucket import Counters
-from gpu_bottleneck_exporter.accounting.stall import (
-    HOST_CODE,
-    REQUESTS,
-    UNALLOCATED,
-    WAITING_ON,
-    WORKER_CPU,
-)
 from gpu_bottleneck_exporter.accounting.windows import WINDOW_BUCKETS
 from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.driver import readings as kinds
 from gpu_bottleneck_exporter.driver.about import UNKNOWN
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
-from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
-    Clocks,
-    Health,
-    Identity,
-    Link,
-    Memory,
-    Power,
-    Process,
-    Processes,
-    Reading,
-    System,
-    Thermal,
-    Throttle,
-    Utilization,
-)
 from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory
-from gpu_bottleneck_exporter.prescription.model import (
-    NUM_WORKERS,
-    Outlook,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.opened import Outcome
@@ -53,7 +26,7 @@ from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.board import THROTTLE_REASONS
 
-SYSTEM = System("580.95.05", "13.0")
+SYSTEM = kinds.System("580.95.05", "13.0")
 AT_NS = 86_400_000_000_000
 PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
 _LINKS = ("pcie", "nvlink", "c2c", "c2c_data")
@@ -61,7 +34,7 @@ TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "trans
 ACTIVE_REASONS = tuple(r for r in THROTTLE_REASONS if r not in ("board_limit", "reliability"))
 """Before driver 615, the other two have no event-reason bit."""
 
-HOPPER = Identity(
+HOPPER = kinds.Identity(
     index=0,
     uuid="GPU-00000000-0000-0000-0000-000000000000",
     name="NVIDIA H100 80GB HBM3",
@@ -78,7 +51,7 @@ MIG_INSTANCE = replace(
     mig_profile="3g.40gb",
     parent_uuid=MIG_PARENT.uuid,
 )
-AMPERE = Identity(
+AMPERE = kinds.Identity(
     index=2,
     uuid="GPU-22222222-2222-2222-2222-222222222222",
     name="NVIDIA A100-SXM4-80GB",
@@ -112,33 +85,33 @@ def _ignore(_reason: str) -> None:
 def whole_gpu_readings() -> dict[type[object], object]:
     """The readings of a GPU of any generation."""
     return by_type(
-        Utilization(gpu=(), memory=(), gpu_percent=62, memory_percent=21),
-        Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
-        Thermal(
+        kinds.Utilization(gpu=(), memory=(), gpu_percent=62, memory_percent=21),
+        kinds.Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
+        kinds.Thermal(
             sensors={"gpu": 61.0, "memory": 74.0},
             limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0},
         ),
-        Clocks(
+        kinds.Clocks(
             now={"sm": 1.755e9, "memory": 2.619e9, "graphics": 1.755e9, "video": 1.545e9},
             maximum={"sm": 1.98e9, "memory": 2.619e9, "graphics": 1.98e9, "video": 1.545e9},
         ),
-        Throttle(
+        kinds.Throttle(
             spent_ns={reason: 1_500_000_000 * at for at, reason in enumerate(THROTTLE_REASONS)},
             active={reason: reason == "power_cap" for reason in ACTIVE_REASONS},
         ),
-        Memory(total_bytes=80 * 2**30, used_bytes=52 * 2**30, reserved_bytes=538 * 2**20),
-        Health(
+        kinds.Memory(total_bytes=80 * 2**30, used_bytes=52 * 2**30, reserved_bytes=538 * 2**20),
+        kinds.Health(
             ecc_errors={"corrected": 3, "uncorrected": 0},
             remapped_rows={"corrected": 1, "uncorrected": 0},
             remap_pending=True,
             remap_failed=False,
         ),
-        Link(replays=2, generation=4, generation_max=5, width=16, width_max=16),
-        Processes((Process(4711, 50 * 2**30), Process(4712))),
+        kinds.Link(replays=2, generation=4, generation_max=5, width=16, width_max=16),
+        kinds.Processes((kinds.Process(4711, 50 * 2**30), kinds.Process(4712))),
     )
 
 
-def by_type(*readings: Reading) -> dict[type[object], object]:
+def by_type(*readings: kinds.Reading) -> dict[type[object], object]:
     """Readings as a snapshot keeps them."""
     return {type(reading): reading for reading in readings}
 
@@ -163,9 +136,9 @@ def sampled_totals() -> GpuTotals:
 
 def stall_ns() -> dict[str, int]:
     """The idle time above, for a job that serves nobody."""
-    of_a_job = [cause for cause in WAITING_ON if cause != REQUESTS]
+    of_a_job = [cause for cause in stall.WAITING_ON if cause != stall.REQUESTS]
     parts = {cause: 800_000_000 * at for at, cause in enumerate(of_a_job)}
-    return parts | {UNALLOCATED: 1_220_000_000, REQUESTS: 0}
+    return parts | {stall.UNALLOCATED: 1_220_000_000, stall.REQUESTS: 0}
 
 
 def with_gpm(totals: GpuTotals) -> GpuTotals:
@@ -229,13 +202,13 @@ def feeding() -> Feeding:
             pressure_ns=pressure_ns(),
         ),
         owners=(OWNER,),
-        outlook=Outlook(PRESCRIBED, SCORED),
+        outlook=model.Outlook(PRESCRIBED, SCORED),
     )
 
 
-PRESCRIBED = Prescription(
-    cause=WORKER_CPU,
-    knob=NUM_WORKERS,
+PRESCRIBED = model.Prescription(
+    cause=stall.WORKER_CPU,
+    knob=model.NUM_WORKERS,
     current_value=2,
     value=6,
     current_busy_ratio=0.44,
@@ -249,10 +222,10 @@ PRESCRIBED = Prescription(
     free_cores=7.0,
     needs_memory_bytes=2.1 * 2**30,
     free_memory_bytes=40 * 2**30,
-    then=HOST_CODE,
+    then=stall.HOST_CODE,
 )
-SCORED = Score(
-    NUM_WORKERS,
+SCORED = model.Score(
+    model.NUM_WORKERS,
     value_before=1,
     value_after=2,
     predicted_busy_ratio=0.46,
@@ -300,14 +273,14 @@ NAMES = frozenset(collector.name for collector in ALL)
 """Names of the collectors; all are enabled."""
 
 
-def hopper(identity: Identity = HOPPER) -> GpuSnapshot:
+def hopper(identity: kinds.Identity = HOPPER) -> GpuSnapshot:
     """A GPU with every signal."""
-    readings = whole_gpu_readings() | by_type(Activity(interval_ns=1_000_000_000))
+    readings = whole_gpu_readings() | by_type(kinds.Activity(interval_ns=1_000_000_000))
     gpu = snapshot(identity, with_gpm(sampled_totals()), readings)
     return replace(gpu, feeding=feeding())
 
 
-def ampere(identity: Identity = AMPERE) -> GpuSnapshot:
+def ampere(identity: kinds.Identity = AMPERE) -> GpuSnapshot:
     """A GPU without GPM."""
     return snapshot(identity, sampled_totals(), whole_gpu_readings())
 
@@ -315,31 +288,33 @@ def ampere(identity: Identity = AMPERE) -> GpuSnapshot:
 def mig_parent() -> GpuSnapshot:
     """A GPU in MIG mode: no utilization samples."""
     gpu = hopper(MIG_PARENT)
-    readings = {kind: reading for kind, reading in gpu.readings.items() if kind is not Utilization}
+    readings = {
+        kind: reading for kind, reading in gpu.readings.items() if kind is not kinds.Utilization
+    }
     totals = replace(gpu.totals, memory_busy_ns=None, last_memory_ratio=None)
-    refused = replace(feeding(), outlook=Outlook(Refusal("mixed")))
+    refused = replace(feeding(), outlook=model.Outlook(model.Refusal("mixed")))
     return replace(gpu, readings=readings, totals=totals, feeding=refused)
 
 
 def mig_instance() -> GpuSnapshot:
     """A MIG instance: GPM, memory and processes."""
     readings = by_type(
-        Activity(interval_ns=1_000_000_000),
-        Memory(total_bytes=40 * 2**30, used_bytes=6 * 2**30, reserved_bytes=64 * 2**20),
-        Processes((Process(4713),)),
+        kinds.Activity(interval_ns=1_000_000_000),
+        kinds.Memory(total_bytes=40 * 2**30, used_bytes=6 * 2**30, reserved_bytes=64 * 2**20),
+        kinds.Processes((kinds.Process(4713),)),
     )
     totals = replace(with_gpm(sampled_totals()), memory_busy_ns=None, last_memory_ratio=None)
     return snapshot(MIG_INSTANCE, totals, readings)
 
 
-def lost(identity: Identity = LOST) -> GpuSnapshot:
+def lost(identity: kinds.Identity = LOST) -> GpuSnapshot:
     """A GPU that no longer answers, with XIDs that say why."""
     gone = snapshot(identity, GpuTotals(), {})
     return replace(gone, up=False, errors={79: 1, 48: 2})
 
 
 def snapshot(
-    identity: Identity, totals: GpuTotals, readings: Mapping[type[object], object]
+    identity: kinds.Identity, totals: GpuTotals, readings: Mapping[type[object], object]
 ) -> GpuSnapshot:
     """A GPU that is up."""
     return GpuSnapshot(identity, AT_NS, totals, readings, {}, SYSTEM)

@@ -8,7 +8,6 @@ import pty
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -94,8 +93,9 @@ LOOPS: dict[str, Callable[[], object]] = {
     "workers": locked_workers,
 }
 
-if __name__ == "__main__":
-    how = sys.argv[1]
+
+def main(how: str) -> None:
+    """Wait forever."""
     if how in WAITS:
         warm(hold())
     (WAITS | LOOPS)[how]()

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,12 +20,8 @@ from stacks.loops.gpu import train
 
 def connection() -> None:
     """A thread that waits on an open connection for messages that never come."""
-
-    def listen() -> None:
-        with sockets.connected("lines") as opened:
-            opened.recv(1)
-
-    threading.Thread(target=listen, daemon=True).start()
+    opened = sockets.connected("lines")
+    threading.Thread(target=opened.recv, args=(1,), daemon=True).start()
 
 
 def metrics() -> None:
@@ -50,10 +45,9 @@ def _log() -> None:
 
 def checkpoint_thread() -> None:
     """A thread that always writes to the disk, and that nobody waits for."""
-    path = FOLDER / "written"
 
     def write() -> None:
-        with open(path, "wb", buffering=0) as file:
+        with open(FOLDER / "written", "wb", buffering=0) as file:
             while True:
                 file.seek(0)
                 file.write(bytes(2**20))
@@ -80,6 +74,8 @@ LOOPS: dict[str, Callable[[], Load]] = {
     "quick": lambda: partial(burn, QUICK),
 }
 
-if __name__ == "__main__":
-    BESIDE[sys.argv[1]]()
-    train(LOOPS[sys.argv[2]]())
+
+def main(what: str, loop: str) -> None:
+    """Train forever."""
+    BESIDE[what]()
+    train(LOOPS[loop]())

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import redis
@@ -41,6 +40,7 @@ def gossiping(broker: redis.Redis) -> None:
         broker.brpop(["jobs"], timeout=1)
 
 
-if __name__ == "__main__":
+def main(name: str) -> None:
+    """Wait forever."""
     warm(hold())
-    globals()[sys.argv[1]](redis.Redis(HOST, port("redis")))
+    globals()[name](redis.Redis(HOST, port("redis")))

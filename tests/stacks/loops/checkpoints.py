@@ -6,7 +6,6 @@ With `thread`, a thread writes and the loop goes on: it waits for nothing.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 
 import torch
@@ -25,7 +24,7 @@ def _save(model: torch.Tensor) -> None:
         os.fsync(file.fileno())
 
 
-def main() -> None:
+def main(how: str = "") -> None:
     """Train and save forever."""
     # Checksums take CPU time, and are no wait for the disk.
     torch.serialization.set_crc32_options(compute_crc32=False)
@@ -36,12 +35,8 @@ def main() -> None:
     while True:
         for _ in range(_STEPS):
             gpu.run(_STEP_SECONDS)
-        if "thread" not in sys.argv:
+        if not how:
             _save(model)
         elif not saving.is_alive():
             saving = threading.Thread(target=_save, args=(model[: _FLOATS // 16],), daemon=True)
             saving.start()
-
-
-if __name__ == "__main__":
-    main()

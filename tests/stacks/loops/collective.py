@@ -66,7 +66,7 @@ def main(kind: str, start: str = "") -> None:
     """A rank, or the launcher of both."""
     if start == "torchrun":
         run = ["-m", "torch.distributed.run", "--nproc_per_node", f"{RANKS}"]
-        run += ["--master_port", f"{PORT}", "-m", "stacks.loops.collective", kind]
+        run += ["--master_port", f"{PORT}", "-m", "stacks.loops", "collective", kind]
         os.execv(sys.executable, [sys.executable, *run])  # noqa: S606 - the point of it
     spawn = start == "spawn"
     if spawn or os.environ["RANK"] == "0":
@@ -77,7 +77,3 @@ def main(kind: str, start: str = "") -> None:
     dist.init_process_group("gloo")
     dist.barrier()
     train(int(os.environ["RANK"]), kind)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,11 @@ def slow(seconds: float = WAIT, size: int = 65536) -> str:
 def fetch(seconds: float = WAIT) -> bytes:
     """What a server answers after `seconds`."""
     with urllib.request.urlopen(url(slow(seconds)), timeout=30) as answer:
-        content: bytes = answer.read()
-        return content
+        return bytes(answer.read())
+
+
+WORKS: dict[str, Load] = {"burn": partial(burn, WAIT), "upstream": fetch, "infer": lambda: None}
+"""What a request makes a server do before it runs the model: tokenise, ask another, nothing."""
 
 
 def epochs(batches: Iterable[object]) -> Load:

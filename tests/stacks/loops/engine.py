@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from multiprocessing.connection import Connection
 
 from stacks.loops.asgi import serve
-from stacks.loops.common import FOLDER, WAIT, burn, fetch
+from stacks.loops.common import FOLDER, WORKS
 from stacks.loops.gpu import STEP, hold, ready, warm
 
 Ask = Callable[[], object]
@@ -83,13 +81,11 @@ def start_pipe() -> Ask:
 def main(joint: str, work: str) -> None:
     """Serve until killed."""
     ask = {"zmq": start_zmq, "pipe": start_pipe}[joint]()
-    works: dict[str, Callable[[], object]]
-    works = {"burn": partial(burn, WAIT), "upstream": fetch, "infer": lambda: None}
     pool = ThreadPoolExecutor(8)
     one_at_a_time = threading.Lock()
 
     def run() -> None:
-        works[work]()
+        WORKS[work]()
         with one_at_a_time:
             ask()
 
@@ -97,7 +93,3 @@ def main(joint: str, work: str) -> None:
         return asyncio.get_running_loop().run_in_executor(pool, run)
 
     serve(answer)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

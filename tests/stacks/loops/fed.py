@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from stacks.loops.common import FOLDER, HOST, MEBIBYTE, PORT, Load
-from stacks.loops.gpu import ready, run
+from stacks.loops.gpu import ready
 
 _BATCH = 64
 _SHARE = 3 * MEBIBYTE
@@ -79,14 +79,10 @@ def pipeline() -> NoReturn:
         tar.addfile(member, io.BytesIO(os.urandom(member.size // 2).hex().encode()))
     archive.write_bytes(packed.getvalue())
     unpack = f"while xz -dc {archive}; do :; done | tar -xif - -O"
-    loop = f"{sys.executable} -m stacks.loops.fed standard_input"
+    loop = f"{sys.executable} -m stacks.loops fed standard_input"
     os.execvp("sh", ["sh", "-c", f"{unpack} | {loop}"])  # noqa: S606 - the point of it
 
 
 def standard_input() -> Load:
     """Read the pipe."""
     return lambda: sys.stdin.buffer.read(_SHARE)
-
-
-if __name__ == "__main__":
-    run(globals())

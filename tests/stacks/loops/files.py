@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from stacks.loops.aio import Aio, Uring
 from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, Load, burn, for_a_while
-from stacks.loops.gpu import hold, run
+from stacks.loops.gpu import hold
 
 BATCH = 2 * MEBIBYTE
 """Takes about WAIT to read at the limited rate."""
@@ -282,7 +282,3 @@ def journal() -> NoReturn:
 def quick() -> Load:
     """Hardly anything."""
     return partial(burn, QUICK)
-
-
-if __name__ == "__main__":
-    run(globals())

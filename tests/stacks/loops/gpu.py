@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -39,9 +39,8 @@ def train(load: Load, step: float = STEP) -> NoReturn:
             gpu.synchronize(ends.popleft())
 
 
-def run(loops: Mapping[str, Any], step: float = STEP) -> NoReturn:
-    """Train as the command line says: FUNCTION [WHERE], one of `loops` and a place of `placed`."""
-    name, *where = sys.argv[1:]
+def run(loops: Mapping[str, Any], name: str, *where: str, step: float = STEP) -> NoReturn:
+    """Train on one of `loops`, in a place of `placed`."""
     train(placed(loops[name], *where), step)
 
 
@@ -53,6 +52,24 @@ def ready() -> None:
 def warm(gpu: VirtualGpu) -> None:
     """Do the GPU work of loading a model."""
     gpu.run(0.15)
+
+
+class Model:
+    """A model that is served, and takes one request at a time."""
+
+    def __init__(self) -> None:
+        self._gpu = hold()
+        self._one_at_a_time = threading.Lock()
+
+    def load(self) -> None:
+        """Be ready for requests."""
+        warm(self._gpu)
+        ready()
+
+    def infer(self) -> None:
+        """Answer one."""
+        with self._one_at_a_time:
+            self._gpu.run(STEP)
 
 
 def pause() -> NoReturn:

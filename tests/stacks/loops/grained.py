@@ -73,8 +73,9 @@ def jax_step() -> Load:
     return load
 
 
-if __name__ == "__main__":
+def main(name: str) -> None:
+    """Train forever."""
     from absl import flags
 
     flags.FLAGS(sys.argv[:1])  # grain's worker processes ask for parsed flags
-    run(globals())
+    run(globals(), name)

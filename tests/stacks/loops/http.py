@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from stacks.loops.common import FOLDER, Load, awaited, fetch, slow, url
-from stacks.loops.gpu import run
 
 TIMEOUT = 30
 _SAMPLES = 4
@@ -83,10 +82,9 @@ def standard_tls() -> Load:
     """The standard library's, with TLS."""
     context = ssl.create_default_context(cafile=f"{FOLDER / 'ca.pem'}")
 
-    def load() -> bytes:
+    def load() -> object:
         with urllib.request.urlopen(url(slow(), "tls", scheme="https"), context=context) as answer:
-            content: bytes = answer.read()
-            return content
+            return answer.read()
 
     return load
 
@@ -117,10 +115,9 @@ def aiohttp_client() -> Load:
     async def start() -> Sample:
         session = aiohttp.ClientSession()
 
-        async def sample() -> bytes:
+        async def sample() -> object:
             async with session.get(url(slow())) as answer:
-                content: bytes = await answer.read()
-                return content
+                return await answer.read()
 
         return sample
 
@@ -154,14 +151,9 @@ def fsspec_file() -> Load:
     (FOLDER / "shard").write_bytes(bytes(100 * _BYTES))
     file = fsspec.open(url("file/120/shard"), block_size=_BYTES, cache_type="none").open()
 
-    def load() -> bytes:
+    def load() -> object:
         if file.tell() >= file.size:
             file.seek(0)
-        content: bytes = file.read(_BYTES)
-        return content
+        return file.read(_BYTES)
 
     return load
-
-
-if __name__ == "__main__":
-    run(globals())

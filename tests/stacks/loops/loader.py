@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import torch
@@ -65,7 +64,3 @@ def main(kind: str, workers: str, method: str = "fork", *how: str) -> None:
     if kind == "locked":
         warm(hold())
     train(load)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import queue
-import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -78,10 +77,12 @@ def confluent() -> Load:
 mqtt_acknowledged = partial(mqtt_thread, qos=1)
 mqtt_decoded = partial(mqtt_thread, WAIT)
 
-if __name__ == "__main__":
-    if "idle" in sys.argv:
-        load = globals()[sys.argv[1]]()
+
+def main(name: str, idle: str = "") -> None:
+    """Train forever, or wait for the first message, which never comes."""
+    if idle:
+        load = globals()[name]()
         warm(hold())
         ready()
-        load()  # forever
-    run(globals())
+        load()
+    run(globals(), name)

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from jupyter_client import KernelManager
 
 from stacks.loops.gpu import pause
@@ -15,7 +13,7 @@ _HELD = f"{_FIRST}gpu = hold(); warm(gpu)"
 CELLS = {"idle": "", "sleep": "import time; time.sleep(10**6)", "burn": "train(lambda: burn(WAIT))"}
 
 
-def main() -> None:
+def main(cell: str) -> None:
     """Run the cells, and leave the kernel open."""
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel()
@@ -23,9 +21,5 @@ def main() -> None:
     client.start_channels()
     client.wait_for_ready(timeout=60)
     client.execute(_HELD)
-    client.execute(CELLS[sys.argv[1]])
+    client.execute(CELLS[cell])
     pause()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ _BATCH = 65536
 
 def _join(seconds: str) -> None:
     """Be the shell."""
-    command = [sys.executable, "-m", "stacks.loops.pipeline"]
+    command = [sys.executable, "-m", "stacks.loops", "pipeline"]
     left = subprocess.Popen([*command, seconds, "decode"], stdout=subprocess.PIPE)
     right = subprocess.Popen([*command, seconds, "train"], stdin=left.stdout)
     if left.stdout:
@@ -21,13 +21,12 @@ def _join(seconds: str) -> None:
     sys.exit(right.wait())
 
 
-if __name__ == "__main__":
-    match sys.argv[2:]:
-        case ["train"]:
-            train(lambda: sys.stdin.buffer.read(_BATCH))
-        case ["decode"]:
-            while True:
-                burn(float(sys.argv[1]))
-                sys.stdout.buffer.write(bytes(_BATCH))
-        case _:
-            _join(sys.argv[1])
+def main(seconds: str, side: str = "") -> None:
+    """Be one of the sides, or who joins them."""
+    if side == "train":
+        train(lambda: sys.stdin.buffer.read(_BATCH))
+    if not side:
+        _join(seconds)
+    while True:
+        burn(float(seconds))
+        sys.stdout.buffer.write(bytes(_BATCH))

@@ -13,7 +13,6 @@ from aioquic.asyncio import connect
 from aioquic.quic.configuration import QuicConfiguration
 
 from stacks.loops.common import HOST, Load, awaited, port
-from stacks.loops.gpu import run
 from stacks.servers.sockets import MESSAGE
 
 _ends = AsyncExitStack()
@@ -32,7 +31,3 @@ def pushed() -> Load:
         return lambda: reader.readexactly(MESSAGE)
 
     return awaited(start)
-
-
-if __name__ == "__main__":
-    run(globals())

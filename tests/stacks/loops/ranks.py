@@ -25,15 +25,14 @@ KINDS: dict[str, Callable[[], Load]] = {
 }
 
 
-def main() -> None:
+def main(kind: str, rank: str = "") -> None:
     """A rank, or their launcher."""
-    kind, *rank = sys.argv[1:]
     if rank:
-        _train(int(rank[0]), kind)
+        _train(int(rank), kind)
     group = {"MASTER_ADDR": HOST, "MASTER_PORT": f"{PORT}", "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "stacks.loops.ranks", kind, f"{number}"],
+            [sys.executable, "-m", "stacks.loops", "ranks", kind, f"{number}"],
             env={**os.environ, **group, "RANK": f"{number}", "LOCAL_RANK": f"{number}"},
         )
         for number in range(2)
@@ -61,7 +60,3 @@ def _joined(rank: int) -> socket.socket:
         with contextlib.suppress(OSError):
             return socket.create_connection((HOST, PORT))
         time.sleep(0.05)
-
-
-if __name__ == "__main__":
-    main()

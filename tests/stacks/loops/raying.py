@@ -10,7 +10,6 @@ starts them all.
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -129,7 +128,9 @@ HOW: dict[str, Callable[[], None]] = {
     "driver": lambda: train(lambda: ray.get(burned.remote(WAIT))),
 }
 
-if __name__ == "__main__":
+
+def main(how: str) -> None:
+    """Train forever."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     ray.init(
         num_cpus=_CPUS,
@@ -139,5 +140,4 @@ if __name__ == "__main__":
         object_store_memory=200 * 2**20,
         _temp_dir=f"{FOLDER / 'ray'}",
     )
-    way = sys.argv[1]
-    HOW.get(way, lambda: actors(way))()
+    HOW.get(how, lambda: actors(how))()

@@ -7,7 +7,6 @@ from typing import Any
 import grpc
 
 from stacks.loops.common import HOST, Load, port
-from stacks.loops.gpu import run
 
 Get = Any
 """What grpc's stubs cannot infer without a message type."""
@@ -26,7 +25,3 @@ def stream() -> Load:
     stream: Get = channel.unary_stream("/stacks/Stream")
     messages = iter(stream(b""))
     return lambda: next(messages)
-
-
-if __name__ == "__main__":
-    run(globals())

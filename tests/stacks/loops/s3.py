@@ -20,12 +20,7 @@ _DEFAULTS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "tr
 def boto3_get() -> Load:
     """One object per batch."""
     client = _client()
-
-    def load() -> bytes:
-        content: bytes = client.get_object(Bucket=BUCKET, Key=SMALL)["Body"].read()
-        return content
-
-    return load
+    return lambda: client.get_object(Bucket=BUCKET, Key=SMALL)["Body"].read()  # noqa: PLW0108
 
 
 def boto3_download() -> Load:
@@ -34,11 +29,7 @@ def boto3_download() -> Load:
 
     client = _client()
     parts = TransferConfig(multipart_threshold=MEBIBYTE, multipart_chunksize=MEBIBYTE)
-
-    def load() -> None:
-        client.download_fileobj(BUCKET, LARGE, io.BytesIO(), Config=parts)
-
-    return load
+    return lambda: client.download_fileobj(BUCKET, LARGE, io.BytesIO(), Config=parts)
 
 
 def s3fs_cat() -> Load:
@@ -55,10 +46,9 @@ def arrow() -> Load:
 
     files = fs.S3FileSystem(endpoint_override=f"{HOST}:{port('s3')}", scheme="http")
 
-    def load() -> bytes:
+    def load() -> object:
         with files.open_input_stream(f"{BUCKET}/{SMALL}") as stream:
-            content: bytes = stream.read()
-            return content
+            return stream.read()
 
     return load
 
@@ -77,7 +67,8 @@ def fill() -> None:
     client.put_object(Bucket=BUCKET, Key=LARGE, Body=bytes(4 * MEBIBYTE))
 
 
-if __name__ == "__main__":
+def main(*words: str) -> None:
+    """Train forever."""
     os.environ.update(_DEFAULTS)
     fill()
-    run(globals())
+    run(globals(), *words)

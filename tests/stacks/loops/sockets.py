@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -247,6 +246,8 @@ def pings() -> NoReturn:
             pass
 
 
-if __name__ == "__main__":
-    rare = sys.argv[1].startswith(("datagrams", "late_"))
-    run(globals(), _LONGER_STEP if sys.argv[1] == "pushed" else _LONG_STEP if rare else STEP)
+def main(name: str, *where: str) -> None:
+    """Train forever."""
+    rare = name.startswith(("datagrams", "late_"))
+    step = _LONGER_STEP if name == "pushed" else _LONG_STEP if rare else STEP
+    run(globals(), name, *where, step=step)

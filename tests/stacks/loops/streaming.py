@@ -253,6 +253,8 @@ def _allow_plain_http() -> None:
 if "lit_remote" in sys.argv:
     _allow_plain_http()
 
-if __name__ == "__main__":
+
+def main(how: str, workers: str) -> None:
+    """Train forever."""
     torch.set_num_threads(1)
-    train(epochs(globals()[sys.argv[1]]()(int(sys.argv[2]))))
+    train(epochs(globals()[how]()(int(workers))))

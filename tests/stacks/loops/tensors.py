@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -104,5 +103,7 @@ def ahead(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
 
 healthy = partial(ahead, QUICK)
 
-if __name__ == "__main__":
-    train(iter(globals()[sys.argv[1]]()).__next__)
+
+def main(how: str) -> None:
+    """Train forever."""
+    train(iter(globals()[how]()).__next__)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from stacks.loops.common import MEBIBYTE, QUICK, WAIT, Load, burn, prefetched, together, workers
-from stacks.loops.gpu import STEP, hold, run
+from stacks.loops.gpu import STEP, hold
 
 _CORES = os.cpu_count() or 2
 _PR_SET_NAME = 15
@@ -83,6 +83,3 @@ LOOPS = {
     "blas-workers": lambda: workers(partial(blas, 2), 4),
     "decode-here": decoding,
 }
-
-if __name__ == "__main__":
-    run(LOOPS)

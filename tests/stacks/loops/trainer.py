@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections import deque
 
@@ -39,12 +38,11 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def main() -> None:
+def main(kind: str, workers: str, how: str = "") -> None:
     """Fit forever."""
     warnings.filterwarnings("ignore")
-    kind, workers, *how = sys.argv[1:]
     prepare(kind)
-    if "ddp" in how and os.environ.get("LOCAL_RANK", "0") == "0":
+    if how and os.environ.get("LOCAL_RANK", "0") == "0":
         kind, workers = "quick", "1"
     torch.set_num_threads(1)
     batches = torch.utils.data.DataLoader(
@@ -52,15 +50,11 @@ def main() -> None:
     )
     lightning.Trainer(
         accelerator="cpu",
-        devices=2 if "ddp" in how else 1,
-        strategy="ddp" if "ddp" in how else "auto",
+        devices=2 if how else 1,
+        strategy=how or "auto",
         max_epochs=-1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     ).fit(Model(), batches)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,37 +9,26 @@ SERVER: see SERVERS. WORK is what a request makes it do: see HANDLERS.
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from stacks.loops.asgi import serve
-from stacks.loops.common import HOST, PORT, WAIT, burn, fetch, slow, url
-from stacks.loops.gpu import STEP, hold, ready, warm
+from stacks.loops.common import HOST, PORT, WORKS, slow, url
+from stacks.loops.gpu import Model
 from stacks.loops.threads import decoding
+from stacks.servers.listen import http_server
 
-_gpu = hold()
-_one_at_a_time = threading.Lock()
+_model = Model()
 _kept: dict[str, Any] = {}
-
-
-HANDLERS: dict[str, Callable[[], object]] = {
-    "burn": partial(burn, WAIT),  # tokenises in Python
-    "upstream": fetch,  # asks another service
-    "infer": lambda: None,
-    "unpack": decoding(),  # without the interpreter lock
-}
+HANDLERS = {**WORKS, "unpack": decoding()}  # without the interpreter lock
 
 
 def handle(work: str) -> None:
     """Do the work, then run the model, which takes one request at a time."""
     HANDLERS[work]()
-    with _one_at_a_time:
-        _gpu.run(STEP)
+    _model.infer()
 
 
 async def upstream_async() -> None:
@@ -100,22 +89,7 @@ def fastapi(work: str) -> None:
 
 def standard(work: str) -> None:
     """The standard library's server, one thread per connection."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # headers and body in one write, or each answer waits 40 ms for an ACK
-
-        def do_GET(self) -> None:
-            handle(work)
-            self.send_response(200)
-            self.send_header("Content-Length", "4")
-            self.end_headers()
-            self.wfile.write(b"done")
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    ThreadingHTTPServer((HOST, PORT), Handler).serve_forever()
+    http_server(partial(handle, work), PORT).serve_forever()
 
 
 SERVERS: dict[str, Callable[[str], None]] = {
@@ -127,7 +101,8 @@ SERVERS: dict[str, Callable[[str], None]] = {
     "standard": standard,
 }
 
-if __name__ == "__main__":
-    warm(_gpu)
-    ready()
-    SERVERS[sys.argv[1]](sys.argv[2])
+
+def main(server: str, work: str) -> None:
+    """Serve until killed."""
+    _model.load()
+    SERVERS[server](work)

@@ -110,20 +110,18 @@ def enter_pod() -> str:
 
 def main(name: str, joint: str, kind: str) -> None:
     """Feed until killed."""
-    work = WORKS[kind]()
-    match joint:
-        case "fifo":
-            fifo(name, work)
-        case "ipc":
-            push(name, work, f"ipc://{FOLDER / 'batches'}")
-        case "tcp" | "pod":
-            push(name, work, f"tcp://{enter_pod() if joint == 'pod' else HOST}:{PORT}")
-        case "gateway" | "gateway-anew":
-            gateway(name, work, anew=joint == "gateway-anew")
-        case "pod-gateway":
-            gateway(name, work, enter_pod())
-        case _:
-            unix(name, work, asked=joint == "ask")
+    joints: dict[str, Callable[[str, Load], None]] = {
+        "unix": unix,
+        "ask": partial(unix, asked=True),
+        "fifo": fifo,
+        "ipc": partial(push, address=f"ipc://{FOLDER / 'batches'}"),
+        "tcp": partial(push, address=f"tcp://{HOST}:{PORT}"),
+        "pod": lambda to, work: push(to, work, f"tcp://{enter_pod()}:{PORT}"),
+        "gateway": gateway,
+        "gateway-anew": partial(gateway, anew=True),
+        "pod-gateway": lambda to, work: gateway(to, work, enter_pod()),
+    }
+    joints[joint](name, WORKS[kind]())
 
 
 if __name__ == "__main__":
