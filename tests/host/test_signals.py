@@ -6,19 +6,16 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.check import missing_signals
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
-from gpu_bottleneck_exporter.sampling.hostreader import HostReader, HostSnapshot
+from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from support.programs import ended, program, words
 from support.rights import as_nobody
 from support.rows import rows
-from support.states import NO_DRIVER
 from support.trees import cgroup_v1, cgroup_v2, lay
 
 PROC, SYS = Path("/proc"), Path("/sys")
@@ -164,13 +161,6 @@ def test_rights_are_tried_on_the_processes_that_feed_gpus(root: Path) -> None:
     assert OF_RIGHTS.isdisjoint(signals(root, 99)), "it is gone"
 
 
-def test_the_pid_namespace_of_this_machine() -> None:
-    inode = Path("/proc/self/ns/pid").stat().st_ino
-    found = host_signals(PROC, SYS, (os.getpid(),))
-    assert found["host_pids"] == (inode == 0xEFFFFFFC)
-    assert found["process_io"]
-
-
 def test_connections_can_be_seen_of_processes_that_we_may_trace(root: Path) -> None:
     with program("ready(); told()") as one:
         for feeding in ((one.pid,), (one.pid, os.getpid())):
@@ -193,28 +183,12 @@ def test_some_take_the_right_to_ptrace(capabilities: tuple[str, ...], given: boo
         assert told == [str(given)] * 2
 
 
-def test_what_was_not_looked_at_in_full_is_a_signal(reader: HostReader) -> None:
-    for given in (True, False, True):
-        reader.read((), {"all_threads": given, "all_sockets": True})
-        assert reader.snapshot is not None
-        assert reader.snapshot.signals["all_threads"] is given
-        assert reader.snapshot.signals["all_sockets"] is True
-
-
-def test_each_has_a_remedy() -> None:
+def test_each_of_this_machine_has_a_remedy() -> None:
     found = host_signals(PROC, SYS, (os.getpid(),))
+    assert found["host_pids"] == (Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC)
+    assert found["process_io"]
     looks = {"wait_channel", "host_pids", "all_threads", "all_sockets"}
     assert found.keys() | looks <= OF_SIGNALS.keys()
-
-
-def test_a_gap_of_the_host_is_told_with_its_remedy() -> None:
-    given = {"psi_host": False, "schedstat": True}
-    (gap,) = missing_signals(replace(NO_DRIVER, host=HostSnapshot(0, None, given)), {})
-    assert (gap.subject, gap.where) == ("psi_host", ("host",))
-    told, remedy = gap.lines
-    assert told == "gap             psi_host: not given by the host"
-    assert remedy.startswith("  remedy        ")
-    assert "psi=1" in remedy
 
 
 def test_each_change_is_logged_once(
@@ -243,7 +217,9 @@ def test_each_change_is_logged_once(
 
 def test_signals_are_looked_for_again_when_others_feed(reader: HostReader) -> None:
     for feeding, given in (((), True), ((7,), False), ((1,), True)):
-        reader.read(feeding)
+        reader.read(feeding, {"all_threads": given, "all_sockets": True})
         assert reader.snapshot is not None
-        assert reader.snapshot.signals["wait_channel"] is given
+        told = [reader.snapshot.signals[name] for name in ("wait_channel", "all_threads")]
+        assert told == [given, given]
+        assert reader.snapshot.signals["all_sockets"]
         assert reader.snapshot.machine is None
