@@ -114,6 +114,19 @@ def ended() -> int:
         return one.pid
 
 
+@contextmanager
+def shell(user: int | None = None, **environment: str) -> Iterator[int]:
+    """The pid of a shell with this environment, for users who cannot read our interpreter."""
+    command, pipe = ["/bin/sh", "-c", "echo; read line"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, user=user) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()  # once it has its own environment and no longer ours
+            yield process.pid
+        finally:
+            process.kill()
+
+
 def descriptors() -> set[tuple[str, str]]:
     """Our own open descriptors: number and target."""
     found = set()
