@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES, KeptFile, read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES, KeptFile, listed, read
+from support.trees import lay
 
 PACKAGE = Path(gpu_bottleneck_exporter.__file__).parent
 HUGE_BYTES = 2**33
@@ -67,6 +68,13 @@ def test_what_is_not_too_long_is_read_whole(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (MOST_BYTES + 1))
     assert read(path) == ""
     assert read(tmp_path / "none") is None
+
+
+def test_of_a_long_folder_a_part_is_listed(tmp_path: Path) -> None:
+    lay(tmp_path, {f"{number}": "" for number in range(50)})
+    for most, whole in ((49, False), (50, True)):
+        names, are_all = listed(tmp_path, most)
+        assert (len({*names}), are_all) == (most, whole)
 
 
 def readers(path: Path) -> Iterator[str]:

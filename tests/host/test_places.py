@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,15 +102,6 @@ def test_no_more_is_kept_of_many_processes(tmp_path: Path) -> None:
 
 
 READER = "f = os.open(sys.argv[1] + '/file', os.O_RDONLY); ready()\n"
-READ_BYTES = 2**24
-ON_A_DISK = "/var/tmp"  # noqa: S108 - where temporary files are not kept in memory
-READS_A_DISK = """
-import mmap
-f, page = os.open(sys.argv[1] + "/file", os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 2**20)
-ready()
-while True:
-    for at in range(0, int(sys.argv[2]), 2**20): os.preadv(f, [page], at)
-"""
 ASKS = """
 from pathlib import Path
 from gpu_bottleneck_exporter.host.mounts import Places
@@ -155,21 +145,6 @@ def test_who_waits_for_fuse(tmp_path: Path, how: str, subtype: str, place: Place
     with waiting(HANGS[how], tmp_path, request, subtype) as (pid, tid):
         # It may have been caught in a passing wait for the disk, from which it loads a module.
         until(lambda: Places(PROC).of(pid, tid, 0) is place, "the place of its file")
-
-
-def test_who_waits_for_a_disk_beside_fuse(tmp_path: Path) -> None:
-    with unanswering(tmp_path, READ), tempfile.TemporaryDirectory(dir=ON_A_DISK) as folder:
-        (Path(folder) / "file").write_bytes(bytes(READ_BYTES))
-        places, found = Places(PROC), list[Place]()
-        with program(READS_A_DISK, folder, READ_BYTES) as one:
-
-            def looked() -> bool:
-                if waiting_thread(one.pid):
-                    found.append(places.of(one.pid, one.pid, 0))
-                return found.count(LOCAL) >= 5
-
-            until(looked, "waits for the disk")
-        assert REMOTE not in found
 
 
 @rows(

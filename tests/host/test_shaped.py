@@ -14,10 +14,8 @@ from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
-from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.mounts import mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment, trees
-from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS, Sockets
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
@@ -41,15 +39,6 @@ ready()
 told()
 """
 )
-MANY_FILES = """
-import resource
-_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-number = min(most, 12_000) - 100
-kept = [os.dup(0) for _ in range(number)]
-ready(number)
-told()
-"""
 STAT = "{0} (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
 
 
@@ -111,19 +100,6 @@ def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> 
     for pid in (1, 2):
         (tmp_path / f"{pid}/cmdline").write_text("python\0train.py\0")
     assert keys(2) == {"process", "siblings"}
-
-
-def test_of_thousands_of_open_files_some_are_listed() -> None:
-    with program(MANY_FILES) as one:
-        assert int(one.words[0]) > 4 * MOST_SOCKETS
-        sockets = Sockets(PROC, one.pid)
-        before = forgotten_peak()
-        for _ in range(50):
-            assert sockets.all() == []
-            assert not sockets.complete
-        links(PROC, one.pid)
-        mounts_of_open_files(PROC, one.pid)
-        assert peak_bytes() - before < 16 * 2**20
 
 
 def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(

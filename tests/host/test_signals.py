@@ -13,8 +13,7 @@ import pytest
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
-from support.programs import ended, program, words
-from support.rights import as_nobody
+from support.programs import ended, program
 from support.rows import rows
 from support.trees import cgroup_v1, cgroup_v2, lay
 
@@ -36,12 +35,6 @@ COMPLETE = {
 SEEN = {"psi_host", "psi_cgroup", "schedstat", "process_io", "wait_channel", "cgroup_cpu"}
 OF_RIGHTS = {"process_io", "wait_channel"}
 V1_FILES = {"cpu/cpu.stat": "throttled_time 0\n", "memory/memory.stat": "x 1\n"}
-LOOK = """
-from pathlib import Path
-from gpu_bottleneck_exporter.host.signals import host_signals
-found = host_signals(Path('/proc'), Path('/sys'), (int(sys.argv[1]),))
-ready(found['connections'], found.get('wait_channel'))
-"""
 
 
 @pytest.fixture
@@ -167,20 +160,6 @@ def test_connections_can_be_seen_of_processes_that_we_may_trace(root: Path) -> N
             assert host_signals(PROC, SYS, feeding)["connections"] is True
     assert "connections" not in host_signals(PROC, SYS, (ended(),))
     assert host_signals(root / "proc", SYS, (1,))["connections"] is False, "other numbers"
-
-
-@rows(
-    "capabilities, given",
-    {
-        "none": ((), False),
-        "to read": (("dac_read_search",), False),
-        "to trace": (("dac_read_search", "sys_ptrace"), True),
-    },
-)
-def test_some_take_the_right_to_ptrace(capabilities: tuple[str, ...], given: bool) -> None:  # noqa: FBT001
-    with program("ready(); told()") as one:
-        told = words(LOOK, one.pid, way=as_nobody(*capabilities, files=[]))
-        assert told == [str(given)] * 2
 
 
 def test_each_of_this_machine_has_a_remedy() -> None:
