@@ -93,16 +93,27 @@ def test_only_those_that_move_are_asked_again() -> None:
         assert watched.look()["rests"].wait is Wait.LOCK
 
 
-def test_a_thread_that_falls_asleep_for_good_is_seen_where_it_sleeps_until_it_ends() -> None:
-    code = "def turn():\n while not done: pass\n os.read(r, 1)\n"
-    code += "done = []; r, w = os.pipe(); named('one', turn); ready(); told(); done.append(1)\n"
-    with watching(f"{code}told(); os.write(w, b'x')") as (one, watched):
+def test_a_thread_that_falls_asleep_wakes_and_ends_is_seen_to_do_so() -> None:
+    code = """
+done, over = [], []; r, w = os.pipe()
+def turn():
+    while not done: pass
+    os.read(r, 1)
+    while not over: pass
+named('stays', locked); named('one', turn); ready()
+told(); done.append(1)
+told(); os.write(w, b'x')
+told(); over.append(1)
+"""
+    with watching(code) as (one, watched):
         watched.await_("one", Wait.RUN)
         one.tell()
         watched.await_("one", Wait.PIPE)
         assert watched.look()["one"].wait is Wait.PIPE
         one.tell()
-        until(lambda: "one" not in watched.scan(), "its end")
+        watched.await_("one", Wait.RUN)
+        one.tell()
+        until(lambda: watched.scan().keys() == {"stays"}, "its end")
 
 
 def test_a_process_that_ended_has_no_threads() -> None:
