@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,11 +26,9 @@ from gpu_bottleneck_exporter.driver.readings import (
 from support.board import GRAPHICS
 from support.children import Parent
 from support.drivers import first
-from support.metrics import shown
 from support.models import A100, GB10
 from support.rows import rows
-from support.samplers import sampling
-from support.waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS
 
 from .conftest import Machine, Make
 
@@ -344,15 +341,3 @@ def test_xids_reach_whoever_waits(nvml: Make) -> None:
     machine.board.raise_xid(0, 31)
     found = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
     assert found == [ErrorEvent(1, 79), ErrorEvent(0, 31)]
-
-
-def test_of_a_machine_s_memory_the_exposition_has_the_sum_of_the_processes(nvml: Make) -> None:
-    machine = nvml(gpus=[GB10])
-    machine.gpu.hold(os.getpid(), 5 * 2**30)
-    machine.gpu.hold(os.getppid(), 2 * 2**30)
-    with sampling(lambda: machine.driver) as sampler:
-        until(lambda: "gpu_memory_used_bytes" in shown(sampler).names, "memory")
-        found = shown(sampler)
-    assert found.of("0", "gpu_memory_used_bytes") == 7 * 2**30
-    assert found.of("0", "gpu_memory_total_bytes") == mem_total()
-    assert not [name for name in found.names if name.startswith("gpu_pcie_link")]

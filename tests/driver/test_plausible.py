@@ -143,23 +143,6 @@ def test_the_books_balance_whatever_the_driver_says(
             assert totals.observed_ns + totals.unobserved_ns <= now - began
 
 
-def test_ring_and_mean_never_count_the_same_time() -> None:
-    ledger = GpuLedger(HOPPER, System(None, None), SECOND)
-    for second in range(1, 121):
-        now = second * SECOND
-        if (second // 10) % 2:
-            ledger.without_utilization()
-        else:
-            ring = (RingSample(second * 10**6, 50),)
-            ledger.add(now, 5 * SECOND, Utilization(ring, ring))
-        if second % 2 == 0:
-            ledger.add(now, 6 * SECOND, Activity(2 * SECOND, graphics=0.5))
-    totals = ledger.snapshot(120 * SECOND).totals
-    assert totals.observed_ns is not None
-    assert 100 * SECOND < totals.observed_ns + totals.unobserved_ns <= 119 * SECOND
-    assert 2 * totals.busy_ns == totals.observed_ns
-
-
 def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
     ledger = GpuLedger(HOPPER, System(None, None), SECOND)
     stamp = 0

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -115,7 +115,7 @@ def ended() -> int:
 
 
 @contextmanager
-def shell(user: int | None = None, **environment: str) -> Iterator[int]:
+def shell(environment: Mapping[str, str], user: int | None = None) -> Iterator[int]:
     """The pid of a shell with this environment, for users who cannot read our interpreter."""
     command, pipe = ["/bin/sh", "-c", "echo; read line"], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, user=user) as process:

@@ -216,15 +216,6 @@ def test_a_kubelet_that_is_missed(
     node.fails(said.format(node.socket))
 
 
-def test_a_socket_that_appears_later(node: Node) -> None:
-    node.look(SLOW)
-    time.sleep(5 * QUICK.look)
-    node.kubelet.pods = [with_gpus("train-0", GPU)]
-    node.kubelet.start()
-    node.shows(TRAIN)
-    node.works()
-
-
 def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
     running: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -336,15 +327,6 @@ def test_a_kubelet_that_misbehaves_and_recovers(
     running.works()
 
 
-def test_a_kubelet_that_takes_its_time(running: Node) -> None:
-    running.kubelet.answers.clear()
-    watch = running.look()
-    until(lambda: watch.condition.pending, "the call")
-    assert "has not answered yet" in f"{watch.condition.trouble}"
-    running.kubelet.answers.set()
-    running.works()
-
-
 def test_a_kubelet_that_fails_is_asked_ever_less_often(running: Node) -> None:
     running.kubelet.refusal = grpc.StatusCode.INTERNAL
     watch = running.look(replace(QUICK, first_retry=0.01, ask=0.08))
@@ -368,11 +350,12 @@ def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
     running.shows()
 
 
-def test_the_watch_ends_while_the_kubelet_keeps_it_waiting(running: Node) -> None:
+def test_a_kubelet_that_takes_its_time_does_not_keep_the_watch_from_ending(running: Node) -> None:
     running.kubelet.answers.clear()
     watch = running.look()
-    until(lambda: running.kubelet.asked == 1, "the call")
+    until(lambda: watch.condition.pending and running.kubelet.asked == 1, "the call")
+    assert "has not answered yet" in f"{watch.condition.trouble}"
     watch.stop(0.0)
     running.kubelet.answers.set()
     watch.stop(PATIENCE_SECONDS)
-    assert not watch._thread.is_alive()
+    assert watch.condition.given is True, "it was waited for"

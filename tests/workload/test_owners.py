@@ -117,13 +117,13 @@ def test_we_are_our_own() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
 def test_a_process_of_another_user_is_theirs() -> None:
-    with shell(user=54321) as pid:
+    with shell({}, user=54321) as pid:
         assert read_owner(PROC, pid, UserNames(PROC), Groups(PROC)).user == "54321"
 
 
 def test_a_real_child_with_the_environment_of_a_job() -> None:
     users, groups = UserNames(PROC), Groups(PROC)
     by_cgroup = owner_in_cgroup((PROC / "self/cgroup").read_text()).slurm_job_id
-    with shell(SLURM_JOB_ID="4242") as inside, shell() as outside:
+    with shell({"SLURM_JOB_ID": "4242"}) as inside, shell({}) as outside:
         jobs = [read_owner(PROC, pid, users, groups).slurm_job_id for pid in (inside, outside)]
     assert jobs == [by_cgroup or "4242", by_cgroup]

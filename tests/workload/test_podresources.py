@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
@@ -47,7 +49,7 @@ def test_devices_of_plugins() -> None:
         "nothing": (Claim(), []),
     },
 )
-def test_claimed_devices(claim: Claim, expected: list[tuple[str, ...]]) -> None:
+def test_claimed_devices(claim: Claim, expected: list[tuple[Any, ...]]) -> None:
     assert told(Container(claims=[claim])) == [Given(HOLDER, *names) for names in expected]
 
 

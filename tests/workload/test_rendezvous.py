@@ -70,7 +70,7 @@ def test_a_name_that_is_no_text_has_a_hash_all_the_same() -> None:
 
 def test_real_ranks_of_one_machine() -> None:
     users, groups = UserNames(PROC), Groups(PROC)
-    with shell(**HERE) as first, shell(**HERE, RANK="1") as second, shell() as alone:
+    with shell(HERE) as first, shell({**HERE, "RANK": "1"}) as second, shell({}) as alone:
         ranks = (first, second, alone)
         found = [read_owner(PROC, pid, users, groups).rendezvous for pid in ranks]
     assert found[0] == found[1]
@@ -80,7 +80,7 @@ def test_real_ranks_of_one_machine() -> None:
 
 def test_whose_processes_are_of_several_jobs_meets_nowhere() -> None:
     others = {**HERE, "MASTER_PORT": "29501"}
-    with shell(**HERE) as first, shell(**others) as second, shell() as helper:
+    with shell(HERE) as first, shell(others) as second, shell({}) as helper:
         reader = OwnerReader(PROC)
         (one,) = reader.of([(first, 1), (helper, 1)], 0)
         (several,) = reader.of([(first, 1), (second, 1)], 0)
