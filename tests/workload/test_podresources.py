@@ -101,7 +101,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 
 
 TEXT = st.text(min_size=1, max_size=20)
-RESOURCES = st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "rdma/hca"])
+RESOURCES = st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "rdma/hca", ""])
 IDS = st.lists(st.text(max_size=20), max_size=3)
 CONTAINERS = st.builds(Container, TEXT, st.dictionaries(RESOURCES, IDS, max_size=2))
 PODS = st.lists(st.builds(Pod, TEXT, TEXT, st.lists(CONTAINERS, max_size=3)), max_size=3)
@@ -115,4 +115,5 @@ def test_what_was_told_is_what_is_read(pods: list[Pod]) -> None:
         for container in pod.containers
         for resource, devices in container.devices.items()
         for device in devices
+        if resource
     ]
