@@ -15,7 +15,7 @@ from support.programs import program
 from support.rights import with_mounts_of_its_own
 from support.rows import rows
 from support.tools import require
-from support.trees import lay
+from support.trees import lay, links
 
 PROC = Path("/proc")
 OPEN = "f = open(sys.argv[1], 'w'); ready(); told()"
@@ -69,9 +69,8 @@ ROOT, DATA = mount("/", "ext4"), mount("/data", "nfs4")
 def test_a_file_is_on_the_mount_that_holds_it(
     tmp_path: Path, mountinfo: str, file: str, found: dict[str, str]
 ) -> None:
-    lay(tmp_path, {"7/mountinfo": mountinfo, "7/fd/none": ""})
-    (tmp_path / "7/fd/none").unlink()
-    (tmp_path / "7/fd/3").symlink_to(file)
+    lay(tmp_path, {"7/mountinfo": mountinfo})
+    links(tmp_path / "7/fd", file)
     assert mounts_of_open_files(tmp_path, 7) == found
 
 

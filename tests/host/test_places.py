@@ -18,7 +18,7 @@ from support.hangs import LOOKUP, READ, unanswering
 from support.programs import program, words
 from support.rights import as_nobody
 from support.rows import rows
-from support.trees import lay
+from support.trees import lay, links
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -48,11 +48,9 @@ class Case:
         lines = (f"{n} 1 0:{n} / {at} rw - {kind} x rw\n" for at, (n, kind) in self.mounts.items())
         task = {"7/task/8/syscall": self.call, "7/task/8/wchan": self.channel}
         info = {"7/fdinfo/3": f"pos:\t0\nflags:\t0100000\nmnt_id:\t{self.mount}\nino:\t9\n"}
-        lay(proc, {"7/mountinfo": "".join(lines), "7/fd/none": "", "7/ns/none": "", **task, **info})
-        (proc / "7/fd/none").unlink()
+        lay(proc, {"7/mountinfo": "".join(lines), "7/ns/none": "", **task, **info})
         (proc / "7/ns/mnt").symlink_to("mnt:[4026531841]")
-        for number, file in enumerate(self.files, 3):
-            (proc / f"7/fd/{number}").symlink_to(file)
+        links(proc / "7/fd", *self.files)
         return Places(proc)
 
 

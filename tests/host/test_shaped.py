@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
-from gpu_bottleneck_exporter.host.mounts import mounts_of_open_files
+from gpu_bottleneck_exporter.host.mounts import mount_points, mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment, trees
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
@@ -23,7 +23,7 @@ from support.memory import SAYS
 from support.programs import program
 from support.rights import as_nobody
 from support.rows import rows
-from support.trees import lay
+from support.trees import lay, links
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -107,12 +107,13 @@ def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
 ) -> None:
     """The missing half may have the mount on which a file is."""
     lines = "".join(f"{n} 35 98:0 / /{n} rw - ext4 x rw\n" for n in range(36, 5000))
-    lay(tmp_path, {"7/mountinfo": f"35 1 98:0 / / rw - ext4 x rw\n{lines}", "7/fd/none": ""})
-    (tmp_path / "7/fd/none").unlink()
-    (tmp_path / "7/fd/3").symlink_to("/data/x")
+    lay(tmp_path, {"7/mountinfo": f"35 1 98:0 / / rw - ext4 x rw\n{lines}"})
+    links(tmp_path / "7/fd", "/data/x")
     assert mounts_of_open_files(tmp_path, 7) == {"/": "ext4"}
+    assert mount_points(tmp_path / "7").get("/")
     monkeypatch.setattr(mounts, "MANY_BYTES", 4096)
     assert mounts_of_open_files(tmp_path, 7) == {}
+    assert mount_points(tmp_path / "7").get("/") is None
 
 
 @rows("number, whole", {"many": (1_000, True), "too many": (200_000, False)})
