@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -19,6 +18,7 @@ from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, System
 from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
 from support.board import CALLS
+from support.children import Parent
 from support.models import A100
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
@@ -434,18 +434,14 @@ def test_under_mig_only_gpm_tells_who_is_busy(nvml: Make) -> None:
 
 
 def test_a_mig_instance_has_memory_and_processes_of_its_own_and_its_parent_the_sum(
-    nvml: Make,
+    nvml: Make, start: Callable[[], Parent]
 ) -> None:
     machine = nvml(mig=[(0, 3), (0, 4)])
+    machine.board.gpus[1].hold(start().pid, 2**20)
+    machine.board.gpus[2].hold(start().pid, 2**30)
     devices = machine.driver.open(0)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        machine.board.gpus[1].hold(os.getpid(), 2**20)
-        machine.board.gpus[2].hold(process.pid, 2**30)
-        held = [len(device.processes().processes) for device in devices]
-        used = [device.memory().used_bytes for device in devices]
-        process.kill()
-    assert held == [2, 1, 1]
-    assert used == [2**30 + 2**20, 2**20, 2**30]
+    assert [len(device.processes().processes) for device in devices] == [2, 1, 1]
+    assert [device.memory().used_bytes for device in devices] == [2**30 + 2**20, 2**20, 2**30]
 
 
 def test_a_lost_parent_takes_its_instances_with_it(nvml: Make) -> None:
