@@ -25,6 +25,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     split,
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
+from support.rows import rows
 
 SECOND = 1_000_000_000
 ELAPSED = 4 * SECOND
@@ -37,12 +38,8 @@ WAITS = {QUEUE: 10}
 
 def seconds(**counters: float) -> Counters:
     """Counters of CPU time in seconds; others as they are."""
-    return Counters(
-        **{
-            n: round(value * SECOND) if n.endswith("_ns") else round(value)
-            for n, value in counters.items()
-        }
-    )
+    units = {name: SECOND if name.endswith("_ns") else 1 for name in counters}
+    return Counters(**{name: round(value * units[name]) for name, value in counters.items()})
 
 
 def part(seen: Mapping[Activity, int], number: int = 1, /, **counters: float) -> Part:
@@ -73,66 +70,47 @@ COPIES = {"cpu_ns": 1.0, "system_ns": 0.75, "read_bytes": 50e6, "written_bytes":
 RUNS = {"leader_cpu_ns": 1, "launch_cpu_ns": 1, "launch_queue_ns": 1}
 
 
-@pytest.mark.parametrize(
-    ("did", "found"),
-    [
-        pytest.param(bucket(of_main={"children_ns": 1.2}), {WORKER_CPU: 0.3}, id="short-lived"),
-        pytest.param(
-            bucket(worker=part(WAITS, children_ns=1.2)), {WORKER_CPU: 0.3}, id="of a worker's"
-        ),
-        pytest.param(
+@rows(
+    "did, found",
+    {
+        "short-lived": (bucket(of_main={"children_ns": 1.2}), {WORKER_CPU: 0.3}),
+        "of a worker's": (bucket(worker=part(WAITS, children_ns=1.2)), {WORKER_CPU: 0.3}),
+        "other threads of the main": (
             bucket(of_main={"cpu_ns": 2.0, "leader_cpu_ns": 0.4, "launch_cpu_ns": 0.4}),
             {WORKER_CPU: 0.3},
-            id="other threads of the main",
         ),
-        pytest.param(bucket(related=part({RUN: 3, QUEUE: 7})), {WORKER_CPU: 0.3}, id="kin run"),
-        pytest.param(bucket(related=part({READS: 3, QUEUE: 7})), {STORAGE: 0.3}, id="kin read"),
-        pytest.param(bucket(related=part({ASKS: 3, QUEUE: 7})), {NETWORK: 0.3}, id="kin ask"),
-        pytest.param(
-            bucket(related=part({READS: 1, RUN: 2, QUEUE: 7})), {WORKER_CPU: 0.3}, id="more run"
-        ),
-        pytest.param(
-            bucket(related=part({RUN: 4, QUEUE: 6}, **COPIES)), {STORAGE: 0.4}, id="kin copy"
-        ),
-        pytest.param(
-            bucket(thread=part({RUN: 4, QUEUE: 6}), of_main=COPIES),
-            {STORAGE: 0.4},
-            id="threads copy",
-        ),
-        pytest.param(
+        "kin run": (bucket(related=part({RUN: 3, QUEUE: 7})), {WORKER_CPU: 0.3}),
+        "kin read": (bucket(related=part({READS: 3, QUEUE: 7})), {STORAGE: 0.3}),
+        "kin ask": (bucket(related=part({ASKS: 3, QUEUE: 7})), {NETWORK: 0.3}),
+        "more run": (bucket(related=part({READS: 1, RUN: 2, QUEUE: 7})), {WORKER_CPU: 0.3}),
+        "kin copy": (bucket(related=part({RUN: 4, QUEUE: 6}, **COPIES)), {STORAGE: 0.4}),
+        "threads copy": (bucket(thread=part({RUN: 4, QUEUE: 6}), of_main=COPIES), {STORAGE: 0.4}),
+        "they copy little": (
             bucket(related=part({RUN: 4, QUEUE: 6}, **{**COPIES, "written_bytes": 10e6})),
             {WORKER_CPU: 0.4},
-            id="they copy little",
         ),
-        pytest.param(
+        "workers as counted": (
             bucket(worker=part({RUN: 5, QUEUE: 5}, 2, cpu_ns=2, leader_cpu_ns=2, queue_ns=0.4)),
             {WORKER_CPU: 0.6},
-            id="workers as counted",
         ),
-        pytest.param(
+        "their threads ran, too": (
             bucket(worker=part({RUN: 2, QUEUE: 8}, 2, cpu_ns=2.5, leader_cpu_ns=2, queue_ns=0.4)),
             {WORKER_CPU: 0.4},
-            id="their threads ran, too",
         ),
-        pytest.param(
-            bucket(worker=part({HIDDEN: 5, QUEUE: 15})), {UNKNOWN: 0.25}, id="who may not be read"
-        ),
-        pytest.param(
+        "who may not be read": (bucket(worker=part({HIDDEN: 5, QUEUE: 15})), {UNKNOWN: 0.25}),
+        "a peer, and helpers that prepare": (
             bucket(related=part({RUN: 4, QUEUE: 6}), peer=0.6),
             {PEER: 0.6},
-            id="a peer, and helpers that prepare",
         ),
-        pytest.param(
+        "a peer, and helpers at work": (
             bucket(related=part({RUN: 5, QUEUE: 5}), peer=0.6),
             {WORKER_CPU: 0.5, PEER: 0.3},
-            id="a peer, and helpers at work",
         ),
-        pytest.param(
+        "a peer for half of the time": (
             bucket(related=part({RUN: 4, QUEUE: 6}), peer=0.5),
             {WORKER_CPU: 0.4, PEER: 0.3},
-            id="a peer for half of the time",
         ),
-    ],
+    },
 )
 def test_a_wait_is_explained_as_far_as_helpers_are_active(
     did: Bucket, found: dict[str, float]
@@ -166,16 +144,14 @@ def test_what_is_known_to_be_no_work_of_the_gpu_pays_nothing_back() -> None:
     assert shares(bucket({RUN: 10}), 0.0, {ASKS: 0.3e9}) == {HOST_CODE: 1.0}
 
 
-@pytest.mark.parametrize(
-    ("of_main", "found"),
-    [
-        pytest.param({**COPIES, "leader_cpu_ns": 1}, {HOST_CODE: 0.25, STORAGE: 0.75}, id="bulk"),
-        pytest.param(
-            {**COPIES, "leader_cpu_ns": 1, "read_bytes": 10e6}, {HOST_CODE: 1.0}, id="few"
-        ),
-        pytest.param({**RUNS, "queue_ns": 1.0}, {HOST_CODE: 1.0}, id="it waits for a CPU as long"),
-        pytest.param({**RUNS, "queue_ns": 1.1}, {CPU_QUEUE: 1.0}, id="or longer"),
-    ],
+@rows(
+    "of_main, found",
+    {
+        "bulk": ({**COPIES, "leader_cpu_ns": 1}, {HOST_CODE: 0.25, STORAGE: 0.75}),
+        "few": ({**COPIES, "leader_cpu_ns": 1, "read_bytes": 10e6}, {HOST_CODE: 1.0}),
+        "it waits for a CPU as long": ({**RUNS, "queue_ns": 1.0}, {HOST_CODE: 1.0}),
+        "or longer": ({**RUNS, "queue_ns": 1.1}, {CPU_QUEUE: 1.0}),
+    },
 )
 def test_a_main_that_runs_is_charged_for_what_its_cpu_time_was_spent_on(
     of_main: dict[str, float], found: dict[str, float]
@@ -205,16 +181,16 @@ def test_helpers_wait_for_a_cpu_if_all_together_wait_longer_than_they_run(
     assert shares(bucket(worker=crew, related=related, of_main=of_main)) == {cause: 1.0}
 
 
-@pytest.mark.parametrize(
-    ("refaults", "moved", "cause"),
-    [
-        pytest.param(MEBIBYTE, MEBIBYTE, MEMORY, id="256 KiB/s"),
-        pytest.param(MEBIBYTE - 1, MEBIBYTE, STORAGE, id="less"),
-        pytest.param(9 * MEBIBYTE, 3 * MEBIBYTE, MEMORY, id="three times what is read"),
-        pytest.param(9 * MEBIBYTE + 1, 3 * MEBIBYTE, STORAGE, id="more"),
-        pytest.param(2 * MEBIBYTE, 4 * MEBIBYTE, STORAGE, id="half"),
-        pytest.param(2 * MEBIBYTE + 1, 4 * MEBIBYTE, MEMORY, id="more than half"),
-    ],
+@rows(
+    "refaults, moved, cause",
+    {
+        "256 KiB/s": (MEBIBYTE, MEBIBYTE, MEMORY),
+        "less": (MEBIBYTE - 1, MEBIBYTE, STORAGE),
+        "three times what is read": (9 * MEBIBYTE, 3 * MEBIBYTE, MEMORY),
+        "more": (9 * MEBIBYTE + 1, 3 * MEBIBYTE, STORAGE),
+        "half": (2 * MEBIBYTE, 4 * MEBIBYTE, STORAGE),
+        "more than half": (2 * MEBIBYTE + 1, 4 * MEBIBYTE, MEMORY),
+    },
 )
 def test_what_was_evicted_is_memory_where_it_is_most_of_what_is_read(
     refaults: int, moved: int, cause: str

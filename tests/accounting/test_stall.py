@@ -53,10 +53,8 @@ def windows(busy: float) -> list[Window]:
 
 
 def shares(did: Bucket | None, busy: float = 0.1, holders: int | None = HELD) -> dict[str, float]:
-    idle = SECOND - round(SECOND * busy)
-    return {
-        cause: round(part / idle, 2) for cause, part in split(windows(busy), holders, did).items()
-    }
+    idle, parts = SECOND - round(SECOND * busy), split(windows(busy), holders, did)
+    return {cause: round(ns / idle, 2) for cause, ns in parts.items()}
 
 
 def part(
@@ -75,24 +73,16 @@ def bucket(  # noqa: PLR0913 - what a test is about
     main: Mapping[Activity, int] = WAITS,
     used: Counters = NOTHING,
     *,
-    workers: Part | None = None,
-    threads: Part | None = None,
-    related: Part | None = None,
     held: CgroupCounters = NOT_HELD,
     runnable: float | None = None,
     peer: float = 0.0,
     places: Mapping[Place, int] | None = None,
+    **helpers: Part,
 ) -> Bucket:
-    """A second of a main, which waits if nothing else is said, and its helpers."""
-    parts = {
-        Role.MAIN: part(main, used=used),
-        Role.WORKER: workers,
-        Role.THREAD: threads,
-        Role.RELATED: related,
-    }
+    """A second of a main, which waits if nothing else is said, and its helpers by role."""
     return Bucket(
         elapsed_ns=SECOND,
-        parts={role: one for role, one in parts.items() if one is not None},
+        parts={Role.MAIN: part(main, used=used), **helpers},
         held=held,
         runnable_ns=round((runnable or 0.0) * SECOND),
         counted_ns=0 if runnable is None else SECOND,
@@ -110,7 +100,7 @@ def loader(
     **described: Any,  # noqa: ANN401 - see `bucket`
 ) -> Bucket:
     """A main that waits for two workers."""
-    return bucket(main, used_by_main, workers=part(workers, 2.0, used), **described)
+    return bucket(main, used_by_main, worker=part(workers, 2.0, used), **described)
 
 
 def spent(user_ns: int, system_ns: int, io_bytes: int) -> Counters:
@@ -145,6 +135,9 @@ READS, READS_LITTLE = Counters(read_bytes=10**7), Counters(read_bytes=10**5)
 JOURNAL = spent(SECOND // 100, SECOND // 4, 10**7)
 KERNEL = spent(SECOND // 100, SECOND // 2, 10**7)
 SEVERAL_THREADS = Counters(2 * SECOND, leader_cpu_ns=SECOND // 10)
+HALF: dict[str, Any] = {"main": {QUEUE: 5, RUN: 5}, "used_by_main": CPU}
+HALF_SEEN = {REQUEST: 5, Activity.UNKNOWN: 5}
+CHECKPOINT = spent(SECOND // 100, SECOND // 2, 500_000_000)
 SYSTEM = spent(SECOND // 50, 17 * SECOND // 10, 10**7)
 
 
@@ -167,7 +160,7 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
 
 def helpers(states: Mapping[Activity, int], used: Counters = CPU) -> Bucket:
     """A waiting main whose threads load."""
-    return bucket(threads=Part(dict(states), sum(states.values()), 10, used))
+    return bucket(thread=Part(dict(states), sum(states.values()), 10, used))
 
 
 @rows(
@@ -183,10 +176,7 @@ def helpers(states: Mapping[Activity, int], used: Counters = CPU) -> Bucket:
         "mostly compute": (WORKER_CPU, mixed(84, DISK=16)),
         "mostly read": (STORAGE, mixed(38, DISK=62)),
         "mostly fetch": (NETWORK, mixed(40, NETWORK=60)),
-        "two that a look by chance missed": (
-            WORKER_CPU,
-            bucket(workers=part({QUEUE: 6, RUN: 4}, 2.0, CPU)),
-        ),
+        "two that a look missed": (WORKER_CPU, bucket(worker=part({QUEUE: 6, RUN: 4}, 2.0, CPU))),
         "threads compute": (WORKER_CPU, helpers(RUNS)),
         "threads wait for a CPU": (CPU_QUEUE, helpers(RUNS, STARVED)),
         "threads read": (STORAGE, helpers({DISK: 20})),
@@ -222,30 +212,18 @@ def test_what_a_waiting_main_is_held_up_by(cause: str, did: Bucket) -> None:
 @rows(
     "found, busy, did",
     {
-        "waits only while the GPU works": (
-            {HOST_CODE: 1.0},
-            0.5,
-            loader(RUNS, CPU, main={QUEUE: 5, RUN: 5}, used_by_main=CPU),
-        ),
+        "waits while the GPU works": ({HOST_CODE: 1.0}, 0.5, loader(RUNS, CPU, **HALF)),
         "sleeps while the GPU works": ({HOST_CODE: 1.0}, 0.3, bucket({SLEEP: 3, RUN: 7}, CPU)),
         "never seen asleep": ({HOST_CODE: 1.0}, 0.0, bucket({RUN: 10}, runnable=0.8)),
-        "several threads, whose overlap samples tell": (
+        "threads, whose overlap samples tell": (
             {WORKER_CPU: 0.56, ASLEEP: 0.44},
             0.1,
-            bucket(workers=part({QUEUE: 15, RUN: 5}, 2.0, SEVERAL_THREADS)),
+            bucket(worker=part({QUEUE: 15, RUN: 5}, 2.0, SEVERAL_THREADS)),
         ),
         "a peer": ({PEER: 0.9, ASLEEP: 0.1}, 0.0, bucket({SLEEP: 10}, peer=0.9)),
         "a server": ({REQUESTS: 1.0}, 0.0, bucket({REQUEST: 10})),
-        "a server whose kin work": (
-            {WORKER_CPU: 1.0},
-            0.0,
-            bucket({REQUEST: 10}, related=part({RUN: 10})),
-        ),
-        "a server, half unseen": (
-            {REQUESTS: 0.5, UNKNOWN: 0.5},
-            0.0,
-            bucket({REQUEST: 5, Activity.UNKNOWN: 5}),
-        ),
+        "its kin work": ({WORKER_CPU: 1.0}, 0.0, bucket({REQUEST: 10}, related=part({RUN: 10}))),
+        "a server, half unseen": ({REQUESTS: 0.5, UNKNOWN: 0.5}, 0.0, bucket(HALF_SEEN)),
     },
 )
 def test_what_idle_time_is_split_into(found: dict[str, float], busy: float, did: Bucket) -> None:
@@ -256,23 +234,15 @@ def test_what_idle_time_is_split_into(found: dict[str, float], busy: float, did:
     "cause, least, did",
     {
         "workers that hardly work": (ASLEEP, 0.95, loader({RUN: 1, QUEUE: 99}, CPU)),
-        "one of kin that hardly works": (
-            ASLEEP,
-            0.85,
-            bucket(related=part({RUN: 10, QUEUE: 90}, 1.0)),
-        ),
-        "a thread that seldom works": (ASLEEP, 0.95, bucket(threads=threads(1, 100))),
-        "a checkpoint is written": (
-            STORAGE,
-            0.95,
-            bucket({RUN: 5, DISK: 5}, spent(SECOND // 100, SECOND // 2, 500_000_000)),
-        ),
+        "one of kin": (ASLEEP, 0.85, bucket(related=part({RUN: 10, QUEUE: 90}, 1.0))),
+        "a thread that seldom works": (ASLEEP, 0.95, bucket(thread=threads(1, 100))),
+        "a checkpoint is written": (STORAGE, 0.95, bucket({RUN: 5, DISK: 5}, CHECKPOINT)),
         "a journal is forced to the disk": (STORAGE, 0.95, bucket({RUN: 5, DISK: 6}, JOURNAL)),
         "the kernel's time": (HOST_CODE, 0.8, bucket({RUN: 6, DISK: 1}, KERNEL)),
         "the largest of all helpers": (
             NETWORK,
             0.85,
-            loader({QUEUE: 20}, threads=threads(6, 10, NET), related=part({RUN: 20}, 0.2)),
+            loader({QUEUE: 20}, thread=threads(6, 10, NET), related=part({RUN: 20}, 0.2)),
         ),
     },
 )
@@ -281,13 +251,10 @@ def test_what_most_of_idle_time_is_put_down_to(cause: str, least: float, did: Bu
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:
-    feeders = bucket(used=Counters(cpu_ns=SECOND), threads=threads(6, 10, NET))
-    assert WORKER_CPU not in shares(feeders)
-
-
-def test_spinning_while_the_gpu_works_is_not_counted() -> None:
-    feeders = loader(RUNS, CPU, main={RUN: 3, QUEUE: 7}, used_by_main=CPU)
-    assert WORKER_CPU in shares(feeders, 0.3)
+    did = bucket(used=Counters(cpu_ns=SECOND), thread=threads(6, 10, NET))
+    assert WORKER_CPU not in shares(did)
+    spins_while_the_gpu_works = loader(RUNS, CPU, main={RUN: 3, QUEUE: 7}, used_by_main=CPU)
+    assert WORKER_CPU in shares(spins_while_the_gpu_works, 0.3)
 
 
 @pytest.mark.parametrize("seen", [Activity.RUN, Activity.QUEUE])
@@ -295,7 +262,7 @@ def test_one_look_by_chance_does_not_make_eight_workers_run(seen: Activity) -> N
     """Each wakes now and then and does little: of ten looks at one of them, one may see it run."""
     used = Counters(leader_cpu_ns=SECOND // 50, queue_ns=SECOND // 50)
     workers = part({Activity.QUEUE: 9, seen: 1}, 8.0, used)
-    assert shares(bucket(workers=workers)) == {ASLEEP: 0.96, CPU_QUEUE: 0.04}
+    assert shares(bucket(worker=workers)) == {ASLEEP: 0.96, CPU_QUEUE: 0.04}
 
 
 @pytest.mark.parametrize(("throttled", "working"), [(0, 0.02), (1, 0.44)])
@@ -303,11 +270,9 @@ def test_while_a_quota_throttles_only_samples_tell_how_long_workers_were_runnabl
     throttled: int, working: float
 ) -> None:
     used = Counters(leader_cpu_ns=SECOND // 50, queue_ns=SECOND // 500)
-    workers = part({Activity.QUEUE: 19, Activity.RUN: 1}, 8.0, used)
     held = CgroupCounters(periods=10, throttled_periods=throttled)
-    assert shares(bucket(workers=workers, held=held))[ASLEEP] == pytest.approx(
-        1 - working, abs=0.01
-    )
+    did = bucket(worker=part({QUEUE: 19, RUN: 1}, 8.0, used), held=held)
+    assert shares(did)[ASLEEP] == pytest.approx(1 - working, abs=0.01)
 
 
 @given(st.lists(st.booleans(), min_size=10, max_size=10))
@@ -339,11 +304,7 @@ def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
     assert found[STORAGE] == found[ASLEEP] == (1 - host_code) / 2
 
 
-@pytest.mark.parametrize(
-    ("io", "cause"),
-    [(Activity.NETWORK, NETWORK), (Activity.DISK, STORAGE)],
-    ids=["network", "disk"],
-)
+@rows("io, cause", {"network": (NET, NETWORK), "disk": (DISK, STORAGE)})
 def test_over_many_ticks_chance_takes_nothing_from_io(io: Activity, cause: str) -> None:
     def asleep(carry: Carry | None) -> float:
         draw, parts = random.Random(1), Counter[str]()  # noqa: S311 - no secret
@@ -428,22 +389,15 @@ BUCKETS = st.builds(
     counted_ns=NANOSECONDS,
     peer=st.floats(0, 1),
 )
-WINDOWS = st.lists(
-    st.tuples(st.integers(1, SECOND), st.floats(0, 1)).map(
-        lambda pair: Window(0, pair[0], int(pair[0] * pair[1]))
-    ),
-    min_size=1,
-    max_size=10,
-)
+PAIRS = st.tuples(st.integers(1, SECOND), st.floats(0, 1))
+WINDOW = PAIRS.map(lambda pair: Window(0, pair[0], int(pair[0] * pair[1])))
+WINDOWS = st.lists(WINDOW, min_size=1, max_size=10)
 
 
-@given(
-    st.lists(
-        st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | BUCKETS),
-        min_size=1,
-        max_size=5,
-    )
-)
+TICKS = st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | BUCKETS)
+
+
+@given(st.lists(TICKS, min_size=1, max_size=5))
 def test_idle_time_is_split_exactly(
     ticks: list[tuple[list[Window], int | None, Bucket | None]],
 ) -> None:

@@ -2,148 +2,173 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.windows import Integrator, Window, WindowHistogram
-from gpu_bottleneck_exporter.driver.readings import (
-    Ring,
-    RingSample,
-)
+from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
+from support.rows import rows
 
 SECOND = 1_000_000_000
-PERIOD_US = 170_000
+PERIOD_US = 200_000
+PERIOD = PERIOD_US * 1000
 EPOCH_US = 1_790_000_000_000_000
+START = 10 * SECOND
+Booked = tuple[float, float, float, float]
+"""Observed, busy, unobserved and lost, in periods."""
 
 
-def ring(*samples: tuple[int, int]) -> Ring:
-    return tuple(RingSample(EPOCH_US + t, p) for t, p in samples)
+def ring(*samples: tuple[float, int | None]) -> Ring:
+    """Samples by the number of periods since the start."""
+    return tuple(RingSample(EPOCH_US + round(at * PERIOD_US), percent) for at, percent in samples)
 
 
-def windows_at(first: int, count: int, percent: int = 50) -> list[tuple[int, int]]:
-    return [((first + i) * PERIOD_US, percent) for i in range(count)]
+def busy(first: int, last: int) -> Ring:
+    """A sample in each of these periods."""
+    return ring(*((at, 100) for at in range(first, last + 1)))
 
 
-def started(now_ns: int = 10 * SECOND) -> Integrator:
-    """An integrator that has drained a full ring ending now."""
+@pytest.fixture
+def started() -> Integrator:
+    """One that has seen a full ring, whose last sample is of 10 s."""
     integrator = Integrator(SECOND)
-    integrator.ring(now_ns, ring(*windows_at(0, 10)), None)
+    integrator.ring(START, ring(*((at, 50) for at in range(-9, 1))), None)
     return integrator
 
 
-def totals(integrator: Integrator) -> tuple[int, int, int]:
-    return integrator.observed_ns, integrator.active_ns, integrator.unobserved_ns
+def booked(integrator: Integrator) -> Booked:
+    totals = integrator.observed_ns, integrator.active_ns, integrator.unobserved_ns
+    observed, active, unobserved = (ns / PERIOD for ns in totals)
+    return observed, active, unobserved, integrator.lost_ns / PERIOD
 
 
-def test_what_the_ring_remembers_from_before_the_start_does_not_count() -> None:
-    assert totals(started()) == (0, 0, 0)
+@rows(
+    "samples, expected",
+    {
+        "none since the start": ((), (0, 0, 0, 0)),
+        "seen before": (busy(-9, 2), (2, 2, 0, 0)),
+        "weighted by their windows": (ring((1, 100), (3, 25)), (3, 1.5, 0, 0)),
+        "a void one": (ring((1, None), (2, 100), (3, 0)), (2, 1, 1, 0)),
+        "late": (ring((1.5, 100)), (1.5, 1.5, 0, 0)),
+        "two periods": (ring((2, 100)), (2, 2, 0, 0)),
+        "one was dropped": (ring((3, 100)), (2, 2, 1, 1)),
+        "three were": (ring((5, 100)), (2, 2, 3, 3)),
+        "the clock jumped": (ring((8, 100)), (2, 2, 3, 3)),
+        "what is lost lies before the newest": (busy(6, 9), (5, 5, 0, 0)),
+        "set back: only the newest counts": (ring((-5, 0), (-4, 0), (-3, 100)), (1, 1, 0, 0)),
+    },
+)
+def test_what_a_ring_of_a_second_later_covers(
+    started: Integrator, samples: Ring, expected: Booked
+) -> None:
+    started.ring(START + SECOND, samples, None)
+    assert booked(started) == expected
 
 
-def test_samples_are_weighted_by_their_windows() -> None:
-    integrator = started()
-    integrator.ring(11 * SECOND, ring((10 * PERIOD_US, 100), (12 * PERIOD_US, 25)), None)
-    assert integrator.observed_ns == 3 * PERIOD_US * 1000
-    assert integrator.active_ns == PERIOD_US * 1000 * 100 // 100 + 2 * PERIOD_US * 1000 * 25 // 100
-    assert integrator.unobserved_ns == 0
+def test_no_more_is_booked_than_has_passed(started: Integrator) -> None:
+    started.ring(START + 3 * PERIOD, busy(1, 8), None)
+    assert booked(started) == (3, 3, 0, 0)
+    assert started.booked_at_ns == START + 3 * PERIOD
+    started.ring(START + 4 * PERIOD, ring((20, 50)), None)
+    assert booked(started) == (4, 3.5, 0, 0)
+    assert started.booked_at_ns == START + 4 * PERIOD
 
 
-def test_a_gap_in_the_ring_is_unobserved_beyond_two_periods() -> None:
-    integrator = started()
-    integrator.ring(55 * SECOND, ring(((9 + 200) * PERIOD_US, 100)), None)
-    assert integrator.observed_ns == 2 * PERIOD_US * 1000
-    assert integrator.unobserved_ns == integrator.lost_ns == 198 * PERIOD_US * 1000
+def test_single_readings_stand_for_a_silence_of_more_than_three_periods(
+    started: Integrator,
+) -> None:
+    assert started.ring(START + 3 * PERIOD, (), 100) == []
+    first, second = started.ring(START + 4 * PERIOD, (), 50)
+    assert first == Window(START + 3 * PERIOD, 3 * PERIOD, 3 * PERIOD)
+    assert second == Window(START + 4 * PERIOD, PERIOD, PERIOD // 2)
 
 
-def test_a_driver_clock_set_forward_invents_no_time() -> None:
-    integrator = started()
-    integrator.ring(11 * SECOND, ring((3600 * 10**6, 100)), None)
-    assert integrator.observed_ns == 2 * PERIOD_US * 1000
-    assert integrator.unobserved_ns <= SECOND
+@rows("silent, at", {"a silence": ((), (2, 4)), "a ring that is lost": (None, (4,))})
+def test_samples_of_a_time_that_readings_stood_for_are_not_booked_again(
+    started: Integrator, silent: Ring | None, at: tuple[int, ...]
+) -> None:
+    for periods in at:
+        started.ring(START + periods * PERIOD, silent, 0)
+    assert booked(started)[:2] == (4, 0)
+    started.ring(START + 6 * PERIOD, busy(1, 6), None)
+    assert booked(started)[:2] == (6, 2)
 
 
-def test_a_driver_clock_set_back_costs_one_window_at_most() -> None:
-    integrator = started()
-    integrator.ring(11 * SECOND, ring((-3600 * 10**6, 100)), None)
-    assert integrator.observed_ns == PERIOD_US * 1000
-    integrator.ring(12 * SECOND, ring((-3600 * 10**6 + PERIOD_US, 100)), None)
-    assert integrator.observed_ns == 2 * PERIOD_US * 1000
+def test_a_silence_swallows_no_more_than_two_periods_later(started: Integrator) -> None:
+    """The driver's clock stood still meanwhile, as in a machine that was suspended."""
+    for periods in range(4, 40, 4):
+        started.ring(START + periods * PERIOD, (), 0)
+    started.ring(START + 37 * PERIOD, busy(5, 5), None)
+    assert booked(started)[1] == 0
+    started.ring(START + 41 * PERIOD, busy(6, 9), None)
+    assert booked(started)[1] == 2
 
 
-def test_samples_seen_before_are_not_counted_again() -> None:
-    integrator = started()
-    integrator.ring(11 * SECOND, ring(*windows_at(0, 13)), None)
-    assert integrator.observed_ns == 3 * PERIOD_US * 1000
-
-
-def test_one_empty_drain_is_no_silence() -> None:
-    integrator = started()
-    assert integrator.ring(10 * SECOND + 200_000_000, (), 80) == []
-    integrator.ring(10 * SECOND + 400_000_000, ring(*windows_at(10, 2, 30)), None)
-    assert integrator.observed_ns == 2 * PERIOD_US * 1000
-    assert integrator.active_ns == integrator.observed_ns * 30 // 100
-
-
-def test_a_silent_ring_is_replaced_by_single_readings() -> None:
-    integrator = started()
-    for second in range(11, 16):
-        integrator.ring(second * SECOND, (), 40)
-    assert integrator.observed_ns == 5 * SECOND
-    assert integrator.active_ns == 2 * SECOND
-    assert integrator.unobserved_ns == 0
-
-
-def test_samples_after_a_silence_do_not_count_the_time_twice() -> None:
-    integrator = started()
-    for second in range(11, 16):
-        integrator.ring(second * SECOND, (), 0)
-    late = [(9 * PERIOD_US + us, 100) for us in range(PERIOD_US, 6_000_000, PERIOD_US)]
-    integrator.ring(16 * SECOND, ring(*late), None)
-    elapsed = 9 * PERIOD_US + (late[-1][0] - 9 * PERIOD_US)
-    assert integrator.observed_ns == elapsed * 1000 - 9 * PERIOD_US * 1000
-    assert integrator.active_ns == integrator.observed_ns - 5 * SECOND
-
-
-def test_without_a_ring_each_reading_stands_for_its_tick() -> None:
+@rows(
+    "readings, expected",
+    {
+        "each stands for its tick": ({1: 10, 2: 100, 3: 0}, (2, 1, 0)),
+        "not for a long gap": ({1: 100, 61: 100}, (2, 2, 58)),
+        "one that failed leaves its time to the next": ({1: 0, 2: None, 3: 50}, (2, 1, 0)),
+    },
+)
+def test_readings_of_a_driver_without_a_ring(
+    readings: dict[int, int | None], expected: tuple[int, int, int]
+) -> None:
     integrator = Integrator(SECOND)
-    for second, percent in ((1, 10), (2, 100), (3, 0)):
+    for second, percent in readings.items():
         integrator.ring(second * SECOND, None, percent)
-    assert totals(integrator) == (2 * SECOND, SECOND, 0)
+    assert booked(integrator)[:3] == tuple(5 * seconds for seconds in expected)
 
 
-def test_one_reading_does_not_stand_for_a_long_gap() -> None:
-    integrator = Integrator(SECOND)
-    integrator.reading(SECOND, 100)
-    integrator.reading(61 * SECOND, 100)
-    assert totals(integrator) == (2 * SECOND, 2 * SECOND, 58 * SECOND)
-
-
-def test_a_reading_that_failed_leaves_its_time_to_the_next() -> None:
-    integrator = Integrator(SECOND)
-    integrator.reading(SECOND, 0)
-    integrator.reading(2 * SECOND, None)
-    integrator.reading(3 * SECOND, 50)
-    assert totals(integrator) == (2 * SECOND, SECOND, 0)
-
-
-def test_means_cover_their_interval_and_gaps_are_booked() -> None:
+def test_a_mean_books_what_no_reading_has_booked() -> None:
     integrator = Integrator(SECOND)
     integrator.mean(2 * SECOND, SECOND, 0.25)
-    integrator.mean(10 * SECOND, 2 * SECOND, 1.0)
-    assert totals(integrator) == (3 * SECOND, 2 * SECOND + SECOND // 4, 6 * SECOND)
+    integrator.mean(2 * SECOND + PERIOD, SECOND, 1.0)
+    assert booked(integrator) == (6, 1.25 + 1, 0, 0)
+    integrator.mean(START + PERIOD, 2 * SECOND, 1.0)
+    assert booked(integrator) == (16, 1.25 + 11, 30, 0)
 
 
-def test_windows_end_where_the_monotonic_clock_says() -> None:
-    integrator = started(10 * SECOND)
-    (window,) = integrator.ring(11 * SECOND, ring((10 * PERIOD_US, 100)), None)
-    assert window == Window(10 * SECOND + PERIOD_US * 1000, PERIOD_US * 1000, PERIOD_US * 1000)
+def test_a_ring_that_comes_after_a_mean_begins_anew(started: Integrator) -> None:
+    started.mean(11 * SECOND, SECOND, 0.5)
+    assert started.ring(12 * SECOND, busy(9, 10), None) == []
+    assert booked(started) == (5, 2.5, 5, 0)
+
+
+@rows(
+    "late, offset",
+    {
+        "as before": (0.0, 0.0),
+        "read later": (0.5, 0.0),
+        "read earlier": (-0.25, -0.25),
+        "a clock was set": (2 * SECOND / PERIOD + 1, 2 * SECOND / PERIOD + 1),
+    },
+)
+def test_the_drivers_clock_is_mapped_by_the_smallest_lag_unless_a_clock_was_set(
+    started: Integrator, late: float, offset: float
+) -> None:
+    now = 11 * SECOND + round(late * PERIOD)
+    (*_, last) = started.ring(now, busy(1, 5), None)
+    assert last.end_ns == 11 * SECOND + round(offset * PERIOD)
+
+
+def test_while_all_is_well_a_silent_ring_may_wait_for_four_periods_and_two_ticks(
+    started: Integrator,
+) -> None:
+    assert Integrator(SECOND).longest_wait_ns() == 6 * SECOND, "until a period is known"
+    assert started.longest_wait_ns() == 4 * PERIOD + 2 * SECOND
+    started.ring(14 * SECOND, ring(*((2 * at, 0) for at in range(1, 9))), None)
+    assert started.longest_wait_ns() == 4 * 2 * PERIOD + 2 * SECOND, "eight of fifteen are longer"
 
 
 def test_histogram_counts_windows_by_how_busy_they_were() -> None:
     histogram = WindowHistogram()
-    busy = [0, 5, 6, 50, 96, 100]
-    histogram.observe([Window(0, 100, percent) for percent in busy])
+    percents = [0, 5, 6, 50, 96, 100]
+    histogram.observe([Window(0, 100, percent) for percent in percents])
     assert histogram.cumulative() == [2, 3, 4, 4, 4, 6]
-    assert histogram.sum == sum(busy) / 100
+    assert histogram.sum == sum(percents) / 100
 
 
 @st.composite
@@ -175,13 +200,13 @@ def test_whatever_the_driver_says_the_books_balance(
 ) -> None:
     integrator = Integrator(SECOND)
     observed = active = 0
-    before = totals(integrator)
+    before = booked(integrator)
     for now, drained, percent in feeds:
         for window in integrator.ring(now, drained, percent):
             assert 0 <= window.active_ns <= window.duration_ns
             observed += window.duration_ns
             active += window.active_ns
-        after = totals(integrator)
+        after = booked(integrator)
         assert all(new >= old for new, old in zip(after, before, strict=True))
         before = after
     assert (integrator.observed_ns, integrator.active_ns) == (observed, active)
@@ -201,11 +226,11 @@ def test_without_a_ring_observed_and_unobserved_are_all_of_time(
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=200), st.integers(1, 60))
 def test_the_tick_does_not_change_the_sum(percents: list[int], batch: int) -> None:
-    one, many = started(), started()
-    samples = [((10 + i) * PERIOD_US, percent) for i, percent in enumerate(percents)]
-    for sample in samples:
-        one.ring(10 * SECOND + sample[0] * 1000, ring(sample), None)
-    for start in range(0, len(samples), batch):
-        part = samples[start : start + batch]
-        many.ring(10 * SECOND + part[-1][0] * 1000, ring(*part), None)
-    assert totals(one) == totals(many)
+    one, many = Integrator(SECOND), Integrator(SECOND)
+    samples = [*enumerate(percents, start=1)]
+    for integrator, count in ((one, 1), (many, batch)):
+        integrator.ring(START, ring(*((at, 50) for at in range(-9, 1))), None)
+        for start in range(0, len(samples), count):
+            part = samples[start : start + count]
+            integrator.ring(START + part[-1][0] * PERIOD, ring(*part), None)
+    assert booked(one) == booked(many)

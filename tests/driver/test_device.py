@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,17 +15,24 @@ from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Activity, ErrorEvent, Link, Memory, RingSample
+from gpu_bottleneck_exporter.driver.readings import (
+    Activity,
+    ErrorEvent,
+    Link,
+    Memory,
+    Process,
+    RingSample,
+)
 from support.board import GRAPHICS
+from support.children import Parent
 from support.drivers import first
-from support.metrics import shown
 from support.models import A100, GB10
 from support.rows import rows
-from support.samplers import sampling
-from support.waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS
 
 from .conftest import Machine, Make
 
+Start = Callable[[], Parent]
 WINDOW_US = 170_000
 LONG_SECONDS = 15.0
 """Work that lasts longer than any test, on a busy machine too."""
@@ -67,6 +72,7 @@ ERRORS = readings.Health(
     remap_pending=True,
     remap_failed=False,
 )
+NARROW = {"pcie_generation": 1, "pcie_width": 1}
 OF_BOTH: Mapping[str, Situation] = {
     "temperatures, limits by margin": (H100, {}, THERMAL),
     "temperatures, absolute limits": (A100, {}, THERMAL),
@@ -77,11 +83,7 @@ OF_NVML: Mapping[str, Situation] = {
     "a placeholder of a link": (GB10, {"pcie_width_max": 16}, Link(replays=0)),
     "a wide link beside C2C": (GB10, {"pcie_width": 16}, Link(0, 1, 1, 16, 1)),
     "a narrow link beside C2C": (GH200, {"pcie_width": 1}, Link(0, 5, 5, 1, 16)),
-    "such a link without C2C": (
-        NO_C2C,
-        {"pcie_generation": 1, "pcie_width": 1},
-        Link(0, 1, 5, 1, 16),
-    ),
+    "such a link without C2C": (NO_C2C, NARROW, Link(0, 1, 5, 1, 16)),
     "the machine's memory": (GB10, {}, Memory(mem_total(), of_machine=True)),
     "memory beside C2C": (GH200, {}, Memory(H100.memory_total, 0, H100.memory_reserved)),
 }
@@ -117,33 +119,23 @@ def test_clocks_are_in_hertz(both: Make) -> None:
     assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
 
 
-def test_memory_tells_used_and_reserved_apart(both: Make) -> None:
+def test_memory_tells_used_and_reserved_apart(both: Make, start: Start) -> None:
     machine = both()
-    with subprocess.Popen(["sleep", "60"]) as process:
-        machine.gpu.hold(process.pid, 5 * 2**30)
-        memory = machine.device.memory()
-        process.kill()
-    assert memory == Memory(H100.memory_total, 5 * 2**30, H100.memory_reserved)
+    machine.gpu.hold(start().pid, 5 * 2**30)
+    assert machine.device.memory() == Memory(H100.memory_total, 5 * 2**30, H100.memory_reserved)
 
 
-def test_processes_are_listed_once_and_only_while_they_live(nvml: Make) -> None:
+def test_processes_are_listed_once_and_only_while_they_live(nvml: Make, start: Start) -> None:
     machine = nvml()
-    device = machine.device
-    assert device.processes().processes == ()
-    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
-        machine.gpu.hold(one.pid, 2**30)
-        machine.gpu.hold(other.pid, 2**20)
-        machine.record.processes[1].kind = GRAPHICS
-        found = device.processes().processes
-        one.kill()
-        one.wait()
-        left = [process.pid for process in device.processes().processes]
-        other.kill()
-    assert {process.pid: process.used_bytes for process in found} == {
-        one.pid: 2**30,
-        other.pid: 2**20,
-    }
-    assert [process.pid for process in found if process.draws_only] == left == [other.pid]
+    assert machine.device.processes().processes == ()
+    one, other = start(), start()
+    machine.gpu.hold(one.pid, 2**30)
+    machine.gpu.hold(other.pid, 2**20)
+    machine.record.processes[1].kind = GRAPHICS
+    both_live = {Process(one.pid, 2**30), Process(other.pid, 2**20, draws_only=True)}
+    assert {*machine.device.processes().processes} == both_live
+    one.end()
+    assert [process.pid for process in machine.device.processes().processes] == [other.pid]
 
 
 # --- The ring of utilization ----------------------------------------------------------------------
@@ -349,15 +341,3 @@ def test_xids_reach_whoever_waits(nvml: Make) -> None:
     machine.board.raise_xid(0, 31)
     found = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
     assert found == [ErrorEvent(1, 79), ErrorEvent(0, 31)]
-
-
-def test_of_a_machine_s_memory_the_exposition_has_the_sum_of_the_processes(nvml: Make) -> None:
-    machine = nvml(gpus=[GB10])
-    machine.gpu.hold(os.getpid(), 5 * 2**30)
-    machine.gpu.hold(os.getppid(), 2 * 2**30)
-    with sampling(lambda: machine.driver) as sampler:
-        until(lambda: "gpu_memory_used_bytes" in shown(sampler).names, "memory")
-        found = shown(sampler)
-    assert found.of("0", "gpu_memory_used_bytes") == 7 * 2**30
-    assert found.of("0", "gpu_memory_total_bytes") == mem_total()
-    assert not [name for name in found.names if name.startswith("gpu_pcie_link")]

@@ -83,29 +83,16 @@ def as_nvidia(prototype: str) -> str:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_stand_in_has_nvidias_numbers_and_layouts(release: str, tmp_path: Path) -> None:
-    nvml = header(release)
-    lines = list(nvidia.assertions(nvidia.of_the_stand_in(driver(release)), words(nvml)))
+def test_numbers_layouts_and_functions_are_nvidias(release: str, tmp_path: Path) -> None:
+    nvml, version = header(release), driver(release)
+    lines = list(nvidia.assertions(nvidia.of_the_stand_in(version), words(nvml)))
     assert len(lines) > 100
+    ours = (*nvidia.of_our_code(version), *nvidia.of_the_binding())
+    lines += nvidia.assertions(iter(ours), words(nvml))
     assert complaints(unit(lines, nvidia.ABI), nvml, tmp_path) == []
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_our_code_has_nvidias_numbers_and_layouts(release: str, tmp_path: Path) -> None:
-    nvml = header(release)
-    pairs = [*nvidia.of_our_code(driver(release)), *nvidia.of_the_binding()]
-    lines = list(nvidia.assertions(iter(pairs), words(nvml)))
-    assert complaints(unit(lines, nvidia.ABI), nvml, tmp_path) == []
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_stand_in_has_the_functions_of_its_branch(release: str, tmp_path: Path) -> None:
-    nvml = header(release)
-    newest = prototypes(9999, tmp_path)
-    mine = prototypes(int(driver(release).partition(".")[0]), tmp_path)
-    assert mine.keys() == newest.keys() & words(nvml)
-    lines = [as_nvidia(prototype) for prototype in mine.values()]
-    assert complaints(unit(lines, ""), nvml, tmp_path) == []
+    mine = prototypes(int(version.partition(".")[0]), tmp_path)
+    assert mine.keys() == prototypes(9999, tmp_path).keys() & words(nvml)
+    assert complaints(unit(map(as_nvidia, mine.values()), ""), nvml, tmp_path) == []
 
 
 def test_nothing_is_left_out_of_the_comparison() -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.host import aside, descriptors, waits
 from gpu_bottleneck_exporter.host.mounts import Place
@@ -110,6 +110,7 @@ told()
 
 READLINK = os.readlink
 Call = Callable[..., object]
+Right = Callable[[Fault, Bucket], bool]
 
 
 class Faulty:
@@ -176,76 +177,70 @@ def mostly_network(states: Mapping[Activity, int]) -> bool:
     return 2 * states.get(Activity.NETWORK, 0) > sum(states.values())
 
 
+def watch_until(right: Right, mains: Iterable[int], faults: Iterable[Fault]) -> None:
+    """All is `right` of the last seconds of each job and of the fault that it meets."""
+    jobs = dict(zip(mains, faults, strict=True))
+    watch = HostSampler(Settings(), {"workload"})
+    for pid in jobs:
+        watch.hold(f"{pid}", frozenset({pid}))
+
+    def unlike() -> list[Fault]:
+        """The faults that cost more or less than they should."""
+        now = time.monotonic_ns()
+        since = now - RECENT_NS
+        for pid in jobs:
+            watch.note_split(f"{pid}", 0, {UNKNOWN: 1})
+        seen = {pid: watch.explaining(f"{pid}", since, now) or Bucket() for pid in jobs}
+        return [fault for pid, fault in jobs.items() if not right(fault, seen[pid])]
+
+    watch.start()
+    try:
+        until(lambda: not unlike(), unlike)
+    finally:
+        watch.stop()
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 @pytest.mark.parametrize("role", ["main", "worker"])
 def test_a_read_that_fails_costs_that_process(
     faulty: Faulty, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def right(fault: Fault, seen: Bucket) -> bool:
+        name, _ = fault
+        main, worker = (seen.of(one).seen for one in (Role.MAIN, Role.WORKER))
+        victim, other = (main, worker) if role == "main" else (worker, main)
+        loses = name in LOSES_WAIT or fault == ("wchan", "nonsense")
+        alone = role == "main" and name in LOSES_WORKERS
+        told = name in MAY_LOSE_WAIT or mostly_network(victim) != loses
+        return told and (alone or mostly_network(other))
+
     with program(JOBS, len(FAULTS)) as one:
         pids = [*map(int, one.words)]
-        mains, workers = pids[::2], pids[1::2]
-        jobs = dict(zip(mains, FAULTS, strict=True))
-        faulty.faults = dict(zip(mains if role == "main" else workers, FAULTS, strict=True))
-        watch = HostSampler(Settings(), {"workload"})
-        for pid in mains:
-            watch.hold(f"{pid}", frozenset({pid}))
-        watch.start()
-
-        def unlike() -> list[Fault]:
-            """The faults that cost more or less than they should."""
-            now, found = time.monotonic_ns(), []
-            for pid, (name, how) in jobs.items():
-                watch.note_split(f"{pid}", 0, {UNKNOWN: 1})
-                seen = watch.explaining(f"{pid}", now - RECENT_NS, now)
-                main, worker = (
-                    seen.of(one).seen if seen else {} for one in (Role.MAIN, Role.WORKER)
-                )
-                victim, other = (main, worker) if role == "main" else (worker, main)
-                loses = name in LOSES_WAIT or (name, how) == ("wchan", "nonsense")
-                right = name in MAY_LOSE_WAIT or mostly_network(victim) != loses
-                alone = role == "main" and name in LOSES_WORKERS
-                if not right or not (alone or mostly_network(other)):
-                    found.append((name, how))
-            return found
-
-        try:
-            until(lambda: not unlike(), unlike)
-        finally:
-            watch.stop()
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+        victims = pids[::2] if role == "main" else pids[1::2]
+        faulty.faults = dict(zip(victims, FAULTS, strict=True))
+        watch_until(right, pids[::2], FAULTS)
+    assert errors(caplog) == []
 
 
 @pytest.mark.parametrize("role", ["main", "worker"])
 def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
     faulty: Faulty, role: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def right(fault: Fault, seen: Bucket) -> bool:
+        assert Place.LOCAL not in seen.places
+        lost = seen.places.keys() == {Place.UNKNOWN}
+        told = fault[0] in MAY_LOSE_PLACE or lost == (fault in LOSES_PLACE)
+        return bool(seen.places) and told and bool(seen.of(role).seen.get(Activity.DISK))
+
     jobs = program(FILE_JOBS, tmp_path, len(FILE_FAULTS), role)
     with unanswering(tmp_path, READ) as server, jobs as one:
         pids = [*map(int, one.words)]
-        mains, waiting = pids[::2], pids[1::2]
-        faulty.faults = dict(zip(waiting, FILE_FAULTS, strict=True))
-        watch = HostSampler(Settings(), {"workload"})
-        for pid in mains:
-            watch.hold(f"{pid}", frozenset({pid}))
-        watch.start()
-
-        def unlike() -> list[Fault]:
-            """The faults that cost more or less than they should."""
-            now, found = time.monotonic_ns(), []
-            for pid, fault in zip(mains, FILE_FAULTS, strict=True):
-                watch.note_split(f"{pid}", 0, {UNKNOWN: 1})
-                seen = watch.explaining(f"{pid}", now - RECENT_NS, now)
-                places = seen.places if seen else {}
-                assert Place.LOCAL not in places
-                lost = places.keys() == {Place.UNKNOWN}
-                right = fault[0] in MAY_LOSE_PLACE or lost == (fault in LOSES_PLACE)
-                states = seen.of(role).seen if seen else {}
-                if not places or not right or not states.get(Activity.DISK):
-                    found.append(fault)
-            return found
-
+        faulty.faults = dict(zip(pids[1::2], FILE_FAULTS, strict=True))
         try:
-            until(lambda: not unlike(), unlike)
+            watch_until(right, pids[::2], FILE_FAULTS)
         finally:
-            watch.stop()
             server.tell("answer")  # until then nobody can end them
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+    assert errors(caplog) == []

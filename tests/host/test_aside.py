@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.feeders import memory
 from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, environment
 from gpu_bottleneck_exporter.host.waits import waits_on
-from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.settings import Settings
 from support.memory import SAYS
-from support.programs import Program, program
+from support.programs import program
 from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
@@ -43,24 +37,6 @@ ready(where)
 told()
 """
 )
-
-
-@pytest.fixture
-def usual_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not that of the tests."""
-    for one in (module.aside, module.lending):
-        monkeypatch.setattr(one, "_patience", module.PATIENCE_SECONDS)
-
-
-@contextmanager
-def holding_up() -> Iterator[Program]:
-    """A process whose command line and environment lie where a reader waits for ever."""
-    if os.uname().machine != "x86_64":
-        pytest.skip("the numbers of system calls are those of x86-64")
-    with program(HELD_UP) as found:
-        if found.words == ["unable"]:
-            pytest.skip("takes userfaultfd, and CAP_SYS_PTRACE for faults of the kernel")
-        yield found
 
 
 def test_what_is_read_is_told() -> None:
@@ -97,9 +73,17 @@ def test_not_more_than_so_many_are_left_behind(monkeypatch: pytest.MonkeyPatch) 
     until(lambda: beside.call(1, lambda: "asked again"), "that it is asked again")
 
 
-@pytest.mark.usefixtures("usual_patience")
-def test_a_process_whose_memory_does_not_answer_holds_nobody_up() -> None:
-    with holding_up() as one:
+def test_a_process_whose_memory_does_not_answer_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For the watch of others, see `faults/test_reads.py`."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("the numbers of system calls are those of x86-64")
+    with program(HELD_UP) as one:
+        if one.words == ["unable"]:
+            pytest.skip("takes userfaultfd, and CAP_SYS_PTRACE for faults of the kernel")
+        for beside in (module.aside, module.lending):  # not that of the tests
+            monkeypatch.setattr(beside, "_patience", module.PATIENCE_SECONDS)
         assert command_line(PROC, one.pid).text == ""
         assert environment(PROC, one.pid) == ""
         polls = f"7 {int(one.words[0]):#x} 0x1 0x1".encode()
@@ -122,25 +106,3 @@ def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyP
         gate.set()
         assert exact
         assert bound, "from what is resident"
-
-
-@pytest.mark.usefixtures("usual_patience")
-def test_the_watch_goes_on() -> None:
-    with holding_up() as one, program("ready(); told()") as other:
-        watch = HostSampler(Settings(), {"workload"})
-        watch.hold("a", frozenset({one.pid}))
-        watch.hold("b", frozenset({other.pid}))
-        watch.start()
-        try:
-            for uuid in ("a", "b"):
-                until(partial(watch.feeding, uuid), "its feeders")
-            since = time.monotonic_ns()
-
-            def looks() -> int:
-                found = watch.explaining("b", since, time.monotonic_ns())
-                return found.of(Role.MAIN).samples if found else 0
-
-            until(lambda: looks() > 10, "looks at the other")
-        finally:
-            watch.stop()
-    until(lambda: not module.aside._held_up, "the end of who was left behind")

@@ -36,23 +36,17 @@ def job(mount: Path) -> Iterator[tuple[Program, Program]]:
             server.tell("answer")  # or the job could not even be killed
 
 
-def flushes(server: Program) -> list[str]:
-    server.tell("?")
-    return server.hear()
-
-
 def test_a_number_that_has_become_a_file_is_not_borrowed(tmp_path: Path) -> None:
     with job(tmp_path / "mount") as (one, server):
         sockets, number = Sockets(PROC, one.pid), int(one.words[0])
         assert number in {each.fd for each in sockets.all()}
-        one.tell()
-        one.hear()
+        one.ask()
         for _ in range(2):
             assert number not in {each.fd for each in sockets.all([number])}
             assert sockets.of([number]) == []
             links(PROC, one.pid)
             sockets.forget()
-        assert flushes(server) == []
+        assert server.ask("?") == []
 
 
 def test_a_job_that_wins_the_race_loses_its_connections_until_it_answers(
@@ -63,15 +57,14 @@ def test_a_job_that_wins_the_race_loses_its_connections_until_it_answers(
         program("s = socket.socket(); ready(); told()") as other,
     ):
         sockets, number = Sockets(PROC, one.pid), int(one.words[0])
-        one.tell()
-        one.hear()
+        one.ask()
         monkeypatch.setattr(descriptors, "is_socket", lambda _: True)
         monkeypatch.setattr(aside.lending, "_patience", aside.PATIENCE_SECONDS)
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 sockets.of([number])
         monkeypatch.undo()
-        (who,) = flushes(server)
+        (who,) = server.ask("?")
         assert (PROC / "self/task" / who).exists(), "a thread of ours that hangs, and only one"
         assert links(PROC, one.pid).peers == frozenset()
         assert len(Sockets(PROC, other.pid).all()) == 1

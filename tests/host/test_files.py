@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES, KeptFile, read
-from support.waiting import until
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES, KeptFile, listed, read
+from support.trees import lay
 
 PACKAGE = Path(gpu_bottleneck_exporter.__file__).parent
 HUGE_BYTES = 2**33
@@ -73,25 +70,11 @@ def test_what_is_not_too_long_is_read_whole(tmp_path: Path) -> None:
     assert read(tmp_path / "none") is None
 
 
-@contextmanager
-def shouting(letters: int) -> Iterator[int]:
-    """A process with a long command line and a long environment."""
-    said = "x" * letters
-    command = [sys.executable, "-c", "import time; time.sleep(60)", said]
-    environment = {"SAID": said, "MASTER_ADDR": "behind"}
-    with subprocess.Popen(command, env=environment) as process:
-        try:
-            yield process.pid
-        finally:
-            process.kill()
-
-
-def test_of_a_real_process_no_more_is_read() -> None:
-    with shouting(2 * MOST_BYTES - 1000) as pid:
-        folder = Path(f"/proc/{pid}")
-        until(lambda: len(folder.joinpath("cmdline").read_bytes()) > MOST_BYTES, "the command")
-        assert len(read(folder / "cmdline") or "") <= MOST_BYTES
-        assert len(read(folder / "environ") or "") <= MOST_BYTES
+def test_of_a_long_folder_a_part_is_listed(tmp_path: Path) -> None:
+    lay(tmp_path, {f"{number}": "" for number in range(50)})
+    for most, whole in ((49, False), (50, True)):
+        names, are_all = listed(tmp_path, most)
+        assert (len({*names}), are_all) == (most, whole)
 
 
 def readers(path: Path) -> Iterator[str]:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.links import Links, links
-from support.programs import descriptors, program
+from support.programs import ended, program
 from support.rows import rows
 
 PROC = Path("/proc")
-NONE = Links()
 CIPHERS = """
 try: s = socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)
 except OSError: pass
 """
-
-
-def of(pid: int) -> Links:
-    """Its links; what we opened for them is given back."""
-    before = descriptors()
-    found = links(PROC, pid)
-    assert descriptors() <= before
-    return found
 
 
 def test_pipes_and_pairs_of_sockets_lead_to_who_made_them() -> None:
@@ -36,7 +26,7 @@ else:
     os.close(w); a.close(); time.sleep(60)
 """
     with program(code) as one:
-        ours, theirs = of(one.pid), of(int(one.words[0]))
+        ours, theirs = links(PROC, one.pid), links(PROC, int(one.words[0]))
         assert len(ours.pipes & theirs.pipes) == 1
         assert not ours.peers
         assert theirs.peers == {one.pid}
@@ -51,8 +41,8 @@ ready(); a, _ = server.accept(); ready(); told()
     ask = "c = socket.socket(socket.AF_UNIX); c.connect(sys.argv[1]); ready(); told()"
     with program(code, path) as server, program(ask, path) as client:
         server.hear()
-        assert of(client.pid).peers == {server.pid}
-        assert of(server.pid).peers == {client.pid}
+        assert links(PROC, client.pid).peers == {server.pid}
+        assert links(PROC, server.pid).peers == {client.pid}
 
 
 @rows(
@@ -70,7 +60,7 @@ ready(); a, _ = server.accept(); ready(); told()
 )
 def test_what_joins_with_nobody(code: str) -> None:
     with program(code + "\nready(); told()") as one:
-        found = of(one.pid)
+        found = links(PROC, one.pid)
         assert not found.pipes
         assert not found.peers
 
@@ -82,7 +72,7 @@ d = subprocess.Popen(["sleep", "60"], stdin=c.stdout, stdout=subprocess.DEVNULL)
 ready(c.pid, d.pid); told()
 """
     with program(code) as one:
-        writer, reader = (of(int(word)) for word in one.words)
+        writer, reader = (links(PROC, int(word)) for word in one.words)
         assert writer.written_to is not None
         assert writer.written_to == reader.read_from != writer.read_from
         assert reader.written_to is None
@@ -90,7 +80,4 @@ ready(c.pid, d.pid); told()
 
 
 def test_nobody_is_joined_with_nobody() -> None:
-    with program("") as one:
-        pass
-    assert of(one.pid) == NONE
-    assert isinstance(of(os.getpid()), Links)
+    assert links(PROC, ended()) == Links()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,10 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.threads import Threads
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.hangs import LOOKUP, READ, unanswering
-from support.programs import descriptors, program
+from support.programs import program, words
 from support.rights import as_nobody
-from support.trees import lay
+from support.rows import rows
+from support.trees import lay, links
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -48,11 +48,9 @@ class Case:
         lines = (f"{n} 1 0:{n} / {at} rw - {kind} x rw\n" for at, (n, kind) in self.mounts.items())
         task = {"7/task/8/syscall": self.call, "7/task/8/wchan": self.channel}
         info = {"7/fdinfo/3": f"pos:\t0\nflags:\t0100000\nmnt_id:\t{self.mount}\nino:\t9\n"}
-        lay(proc, {"7/mountinfo": "".join(lines), "7/fd/none": "", "7/ns/none": "", **task, **info})
-        (proc / "7/fd/none").unlink()
+        lay(proc, {"7/mountinfo": "".join(lines), "7/ns/none": "", **task, **info})
         (proc / "7/ns/mnt").symlink_to("mnt:[4026531841]")
-        for number, file in enumerate(self.files, 3):
-            (proc / f"7/fd/{number}").symlink_to(file)
+        links(proc / "7/fd", *self.files)
         return Places(proc)
 
 
@@ -80,9 +78,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_place_is_told_only_where_it_is_sure(tmp_path: Path, name: str) -> None:
-    case = CASES[name]
+@rows("case", CASES)
+def test_a_place_is_told_only_where_it_is_sure(tmp_path: Path, case: Case) -> None:
     assert case.recorded(tmp_path).of(7, 8, 0) is case.place
 
 
@@ -103,15 +100,6 @@ def test_no_more_is_kept_of_many_processes(tmp_path: Path) -> None:
 
 
 READER = "f = os.open(sys.argv[1] + '/file', os.O_RDONLY); ready()\n"
-READ_BYTES = 2**24
-ON_A_DISK = "/var/tmp"  # noqa: S108 - where temporary files are not kept in memory
-READS_A_DISK = """
-import mmap
-f, page = os.open(sys.argv[1] + "/file", os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 2**20)
-ready()
-while True:
-    for at in range(0, int(sys.argv[2]), 2**20): os.preadv(f, [page], at)
-"""
 ASKS = """
 from pathlib import Path
 from gpu_bottleneck_exporter.host.mounts import Places
@@ -119,6 +107,7 @@ pid, tid = map(int, sys.argv[1:])
 ready(Places(Path("/proc")).of(pid, tid, 0).value)
 """
 HANGS = {
+    "a path": "ready(); os.stat(sys.argv[1] + '/file')",
     "a read": READER + "os.read(f, 9)",
     "a read in a thread": READER + "named('loads', lambda: os.read(f, 9)); told()",
     "a page": "import mmap\n" + READER + "mmap.mmap(f, 4096, prot=mmap.PROT_READ)[0]",
@@ -150,43 +139,19 @@ def waiting_thread(pid: int) -> int | None:
 @pytest.mark.parametrize(("subtype", "place"), [("", REMOTE), ("squashfuse", UNKNOWN)])
 @pytest.mark.parametrize("how", HANGS)
 def test_who_waits_for_fuse(tmp_path: Path, how: str, subtype: str, place: Place) -> None:
-    with waiting(HANGS[how], tmp_path, READ, subtype) as (pid, tid):
-        before = descriptors()
+    request = LOOKUP if how == "a path" else READ
+    with waiting(HANGS[how], tmp_path, request, subtype) as (pid, tid):
         # It may have been caught in a passing wait for the disk, from which it loads a module.
         until(lambda: Places(PROC).of(pid, tid, 0) is place, "the place of its file")
-        assert descriptors() <= before
 
 
-def test_who_waits_for_a_path_on_fuse(tmp_path: Path) -> None:
-    code = "ready(); os.stat(sys.argv[1] + '/file')"
-    with waiting(code, tmp_path, LOOKUP) as (pid, tid):
-        assert Places(PROC).of(pid, tid, 0) is REMOTE
-
-
-def test_who_waits_for_a_disk_beside_fuse(tmp_path: Path) -> None:
-    with unanswering(tmp_path, READ), tempfile.TemporaryDirectory(dir=ON_A_DISK) as folder:
-        (Path(folder) / "file").write_bytes(bytes(READ_BYTES))
-        places, found = Places(PROC), set()
-        with program(READS_A_DISK, folder, READ_BYTES) as one:
-
-            def looked() -> bool:
-                if waiting_thread(one.pid):
-                    found.add(places.of(one.pid, one.pid, 0))
-                return LOCAL in found
-
-            until(looked, "a wait for the disk")
-            for _ in range(100):
-                looked()
-        assert REMOTE not in found
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "place"), [((), UNKNOWN), (("sys_ptrace", "dac_read_search"), REMOTE)]
+@rows(
+    "capabilities, place",
+    {"none": ((), UNKNOWN), "to trace": (("sys_ptrace", "dac_read_search"), REMOTE)},
 )
 def test_without_rights_no_place_is_known(
     tmp_path: Path, capabilities: tuple[str, ...], place: Place
 ) -> None:
     way = as_nobody(*capabilities, files=[])
-    hangs = waiting(HANGS["a read"], tmp_path, READ)
-    with hangs as (pid, tid), program(ASKS, pid, tid, way=way) as asker:
-        assert asker.words == [place.value]
+    with waiting(HANGS["a read"], tmp_path, READ) as (pid, tid):
+        assert words(ASKS, pid, tid, way=way) == [place.value]

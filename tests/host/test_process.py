@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -69,23 +68,25 @@ def test_what_is_no_stat_file_is_none(text: bytes) -> None:
     assert parse_stat(text) is None
 
 
-@pytest.mark.parametrize(
-    ("status", "cpus"),
-    [
-        ("Name:\tx\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n", {0, 1, 2, 3, 8}),
-        ("Cpus_allowed_list:\t5\n", {5}),
-        ("Cpus_allowed_list:\t0-1,4-5,63\n", {0, 1, 4, 5, 63}),
-        ("Cpus_allowed:\tff\n", set()),
-        ("Cpus_allowed_list:\n", set()),
-        ("", set()),
-    ],
-)
-def test_the_cpus_a_process_may_run_on(status: str, cpus: set[int]) -> None:
-    assert allowed_cpus(status) == cpus
+LISTS = {"0-3,8": {0, 1, 2, 3, 8}, "5": {5}, "0-1,4-5,63": {0, 1, 4, 5, 63}, "": set()}
+
+
+def test_the_cpus_a_process_may_run_on() -> None:
+    for text, cpus in LISTS.items():
+        status = f"Name:\tx\nCpus_allowed_list:\t{text}\nMems_allowed_list:\t0\n"
+        assert allowed_cpus(status) == cpus
+    assert allowed_cpus("Cpus_allowed:\tff\n") == allowed_cpus("") == set()
+    assert allowed_cpus((PROC / "self/status").read_text()) == os.sched_getaffinity(0)
+
+
+def all_of(reader: ProcessReader) -> tuple[object, ...]:
+    return reader.stat(), reader.wait(), reader.leader_ns(), reader.io()
+
+
+GONE = (None, Wait.GONE, None, None)
 
 
 def test_ourselves() -> None:
-    assert allowed_cpus((PROC / "self/status").read_text()) == os.sched_getaffinity(0)
     reader = ProcessReader(PROC, os.getpid())
     found = reader.stat()
     assert found is not None
@@ -93,12 +94,7 @@ def test_ourselves() -> None:
     assert reader.wait() is Wait.RUN
     before = reader.leader_ns()
     assert before is not None
-    end = time.process_time() + 0.05
-    while time.process_time() < end:
-        pass
-    after = reader.leader_ns()
-    assert after is not None
-    assert after[0] > before[0]
+    until(lambda: (reader.leader_ns() or before)[0] > before[0], "CPU time")
     assert reader.io() is not None
     assert reader.command()
     reader.close()
@@ -113,11 +109,9 @@ def test_a_process_that_ended_is_gone_for_ever() -> None:
         until(lambda: reader.wait() is Wait.GONE, "a zombie")
     late = ProcessReader(PROC, one.pid)
     assert late.started_ticks is None
-    for gone in (reader, reader, late):
-        assert gone.stat() is None
-        assert gone.wait() is Wait.GONE
-        assert gone.leader_ns() is None
-        assert gone.io() is None
+    assert all_of(reader) == all_of(reader) == all_of(late) == GONE
+    reader.close()
+    late.close()
 
 
 def record(proc: Path, start: int, *, read: int) -> None:
@@ -142,10 +136,8 @@ def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     assert first is not None
     assert first.started_ticks == 100
     reader.close()  # what is opened from here on is another process's
-    assert reader.stat() is None
-    assert reader.wait() is Wait.GONE
-    assert reader.leader_ns() is None
-    assert reader.io() is None
+    assert all_of(reader) == GONE
+    reader.close()
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100])
@@ -165,7 +157,6 @@ def test_what_is_not_told_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "77/io").mkdir()
     (tmp_path / "77/schedstat").unlink()
     reader = ProcessReader(tmp_path, 77)
-    assert reader.wait() is Wait.UNKNOWN
-    assert reader.io() is None
-    assert reader.leader_ns() is None
+    assert all_of(reader)[1:] == (Wait.UNKNOWN, None, None)
     assert reader.stat() is not None
+    reader.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,17 +14,16 @@ from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
-from gpu_bottleneck_exporter.host.links import links
-from gpu_bottleneck_exporter.host.mounts import mounts_of_open_files
+from gpu_bottleneck_exporter.host.mounts import mount_points, mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment, trees
-from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS, Sockets
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
 from support.memory import SAYS
 from support.programs import program
 from support.rights import as_nobody
-from support.trees import lay
+from support.rows import rows
+from support.trees import lay, links
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -42,15 +39,6 @@ ready()
 told()
 """
 )
-MANY_FILES = """
-import resource
-_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-number = min(most, 12_000) - 100
-kept = [os.dup(0) for _ in range(number)]
-ready(number)
-told()
-"""
 STAT = "{0} (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
 
 
@@ -60,8 +48,10 @@ def peak_bytes() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def forget_peak() -> None:
+def forgotten_peak() -> int:
+    """The same from now on."""
     Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
 
 
 def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
@@ -69,8 +59,7 @@ def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
         folder = PROC / str(one.pid)
         with (folder / "cmdline").open("rb") as file:
             assert len(file.read(4 * MANY_BYTES)) == 4 * MANY_BYTES, "the attack works"
-        forget_peak()
-        before = peak_bytes()
+        before = forgotten_peak()
         watch = HostSampler(Settings(), {"workload"})
         watch.hold("a", frozenset({one.pid}))
         watch.start()
@@ -91,13 +80,9 @@ def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
 
 def test_a_variable_that_is_cut_is_none() -> None:
     variables = {"FIRST": "a b", "LONG": "c d " * 30_000, "MASTER_ADDR": "here"}
-    command = [sys.executable, "-c", "print(flush=True); input()"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert environment(PROC, process.pid) == "FIRST=a b\0"
-        process.kill()
+    way = ("env", "-i", *(f"{name}={value}" for name, value in variables.items()))
+    with program("ready(); told()", way=way) as one:
+        assert environment(PROC, one.pid) == "FIRST=a b\0"
 
 
 def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> None:
@@ -117,57 +102,37 @@ def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> 
     assert keys(2) == {"process", "siblings"}
 
 
-def test_of_thousands_of_open_files_some_are_listed() -> None:
-    with program(MANY_FILES) as one:
-        assert int(one.words[0]) > 4 * MOST_SOCKETS
-        sockets = Sockets(PROC, one.pid)
-        forget_peak()
-        before = peak_bytes()
-        for _ in range(50):
-            assert sockets.all() == []
-            assert not sockets.complete
-        links(PROC, one.pid)
-        mounts_of_open_files(PROC, one.pid)
-        assert peak_bytes() - before < 16 * 2**20
-
-
 def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The missing half may have the mount on which a file is."""
     lines = "".join(f"{n} 35 98:0 / /{n} rw - ext4 x rw\n" for n in range(36, 5000))
-    lay(tmp_path, {"7/mountinfo": f"35 1 98:0 / / rw - ext4 x rw\n{lines}", "7/fd/none": ""})
-    (tmp_path / "7/fd/none").unlink()
-    (tmp_path / "7/fd/3").symlink_to("/data/x")
+    lay(tmp_path, {"7/mountinfo": f"35 1 98:0 / / rw - ext4 x rw\n{lines}"})
+    links(tmp_path / "7/fd", "/data/x")
     assert mounts_of_open_files(tmp_path, 7) == {"/": "ext4"}
+    assert mount_points(tmp_path / "7").get("/")
     monkeypatch.setattr(mounts, "MANY_BYTES", 4096)
     assert mounts_of_open_files(tmp_path, 7) == {}
+    assert mount_points(tmp_path / "7").get("/") is None
 
 
-def many_children(proc: Path, number: int) -> Path:
-    """A recorded main with so many children, of which none has left a file."""
+@rows("number, whole", {"many": (1_000, True), "too many": (200_000, False)})
+def test_a_tree_that_is_cut_says_so(number: int, whole: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """Of a main whose children have left no file."""
     children = "".join(f"{pid} " for pid in range(10**6, 10**6 + number))
     main = {"stat": STAT.format(7), "task/7/children": children, "wchan": "0"}
-    return lay(proc, {f"7/{name}": text for name, text in main.items()})
-
-
-@pytest.mark.parametrize(("number", "whole"), [(1_000, True), (200_000, False)])
-def test_a_tree_that_is_cut_says_so(number: int, whole: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    proc = many_children(tmp_path, number)
-    found = trees(proc, [7], frozenset())
-    assert (found.cut == set()) is whole
-    assert (len(found.of[7]) == number) is whole
-    member = Process(proc, 7)
-    assert (member.children() is not None) is whole
+    lay(tmp_path, {f"7/{name}": text for name, text in main.items()})
+    found = trees(tmp_path, [7], frozenset())
+    member = Process(tmp_path, 7)
+    told = (not found.cut, len(found.of[7]) == number, member.children() is not None)
+    assert told == (whole,) * 3
     member.close()
 
 
 def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
     lay(tmp_path, {"7/stat": STAT.format(7), "8/stat": STAT.format(8)})
-    feed, reader = (
-        FeederGroup(tmp_path, Cgroups(tmp_path)),
-        FeedingReader(Networks(tmp_path)),
-    )
+    feed = FeederGroup(tmp_path, Cgroups(tmp_path))
+    reader = FeedingReader(Networks(tmp_path))
     for whole in (True, False, True):
         feed.family.whole = whole
         feed.adopt({7}, {8}, frozenset({7}))
@@ -179,11 +144,10 @@ def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
     feed.close()
 
 
-@pytest.mark.parametrize(("interfaces", "told"), [(40, 40 * 100), (30_000, None)])
+@rows("interfaces, told", {"some": (40, (4000, 4000)), "too many": (30_000, None)})
 def test_a_sum_is_of_all_interfaces_or_unknown(
-    interfaces: int, told: int | None, tmp_path: Path
+    interfaces: int, told: tuple[int, int] | None, tmp_path: Path
 ) -> None:
     lines = "".join(f"eth{n}: 100 {'1 ' * 7}100 {'1 ' * 7}\n" for n in range(interfaces))
     lay(tmp_path, {"7/net/dev": f"Inter-|\n face |\n{lines}"})
-    found = Networks(tmp_path).traffic(1, 7, 1)
-    assert found == (None if told is None else (told, told))
+    assert Networks(tmp_path).traffic(1, 7, 1) == told

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from gpu_bottleneck_exporter.host import mounts as host_mounts
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
-from support.programs import Program, program
+from support.programs import Program, ended, program
 from support.rights import with_mounts_of_its_own
+from support.rows import rows
 
 PROC = Path("/proc")
 MEBIBYTE = 2**20
@@ -48,63 +46,49 @@ def test_our_own() -> None:
     assert device == Path("/dev/shm").stat().st_dev  # noqa: S108 - likewise
 
 
-def test_a_jobs_own_mount(tmp_path: Path) -> None:
-    half = SIZE // 2
-    lines = ("mkdir -p dev/shm", f"{TMPFS} dev/shm", f"head -c {half} /dev/zero >dev/shm/x")
+HALF = f"head -c {SIZE // 2} /dev/zero >dev/shm/x"
+LARGER = f"mount -t tmpfs -o size={2 * SIZE} none dev/shm"
+
+
+@rows(
+    "lines, found",
+    {
+        "its own": (("mkdir -p dev/shm", f"{TMPFS} dev/shm", HALF), (SIZE, SIZE // 2)),
+        "one above the other": (
+            ("mkdir dev", f"{TMPFS} dev", "mkdir dev/shm", f"{TMPFS} dev/shm", LARGER),
+            (2 * SIZE, 0),
+        ),
+    },
+)
+def test_a_jobs_own_mount(lines: tuple[str, ...], found: tuple[int, int], tmp_path: Path) -> None:
     with job(tmp_path, *lines) as one:
-        found = shared_memory_of(PROC, one.pid)
-        assert found is not None
-        assert found[1] == SharedMemory(SIZE, half)
+        told = shared_memory_of(PROC, one.pid)
+        assert told is not None
+        assert told[1] == SharedMemory(*found)
 
 
-def test_mounts_one_above_the_other(tmp_path: Path) -> None:
-    lines = (
-        "mkdir dev",
-        f"{TMPFS} dev",
-        "mkdir dev/shm",
-        f"{TMPFS} dev/shm",
-        f"mount -t tmpfs -o size={2 * SIZE} none dev/shm",
-    )
-    with job(tmp_path, *lines) as one:
-        found = shared_memory_of(PROC, one.pid)
-        assert found is not None
-        assert found[1].size_bytes == 2 * SIZE
-
-
-PLACES = {
-    "a folder": "mkdir -p dev/shm",
-    "a link to a mount of its own": f"mkdir dev mine && {TMPFS} mine && ln -s /mine dev/shm",
-    "a link to ours": "mkdir dev && ln -s /dev/shm dev/shm",
-    "a link above": f"mkdir -p real/shm && {TMPFS} real/shm && ln -s real dev",
-    "a link up and out": "mkdir dev && ln -s ../../../../../../../../dev/shm dev/shm",
-    "a pipe": "mkdir dev && mkfifo dev/shm",
-    "a file": "mkdir dev && touch dev/shm",
-    "a file system of another kind": "mkdir -p dev/shm && mount -t proc none dev/shm",
-    "a mount that is hidden": f"mkdir -p dev/shm && {TMPFS} dev/shm && {TMPFS} dev",
-    "a mount that a link hides": (
-        f"mkdir -p dev/shm && {TMPFS} dev/shm && {TMPFS} dev && ln -s /dev/shm dev/shm"
-    ),
-    "none": "true",
-}
-
-
-@pytest.mark.parametrize("line", PLACES.values(), ids=PLACES)
+@rows(
+    "line",
+    {
+        "a folder": "mkdir -p dev/shm",
+        "a link to a mount of its own": f"mkdir dev mine && {TMPFS} mine && ln -s /mine dev/shm",
+        "a link to ours": "mkdir dev && ln -s /dev/shm dev/shm",
+        "a link above": f"mkdir -p real/shm && {TMPFS} real/shm && ln -s real dev",
+        "a link up and out": "mkdir dev && ln -s ../../../../../../../../dev/shm dev/shm",
+        "a pipe": "mkdir dev && mkfifo dev/shm",
+        "a file": "mkdir dev && touch dev/shm",
+        "a file system of another kind": "mkdir -p dev/shm && mount -t proc none dev/shm",
+        "a mount that is hidden": f"mkdir -p dev/shm && {TMPFS} dev/shm && {TMPFS} dev",
+        "a mount that a link hides": (
+            f"mkdir -p dev/shm && {TMPFS} dev/shm && {TMPFS} dev && ln -s /dev/shm dev/shm"
+        ),
+        "none": "true",
+    },
+)
 def test_whatever_else_is_there_is_none(line: str, tmp_path: Path) -> None:
     with job(tmp_path, line) as one:
         assert shared_memory_of(PROC, one.pid) is None
 
 
-def test_of_thousands_of_mounts_some_are_not_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_mounts, "MANY_BYTES", 64 * 1024)
-    mounts = "for i in $(seq 900); do mount --bind mine mine; done"
-    with job(tmp_path, f"mkdir -p mine dev/shm && {TMPFS} dev/shm", mounts) as one:
-        assert (PROC / str(one.pid) / "mountinfo").read_text().count("\n") > 900
-        assert shared_memory_of(PROC, one.pid) is None
-
-
 def test_of_a_process_that_is_gone_there_is_none() -> None:
-    with program("ready(); told()") as one:
-        assert shared_memory_of(PROC, one.pid) is not None
-    assert shared_memory_of(PROC, one.pid) is None
+    assert shared_memory_of(PROC, ended()) is None

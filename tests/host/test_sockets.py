@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,57 +16,43 @@ from gpu_bottleneck_exporter.host.sockets import (
     TcpState,
     same_pids,
 )
-from support.programs import Program, descriptors, program
-from support.rights import as_nobody, with_a_network_of_its_own
+from support.programs import Program, program, words
+from support.rights import AS_WE_ARE, Way, as_nobody, with_a_network_of_its_own
+from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
-CONNECTED = """
-server = socket.create_server(("127.0.0.1", 0))
-c = connect(server.getsockname()[1])
-a, _ = server.accept()
-"""
+IPV6 = Path("/proc/net/if_inet6")
+SERVER = 'server = socket.create_server(("127.0.0.1", 0)); port = server.getsockname()[1]\n'
+CONNECTED = f"{SERVER}c = connect(port); a, _ = server.accept()\n"
 LOOPBACK_UP = """
 import fcntl
 with socket.socket() as s:
     fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x41))  # SIOCSIFFLAGS: up, running
 """
 LOOK = """
-import sys
 from pathlib import Path
 from gpu_bottleneck_exporter.host.sockets import Sockets
-try:
-    print(len(Sockets(Path("/proc"), int(sys.argv[1])).all()))
-except OSError:
-    print("refused")
+try: ready(len(Sockets(Path("/proc"), int(sys.argv[1])).all()))
+except OSError: ready("refused")
 """
-Look = Callable[[Program], Sockets]
 
 
-@pytest.fixture
-def look() -> Iterator[Look]:
-    before = descriptors()
-    yield lambda one: Sockets(PROC, one.pid)
-    assert descriptors() <= before, "all descriptors are given back"
+@contextmanager
+def job(code: str, *arguments: str, way: Way = AS_WE_ARE) -> Iterator[tuple[Program, Sockets]]:
+    """One that waits in the end to be told something, and its sockets."""
+    with program(f"{code}\ntold()", *arguments, way=way) as one:
+        yield one, Sockets(PROC, one.pid)
 
 
 def by_number(sockets: Sockets) -> dict[int, Connection]:
     return {one.fd: one for one in sockets.all()}
 
 
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
-def test_a_connection_has_two_ends_and_is_named_by_its_cookie(look: Look) -> None:
+def test_a_connection_has_two_ends_and_is_named_by_its_cookie() -> None:
     code = "cookie = c.getsockopt(socket.SOL_SOCKET, 57, 8)\n"
-    code += "ready(*map(socket.socket.fileno, (server, c, a)), struct.unpack('=Q', cookie)[0])\n"
-    with program(CONNECTED + code + "told()") as one:
-        sockets = look(one)
+    code += "ready(*map(socket.socket.fileno, (server, c, a)), struct.unpack('=Q', cookie)[0])"
+    with job(CONNECTED + code) as (one, sockets):
         found = by_number(sockets)
         server, client, accepted, cookie = map(int, one.words)
         assert found.keys() == {server, client, accepted}
@@ -80,62 +64,54 @@ def test_a_connection_has_two_ends_and_is_named_by_its_cookie(look: Look) -> Non
         assert sockets.complete
 
 
-@pytest.mark.parametrize(
-    ("family", "listens", "asks", "text"),
-    [
-        ("AF_INET", "127.0.0.1", "127.0.0.1", "127.0.0.1:{}"),
-        ("AF_INET6", "::1", "::1", "[::1]:{}"),
-        ("AF_INET6", "::", "::ffff:127.0.0.1", "127.0.0.1:{}"),
-    ],
-    ids=["IPv4", "IPv6", "v4-mapped"],
+@rows(
+    "listens, asks, text",
+    {
+        "IPv4": ("127.0.0.1", "127.0.0.1", "127.0.0.1:{}"),
+        "IPv6": ("::1", "::1", "[::1]:{}"),
+        "v4-mapped": ("::", "::ffff:127.0.0.1", "127.0.0.1:{}"),
+    },
 )
-def test_addresses_of_each_family(
-    look: Look, family: str, listens: str, asks: str, text: str
-) -> None:
-    if family == "AF_INET6" and not has_ipv6():
+def test_addresses_of_each_family(listens: str, asks: str, text: str) -> None:
+    if ":" in listens and not (IPV6.exists() and IPV6.read_text()):
         pytest.skip("no IPv6 here")
-    code = f"""
-server = socket.socket(socket.{family})
-if server.family == socket.AF_INET6:
-    server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-server.bind(("{listens}", 0)); server.listen()
-c = socket.socket(socket.{family}); c.connect(("{asks}", server.getsockname()[1]))
-ready(c.fileno(), server.getsockname()[1]); told()
+    code = """
+listens, asks = sys.argv[1:]
+family = socket.AF_INET6 if ":" in listens else socket.AF_INET
+server = socket.create_server((listens, 0), family=family, dualstack_ipv6=listens == "::")
+port = server.getsockname()[1]; c = connect(port, host=asks); ready(c.fileno(), port)
 """
-    with program(code) as one:
+    with job(code, listens, asks) as (one, sockets):
         client, port = map(int, one.words)
-        assert str(by_number(look(one))[client].remote) == text.format(port)
+        assert str(by_number(sockets)[client].remote) == text.format(port)
 
 
-def test_what_was_sent_and_received(look: Look) -> None:
+def test_what_was_sent_and_received() -> None:
     code = "ready(c.fileno()); told(); a.send(bytes(5000)); got = 0\n"
     code += "while got < 5000: got += len(c.recv(5000))\n"
-    code += "ready(); told(); c.send(b'x'); ready(); told()"
-    with program(CONNECTED + code) as one:
-        sockets, number = look(one), int(one.words[0])
+    code += "ready(); told(); c.send(b'x'); ready()"
+    with job(CONNECTED + code) as (one, sockets):
+        number = int(one.words[0])
         fresh = by_number(sockets)[number]
         assert (fresh.received_bytes, fresh.received_segments, fresh.sent_segments) == (0, 0, 0)
-        one.tell()
-        one.hear()
+        one.ask()
         (answered,) = sockets.of([number])
         assert answered.received_bytes == 5000
         assert answered.received_segments
         assert answered.received_ms < PATIENCE_SECONDS * 1000
-        one.tell()
-        one.hear()
+        one.ask()
         (asked,) = sockets.of([number])
         assert asked.sent_segments >= 1, "or more, if it was sent again"
         assert asked.sent_ms <= asked.received_ms
 
 
-def test_other_descriptors_are_left_out(look: Look) -> None:
+def test_other_descriptors_are_left_out() -> None:
     code = """
 kept = [socket.socketpair(), socket.socket(type=socket.SOCK_DGRAM), os.pipe(), select.epoll()]
 kept += [open("/dev/null"), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)]
-ready(); told()
+ready()
 """
-    with program(code) as one:
-        sockets = look(one)
+    with job(code) as (_, sockets):
         assert not any(found.connects for found in sockets.all())
         assert sockets.all() == []
         assert sockets.of([-1, 500, 2**31 - 1, 2**32 - 1, 2**64 - 1]) == []
@@ -144,147 +120,114 @@ ready(); told()
         assert sockets.complete
 
 
-def test_a_number_that_becomes_a_sockets_is_found(look: Look) -> None:
-    code = "f = open('/dev/null'); ready(f.fileno()); told()\n"
-    code += "s = socket.socket(); os.dup2(s.fileno(), f.fileno()); ready(); told()"
-    with program(code) as one:
-        sockets, number = look(one), int(one.words[0])
-        assert number not in by_number(sockets)
-        one.tell()
-        one.hear()
-        sockets.forget()
-        assert number in by_number(sockets)
-
-
-def test_a_socket_among_many_files_is_found(look: Look) -> None:
-    """Whether it is older or younger than they, and though the others are forgotten in between."""
+def test_sockets_among_many_files_are_found_however_late_they_come() -> None:
+    """Though what is none is forgotten in between, and a file's number may become a socket's."""
     code = "files = [open('/dev/null') for _ in range(400)]; a = socket.socket()\n"
-    code += "more = [open('/dev/null') for _ in range(400)]; b = socket.socket()\n"
-    code += "ready(a.fileno(), b.fileno()); told()"
-    with program(code) as one:
-        sockets, numbers = look(one), {int(word) for word in one.words}
+    code += "more = [open('/dev/null') for _ in range(400)]; b = socket.socket(); f = files[7]\n"
+    code += "ready(f.fileno(), a.fileno(), b.fileno()); told()\n"
+    code += "os.dup2(a.fileno(), f.fileno()); ready()"
+    with job(code) as (one, sockets):
+        later, *numbers = map(int, one.words)
         assert max(numbers) in by_number(sockets), "the youngest first"
-        for _ in range(4):
-            sockets.forget()
-            found = by_number(sockets)
-        assert numbers <= found.keys()
+
+        def found() -> set[int]:
+            for _ in range(4):
+                sockets.forget()
+                seen = by_number(sockets)
+            return {*seen}
+
+        assert found() == {*numbers}
+        one.ask()
+        assert found() == {later, *numbers}
 
 
-def test_a_socket_is_named_anew_once_it_is_connected(look: Look) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        program(
-            "s = socket.socket(); ready(s.fileno()); told()\n"
-            "s.connect(('127.0.0.1', int(sys.argv[1]))); ready(); told()",
-            server.getsockname()[1],
-        ) as one,
-    ):
-        sockets = look(one)
-        (before,) = sockets.all()
-        assert str(before.remote) == "an unknown address"
-        one.tell()
-        one.hear()
-        (now,) = sockets.all()
-        assert str(now.remote) == f"127.0.0.1:{server.getsockname()[1]}"
+def test_a_socket_is_named_anew_once_it_is_connected() -> None:
+    code = "s = socket.socket(); ready(port, s.fileno()); told()\n"
+    with job(SERVER + code + "s.connect(server.getsockname()); ready()") as (one, sockets):
+        port, number = map(int, one.words)
+        assert str(by_number(sockets)[number].remote) == "an unknown address"
+        one.ask()
+        now = by_number(sockets)[number]
+        assert str(now.remote) == f"127.0.0.1:{port}"
         assert now.local.port
 
 
-def test_a_connection_that_is_being_made_names_whom_it_asks(look: Look) -> None:
+def test_a_connection_that_is_being_made_names_whom_it_asks() -> None:
     code = """
-server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen(0)
-full = connect(server.getsockname()[1]); select.select([server], [], [])
+server.listen(0); full = connect(port); select.select([server], [], [])
 s = socket.socket(); s.setblocking(False)
 try: s.connect(server.getsockname())
 except BlockingIOError: pass
-ready(server.getsockname()[1], s.fileno()); told()
+ready(port, s.fileno())
 """
-    with program(code) as one:
+    with job(SERVER + code) as (one, sockets):
         port, number = map(int, one.words)
-        being_made = by_number(look(one))[number]
+        being_made = by_number(sockets)[number]
         assert being_made.state == TcpState.SYN_SENT
         assert str(being_made.remote) == f"127.0.0.1:{port}"
 
 
-def test_of_a_crowd_so_many_are_asked_in_turn(look: Look) -> None:
+def test_of_a_crowd_so_many_are_asked_in_turn() -> None:
     count = 3 * MOST_SOCKETS + 5
-    code = f"kept = [socket.socket() for _ in range({count})]; ready(); told()"
-    with program(code) as one:
-        sockets = look(one)
+    with job(f"kept = [socket.socket() for _ in range({count})]; ready()") as (_, sockets):
         seen: set[int] = set()
         for _ in range(8):
-            found = sockets.all()
+            found = by_number(sockets).keys()
             assert len(found) <= MOST_SOCKETS
-            seen |= {each.fd for each in found}
+            seen |= found
         assert not sockets.complete
         assert len(seen) == count
         assert len(sockets.of(sorted(seen))) == MOST_SOCKETS
 
 
-def test_in_another_network_namespace(look: Look) -> None:
+def test_in_another_network_namespace() -> None:
     way = with_a_network_of_its_own()
-    with program(LOOPBACK_UP + CONNECTED + "ready(); told()", way=way) as one:
-        found = look(one).all()
+    with job(f"{LOOPBACK_UP}{CONNECTED}ready()", way=way) as (_, sockets):
+        found = sockets.all()
         assert sorted(each.listens for each in found) == [False, False, True]
         port = next(each.local for each in found if each.listens)
         assert port in {each.remote for each in found}
 
 
-def test_the_job_does_not_notice(look: Look) -> None:
+def test_the_job_does_not_notice() -> None:
+    """What it closes is closed at once, too."""
     code = """
 ready(c.fileno()); told()
 blocking = (os.get_blocking(c.fileno()), c.gettimeout())
 c.send(b"ping"); got = a.recv(4); a.send(got); back = c.recv(4)
 a.close()
 end = c.recv(1)
-ready(back.decode(), len(end), blocking); told()
+ready(back.decode(), len(end), blocking)
 """
-    with program(CONNECTED + code) as one:
-        sockets = look(one)
+    with job(CONNECTED + code) as (one, sockets):
         for _ in range(200):
             assert len(sockets.all()) == 3
-        one.tell()
-        assert one.hear() == ["ping", "0", "(True,", "None)"]
+        assert one.ask() == ["ping", "0", "(True,", "None)"]
 
 
-def test_a_connection_that_the_job_closes_is_closed_at_once(look: Look) -> None:
-    code = "c = connect(int(sys.argv[1])); ready(); told(); c.close(); ready(); told()"
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        program(code, server.getsockname()[1]) as one,
-    ):
-        peer, _ = server.accept()
-        with peer:
-            sockets = look(one)
-            assert len(sockets.all()) == 1
-            one.tell()
-            one.hear()
-            peer.settimeout(PATIENCE_SECONDS)
-            assert peer.recv(1) == b""
-            assert sockets.all() == []
-
-
-@pytest.mark.parametrize("reaped", [False, True])
-def test_a_process_that_ended_has_none(look: Look, *, reaped: bool) -> None:
-    with program(CONNECTED + "ready(c.fileno()); told()") as one:
-        sockets, number = look(one), int(one.words[0])
+def test_a_process_that_ended_has_none() -> None:
+    with job(f"{CONNECTED}ready(c.fileno())") as (one, sockets):
+        number = int(one.words[0])
         assert sockets.all()
         one.process.kill()
-        if reaped:
-            one.process.wait()
-        until(lambda: not sockets.of([number]), "nothing")
+        until(lambda: not sockets.of([number]), "nothing of a zombie")
         assert sockets.all() == []
-    assert look(one).all() == look(one).of([3]) == [], "nor has one that never was"
+        one.process.wait()
+        assert sockets.all() == sockets.of([number]) == []
+    assert Sockets(PROC, one.pid).all() == []
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "said"),
-    [((), "refused"), (("dac_read_search",), "refused"), (("sys_ptrace", "dac_read_search"), "3")],
+@rows(
+    "capabilities, said",
+    {
+        "none": ((), "refused"),
+        "to read": (("dac_read_search",), "refused"),
+        "to trace": (("sys_ptrace", "dac_read_search"), "3"),
+    },
 )
 def test_without_rights_it_is_refused(capabilities: tuple[str, ...], said: str) -> None:
-    way = as_nobody(*capabilities, files=[])
-    with program(CONNECTED + "ready(); told()") as one:
-        command = [*way, sys.executable, "-c", LOOK, str(one.pid)]
-        assert subprocess.check_output(command, text=True).strip() == said
+    with job(f"{CONNECTED}ready()") as (one, _):
+        assert words(LOOK, one.pid, way=as_nobody(*capabilities, files=[])) == [said]
 
 
 def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:
@@ -294,13 +237,7 @@ def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:
     assert not same_pids(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("end", "text"),
-    [
-        (Endpoint(bytes([10, 0, 0, 1]), 443), "10.0.0.1:443"),
-        (Endpoint(bytes(15) + b"\x01", 80), "[::1]:80"),
-        (Endpoint(b"", 0), "an unknown address"),
-    ],
-)
-def test_an_end_reads_as_people_write_it(end: Endpoint, text: str) -> None:
-    assert str(end) == text
+def test_an_end_reads_as_people_write_it() -> None:
+    ends = (bytes([10, 0, 0, 1]), 443), (bytes(15) + b"\x01", 80), (b"", 0)
+    told = [str(Endpoint(*end)) for end in ends]
+    assert told == ["10.0.0.1:443", "[::1]:80", "an unknown address"]

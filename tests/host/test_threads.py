@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 from gpu_bottleneck_exporter.host.threads import MOST_ASKED, MOST_THREADS, SCAN_NS, Thread, Threads
 from gpu_bottleneck_exporter.host.waits import Wait
-from support.programs import Program, descriptors, program
+from support.programs import Program, ended, program
+from support.rows import rows
 from support.waiting import until
 
 PROC = Path("/proc")
-PAIR = "a, b = socket.socketpair()\n"
+CONNECTED = (
+    "server = socket.create_server(('127.0.0.1', 0)); c = connect(server.getsockname()[1])\n"
+)
 CROWD = 3 * MOST_THREADS
 FILES_OF_A_THREAD = 4
 
@@ -36,83 +38,54 @@ class Watched:
         """The same between two scans."""
         return {thread.name: thread for thread in self.threads.look(self._now_ns + 1)}
 
-    def waits(self, name: str) -> Wait | None:
-        found = self.scan().get(name)
-        return found.wait if found else None
+    def await_(self, name: str, wait: Wait) -> None:
+        def waits() -> bool:
+            found = self.scan().get(name)
+            return found is not None and found.wait is wait
+
+        until(waits, wait.value)
 
 
-Watch = Callable[[Program], Watched]
-
-
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    before = descriptors()
-    made: list[Watched] = []
-
-    def begin(one: Program) -> Watched:
-        made.append(Watched(one))
-        return made[-1]
-
-    yield begin
-    for watched in made:
+@contextmanager
+def watching(code: str) -> Iterator[tuple[Program, Watched]]:
+    """A process whose first thread sleeps once it has run `code`."""
+    with program(f"{code}\nready(c.fileno() if 'c' in globals() else '')\nlocked()") as one:
+        watched = Watched(one)
+        yield one, watched
         watched.threads.close()
-    assert descriptors() <= before, "all descriptors are given back"
 
 
-@pytest.mark.parametrize(
-    ("does", "wait"),
-    [
-        ("burn", Wait.RUN),
-        ("locked", Wait.LOCK),
-        ("lambda: os.read(os.pipe()[0], 1)", Wait.PIPE),
-        ("lambda: subprocess.run(['sleep', '60'])", Wait.CHILD),
-    ],
+@rows(
+    "does, wait, on_the_connection",
+    {
+        "burns": ("burn", Wait.RUN, False),
+        "a lock": ("locked", Wait.LOCK, False),
+        "a pipe": ("lambda: os.read(os.pipe()[0], 1)", Wait.PIPE, False),
+        "a child": ("lambda: subprocess.run(['sleep', '60'])", Wait.CHILD, False),
+        "a read": ("lambda: c.recv(1)", Wait.SOCKET, True),
+        "any of an epoll": ("(e := select.epoll(), e.register(c, 1))[0].poll", Wait.POLL, False),
+    },
 )
-def test_what_a_thread_does(watch: Watch, does: str, wait: Wait) -> None:
-    with program(f"named('one', {does}); ready(); time.sleep(60)") as one:
-        watched = watch(one)
-        until(lambda: watched.waits("one") is wait, wait.value)
+def test_what_a_thread_does(does: str, wait: Wait, on_the_connection: bool) -> None:  # noqa: FBT001
+    with watching(f"{CONNECTED}named('one', {does})") as (one, watched):
+        watched.await_("one", wait)
+        found = watched.scan()
+        assert found.keys() == {"one"}, "the first thread is not told"
+        assert (found["one"].descriptors == (int(one.words[0]),)) is on_the_connection
 
 
-def test_the_first_thread_is_not_told(watch: Watch) -> None:
-    with program("ready(); time.sleep(60)") as one:
-        assert watch(one).scan() == {}
+def test_a_thread_may_call_itself_anything() -> None:
+    names = {repr(name): name for name in ("a) R 1 (b", "", "((((", "pt_autograd_0")}
+    names |= {r"b'\xff\n\x01'": "\ufffd\n\x01"}
+    code = "\n".join(f"named({called}, lambda: time.sleep(60))" for called in names)
+    with watching(code) as (_, watched):
+        for name in names.values():
+            watched.await_(name, Wait.TIMER)
 
 
-def test_a_thread_in_a_socket_tells_its_descriptor(watch: Watch) -> None:
-    code = "server = socket.create_server(('127.0.0.1', 0))\nc = connect(server.getsockname()[1])\n"
-    code += "named('one', lambda: c.recv(1)); ready(c.fileno()); locked()"
-    with program(code) as one:
-        watched = watch(one)
-        until(lambda: watched.waits("one") is Wait.SOCKET, "a read")
-        assert watched.scan()["one"].descriptors == (int(one.words[0]),)
-
-
-def test_a_thread_that_epolls_may_wait_on_any(watch: Watch) -> None:
-    code = PAIR + "e = select.epoll(); e.register(a, select.EPOLLIN)\n"
-    with program(code + "named('one', e.poll); ready(); locked()") as one:
-        watched = watch(one)
-        until(lambda: watched.waits("one") is Wait.POLL, "a poll")
-        assert watched.scan()["one"].descriptors is None
-
-
-@pytest.mark.parametrize(
-    ("called", "name"),
-    [
-        *((repr(name), name) for name in ("a) R 1 (b", "", "((((", "pt_autograd_0")),
-        (r"b'\xff\n\x01'", "\ufffd\n\x01"),
-    ],
-)
-def test_a_thread_may_call_itself_anything(watch: Watch, called: str, name: str) -> None:
-    with program(f"named({called}, lambda: time.sleep(60)); ready(); locked()") as one:
-        watched = watch(one)
-        until(lambda: watched.waits(name) is Wait.TIMER, "its name")
-
-
-def test_only_those_that_move_are_asked_again(watch: Watch) -> None:
-    with program("named('rests', locked); named('burns', burn); ready(); time.sleep(60)") as one:
-        watched = watch(one)
-        until(lambda: watched.waits("burns") is Wait.RUN, "a thread that burns")
+def test_only_those_that_move_are_asked_again() -> None:
+    with watching("named('rests', locked); named('burns', burn)") as (_, watched):
+        watched.await_("burns", Wait.RUN)
         until(lambda: watched.scan() and len(watched.threads.moving) == 1, "one that rests")
         watched.threads.used.clear()
         until(lambda: watched.scan() and sum(u.cpu_ns for u in watched.threads.used), "CPU time")
@@ -120,48 +93,42 @@ def test_only_those_that_move_are_asked_again(watch: Watch) -> None:
         assert watched.look()["rests"].wait is Wait.LOCK
 
 
-def test_a_thread_that_falls_asleep_for_good_is_seen_where_it_sleeps(
-    watch: Watch,
-) -> None:
-    code = "def turn():\n while not done: pass\n os.read(r, 1)\n"
-    code += "done = []; r, w = os.pipe(); named('one', turn); ready(); told(); done.append(1)\n"
-    with program(code + "time.sleep(60)") as one:
-        watched = watch(one)
-        until(lambda: watched.waits("one") is Wait.RUN, "a thread that burns")
+def test_a_thread_that_falls_asleep_wakes_and_ends_is_seen_to_do_so() -> None:
+    code = """
+done, over = [], []; r, w = os.pipe()
+def turn():
+    while not done: pass
+    os.read(r, 1)
+    while not over: pass
+named('stays', locked); named('one', turn); ready()
+told(); done.append(1)
+told(); os.write(w, b'x')
+told(); over.append(1)
+"""
+    with watching(code) as (one, watched):
+        watched.await_("one", Wait.RUN)
         one.tell()
-        until(lambda: watched.waits("one") is Wait.PIPE, "its sleep")
+        watched.await_("one", Wait.PIPE)
         assert watched.look()["one"].wait is Wait.PIPE
-
-
-def test_a_thread_that_ends_is_gone(watch: Watch) -> None:
-    with program("named('one', told); ready(); locked()") as one:
-        watched = watch(one)
-        until(lambda: "one" in watched.scan(), "the thread")
         one.tell()
-        until(lambda: "one" not in watched.scan(), "its end")
+        watched.await_("one", Wait.RUN)
+        one.tell()
+        until(lambda: watched.scan().keys() == {"stays"}, "its end")
 
 
-@pytest.mark.parametrize("reaped", [False, True])
-def test_a_process_that_ended_has_no_threads(watch: Watch, *, reaped: bool) -> None:
-    with program("named('one', locked); ready(); locked()") as one:
-        watched = watch(one)
-        until(lambda: "one" in watched.scan(), "the thread")
+def test_a_process_that_ended_has_no_threads() -> None:
+    with watching("named('one', locked)") as (one, watched):
+        assert "one" in watched.scan()
         one.process.kill()
-        if reaped:
-            one.process.wait()
-        until(lambda: watched.threads.look(0) == [] or watched.scan() == {}, "nobody")
+        until(lambda: watched.threads.look(0) == [] or watched.scan() == {}, "nobody of a zombie")
+        one.process.wait()
+        assert watched.scan() == {}
+    assert Threads(PROC, ended()).look(0) == []
 
 
-def test_the_threads_of_nobody() -> None:
-    with program("") as one:
-        pass
-    assert Threads(PROC, one.pid).look(0) == []
-
-
-def test_what_nobody_takes_is_not_kept_for_ever(watch: Watch) -> None:
-    code = "for _ in range(20): named('n', lambda: [time.sleep(0.0005) for _ in iter(int, 1)])\n"
-    with program(code + "ready(); time.sleep(60)") as one:
-        watched = watch(one)
+def test_what_nobody_takes_is_not_kept_for_ever() -> None:
+    code = "for _ in range(20): named('n', lambda: [time.sleep(0.0005) for _ in iter(int, 1)])"
+    with watching(code) as (_, watched):
         longest = 0
         for _ in range(300):
             watched.scan()
@@ -170,18 +137,14 @@ def test_what_nobody_takes_is_not_kept_for_ever(watch: Watch) -> None:
         assert longest <= 10 * MOST_THREADS
 
 
-def test_of_a_crowd_so_many_are_watched_and_it_is_said(watch: Watch) -> None:
-    code = "threading.stack_size(65536)\n"
-    code += f"for at in range({CROWD}): named(str(at), locked)\n"
-    with program(code + "named('burns', burn); ready(); locked()") as one:
-        watched = watch(one)
+def test_of_a_crowd_so_many_are_watched_and_it_is_said() -> None:
+    code = f"threading.stack_size(65536)\nfor at in range({CROWD}): named(str(at), locked)\n"
+    with watching(f"{code}named('burns', burn)") as (_, watched):
         seen: set[str] = set()
         opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
         for _ in range(40):
             names = watched.scan().keys()
-            asked = [thread for thread in names if thread]
             assert len(names) <= MOST_THREADS
-            assert len(asked) <= MOST_THREADS
             seen |= names
             taken = len(os.listdir("/proc/self/fd")) - opened  # noqa: PTH208 - a count
             assert taken <= FILES_OF_A_THREAD * MOST_THREADS
@@ -196,9 +159,8 @@ def test_of_a_crowd_so_many_are_watched_and_it_is_said(watch: Watch) -> None:
         until(lambda: all(stays() for _ in range(10)), "that one that moves stays")
 
 
-def test_a_process_with_few_is_watched_in_full(watch: Watch) -> None:
-    with program(f"for _ in range({MOST_ASKED}): named('n', locked)\nready(); locked()") as one:
-        watched = watch(one)
+def test_a_process_with_few_is_watched_in_full() -> None:
+    with watching(f"for _ in range({MOST_ASKED}): named('n', locked)") as (_, watched):
         watched.scan()
         assert watched.threads.complete
         assert len(watched.threads.look(0)) == MOST_ASKED

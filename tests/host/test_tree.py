@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from gpu_bottleneck_exporter.host.process import trees
-from support.programs import program
+from support.programs import ended, program
 from support.trees import lay
 
 PROC = Path("/proc")
@@ -65,10 +65,9 @@ def test_some_are_left_out_with_all_of_theirs(family: Family) -> None:
 
 
 def test_a_root_that_is_gone_has_none(family: Family) -> None:
-    with program("") as gone:
-        pass
-    found = trees(PROC, [gone.pid, family.plain], NOBODY).of
-    assert found == {gone.pid: set(), family.plain: set()}
+    gone = ended()
+    assert trees(PROC, [gone, family.plain], NOBODY).of == {gone: set(), family.plain: set()}
+    assert trees(PROC, [], NOBODY).of == {}
 
 
 def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
@@ -77,23 +76,11 @@ def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
     assert found == {family.root: {family.plain, family.of_thread, family.server, 4_000_000}}
 
 
-def test_no_roots() -> None:
-    assert trees(PROC, [], NOBODY).of == {}
-
-
-@pytest.fixture
-def without_children_files(tmp_path: Path) -> Path:
-    """The table of a kernel without /proc/PID/task/TID/children."""
+def test_the_table_is_scanned_where_the_kernel_names_no_children(tmp_path: Path) -> None:
+    """As on one without /proc/PID/task/TID/children."""
     parents = {1: 0, 10: 1, 11: 10, 12: 10, 13: 12, 20: 1, 21: 20}
     zeros = " ".join(["0"] * 40)
     files = {f"{pid}/stat": f"{pid} (a b) S {parent} {zeros}\n" for pid, parent in parents.items()}
-    return lay(tmp_path, {**files, "uptime": "1 1\n", "30/comm": "vanished\n"})
-
-
-def test_the_table_is_scanned_where_the_kernel_names_no_children(
-    without_children_files: Path,
-) -> None:
-    found = trees(without_children_files, [10, 20, 99], NOBODY).of
-    assert found == {10: {11, 12, 13}, 20: {21}, 99: set()}
-    found = trees(without_children_files, [10], frozenset({12})).of
-    assert found == {10: {11}}
+    proc = lay(tmp_path, {**files, "uptime": "1 1\n", "30/comm": "vanished\n"})
+    assert trees(proc, [10, 20, 99], NOBODY).of == {10: {11, 12, 13}, 20: {21}, 99: set()}
+    assert trees(proc, [10], frozenset({12})).of == {10: {11}}

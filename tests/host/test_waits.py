@@ -10,7 +10,7 @@ import pytest
 
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of, waits_on
-from support.programs import Program, program
+from support.programs import Program, ended, program
 from support.rows import rows
 from support.waiting import until
 
@@ -135,6 +135,8 @@ SEND = "c.send(bytes(9**6))"
         "epoll": (Wait.POLL, f"{PIPES}e = select.epoll(); e.register(r); {NONE}; e.poll()"),
         "a lock": (Wait.LOCK, f"{NONE}; locked()"),
         "a timer": (Wait.TIMER, f"{NONE}; time.sleep(60)"),
+        "stopped": (Wait.STOPPED, f"{NONE}; os.kill(os.getpid(), signal.SIGSTOP)"),
+        "burns": (Wait.RUN, f"{NONE}; burn()"),
         "a child": (Wait.CHILD, f"c = subprocess.Popen(['sleep', '60']); {NONE}; c.wait()"),
     },
 )
@@ -143,22 +145,9 @@ def test_what_a_real_process_waits_for_and_on_which_descriptors(wait: Wait, code
         reader = ProcessReader(PROC, one.pid)
         until(lambda: reader.wait() is wait, wait.value)
         reader.close()
-        found = waits_on(one.pid, until(lambda: asleep(one), "a sleep"))
+        call = None if wait in (Wait.STOPPED, Wait.RUN) else until(lambda: asleep(one), "a sleep")
+        found = waits_on(one.pid, call)
         assert found == (None if one.words == ["none"] else tuple(map(int, one.words)))
-
-
-@rows(
-    "wait, code",
-    {
-        "stopped": (Wait.STOPPED, "ready(); os.kill(os.getpid(), signal.SIGSTOP)"),
-        "burns": (Wait.RUN, "ready(); burn()"),
-    },
-)
-def test_what_a_real_process_does_that_sleeps_in_no_call(wait: Wait, code: str) -> None:
-    with program(code) as one:
-        reader = ProcessReader(PROC, one.pid)
-        until(lambda: reader.wait() is wait, wait.value)
-        reader.close()
 
 
 @rows(
@@ -181,6 +170,4 @@ def test_what_does_not_tell_descriptors_is_unknown(call: bytes | None) -> None:
 
 
 def test_a_process_that_ended_waits_on_unknown_ones() -> None:
-    with program(f"{PIPES}{POLL}p.register(r); ready(); p.poll()") as one:
-        call = until(lambda: asleep(one), "a sleep")
-    assert waits_on(one.pid, call) is None
+    assert waits_on(ended(), b"7 0x7ffc 0x1 0x1\n") is None

@@ -42,7 +42,7 @@ class Parent(Program):
 
     def fork(self, burn_seconds: float = 0.0) -> int:
         """Start a child that burns CPU once it is let; returns its pid."""
-        return int(self._asked(f"fork {burn_seconds}"))
+        return int(self.ask(f"fork {burn_seconds}")[0])
 
     def let_burn(self, pid: int) -> None:
         """Let a child begin, whose CPU time counts from when it was discovered."""
@@ -50,12 +50,8 @@ class Parent(Program):
 
     def end_child(self, pid: int) -> None:
         """Kill a child and wait for it, so that nothing is left of it."""
-        self._asked(f"end {pid}")
+        self.ask(f"end {pid}")
 
     def burn(self, seconds: float) -> None:
         """Use this much CPU time in the process itself."""
-        self._asked(f"burn {seconds}")
-
-    def _asked(self, command: str) -> str:
-        self.tell(command)
-        return self.hear()[0]
+        self.ask(f"burn {seconds}")

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,6 +75,11 @@ class Program:
         assert self.process.stdout is not None
         return self.process.stdout.readline().decode().split()
 
+    def ask(self, line: str = "") -> list[str]:
+        """Give it its next line; the words of its answer."""
+        self.tell(line)
+        return self.hear()
+
     def end(self) -> None:
         """Kill it and whatever of its session is still in its process group."""
         with contextlib.suppress(ProcessLookupError):
@@ -95,6 +100,31 @@ def program(code: str, *arguments: object, way: Way = AS_WE_ARE) -> Iterator[Pro
         yield found
     finally:
         found.end()
+
+
+def words(code: str, *arguments: object, way: Way = AS_WE_ARE) -> list[str]:
+    """What `code` says when it is ready."""
+    with program(code, *arguments, way=way) as one:
+        return one.words
+
+
+def ended() -> int:
+    """The pid of a process that is gone."""
+    with program("") as one:
+        return one.pid
+
+
+@contextmanager
+def shell(environment: Mapping[str, str], user: int | None = None) -> Iterator[int]:
+    """The pid of a shell with this environment, for users who cannot read our interpreter."""
+    command, pipe = ["/bin/sh", "-c", "echo; read line"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, user=user) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()  # once it has its own environment and no longer ours
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def descriptors() -> set[tuple[str, str]]:

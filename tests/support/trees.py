@@ -16,6 +16,14 @@ def lay(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
+def links(folder: Path, *targets: str) -> Path:
+    """Links to `targets`, numbered from 3, as in /proc/PID/fd."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, target in enumerate(targets, start=3):
+        (folder / f"{number}").symlink_to(target)
+    return folder
+
+
 def cgroup_v2(sysfs: Path, files: Mapping[str, str]) -> Path:
     """A pure cgroup v2 machine; folders named in `files` are cgroups. Returns the mount."""
     mount = sysfs / "fs/cgroup"

@@ -95,16 +95,12 @@ def test_instances_of_one_profile_are_told_apart_by_their_nodes(
     monkeypatch.setattr(kubernetes, "MIG_MINORS", lay(tmp_path, {"minors": MINORS}) / "minors")
     monkeypatch.setattr(kubernetes, "_instances", {})
     gpus = [
-        Identity(
-            minor, f"MIG-{minor}-{instance}", None, None, None, "1g.10gb", "P", instance, minor
-        )
-        for minor in range(2)
-        for instance in (9, 10)
+        Identity(at, f"MIG-{at}-{number}", None, None, None, "1g.10gb", "P", number, at)
+        for at in range(2)
+        for number in (9, 10)
     ]
     given = Given(Holder("research", "train-0", "main"), "gpu.nvidia.com", DEVICE, NAME)
-    assert holders([given], gpus, gpus_of_device) == {}
-    assert holders([given._replace(nodes=NODES)], gpus, gpus_of_device) == {
-        "MIG-1-9": (given.holder,)
-    }
     both = (*NODES, "/dev/nvidia-caps/nvidia-cap228")
-    assert holders([given._replace(nodes=both)], gpus, gpus_of_device) == {}
+    for nodes, found in (((), []), (NODES, ["MIG-1-9"]), (both, [])):
+        held = holders([given._replace(nodes=nodes)], gpus, gpus_of_device)
+        assert held == dict.fromkeys(found, (given.holder,))

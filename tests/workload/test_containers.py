@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.kubelet import (
-    KubeletWatch,
-    Pace,
-    container_names,
-    names_trouble,
-)
+from gpu_bottleneck_exporter.workload.kubelet import container_names, names_trouble
 from gpu_bottleneck_exporter.workload.podresources import Holder
 
 ID, OTHER = "a1" * 32, "b2" * 32
-
-
-class Names:
-    """Those that a watch has found by a time, in seconds."""
-
-    def __init__(self, folder: Path) -> None:
-        places = Settings(container_logs=folder)
-        self._watch = KubeletWatch(places, lambda: (), Pace(), expected=False)
-
-    def of(self, ids: set[str], now: float) -> Mapping[str, Holder]:
-        self._watch._name(ids, now)
-        return self._watch._names
 
 
 def link(folder: Path, name: str) -> None:
@@ -63,27 +44,10 @@ def test_other_files_name_nothing(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
-def test_without_a_folder_there_are_no_names(tmp_path: Path, name: str) -> None:
+def test_without_a_folder_there_is_trouble(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    folder = tmp_path / name
-    names = Names(folder)
-    assert names.of({ID}, 0.0) == {}
-    trouble = names_trouble(folder)
+    trouble = names_trouble(tmp_path / name)
     assert trouble is not None
-    assert f"{folder}: No" in trouble.sentence
+    assert f"{tmp_path / name}: No" in trouble.sentence
     assert "/var/log/containers" in trouble.remedy
-
-
-def test_an_empty_folder_is_no_trouble(tmp_path: Path) -> None:
     assert names_trouble(tmp_path) is None
-
-
-def test_a_container_that_is_not_known_is_looked_for_now_and_then(tmp_path: Path) -> None:
-    names = Names(tmp_path)
-    assert names.of({ID}, 0.0) == {}
-    link(tmp_path, f"pod_ns_main-{ID}.log")
-    assert names.of({ID}, 9.0) == {}, "not at every look"
-    assert names.of({ID}, 10.0) == {ID: Holder("ns", "pod", "main")}
-    (tmp_path / f"pod_ns_main-{ID}.log").unlink()
-    assert names.of({ID}, 100.0) == {ID: Holder("ns", "pod", "main")}, "an id has one name"
-    assert names.of({OTHER}, 200.0) == {}

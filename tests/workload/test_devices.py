@@ -116,15 +116,13 @@ def found(*devices: Given, gpus: Sequence[Identity] = GPUS) -> dict[str, tuple[H
 
 @pytest.mark.parametrize(("device", "uuid"), PLAIN.items())
 def test_devices_of_plugins(device: str, uuid: str | None) -> None:
-    expected = {uuid: (HOLDER,)} if uuid else {}
-    assert found(Given(HOLDER, PLUGIN, device)) == expected
+    assert found(Given(HOLDER, PLUGIN, device)) == ({uuid: (HOLDER,)} if uuid else {})
 
 
+@pytest.mark.parametrize("source", [DRIVER, ""], ids=["now", "an older kubelet"])
 @pytest.mark.parametrize(("device", "uuid"), CLAIMED.items())
-def test_claimed_devices(device: str, uuid: str | None) -> None:
-    expected = {uuid: (HOLDER,)} if uuid else {}
-    assert found(Given(HOLDER, DRIVER, device)) == expected
-    assert found(Given(HOLDER, "", device)) == expected, "an older kubelet"
+def test_claimed_devices(source: str, device: str, uuid: str | None) -> None:
+    assert found(Given(HOLDER, source, device)) == ({uuid: (HOLDER,)} if uuid else {})
 
 
 @pytest.mark.parametrize("source", ["rdma/hca", "intel.com/gpu", "compute-domain.nvidia.com"])
@@ -132,27 +130,18 @@ def test_devices_of_others_are_no_gpu(source: str) -> None:
     assert not any(found(Given(HOLDER, source, device)) for device in (*PLAIN, *CLAIMED))
 
 
-def test_numbers_that_are_not_known_name_no_gpu() -> None:
-    by_number = [Given(HOLDER, PLUGIN, "nvidia0"), Given(HOLDER, DRIVER, "gpu-0")]
-    assert found(*by_number, gpus=[replace(one, minor=None) for one in GPUS]) == {}
-
-
 @pytest.mark.parametrize("device", [(DRIVER, "gpu-0"), (PLUGIN, "nvidia0")])
-def test_a_number_is_the_device_nodes_where_the_driver_counts_otherwise(
-    device: tuple[str, str],
-) -> None:
-    swapped = [gpu(0, A, 1), gpu(1, B, 0)]
-    assert found(Given(HOLDER, *device), gpus=swapped) == {B: (HOLDER,)}
+def test_a_number_is_the_device_nodes(device: tuple[str, str]) -> None:
+    by_number = Given(HOLDER, *device)
+    assert found(by_number, gpus=[gpu(0, A, 1), gpu(1, B, 0)]) == {B: (HOLDER,)}
+    assert found(by_number, gpus=[replace(one, minor=None) for one in GPUS]) == {}
 
 
 def test_all_who_share_a_gpu_are_told_each_once() -> None:
     second = Holder("research", "train-1", "main")
-    replicas = [
-        Given(second, PLUGIN, f"{A}::2"),
-        Given(HOLDER, PLUGIN, f"{A}::0"),
-        Given(HOLDER, PLUGIN, f"{A}::1"),
-    ]
-    assert found(*replicas) == {A: (HOLDER, second)}
+    replicas = ((second, 2), (HOLDER, 0), (HOLDER, 1))
+    given = (Given(holder, PLUGIN, f"{A}::{number}") for holder, number in replicas)
+    assert found(*given) == {A: (HOLDER, second)}
 
 
 def test_holders_are_not_without_end() -> None:
@@ -170,21 +159,13 @@ def test_no_device_is_too_strange(device: str, source: str) -> None:
     assert len(found(Given(HOLDER, source, device))) <= 1
 
 
-def test_the_driver_tells_the_number_of_an_instance(
+def test_the_driver_tells_numbers_of_instances_and_of_device_nodes(
     make_board: Callable[..., Board], libraries: Libraries
 ) -> None:
-    board = make_board(mig=[(0, 3), (0, 2)])
-    whole, *parts = libraries.open(board).open(0)
-    told = [int(gpu.record.gpu_instance) for gpu in board.gpus[1:]]
-    assert len(set(told)) == 2
-    assert [part.identity.gpu_instance for part in parts] == told
-    assert whole.identity.gpu_instance is None
-
-
-def test_the_driver_tells_the_number_of_the_device_node(
-    make_board: Callable[..., Board], libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100, H100], mig=[(1, 3)])
+    board = make_board(gpus=[H100, H100], mig=[(1, 3), (1, 2)])
     driver = libraries.open(board)
-    told = [one.identity.minor for index in range(2) for one in driver.open(index)]
-    assert told == [0, 1, 1]
+    told = [one.identity for index in range(2) for one in driver.open(index)]
+    assert [one.minor for one in told] == [0, 1, 1, 1]
+    instances = [int(gpu.record.gpu_instance) for gpu in board.gpus[2:]]
+    assert len(set(instances)) == 2
+    assert [one.gpu_instance for one in told] == [None, None, *instances]

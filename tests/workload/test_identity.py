@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.host.process import real_uid
-from gpu_bottleneck_exporter.workload.identity import (
-    NOBODY,
-    Owner,
-    owner_in_cgroup,
-    slurm_job,
-)
+from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup, slurm_job
+from support.rows import rows
 
 UID = "2c48913c-b29f-11e7-9350-020968147796"
 UID_ = UID.replace("-", "_")
@@ -27,10 +23,12 @@ NODE = "65a1b6ad09655b3f1475ede1aa0061a97c0d1ada9f2b2acac959afbc92094463"
 INNER = "13a0f64b909e3ff2d63f196d6947927a8af997ab68f8fa9ebb6d6c7018af4ec9"
 SCOPE = f"cri-containerd-{ID}.scope"
 INNER_SCOPE = f"cri-containerd-{INNER}.scope"
-BURSTABLE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice"
+POD_SLICE = f"kubepods-burstable-pod{UID_}.slice"
+BURSTABLE = f"/kubepods.slice/kubepods-burstable.slice/{POD_SLICE}"
 ROOTLESS = "/user.slice/user-1000.slice/user@1000.service/user.slice"
 KIND = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
-KIND_POD = f"{KIND}/kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice"
+KIND_SLICE = f"kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice"
+KIND_POD = f"{KIND}/{KIND_SLICE}"
 JOB = "system.slice/slurmstepd.scope/job_1392969"
 USERS = "/user.slice/user-1000.slice/user@1000.service"
 
@@ -50,104 +48,90 @@ def v1(path: str, systemd: str | None = None) -> str:
     return "\n".join([*lines, f"1:name=systemd:{systemd or path}", ""])
 
 
-PLACES: dict[str, tuple[str, Place]] = {
-    "containerd, burstable": (f"{BURSTABLE}/{SCOPE}", (UID, ID)),
-    "containerd, guaranteed": (f"/kubepods.slice/kubepods-pod{UID_}.slice/{SCOPE}", (UID, ID)),
-    "containerd, uid with dashes": (
-        f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UID}.slice/{SCOPE}",
-        (UID, ID),
-    ),
-    "containerd without systemd below a kubelet with it": (
-        f"/system.slice/containerd.service/kubepods-besteffort-pod{UID_}.slice:cri-containerd:{ID}",
-        (UID, ID),
-    ),
-    "a cgroup made inside the container": (f"{BURSTABLE}/{SCOPE}/init", (UID, ID)),
-    "CRI-O": (f"{BURSTABLE}/crio-{ID}.scope", (UID, ID)),
-    "CRI-O with crun": (f"{BURSTABLE}/crio-{ID}.scope/container", (UID, ID)),
-    "CRI-O, cgroupfs": (f"/kubepods/burstable/pod{UID}/crio-{ID}", (UID, ID)),
-    "conmon in its pod": (f"{BURSTABLE}/crio-conmon-{ID}.scope", (UID, None)),
-    "conmon in the system": (f"/system.slice/crio-conmon-{ID}.scope", (None, None)),
-    "conmon, cgroupfs": (f"/kubepods/burstable/pod{UID}/crio-conmon-{ID}", (UID, None)),
-    "cri-dockerd": (f"{BURSTABLE}/docker-{ID}.scope", (UID, ID)),
-    "cgroupfs, burstable": (f"/kubepods/burstable/pod{UID}/{ID}", (UID, ID)),
-    "cgroupfs, guaranteed": (f"/kubepods/pod{UID}/{ID}", (UID, ID)),
-    "a static pod": (f"/kubepods/burstable/pod{STATIC}/{ID}", (STATIC, ID)),
-    "a pod, not in a container": (BURSTABLE, (UID, None)),
-    "docker, systemd": (f"/system.slice/docker-{ID}.scope", (None, ID)),
-    "docker, cgroupfs": (f"/docker/{ID}", (None, ID)),
-    "docker, without a parent": (f"/{ID}", (None, ID)),
-    "docker below a parent": (f"/training/{ID}", (None, ID)),
-    "docker, with systemd inside": (f"/docker/{ID}/system.slice/sshd.service", (None, ID)),
-    "Amazon ECS": (f"/ecs/cluster/0123456789abcdef0123456789abcdef/{ID}", (None, ID)),
-    "nerdctl": (f"/system.slice/nerdctl-{ID}.scope", (None, ID)),
-    "podman": (f"/machine.slice/libpod-{ID}.scope", (None, ID)),
-    "podman with crun": (f"/machine.slice/libpod-{ID}.scope/container", (None, ID)),
-    "podman, rootless: a user's own": (f"{ROOTLESS}/libpod-{ID}.scope/container", (None, None)),
-    "docker, rootless": (f"{ROOTLESS}/docker-{ID}.scope", (None, None)),
-    "podman, cgroupfs": (f"/libpod_parent/libpod-{ID}", (None, ID)),
-    "podman in a unit": (f"/system.slice/train.service/libpod-payload-{ID}", (None, ID)),
-    "podman's pods are not Kubernetes'": (
-        f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope",
-        (None, ID),
-    ),
-    "podman's conmon": (f"/machine.slice/libpod-conmon-{ID}.scope", (None, None)),
-    "another cgroup namespace": (
-        f"/../../kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/{SCOPE}",
-        (UID, ID),
-    ),
-    "another cgroup namespace, cgroupfs": (f"/../../pod{UID}/{ID}", (UID, ID)),
-    "another container of our own pod": (f"/../{SCOPE}", (None, ID)),
-    "another docker container": (f"/../docker-{ID}.scope", (None, ID)),
-    "kind, seen from outside": (f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}", (None, NODE)),
-    "kind, systemd": (f"/system.slice/docker-{NODE}.scope{KIND_POD}/{INNER_SCOPE}", (None, NODE)),
-    "kind, cgroupfs": (
-        f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
-        (None, NODE),
-    ),
-    "kind, seen from inside the node": (f"{KIND_POD}/{INNER_SCOPE}", (OTHER_UID, INNER)),
-    "kind, seen from a pod of it": (
-        f"/../../kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice/{INNER_SCOPE}",
-        (OTHER_UID, INNER),
-    ),
-    "kind's node itself": (f"/docker/{NODE}/kubelet.slice/kubelet.service", (None, NODE)),
-    "kind in a pod": (f"{BURSTABLE}/{SCOPE}/docker/{NODE}{KIND_POD}/{INNER_SCOPE}", (UID, ID)),
-    "docker in docker": (f"/docker/{NODE}/docker/{INNER}", (None, NODE)),
-    "gone": (f"/system.slice/docker-{ID}.scope (deleted)", (None, ID)),
-    "a pod below a pod": (f"{BURSTABLE}/pod{OTHER_UID}/{INNER}", (UID, INNER)),
-    "a container in a session": (f"/user.slice/user-1000.slice/session-3.scope/{ID}", (None, None)),
-    "a pod that a user names, elsewhere": (
-        f"/../../user.slice/user-7.slice/user@7.service/kubepods/pod{UID}/{ID}",
-        (None, None),
-    ),
-    "another root of the kubelet's": (
-        f"/tenants.slice/tenants-kubepods.slice/tenants-kubepods-pod{UID_}.slice/{SCOPE}",
-        (UID, ID),
-    ),
-    "k3s in a unit": (f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}", (UID, ID)),
-    "the root": ("/", (None, None)),
-    "a login": ("/user.slice/user-1000.slice/session-3.scope", (None, None)),
-    "a program of a desktop": (
-        "/user.slice/user-1000.slice/user@1000.service/app.slice/app-code@1f.service",
-        (None, None),
-    ),
-    "a service": ("/system.slice/nvidia-persistenced.service", (None, None)),
-    "the runtime itself": ("/system.slice/containerd.service", (None, None)),
-    "the kubelet itself": ("/system.slice/kubelet.service", (None, None)),
-    "LXD": ("/lxc.payload.train/user.slice", (None, None)),
-    "systemd-nspawn": ("/machine.slice/machine-train.scope", (None, None)),
-    "an id too short": (f"/docker/{ID[:63]}", (None, None)),
-    "an id too long": (f"/docker/{ID}0", (None, None)),
-    "an id in capitals": (f"/docker/{ID.upper()}", (None, None)),
-    "an id with something behind it": (f"/docker/{ID}.mount", (None, None)),
-    "an id with something before it": (f"/docker/x{ID}", (None, None)),
-    "a pod without a uid": ("/kubepods/burstable/podium", (None, None)),
-    "a pod of a uid too short": (f"/kubepods/burstable/pod{UID[:-1]}", (None, None)),
-    "a folder that ends in pod": (f"/tripod{UID}", (None, None)),
+PLACES: dict[Place, dict[str, str]] = {
+    (UID, ID): {
+        "containerd, burstable": f"{BURSTABLE}/{SCOPE}",
+        "containerd, guaranteed": f"/kubepods.slice/kubepods-pod{UID_}.slice/{SCOPE}",
+        "containerd, uid with dashes": f"/kubepods.slice/kubepods-pod{UID}.slice/{SCOPE}",
+        "no systemd below a kubelet": f"/system.slice/a.service/{POD_SLICE}:cri-containerd:{ID}",
+        "a cgroup made inside the container": f"{BURSTABLE}/{SCOPE}/init",
+        "CRI-O": f"{BURSTABLE}/crio-{ID}.scope",
+        "CRI-O with crun": f"{BURSTABLE}/crio-{ID}.scope/container",
+        "CRI-O, cgroupfs": f"/kubepods/burstable/pod{UID}/crio-{ID}",
+        "cri-dockerd": f"{BURSTABLE}/docker-{ID}.scope",
+        "cgroupfs, burstable": f"/kubepods/burstable/pod{UID}/{ID}",
+        "cgroupfs, guaranteed": f"/kubepods/pod{UID}/{ID}",
+        "another cgroup namespace": f"/../../kubepods-burstable.slice/{POD_SLICE}/{SCOPE}",
+        "another cgroup namespace, cgroupfs": f"/../../pod{UID}/{ID}",
+        "kind in a pod": f"{BURSTABLE}/{SCOPE}/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
+        "another root": f"/t.slice/t-kubepods.slice/t-kubepods-pod{UID_}.slice/{SCOPE}",
+        "k3s in a unit": f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}",
+    },
+    (UID, None): {
+        "conmon in its pod": f"{BURSTABLE}/crio-conmon-{ID}.scope",
+        "conmon, cgroupfs": f"/kubepods/burstable/pod{UID}/crio-conmon-{ID}",
+        "a pod, not in a container": BURSTABLE,
+    },
+    (None, None): {
+        "conmon in the system": f"/system.slice/crio-conmon-{ID}.scope",
+        "podman, rootless: a user's own": f"{ROOTLESS}/libpod-{ID}.scope/container",
+        "docker, rootless": f"{ROOTLESS}/docker-{ID}.scope",
+        "podman's conmon": f"/machine.slice/libpod-conmon-{ID}.scope",
+        "a container in a session": f"/user.slice/user-1000.slice/session-3.scope/{ID}",
+        "a pod that a user names": f"/../../user.slice/user@7.service/kubepods/pod{UID}/{ID}",
+        "the root": "/",
+        "a login": "/user.slice/user-1000.slice/session-3.scope",
+        "a program of a desktop": f"{USERS}/app.slice/app-code@1f.service",
+        "a service": "/system.slice/nvidia-persistenced.service",
+        "the runtime itself": "/system.slice/containerd.service",
+        "the kubelet itself": "/system.slice/kubelet.service",
+        "LXD": "/lxc.payload.train/user.slice",
+        "systemd-nspawn": "/machine.slice/machine-train.scope",
+        "an id too short": f"/docker/{ID[:63]}",
+        "an id too long": f"/docker/{ID}0",
+        "an id in capitals": f"/docker/{ID.upper()}",
+        "an id with something behind it": f"/docker/{ID}.mount",
+        "an id with something before it": f"/docker/x{ID}",
+        "a pod without a uid": "/kubepods/burstable/podium",
+        "a pod of a uid too short": f"/kubepods/burstable/pod{UID[:-1]}",
+        "a folder that ends in pod": f"/tripod{UID}",
+    },
+    (STATIC, ID): {"a static pod": f"/kubepods/burstable/pod{STATIC}/{ID}"},
+    (None, ID): {
+        "docker, systemd": f"/system.slice/docker-{ID}.scope",
+        "docker, cgroupfs": f"/docker/{ID}",
+        "docker, without a parent": f"/{ID}",
+        "docker below a parent": f"/training/{ID}",
+        "docker, with systemd inside": f"/docker/{ID}/system.slice/sshd.service",
+        "Amazon ECS": f"/ecs/cluster/0123456789abcdef0123456789abcdef/{ID}",
+        "nerdctl": f"/system.slice/nerdctl-{ID}.scope",
+        "podman": f"/machine.slice/libpod-{ID}.scope",
+        "podman with crun": f"/machine.slice/libpod-{ID}.scope/container",
+        "podman, cgroupfs": f"/libpod_parent/libpod-{ID}",
+        "podman in a unit": f"/system.slice/train.service/libpod-payload-{ID}",
+        "podman's pod": f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope",
+        "another container of our own pod": f"/../{SCOPE}",
+        "another docker container": f"/../docker-{ID}.scope",
+        "gone": f"/system.slice/docker-{ID}.scope (deleted)",
+    },
+    (None, NODE): {
+        "kind, seen from outside": f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
+        "kind, systemd": f"/system.slice/docker-{NODE}.scope{KIND_POD}/{INNER_SCOPE}",
+        "kind, cgroupfs": f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
+        "kind's node itself": f"/docker/{NODE}/kubelet.slice/kubelet.service",
+        "docker in docker": f"/docker/{NODE}/docker/{INNER}",
+    },
+    (OTHER_UID, INNER): {
+        "kind, seen from inside the node": f"{KIND_POD}/{INNER_SCOPE}",
+        "kind, seen from a pod of it": f"/../../{KIND_SLICE}/{INNER_SCOPE}",
+    },
+    (UID, INNER): {"a pod below a pod": f"{BURSTABLE}/pod{OTHER_UID}/{INNER}"},
 }
+"""Paths by the pod and the container that they name."""
 
 
 @pytest.mark.parametrize("text", [v1, v2], ids=["v1", "v2"])
-@pytest.mark.parametrize(("path", "place"), PLACES.values(), ids=PLACES)
+@rows("place, path", {n: (place, path) for place in PLACES for n, path in PLACES[place].items()})
 def test_pods_and_containers(text: Text, path: str, place: Place) -> None:
     pod_uid, container_id = place
     assert owner_in_cgroup(text(path)) == Owner(pod_uid=pod_uid, container_id=container_id)
@@ -159,10 +143,7 @@ JOBS: dict[str, tuple[str, str | None]] = {
     "v2, interactive": (f"/{JOB}/step_interactive/user/task_0", "1392969"),
     "v2, adopted by pam": (f"/{JOB}/step_extern/user/task_special", "1392969"),
     "v2, the job itself": (f"/{JOB}", "1392969"),
-    "v2, several slurmd": (
-        "/system.slice/gpu-node_01_slurmstepd.scope/job_7/step_0/user/task_0",
-        "7",
-    ),
+    "v2, several slurmd": ("/system.slice/node_01_slurmstepd.scope/job_7/step_0/user/task_0", "7"),
     "v2, another cgroup namespace": (f"/../../../{JOB}/step_0", "1392969"),
     "v1": ("/slurm/uid_1000/job_123/step_0", "123"),
     "v1, task": ("/slurm/uid_2101171/job_280678/step_interactive/task_0", "280678"),
@@ -263,9 +244,8 @@ def test_a_node_that_is_a_container_is_the_machine_to_those_in_it(text: Text, ou
 def test_in_a_container_of_our_own_it_is_that_of_our_neighbours() -> None:
     ours = v2(f"/docker/{ID}")
     assert owner_in_cgroup(ours, ours) == Owner(container_id=ID)
-    assert owner_in_cgroup(v2(f"/docker/{ID}/kubepods/pod{UID}/{INNER}"), ours) == Owner(
-        container_id=ID
-    )
+    inside = v2(f"/docker/{ID}/kubepods/pod{UID}/{INNER}")
+    assert owner_in_cgroup(inside, ours) == Owner(container_id=ID)
 
 
 ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
@@ -288,19 +268,11 @@ def test_jobs_of_environments(text: str, job: str | None) -> None:
     assert slurm_job(text) == job
 
 
-@pytest.mark.parametrize(
-    ("text", "uid"),
-    [
-        ("Name:\tUid:\t7\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t5\t5\t5\n", "1000"),
-        ("Uid:\t0\t0\t0\t0\n", "0"),
-        ("Uid:\t4294967294\t0\t0\t0\n", "4294967294"),
-        ("Name:\tx\n", ""),
-        ("", ""),
-        ("Uid:\t-1\n", ""),
-    ],
-)
-def test_real_users(text: str, uid: str) -> None:
-    assert real_uid(text) == uid
+def test_real_users() -> None:
+    several = "Name:\tUid:\t7\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t5\t5\t5\n"
+    large = "Uid:\t4294967294\t0\t0\t0\n"
+    texts = (several, "Uid:\t0\t0\t0\t0\n", large, "Name:\tx\n", "", "Uid:\t-1\n")
+    assert [*map(real_uid, texts)] == ["1000", "0", "4294967294", "", "", ""]
 
 
 @given(st.text())

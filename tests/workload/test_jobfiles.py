@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
+from support.rows import rows
 from support.trees import lay
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -110,18 +111,18 @@ def test_a_folder_that_is_missing_is_told_once(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-@pytest.mark.parametrize(
-    ("owners", "told"),
-    [
-        ((), (OF_SEVEN,)),
-        ((Owner(slurm_job_id="7", user="user 1000"),), ()),
-        ((Owner(slurm_job_id="8"),), (OF_SEVEN,)),
-        ((Owner(user="user 1000"),), ()),
-        ((Owner(slurm_job_id="8"), Owner(slurm_job_id="sEKNKTV3WPV500")), ()),
-    ],
-    ids=["nobody", "itself", "another job", "perhaps itself", "perhaps itself, by SLUID"],
+@rows(
+    "owners, told",
+    {
+        "nobody": ((), True),
+        "itself": ((OF_SEVEN,), False),
+        "another job": ((Owner(slurm_job_id="8"),), True),
+        "perhaps itself": ((Owner(user="user 1000"),), False),
+        "perhaps itself, by SLUID": ((Owner(slurm_job_id="sEKNKTV3WPV500"),), False),
+    },
 )
 def test_a_job_is_told_of_beside_others_that_it_cannot_be(
-    owners: tuple[Owner, ...], told: tuple[Owner, ...]
+    owners: tuple[Owner, ...],
+    told: bool,  # noqa: FBT001
 ) -> None:
-    assert joined(owners, Assigned(jobs=(OF_SEVEN,))) == (*owners, *told)
+    assert joined(owners, Assigned(jobs=(OF_SEVEN,))) == (*owners, *((OF_SEVEN,) if told else ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,11 @@ from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
-from gpu_bottleneck_exporter.workload.kubelet import KubeletWatch, Pace
+from gpu_bottleneck_exporter.workload.kubelet import Condition, KubeletWatch, Pace
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
+from support.rows import rows
 from support.trees import lay
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -33,15 +34,7 @@ UID, OTHER = "2c48913c-b29f-11e7-9350-020968147796", "96dd7de3-0783-4613-a707-e0
 ID, OTHER_ID = "a1" * 32, "b2" * 32
 TRAIN = Holder("research", "train-0", "main")
 SERVE = Holder("research", "serve-0", "main")
-QUICK = Pace(
-    look=0.02,
-    search=0.02,
-    name=0.02,
-    ask=0.1,
-    deadline=PATIENCE_SECONDS,
-    first_retry=0.02,
-    keep=PATIENCE_SECONDS,
-)
+QUICK = Pace(0.02, 0.02, 0.02, 0.1, PATIENCE_SECONDS, first_retry=0.02, keep=PATIENCE_SECONDS)
 SLOW = replace(QUICK, ask=3600.0)
 """Asks again for a reason only."""
 
@@ -86,17 +79,20 @@ class Node:
         until(lambda: self.told() == {*owners}, f"{owners}, not {self.told()}")
 
     def works(self) -> None:
-        assert self.watch is not None
-        watch = self.watch
-        until(lambda: watch.condition.given is True, "the kubelet's answer")
+        self.is_told(given=True)
 
     def fails(self, said: str) -> None:
-        assert self.watch is not None
-        watch = self.watch
-        until(
-            lambda: watch.condition.given is False and said in f"{watch.condition.trouble}",
-            f"{said!r}, not {watch.condition}",
-        )
+        self.is_told(given=False, said=said)
+
+    def is_told(self, *, given: bool, said: str = "") -> None:
+        def told() -> bool:
+            return condition().given is given and said in f"{condition().trouble}"
+
+        def condition() -> Condition:
+            assert self.watch is not None
+            return self.watch.condition
+
+        until(told, lambda: f"{given} {said!r}, not {condition()}")
 
 
 @pytest.fixture
@@ -134,9 +130,8 @@ def test_a_claim_that_one_of_two_instances_may_be_is_known_by_its_file(
     running.gpus = (WHOLE, PART, replace(PART, uuid="MIG-other", gpu_instance=10))
     device, claim = "gpu-1-mig-1g10gb-19-2", "dab5ab50-d59a-42a6-af16-cfd4628c0f7a"
     cdi = f"k8s.gpu.nvidia.com/claim={claim}-{device}"
-    running.kubelet.pods = [
-        Pod("train-0", containers=[Container(claims=[Claim(device, cdi=[cdi])])])
-    ]
+    claiming = Container(claims=[Claim(device, cdi=[cdi])])
+    running.kubelet.pods = [Pod("train-0", containers=[claiming])]
     running.look()
     running.works()
     assert running.holders(PART.uuid) == ()
@@ -144,13 +139,6 @@ def test_a_claim_that_one_of_two_instances_may_be_is_known_by_its_file(
     text = f'{{"devices": [{{"name": "{claim}-{device}", "containerEdits": {node}}}]}}'
     lay(running.cdi, {f"k8s.gpu.nvidia.com-claim_{claim}.json": text})
     running.shows(TRAIN, uuid=PART.uuid)
-
-
-def test_a_pod_and_its_process_are_one_by_a_link(running: Node) -> None:
-    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID, user="1000"))
-    link_log(running.logs, "train-0", ID)
-    running.look()
-    running.tells(Owner(*TRAIN, UID, ID, None, "1000"))
 
 
 def test_a_pod_has_no_name_until_there_is_a_link(running: Node) -> None:
@@ -163,17 +151,13 @@ def test_a_pod_has_no_name_until_there_is_a_link(running: Node) -> None:
     until(lambda: running.kubelet.asked > asked + 1, "answers that name it no better")
     assert running.told() == {owner}
     link_log(running.logs, "intruder", ID)
-    running.tells(Owner("research", "intruder", "main", UID, ID), Owner(*TRAIN))
-
-
-def test_a_pod_that_opens_its_gpu_later_is_asked_about_at_once(running: Node) -> None:
-    running.look(SLOW)
-    running.shows(TRAIN)
+    named = Owner("research", "intruder", "main", UID, ID)
+    running.tells(named, Owner(*TRAIN))
+    (link,) = running.logs.iterdir()
+    link.unlink()
     asked = running.kubelet.asked
-    link_log(running.logs, "train-0", ID)
-    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
-    running.tells(Owner(*TRAIN, UID, ID))
-    until(lambda: running.kubelet.asked == asked + 1, "the question")
+    until(lambda: running.kubelet.asked > asked + 1, "answers, after which an id has its name")
+    assert running.told() == {named, Owner(*TRAIN)}
 
 
 def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node) -> None:
@@ -214,24 +198,22 @@ def test_without_a_kubelet_nothing_is_said(node: Node, caplog: pytest.LogCapture
     assert caplog.text == ""
 
 
-def test_a_kubelet_that_is_expected_is_missed(node: Node) -> None:
-    node.look(expected=True)
-    node.fails(f"there is no socket {node.socket}")
-
-
-def test_a_kubelet_is_missed_where_pods_hold_gpus(node: Node) -> None:
-    node.look()
-    node.on_the_gpu(Owner(user="root"), Owner(pod_uid=UID))
-    node.fails(f"there is no socket {node.socket}")
-
-
-def test_a_socket_that_appears_later(node: Node) -> None:
-    node.look(SLOW)
-    time.sleep(5 * QUICK.look)
-    node.kubelet.pods = [with_gpus("train-0", GPU)]
-    node.kubelet.start()
-    node.shows(TRAIN)
-    node.works()
+@rows(
+    "expected, owners, is_file, said",
+    {
+        "expected": (True, (), False, "there is no socket {}"),
+        "a pod holds a GPU": (False, (Owner(pod_uid=UID),), False, "there is no socket {}"),
+        "no socket": (False, (), True, "{} is not a socket"),
+    },
+)
+def test_a_kubelet_that_is_missed(
+    node: Node, *, expected: bool, owners: tuple[Owner, ...], is_file: bool, said: str
+) -> None:
+    if is_file:
+        node.socket.touch()
+    node.look(expected=expected)
+    node.on_the_gpu(Owner(user="root"), *owners)
+    node.fails(said.format(node.socket))
 
 
 def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
@@ -252,18 +234,16 @@ def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
 
 
-EARLY = {
-    "no pods": [],
-    "no devices": [Pod("train-0"), Pod("serve-0")],
-    "those of files only": [with_gpus("serve-0", MIG)],
-}
-"""What a kubelet answers that has just started."""
-
-
-@pytest.mark.parametrize("early", EARLY.values(), ids=EARLY)
+@rows(
+    "early",
+    {
+        "no pods": [],
+        "no devices": [Pod("train-0"), Pod("serve-0")],
+        "those of files only": [with_gpus("serve-0", MIG)],
+    },
+)
 def test_what_a_kubelet_says_as_it_starts_is_not_believed(running: Node, early: list[Pod]) -> None:
-    both = [with_gpus("train-0", GPU), with_gpus("serve-0", MIG)]
-    running.kubelet.pods = both
+    running.kubelet.pods = [with_gpus("train-0", GPU), with_gpus("serve-0", MIG)]
     running.look(SLOW)
     running.shows(TRAIN)
     running.kubelet.stop()
@@ -294,25 +274,15 @@ def test_the_second_answer_of_a_kubelet_that_started_counts(running: Node) -> No
     assert running.kubelet.asked >= asked + 2
 
 
-def test_a_node_that_is_emptied_is_empty_at_the_second_answer(running: Node) -> None:
-    running.look()
-    running.shows(TRAIN)
-    running.kubelet.pods = []
-    running.shows()
-    watch = running.watch
-    assert watch is not None
-    until(lambda: watch._retry == QUICK.ask, "the usual pause")
-
-
 def test_nobody_asks_an_early_answer_about_new_pods(running: Node) -> None:
     """Lest the second answer is as early as the first."""
-    running.look(replace(QUICK, first_retry=3600.0))
+    running.look(replace(SLOW, first_retry=3600.0))
     running.shows(TRAIN)
+    asked = running.kubelet.asked + 1
     running.kubelet.pods = []
-    watch = running.watch
-    assert watch is not None
-    until(lambda: watch._doubted, "the empty answer")
-    asked = running.kubelet.asked
+    running.kubelet.stop()
+    running.kubelet.start()
+    until(lambda: running.kubelet.asked == asked, "the empty answer")
     running.on_the_gpu(Owner(pod_uid=UID))
     time.sleep(10 * QUICK.look)
     assert running.kubelet.asked == asked
@@ -337,33 +307,23 @@ def test_a_socket_that_was_left_behind(running: Node) -> None:
     running.shows(TRAIN)
 
 
-@pytest.mark.parametrize(
-    ("misbehave", "said"),
-    [
-        (lambda kubelet: setattr(kubelet, "refusal", grpc.StatusCode.RESOURCE_EXHAUSTED), "8"),
-        (lambda kubelet: setattr(kubelet, "raw", b"<html>"), "an invalid answer"),
-        (lambda kubelet: setattr(kubelet, "raw", bytes(17 * 2**20)), "exceeds 16777216 bytes"),
-    ],
-    ids=["refuses", "garbage", "huge"],
+@rows(
+    "attribute, answer, said",
+    {
+        "refuses": ("refusal", grpc.StatusCode.RESOURCE_EXHAUSTED, "8"),
+        "garbage": ("raw", b"<html>", "an invalid answer"),
+        "huge": ("raw", bytes(17 * 2**20), "exceeds 16777216 bytes"),
+    },
 )
 def test_a_kubelet_that_misbehaves_and_recovers(
-    running: Node, misbehave: Callable[[Kubelet], None], said: str
+    running: Node, attribute: str, answer: object, said: str
 ) -> None:
-    misbehave(running.kubelet)
+    setattr(running.kubelet, attribute, answer)
     running.look()
     running.fails(said)
     assert running.holders() == ()
-    running.kubelet.refusal = running.kubelet.raw = None
+    setattr(running.kubelet, attribute, None)
     running.shows(TRAIN)
-    running.works()
-
-
-def test_a_kubelet_that_takes_its_time(running: Node) -> None:
-    running.kubelet.answers.clear()
-    watch = running.look()
-    until(lambda: watch.condition.pending, "the call")
-    assert "has not answered yet" in f"{watch.condition.trouble}"
-    running.kubelet.answers.set()
     running.works()
 
 
@@ -390,17 +350,12 @@ def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
     running.shows()
 
 
-def test_what_is_no_socket(node: Node) -> None:
-    node.socket.touch()
-    node.look()
-    node.fails(f"{node.socket} is not a socket")
-
-
-def test_the_watch_ends_while_the_kubelet_keeps_it_waiting(running: Node) -> None:
+def test_a_kubelet_that_takes_its_time_does_not_keep_the_watch_from_ending(running: Node) -> None:
     running.kubelet.answers.clear()
     watch = running.look()
-    until(lambda: running.kubelet.asked == 1, "the call")
+    until(lambda: watch.condition.pending and running.kubelet.asked == 1, "the call")
+    assert "has not answered yet" in f"{watch.condition.trouble}"
     watch.stop(0.0)
     running.kubelet.answers.set()
     watch.stop(PATIENCE_SECONDS)
-    assert not watch._thread.is_alive()
+    assert watch.condition.given is True, "it was waited for"

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
-from hypothesis import given as example
-from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.workload.podresources import METHOD, Given, Holder, given
+from gpu_bottleneck_exporter.workload.podresources import METHOD
 from support import fetched, kubelet
 
 pytest.importorskip("grpc_tools", reason="pip install grpcio-tools")
@@ -94,93 +90,3 @@ def test_no_message_that_is_answered_with_is_left_out(api: descriptor_pool.Descr
             seen.add(found.name)
             waiting += [field.message_type for field in found.fields if field.message_type]
     assert seen == kubelet._MESSAGES.keys() - {"ListPodResourcesRequest"}
-
-
-NAMES = st.sampled_from(["", "main", "train-0", "claim-main", "größer", "x" * 200])
-RESOURCES = st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "rdma/hca", ""])
-DRIVERS = st.sampled_from(["gpu.nvidia.com", "", "tpu.google.com"])
-TOPOLOGY: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {}, optional={"nodes": st.lists(st.builds(dict, ID=st.integers(-1, 7)), max_size=2)}
-)
-CLAIMED = st.fixed_dictionaries(
-    {
-        "cdi_devices": st.lists(st.builds(dict, name=NAMES), max_size=2),
-        "driver_name": DRIVERS,
-        "pool_name": NAMES,
-        "device_name": NAMES,
-    }
-)
-CONTAINER = st.fixed_dictionaries(
-    {
-        "name": NAMES,
-        "devices": st.lists(
-            st.fixed_dictionaries(
-                {"resource_name": RESOURCES, "device_ids": st.lists(NAMES, max_size=3)},
-                optional={"topology": TOPOLOGY},
-            ),
-            max_size=3,
-        ),
-        "cpu_ids": st.lists(st.integers(0, 2**40), max_size=4),
-        "memory": st.lists(
-            st.builds(dict, memory_type=NAMES, size=st.integers(0, 2**64 - 1), topology=TOPOLOGY),
-            max_size=2,
-        ),
-        "dynamic_resources": st.lists(
-            st.builds(
-                dict,
-                claim_name=NAMES,
-                claim_namespace=NAMES,
-                claim_resources=st.lists(CLAIMED, max_size=3),
-            ),
-            max_size=2,
-        ),
-    }
-)
-PODS: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
-    st.builds(dict, name=NAMES, namespace=NAMES, containers=st.lists(CONTAINER, max_size=3)),
-    max_size=3,
-)
-
-
-@example(pods=PODS)
-def test_what_is_read_is_what_it_says(
-    api: descriptor_pool.DescriptorPool, pods: list[dict[str, Any]]
-) -> None:
-    kind = message_factory.GetMessageClass(api.FindMessageTypeByName("v1.ListPodResourcesResponse"))
-    reply = kind(pod_resources=pods)
-    assert list(given(reply.SerializeToString())) == list(told(reply))
-
-
-def told(reply: Any) -> Iterator[Given]:  # noqa: ANN401 - a message of the API
-    """What a client of the API that has its messages would take from them."""
-    for pod in reply.pod_resources:
-        for container in pod.containers:
-            holder = Holder(pod.namespace, pod.name, container.name)
-            if all(holder):
-                yield from (Given(holder, *names) for names in plugged(container))
-                yield from (Given(holder, *names) for names in claimed(container))
-
-
-def plugged(container: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - likewise
-    for device in container.devices:
-        if device.resource_name:
-            yield from ((device.resource_name, name) for name in device.device_ids)
-
-
-def claimed(container: Any) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401 - likewise
-    for resource in (r for d in container.dynamic_resources for r in d.claim_resources):
-        if resource.driver_name and resource.device_name:
-            own = (cdi.name for cdi in resource.cdi_devices)
-            described = (name for name in own if name.endswith(f"-{resource.device_name}"))
-            yield resource.driver_name, resource.device_name, next(described, "")
-        elif not resource.driver_name:
-            yield from (("", cdi.name, "") for cdi in resource.cdi_devices)
-
-
-def test_a_message_of_another_kind_is_told_apart(api: descriptor_pool.DescriptorPool) -> None:
-    """The comparison can fail: this answer's only field is a pod, no list of them."""
-    other: type[Message] = message_factory.GetMessageClass(
-        api.FindMessageTypeByName("v1.GetPodResourcesResponse")
-    )
-    pod = {"name": "train-0", "namespace": "r", "containers": [{"name": "main"}]}
-    assert list(given(other(pod_resources=pod).SerializeToString())) == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.workload.identity import Owner, owner_in_cgroup
 from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, Groups, OwnerReader, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames
+from support.programs import shell
 from support.trees import lay
 
 PROC = Path("/proc")
@@ -49,24 +48,20 @@ def recorded(tmp_path: Path) -> Recorded:
     return Recorded(tmp_path)
 
 
-def test_processes_of_one_owner_are_one(recorded: Recorded) -> None:
-    for pid in (1, 2, 3):
-        recorded.process(pid, group=f"/kubepods/pod{UID}/{'c' * 64}", user=0)
-    assert recorded.at(0, 1, 2, 3) == (Owner(pod_uid=UID, container_id="c" * 64, user="root"),)
-
-
 def test_tenants_are_told_apart_always_in_the_same_order(recorded: Recorded) -> None:
     recorded.process(1, group=f"/docker/{'d' * 64}")
     recorded.process(2, group=f"/kubepods/pod{UID}/{'c' * 64}")
     recorded.process(3, user=1001)
-    recorded.process(4, user=1000)
+    for pid in (4, 5, 6):
+        recorded.process(pid, user=0)
     expected = (
-        Owner(user="1000"),
         Owner(user="1001"),
+        Owner(user="root"),
         Owner(container_id="d" * 64, user="1000"),
         Owner(pod_uid=UID, container_id="c" * 64, user="1000"),
     )
-    assert recorded.at(0, 1, 2, 3, 4) == recorded.at(0, 4, 2, 3, 1) == expected
+    assert recorded.at(0, 1, 2, 3, 4, 5, 6) == recorded.at(0, 6, 5, 4, 2, 3, 1) == expected
+    assert recorded.at(0) == recorded.at(0, 4711) == (), "nobody, or gone"
 
 
 def test_who_shares_a_gpu_is_one_owner_with_the_same_user_and_pod_container_or_job(
@@ -91,11 +86,6 @@ def test_there_are_few_owners_of_one_gpu(recorded: Recorded) -> None:
     assert recorded.at(0, *pids) == tuple(Owner(user=f"{uid}") for uid in pids[:MOST_OWNERS])
 
 
-def test_nobody_owns_what_nobody_holds(recorded: Recorded) -> None:
-    assert recorded.at(0) == ()
-    assert recorded.at(0, 4711) == (), "gone"
-
-
 def test_the_cgroup_knows_the_job_better_than_the_environment(recorded: Recorded) -> None:
     recorded.process(1, group="/system.slice/slurmstepd.scope/job_7/step_0", job="8")
     recorded.process(2, group="/system.slice/slurmd.service", job="9")
@@ -112,32 +102,20 @@ def test_what_may_not_be_read_takes_nothing_else_away(recorded: Recorded) -> Non
     assert recorded.at(20, 1) == (Owner(container_id="d" * 64),)
 
 
-def test_a_process_is_read_when_it_is_new_and_every_ten_seconds(recorded: Recorded) -> None:
-    recorded.process(1, user=1)
-    assert recorded.at(0, 1) == (Owner(user="1"),)
-    recorded.process(1, user=2)
-    recorded.process(2, user=3)
-    assert recorded.at(9.9, 1) == (Owner(user="1"),)
-    assert recorded.at(9.9, 1, 2) == (Owner(user="1"), Owner(user="3")), "the new one is read"
-    assert recorded.at(10, 1) == (Owner(user="2"),)
-
-
-def test_an_old_process_is_read_every_half_minute(recorded: Recorded) -> None:
-    def user_at(seconds: float, user: int) -> str | None:
+def test_a_process_is_read_when_it_is_new_then_every_ten_seconds_and_later_every_thirty(
+    recorded: Recorded,
+) -> None:
+    def user_at(seconds: float, user: int, started: int = 5) -> str | None:
         recorded.process(1, user=user)
-        return recorded.at(seconds, 1)[0].user
+        return recorded.at(seconds, 1, started=started)[0].user
 
-    times = (0, 10, 20, 30, 49, 50, 79, 80)
-    assert [user_at(second, second) for second in times] == [
-        f"{read or 'root'}" for read in (0, 10, 20, 20, 20, 50, 50, 80)
+    times = (0, 9.9, 10, 20, 30, 49, 50, 79, 80)
+    assert [user_at(second, round(second)) for second in times] == [
+        f"{read or 'root'}" for read in (0, 0, 10, 20, 20, 20, 50, 50, 80)
     ]
-
-
-def test_a_pid_that_is_used_again_is_a_new_process(recorded: Recorded) -> None:
-    recorded.process(1, user=1)
-    assert recorded.at(0, 1) == (Owner(user="1"),)
-    recorded.process(1, user=2)
-    assert recorded.at(1, 1, started=6) == (Owner(user="2"),)
+    recorded.process(2, user=3)
+    assert recorded.at(81, 1, 2) == (Owner(user="3"), Owner(user="80")), "the new one is read"
+    assert user_at(82, 7, started=6) == "7", "a pid that is used again is a new process"
 
 
 def test_those_gone_are_forgotten(recorded: Recorded) -> None:
@@ -145,29 +123,6 @@ def test_those_gone_are_forgotten(recorded: Recorded) -> None:
         recorded.process(pid, user=pid)
         recorded.at(pid * 5, pid)
     assert len(recorded.reader._known) < 10
-
-
-Start = Callable[..., int]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    children: list[subprocess.Popen[bytes]] = []
-
-    def begin(user: int | None = None, **environment: str) -> int:
-        # A shell: another user may not be able to read our interpreter. It answers once it
-        # has its own environment and no longer ours.
-        command, pipe = ["/bin/sh", "-c", "echo; read line"], subprocess.PIPE
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, user=user)
-        children.append(child)
-        assert child.stdout is not None
-        child.stdout.readline()
-        return child.pid
-
-    yield begin
-    for child in children:
-        with child:
-            child.kill()
 
 
 def test_we_are_our_own() -> None:
@@ -178,15 +133,14 @@ def test_we_are_our_own() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
-def test_a_process_of_another_user_is_theirs(start: Start) -> None:
-    stranger = 54321
-    owner = read_owner(PROC, start(user=stranger), UserNames(PROC), Groups(PROC))
-    assert owner.user == str(stranger)
+def test_a_process_of_another_user_is_theirs() -> None:
+    with shell({}, user=54321) as pid:
+        assert read_owner(PROC, pid, UserNames(PROC), Groups(PROC)).user == "54321"
 
 
-def test_a_real_child_with_the_environment_of_a_job(start: Start) -> None:
-    inside, outside = start(SLURM_JOB_ID="4242"), start()
+def test_a_real_child_with_the_environment_of_a_job() -> None:
     users, groups = UserNames(PROC), Groups(PROC)
     by_cgroup = owner_in_cgroup((PROC / "self/cgroup").read_text()).slurm_job_id
-    assert read_owner(PROC, inside, users, groups).slurm_job_id == (by_cgroup or "4242")
-    assert read_owner(PROC, outside, users, groups).slurm_job_id == by_cgroup
+    with shell({"SLURM_JOB_ID": "4242"}) as inside, shell({}) as outside:
+        jobs = [read_owner(PROC, pid, users, groups).slurm_job_id for pid in (inside, outside)]
+    assert jobs == [by_cgroup or "4242", by_cgroup]

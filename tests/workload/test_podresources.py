@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.workload.podresources import Given, Holder, given
 from support.kubelet import Claim, Container, Pod, reply
+from support.rows import rows
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 NAME = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-gpu-0"
@@ -36,37 +39,26 @@ def test_devices_of_plugins() -> None:
     assert found == [Given(HOLDER, name, one) for name, those in devices.items() for one in those]
 
 
-@pytest.mark.parametrize(
-    ("claim", "expected"),
-    [
-        (Claim("gpu-0"), [Given(HOLDER, "gpu.nvidia.com", "gpu-0")]),
-        (Claim("gpu-0", cdi=(OTHER, NAME)), [Given(HOLDER, "gpu.nvidia.com", "gpu-0", NAME)]),
-        (Claim(driver="", cdi=(NAME,)), [Given(HOLDER, "", NAME)]),
-        (Claim("tpu-0", driver="tpu.google.com"), [Given(HOLDER, "tpu.google.com", "tpu-0")]),
-        (Claim(), []),
-    ],
+@rows(
+    "claim, expected",
+    {
+        "a GPU": (Claim("gpu-0"), [("gpu.nvidia.com", "gpu-0")]),
+        "described": (Claim("gpu-0", cdi=(OTHER, NAME)), [("gpu.nvidia.com", "gpu-0", NAME)]),
+        "of an older kubelet": (Claim(driver="", cdi=(NAME,)), [("", NAME)]),
+        "another's": (Claim("tpu-0", driver="tpu.google.com"), [("tpu.google.com", "tpu-0")]),
+        "nothing": (Claim(), []),
+    },
 )
-def test_claimed_devices(claim: Claim, expected: list[Given]) -> None:
-    assert told(Container(claims=[claim])) == expected
-
-
-def test_every_container_counts() -> None:
-    two = [Container(name, {"nvidia.com/gpu": [GPU]}) for name in ("a", "b")]
-    assert [found.holder.container for found in told(*two)] == ["a", "b"]
+def test_claimed_devices(claim: Claim, expected: list[tuple[Any, ...]]) -> None:
+    assert told(Container(claims=[claim])) == [Given(HOLDER, *names) for names in expected]
 
 
 def test_who_has_no_name_is_left_out() -> None:
     assert told(Container("", {"nvidia.com/gpu": [GPU]})) == []
 
 
-WHOLE = reply(
-    [
-        Pod(
-            "größe" * 40,
-            containers=[Container(devices={"nvidia.com/gpu": [GPU] * 9}, claims=[Claim("gpu-0")])],
-        )
-    ]
-)
+FULL = Container(devices={"nvidia.com/gpu": [GPU] * 9}, claims=[Claim("gpu-0")])
+WHOLE = reply([Pod("größe" * 40, containers=[FULL])])
 
 
 def test_a_message_that_is_cut_short_is_refused() -> None:
@@ -109,10 +101,19 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 
 
 TEXT = st.text(min_size=1, max_size=20)
+RESOURCES = st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "rdma/hca", ""])
+IDS = st.lists(st.text(max_size=20), max_size=3)
+CONTAINERS = st.builds(Container, TEXT, st.dictionaries(RESOURCES, IDS, max_size=2))
+PODS = st.lists(st.builds(Pod, TEXT, TEXT, st.lists(CONTAINERS, max_size=3)), max_size=3)
 
 
-@example(TEXT, TEXT, TEXT, st.lists(st.text(max_size=20), max_size=4))
-def test_what_was_told_is_what_is_read(pod: str, place: str, name: str, ids: list[str]) -> None:
-    container = Container(name, {"nvidia.com/gpu": ids})
-    found = list(given(reply([Pod(pod, place, [container])])))
-    assert found == [Given(Holder(place, pod, name), "nvidia.com/gpu", device) for device in ids]
+@example(PODS)
+def test_what_was_told_is_what_is_read(pods: list[Pod]) -> None:
+    assert list(given(reply(pods))) == [
+        Given(Holder(pod.namespace, pod.name, container.name), resource, device)
+        for pod in pods
+        for container in pod.containers
+        for resource, devices in container.devices.items()
+        for device in devices
+        if resource
+    ]

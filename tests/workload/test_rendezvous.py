@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from gpu_bottleneck_exporter.workload.owners import (
     rendezvous,
 )
 from gpu_bottleneck_exporter.workload.users import UserNames
+from support.programs import shell
 from support.trees import lay
 
 PROC = Path("/proc")
@@ -70,23 +68,9 @@ def test_a_name_that_is_no_text_has_a_hash_all_the_same() -> None:
     assert len(named(("\udcff", "1"))) == 12
 
 
-@contextmanager
-def rank(variables: Mapping[str, str]) -> Iterator[int]:
-    # It answers once it has its own environment: an exec may be under way when Popen returns.
-    command, pipe = ["/bin/sh", "-c", "echo; read line"], subprocess.PIPE
-    env = {**os.environ, **variables}
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield process.pid
-        finally:
-            process.kill()
-
-
 def test_real_ranks_of_one_machine() -> None:
     users, groups = UserNames(PROC), Groups(PROC)
-    with rank(HERE) as first, rank({**HERE, "RANK": "1"}) as second, rank({}) as alone:
+    with shell(HERE) as first, shell({**HERE, "RANK": "1"}) as second, shell({}) as alone:
         ranks = (first, second, alone)
         found = [read_owner(PROC, pid, users, groups).rendezvous for pid in ranks]
     assert found[0] == found[1]
@@ -96,7 +80,7 @@ def test_real_ranks_of_one_machine() -> None:
 
 def test_whose_processes_are_of_several_jobs_meets_nowhere() -> None:
     others = {**HERE, "MASTER_PORT": "29501"}
-    with rank(HERE) as first, rank(others) as second, rank({}) as helper:
+    with shell(HERE) as first, shell(others) as second, shell({}) as helper:
         reader = OwnerReader(PROC)
         (one,) = reader.of([(first, 1), (helper, 1)], 0)
         (several,) = reader.of([(first, 1), (second, 1)], 0)

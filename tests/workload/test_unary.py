@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.workload import podresources
 from gpu_bottleneck_exporter.workload.podresources import KubeletTrouble, call
 from support.kubelet import Kubelet, reply, with_gpus
+from support.rows import rows
 from support.waiting import PATIENCE_SECONDS
 
 PODS = [with_gpus(f"train-{number}", "GPU-1") for number in range(200)]
 LONG_SECONDS = PATIENCE_SECONDS
 SHORT_SECONDS = 0.3
+Serve = Callable[[socket.socket], object]
 SETTINGS = bytes(3) + b"\x04" + bytes(5)
 """An empty SETTINGS frame, with which every HTTP/2 server begins."""
 
@@ -50,7 +52,7 @@ def refused(path: Path, seconds: float = LONG_SECONDS) -> KubeletTrouble:
 
 
 @contextlib.contextmanager
-def server(path: Path, serve: Callable[[socket.socket], object]) -> Iterator[None]:
+def server(path: Path, serve: Serve) -> Iterator[None]:
     """Anything that listens: `serve` gets the first connection."""
     done: Future[None] = Future()
     with socket.socket(socket.AF_UNIX) as listening:
@@ -70,18 +72,12 @@ def server(path: Path, serve: Callable[[socket.socket], object]) -> Iterator[Non
         thread.join()
 
 
-def test_an_answer(kubelet: Kubelet) -> None:
+def test_answers(kubelet: Kubelet) -> None:
     assert call(kubelet.path, LONG_SECONDS) == reply(PODS)
-
-
-def test_an_empty_answer(kubelet: Kubelet) -> None:
     kubelet.pods = ()
     assert call(kubelet.path, LONG_SECONDS) == b""
-
-
-def test_an_answer_of_many_frames(kubelet: Kubelet) -> None:
     kubelet.raw = os.urandom(3_000_000)
-    assert call(kubelet.path, LONG_SECONDS) == kubelet.raw
+    assert call(kubelet.path, LONG_SECONDS) == kubelet.raw, "in many frames"
 
 
 def test_a_slow_answer(kubelet: Kubelet) -> None:
@@ -90,13 +86,13 @@ def test_a_slow_answer(kubelet: Kubelet) -> None:
     assert found.sentence == f"{kubelet.path} has not answered within 0.3 s"
 
 
-@pytest.mark.parametrize(
-    ("code", "number", "remedy"),
-    [
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, podresources.UNWELL),
-        (grpc.StatusCode.PERMISSION_DENIED, 7, podresources.ROOT_ONLY),
-        (grpc.StatusCode.INTERNAL, 13, podresources.UNWELL),
-    ],
+@rows(
+    "code, number, remedy",
+    {
+        "is busy": (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, podresources.UNWELL),
+        "forbids it": (grpc.StatusCode.PERMISSION_DENIED, 7, podresources.ROOT_ONLY),
+        "fails": (grpc.StatusCode.INTERNAL, 13, podresources.UNWELL),
+    },
 )
 def test_a_refusal(kubelet: Kubelet, code: grpc.StatusCode, number: int, remedy: str) -> None:
     kubelet.refusal = code
@@ -112,51 +108,56 @@ def test_another_service(path: Path) -> None:
     assert found.remedy == podresources.UPGRADE
 
 
-def test_a_socket_that_nobody_serves(path: Path) -> None:
+def test_a_socket_that_nobody_serves(path: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{path}")
     assert refused(path).sentence == f"{path}: Connection refused"
-
-
-def test_a_path_that_no_socket_can_have(tmp_path: Path) -> None:
     assert "too long" in refused(tmp_path / ("x" * 200)).sentence
 
 
-def test_a_server_that_says_nothing(path: Path) -> None:
-    with server(path, lambda connection: connection.recv(1 << 20) and connection.recv(1)):
+def say_nothing(connection: socket.socket) -> None:
+    while connection.recv(1 << 20):
+        pass
+
+
+def dribble(connection: socket.socket) -> None:
+    connection.sendall(SETTINGS)
+    while True:
+        connection.sendall(b"\0\0\x08\x06\0\0\0\0\0" + bytes(8))  # a PING
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("serve", [say_nothing, dribble])
+def test_a_server_that_does_not_answer_is_given_up_on_in_time(path: Path, serve: Serve) -> None:
+    with server(path, serve):
         assert "has not answered within" in refused(path, SHORT_SECONDS).sentence
 
 
-def test_a_server_that_dribbles_is_given_up_on_in_time(path: Path) -> None:
-    def dribble(connection: socket.socket) -> None:
-        connection.sendall(SETTINGS)
-        while True:
-            connection.sendall(b"\0\0\x08\x06\0\0\0\0\0" + bytes(8))  # a PING
-            time.sleep(0.02)
-
-    with server(path, dribble):
-        assert "has not answered within" in refused(path, SHORT_SECONDS).sentence
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (b"", "it closed the connection"),
-        (SETTINGS, "it closed the connection|Broken pipe|Connection reset by peer"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it closed the connection"),
-        (bytes(range(256)) * 99, "does not speak HTTP/2"),
-        (SETTINGS + b"\0\0\x01\x01\x05\0\0\0\x01\x88", "does not speak gRPC"),
-        (SETTINGS + b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08", "it cancelled the call"),
-        (SETTINGS + b"\0\0\x08\x07\0\0\0\0\0" + bytes(8), "it cancelled the call"),
-    ],
-    ids=["nothing", "settings", "HTTP/1.1", "noise", "no gRPC", "reset", "goaway"],
-)
-def test_what_is_no_grpc_server(path: Path, answer: bytes, said: str) -> None:
+def saying(answer: bytes) -> Serve:
     def serve(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(answer)
 
-    with server(path, serve):
+    return serve
+
+
+CLOSED = "it closed the connection"
+
+
+@rows(
+    "answer, said",
+    {
+        "nothing": (b"", CLOSED),
+        "settings": (SETTINGS, f"{CLOSED}|Broken pipe|Connection reset by peer"),
+        "HTTP/1.1": (b"HTTP/1.1 400 Bad Request\r\n\r\n", CLOSED),
+        "noise": (bytes(range(256)) * 99, "does not speak HTTP/2"),
+        "no gRPC": (SETTINGS + b"\0\0\x01\x01\x05\0\0\0\x01\x88", "does not speak gRPC"),
+        "reset": (SETTINGS + b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08", "it cancelled the call"),
+        "goaway": (SETTINGS + b"\0\0\x08\x07\0\0\0\0\0" + bytes(8), "it cancelled the call"),
+    },
+)
+def test_what_is_no_grpc_server(path: Path, answer: bytes, said: str) -> None:
+    with server(path, saying(answer)):
         found = refused(path)
     assert re.search(said, found.sentence), found
 
@@ -178,11 +179,7 @@ FRAMES = st.builds(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_no_frames_are_too_strange(path: Path, answer: bytes) -> None:
-    def serve(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(answer)
-
-    with server(path, serve), contextlib.suppress(KubeletTrouble):
+    with server(path, saying(answer)), contextlib.suppress(KubeletTrouble):
         call(path, LONG_SECONDS)
 
 

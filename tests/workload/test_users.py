@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pwd
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.workload import users
 from gpu_bottleneck_exporter.workload.users import UserNames, known_name
+from support.rows import rows
 from support.trees import lay
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -19,49 +21,49 @@ REST = "28 27 0:21 / /proc rw,relatime - proc proc rw\n"
 USUAL_PATIENCE_SECONDS = users._PATIENCE_SECONDS
 
 
-def names_where(
-    root: Path, monkeypatch: pytest.MonkeyPatch, first: str | None, ours: str, *, hosts: bool | None
-) -> UserNames:
-    """`hosts`: whether we are in the host's PID namespace; `first`, `ours`: the mounts."""
-    proc = lay(root / "proc", {"self/mountinfo": ours})
-    if first is not None:
-        lay(proc, {"1/mountinfo": first})
-    # Recorded files cannot have the inode that tells.
-    monkeypatch.setattr(users, "in_hosts_pid_namespace", lambda _: hosts)
-    monkeypatch.setattr(users, "_PATIENCE_SECONDS", PATIENCE_SECONDS)
-    return UserNames(proc, lambda uid: f"user{uid}")
+Where = Callable[..., UserNames]
 
 
-def test_names_known_here_are_the_hosts_where_the_root_is_the_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = ROOT.replace("27 1 ", "527 500 ")
-    found = names_where(tmp_path, monkeypatch, REST + ROOT, ours + REST, hosts=True)
+@pytest.fixture
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+    """`first`, `ours`: the mounts; `hosts`: whether we are in the host's PID namespace."""
+
+    def make(first: str | None = ROOT, ours: str = ROOT, hosts: bool | None = True) -> UserNames:  # noqa: FBT001, FBT002
+        files = {"self/mountinfo": ours} | ({} if first is None else {"1/mountinfo": first})
+        # Recorded files cannot have the inode that tells.
+        monkeypatch.setattr(users, "in_hosts_pid_namespace", lambda _: hosts)
+        monkeypatch.setattr(users, "_PATIENCE_SECONDS", PATIENCE_SECONDS)
+        return UserNames(lay(tmp_path, files), lambda uid: f"user{uid}")
+
+    return make
+
+
+def test_names_known_here_are_the_hosts_where_the_root_is_the_hosts(where: Where) -> None:
+    found = where(REST + ROOT, ROOT.replace("27 1 ", "527 500 ") + REST)
     assert (found.of(0), found.of(1000)) == ("root", "user1000")
 
 
-@pytest.mark.parametrize(
-    ("first", "ours", "hosts"),
-    [
-        (ROOT, OVERLAY, True),
-        (ROOT, ROOT + OVERLAY, True),
-        (ROOT, ROOT.replace(" / / ", " /images/1 / "), True),
-        (ROOT, ROOT, False),
-        (ROOT, ROOT, None),
-        (None, ROOT, True),
-        ("", "", True),
-        (REST, REST, True),
-        ("too short\n", "too short\n", True),
-    ],
+@rows(
+    "first, ours, hosts",
+    {
+        "another root": (ROOT, OVERLAY, True),
+        "one above it": (ROOT, ROOT + OVERLAY, True),
+        "a folder of it": (ROOT, ROOT.replace(" / / ", " /images/1 / "), True),
+        "a PID namespace": (ROOT, ROOT, False),
+        "perhaps one": (ROOT, ROOT, None),
+        "no process 1": (None, ROOT, True),
+        "nothing": ("", "", True),
+        "no root": (REST, REST, True),
+        "nonsense": ("too short\n", "too short\n", True),
+    },
 )
 def test_names_of_a_container_are_not_believed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    where: Where,
     first: str | None,
     ours: str,
-    hosts: bool | None,  # noqa: FBT001 - a parameter
+    hosts: bool | None,  # noqa: FBT001
 ) -> None:
-    found = names_where(tmp_path, monkeypatch, first, ours, hosts=hosts)
+    found = where(first, ours, hosts)
     assert (found.of(0), found.of(1000)) == ("root", "1000")
 
 
@@ -86,8 +88,8 @@ def directory() -> Directory:
 
 
 @pytest.fixture
-def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: Directory) -> UserNames:
-    found = names_where(tmp_path, monkeypatch, ROOT, ROOT, hosts=True)
+def names(where: Where, directory: Directory) -> UserNames:
+    found = where()
     found._look_up = directory.look_up
     return found
 
@@ -126,13 +128,8 @@ def test_names_of_this_machine() -> None:
     assert known_name(2**70) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("anna", "anna"), ("CORP\\anna b", "CORP\\anna b"), ("a\nb", None), ("x" * 65, None)],
-)
-def test_a_name_that_is_no_label_is_none(
-    name: str, told: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = pwd.struct_passwd((name, "x", 1000, 1000, "", "/", "/bin/sh"))
-    monkeypatch.setattr(pwd, "getpwuid", lambda _: entry)
-    assert known_name(1000) == told
+def test_a_name_that_is_no_label_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, label in (("anna", 1), ("CORP\\anna b", 1), ("a\nb", 0), ("x" * 65, 0)):
+        entry = pwd.struct_passwd((name, "x", 1000, 1000, "", "/", "/bin/sh"))
+        monkeypatch.setattr(pwd, "getpwuid", lambda _, entry=entry: entry)
+        assert known_name(1000) == (name if label else None)
