@@ -236,8 +236,23 @@ def assert_told_all(theirs: Metrics, ours: Metrics) -> None:
     assert ours.missing.isdisjoint(PRIVATE)
 
 
-def test_without_the_hosts_pids_the_devices_are_told(stage: Stage) -> None:
-    way = with_pids_of_its_own()
+WAYS: Mapping[str, tuple[Callable[[Stage], Way], set[str]]] = {
+    "own pids": (lambda _: with_pids_of_its_own(), {"host_pids"}),
+    "hidden": (lambda stage: hidden(stage, 2), {"host_pids"}),
+    "private": (lambda stage: hidden(stage, 1), {"host_pids", "process_io", "connections"}),
+}
+"""How not to see processes, and what is missing then."""
+
+
+def hidden(stage: Stage, hidepid: int) -> Way:
+    return (*with_proc_hiding_others(hidepid), *as_nobody(files=stage.files))
+
+
+@rows("make_way, missing", WAYS)
+def test_of_processes_that_are_not_seen_only_the_devices_are_told(
+    stage: Stage, make_way: Callable[[Stage], Way], missing: set[str]
+) -> None:
+    way = make_way(stage)
     with (
         feeding(stage),
         started(stage, AS_WE_ARE, "once") as ours,
@@ -248,41 +263,18 @@ def test_without_the_hosts_pids_the_devices_are_told(stage: Stage) -> None:
         (_, root), report, (status, said) = ours(), check(), diagnosis()
         whole = Metrics(root)
         expected = whole.names - whole.feeders - {"gpu_processes"} - OF_PROCESS_1
-        container = scraped_with(theirs, expected)
-    assert "gpu_processes" not in container.names, "none that are seen are not none"
-    assert container.missing == whole.missing | {"host_pids"}
-    assert_told(report, {**machines_own(whole), "host_pids": NO_FEEDERS})
-    assert_exact(container)
-    assert container.feeders == set()
-    assert [container.waited_on(gpu) for gpu in LOOPS] == [{"unknown"}] * len(LOOPS)
-    assert status == 0
-    assert {*causes(said)} <= {"unknown"}
-
-
-@pytest.mark.parametrize(
-    ("hidepid", "missing"), [(2, {"host_pids"}), (1, {"host_pids", "process_io", "connections"})]
-)
-def test_processes_that_proc_hides_are_unknown(
-    stage: Stage, hidepid: int, missing: set[str]
-) -> None:
-    way = (*with_proc_hiding_others(hidepid), *as_nobody(files=stage.files))
-    with (
-        feeding(stage),
-        started(stage, AS_WE_ARE, "once") as ours,
-        serving(stage, way) as theirs,
-        started(stage, way, "check") as check,
-    ):
-        (_, root), report = ours(), check()
-        whole = Metrics(root)
-        nobody = scraped_with(theirs, whole.names - whole.feeders - OF_PROCESS_1)
+        nobody = scraped_with(theirs, expected)
         assert "Traceback" not in theirs.said
+    counted = dict.fromkeys(LOOPS, 1) if way[-1:] != with_pids_of_its_own()[-1:] else {}
+    assert nobody.by("gpu", "gpu_processes") == counted, "none that are seen are not none"
     assert nobody.feeders == set()
-    assert nobody.by("gpu", "gpu_processes") == dict.fromkeys(LOOPS, 1)
     assert nobody.missing == whole.missing | missing
     words = {signal: NO_FEEDERS if signal == "host_pids" else () for signal in missing}
     assert_told(report, {**machines_own(whole), **words})
     assert_exact(nobody)
     assert [nobody.waited_on(gpu) for gpu in LOOPS] == [{"unknown"}] * len(LOOPS)
+    assert status == 0
+    assert {*causes(said)} <= {"unknown"}
 
 
 JOBS = Limits(cpu_cores=1.5, memory_bytes=2 * 2**30)

@@ -42,34 +42,24 @@ def alerts(of: list[Object]) -> list[dict[str, Any]]:
 
 def thresholds(of: list[Object]) -> list[tuple[str, str, Any]]:
     prefix = "gpu:threshold:"
-    return [
-        (rule["record"].removeprefix(prefix), rule["expr"], rule.get("labels"))
-        for rule in rules(of)
-        if rule.get("record", "").startswith(prefix)
-    ]
+    found = [rule for rule in rules(of) if rule.get("record", "").startswith(prefix)]
+    return [(r["record"].removeprefix(prefix), r["expr"], r.get("labels")) for r in found]
 
 
 changed = pytest.fixture(lambda: groups(rendered(CHANGED)))
 
 
-def test_there_are_none_by_default() -> None:
-    assert rendered().of("PrometheusRule") == rendered().of("ConfigMap") == []
-
-
-def test_the_rules_are_those_of_the_repository() -> None:
+def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
     assert groups(rendered(chart.case("rules-as-they-are"))) == source()
+    assert rendered().of("PrometheusRule") == rendered().of("ConfigMap") == []
 
 
 @pytest.mark.parametrize("name", ["rules-as-they-are", "rules"])
 def test_promtool_accepts_them(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": groups(rendered(chart.case(name)))}))
-    result = subprocess.run(
-        [require("promtool", "prometheus"), "check", "rules", file],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [require("promtool", "prometheus"), "check", "rules", f"{file}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
@@ -81,10 +71,11 @@ def test_the_object_says_what_it_is_told() -> None:
 
 
 def test_disabled_alerts_are_gone_and_nothing_else(changed: list[Object]) -> None:
-    names = [rule.get("alert") or rule["record"] for rule in rules(source())]
-    kept = [name for name in names if name not in WANTED["disabledAlerts"]]
-    assert {*names} - {*kept} == {*WANTED["disabledAlerts"]}
-    assert [rule.get("alert") or rule["record"] for rule in rules(changed)] == kept
+    before, after = (
+        [r.get("alert") or r["record"] for r in rules(of)] for of in (source(), changed)
+    )
+    assert {*WANTED["disabledAlerts"]} <= {*before}
+    assert after == [name for name in before if name not in WANTED["disabledAlerts"]]
 
 
 def test_thresholds_are_replaced_by_name_and_no_others(changed: list[Object]) -> None:
@@ -120,10 +111,8 @@ def test_links_lead_to_ones_own_runbooks_and_grafana(changed: list[Object]) -> N
 def test_alerts_of_a_job_may_have_its_namespace(changed: list[Object]) -> None:
     owners = {rule["alert"]: rule["labels"]["owner"] for rule in alerts(source())}
     told = {(owners[rule["alert"]], rule["labels"].get("namespace")) for rule in alerts(changed)}
-    assert told == {
-        ("job", "{{ or $labels.workload_namespace $labels.namespace }}"),
-        ("platform", None),
-    }
+    namespace = "{{ or $labels.workload_namespace $labels.namespace }}"
+    assert told == {("job", namespace), ("platform", None)}
     assert not any("namespace" in rule["labels"] for rule in alerts(source()))
 
 

@@ -55,9 +55,8 @@ FULL: Sequence[Mapping[str, Any]] = (
     {"key": "a", "operator": "NotIn", "values": ["b"]},
     {"key": "a", "operator": "DoesNotExist"},
 )
-REQUIRED, PREFERRED = (
-    f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("required", "preferred")
-)
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 POD_AFFINITIES = ("podAffinity", "podAntiAffinity")
 
 
@@ -153,44 +152,26 @@ def test_expressions_that_kubernetes_takes() -> None:
     assert rendered(gpuNodeLabels=FULL)
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        (
-            {"gpu": {"access": "privileged"}, "privilege": {"level": "restricted"}},
-            "gpu.access=privileged runs a privileged container and needs privilege.level=full",
-        ),
-        (
-            {"webConfig": {"existingSecret": "a", "content": {"http_server_config": {"a": "b"}}}},
-            "set webConfig.existingSecret or webConfig.content, not both",
-        ),
-        (
-            {"webConfig": {"certificateSecret": "a"}},
-            "webConfig.certificateSecret needs a web config that names its tls.crt and tls.key",
-        ),
-        (
-            {"serviceMonitor": {"enabled": True}, "service": {"enabled": False}},
-            "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not",
-        ),
-        (
-            {"prometheusRule": {"enabled": True, "disabledAlerts": ["GpuIdle"]}},
-            "prometheusRule.disabledAlerts: unknown alert GpuIdle",
-        ),
-        (
-            {"prometheusRule": {"enabled": True, "thresholds": {"idel": 1}}},
-            "prometheusRule.thresholds: unknown threshold idel; known are ",
-        ),
-    ],
-)
-def test_values_that_contradict_each_other(values: Mapping[str, Any], sentence: str) -> None:
-    assert sentence in refused(values)
+ON = {"enabled": True}
+BOTH = {"existingSecret": "a", "content": {"http_server_config": {"a": "b"}}}
+CONTRADICTING: Mapping[str, Mapping[str, Any]] = {
+    "gpu.access": {"gpu": {"access": "privileged"}, "privilege": {"level": "restricted"}},
+    "webConfig.content, not both": {"webConfig": BOTH},
+    "webConfig.certificateSecret": {"webConfig": {"certificateSecret": "a"}},
+    "needs service.enabled": {"serviceMonitor": ON, "service": {"enabled": False}},
+    "unknown alert GpuIdle": {"prometheusRule": {**ON, "disabledAlerts": ["GpuIdle"]}},
+    "unknown threshold idel": {"prometheusRule": {**ON, "thresholds": {"idel": 1}}},
+}
+"""By what is said of them."""
 
 
-def test_a_parent_chart_may_share_values_and_switch_it_on() -> None:
+@each(CONTRADICTING)
+def test_values_that_contradict_each_other(said: str) -> None:
+    assert said in refused(CONTRADICTING[said])
+
+
+def test_the_schema_knows_what_the_command_and_a_parent_chart_know() -> None:
     assert rendered({"global": {"a": {"b": 1}}, "enabled": True}).objects
-
-
-def test_the_schema_knows_what_the_command_knows() -> None:
     exporter = SCHEMA["properties"]["exporter"]["properties"]
     assert set(exporter["logLevel"]["enum"]) == set(LEVELS)
     assert set(exporter["logFormat"]["enum"]) == set(FORMATS)
