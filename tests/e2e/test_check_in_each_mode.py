@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import filter as matching
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +25,7 @@ from deploy.machine import UNIT
 from deploy.test_unit import DOCKERFILE, README
 from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET
 from helm.chart import CHART, rendered
-from helm.test_pod import hosts_folders
+from helm.test_pod import environment, hosts_folders
 from scenarios.cgroups import Limits
 from support.drivers import Libraries
 from support.kubelet import Kubelet, with_gpus
@@ -56,7 +56,6 @@ OFTEN = {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.5"}
 CONTAINERS = Limits(cpu_cores=64, memory_bytes=2**30)
 NUMBERS = {"dac_read_search": 2, "sys_ptrace": 19}
 """Of capabilities, in linux/capability.h."""
-NO_NAMES = ("/var/log/containers", "--kubelet.container-logs")
 READ_FROM = {
     "wait_channel": "wait channel",
     "process_io": "`/proc/PID/io`",
@@ -78,23 +77,17 @@ def of_chart(values: Mapping[str, object]) -> Mode:
     assert context["capabilities"]["drop"] == ["ALL"]
     folders = hosts_folders(pod)
     assert all(path == mounted for path, mounted in folders.items())
-    own = {each["name"]: each["value"] for each in release.container.get("env", [])}
+    mounts = release.container.get("volumeMounts", [])
     return Mode(
         user,
         given_to(user, context["capabilities"].get("add", [])),
         host_pids=pod.get("hostPID", False),
         read_only=context["readOnlyRootFilesystem"],
         lent=frozenset(map(Path, folders)),
-        sealed=frozenset(sealed(release.container)),
+        sealed=frozenset(Path(m["mountPath"]) for m in mounts if "recursiveReadOnly" in m),
         arguments=tuple(release.container["args"]),
-        variables={**IN_A_POD, **own},
+        variables={**IN_A_POD, **environment(release)},
     )
-
-
-def sealed(container: Mapping[str, Any]) -> Iterator[Path]:
-    for mount in container.get("volumeMounts", []):
-        if mount.get("recursiveReadOnly") == "IfPossible":
-            yield Path(mount["mountPath"])
 
 
 def given_to(user: int, added: list[str]) -> frozenset[str]:
@@ -157,12 +150,9 @@ def documented_drop_in() -> str:
 
 OFF = ("power", "throttle", "stall", "feeders", "workload")
 UNREAD: Mapping[str, frozenset[str]] = {
-    "chart with collectors off": frozenset(
-        {
-            *("energy", "throttle_counters", "kubelet", *PRIVATE, "schedstat"),
-            *("psi_cgroup", "cgroup_cpu", "cgroup_memory"),
-        }
-    )
+    "chart with collectors off": frozenset(PRIVATE)
+    | {"energy", "throttle_counters", "kubelet", "schedstat"}
+    | {"psi_cgroup", "cgroup_cpu", "cgroup_memory"}
 }
 """Signals that only collectors which are off read: they are neither given nor missing."""
 
@@ -364,13 +354,6 @@ def test_the_table_of_capabilities_says_what_one_alone_lacks(
     assert_told(run(node, mode).report, {**own(mode), **missing})
 
 
-def test_without_links_to_logs_there_are_no_names(
-    node: Node, own: Callable[[Mode], Missing]
-) -> None:
-    mode = of_chart({"kubelet": {"containerLogsPath": ""}})
-    assert_told(run(node, mode).report, {**own(mode), "kubelet": NO_NAMES})
-
-
 def with_capabilities(*names: str) -> Mapping[str, object]:
     return {"privilege": {"capabilities": [*names]}}
 
@@ -379,24 +362,18 @@ def capabilities_by_signal() -> Mapping[str, set[str]]:
     """What the chart's table says that a signal takes."""
     names = rendered().container["securityContext"]["capabilities"]["add"]
     rows = table("Capability")
-    return {
-        signal: {
-            name
-            for what, read, _ in rows
-            if words in read
-            for name in names
-            if what in (f"`{name}`", "both")
-        }
-        for signal, words in READ_FROM.items()
-    }
+    found: dict[str, set[str]] = {signal: set() for signal in READ_FROM}
+    for (what, read, _), name in product(rows, names):
+        if what in (f"`{name}`", "both"):
+            for signal, words in READ_FROM.items():
+                found[signal] |= {name} if words in read else set()
+    return found
 
 
 def test_restricted_loses_what_the_table_says(said: Callable[[str], Said]) -> None:
     full, restricted = said("chart").metrics, said("chart restricted").metrics
     rows = {what: of_restricted for what, _, of_restricted in table("")}
-    lost = [
-        name for what in rows if rows[what] == "no" for name in re.findall(r"`(gpu_.*?)`", what)
-    ]
+    lost = re.findall(r"`(gpu_.*?)`", " ".join(what for what in rows if rows[what] == "no"))
     gone = full.names - restricted.names
     assert gone == {name for pattern in lost for name in matching(full.names, pattern)}
     assert all(matching(gone, pattern) for pattern in lost)

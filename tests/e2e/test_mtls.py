@@ -21,13 +21,9 @@ PASSWORD = "p:äss"  # noqa: S105 - of this test only
 def web_config(authority: Authority) -> Path:
     """The exporter's file, beside its certificates."""
     authority.issue("server")
-    tls = {
-        "cert_file": "server.pem",
-        "key_file": "server.key",
-        "client_auth_type": "RequireAndVerifyClientCert",
-        "client_ca_file": "ca.pem",
-        "client_allowed_sans": ["prometheus.example"],
-    }
+    tls: dict[str, object] = {"cert_file": "server.pem", "key_file": "server.key"}
+    tls |= {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
+    tls |= {"client_allowed_sans": ["prometheus.example"]}
     users = {"prometheus": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()}
     path = authority.folder / "web-config.yml"
     path.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": users}))
@@ -54,17 +50,16 @@ def ever_up(server: Prometheus) -> dict[str, float]:
 
 def test_only_the_right_prometheus_scrapes(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "site"), Authority(tmp_path / "other")
-    pair = authority.issue("prometheus", "prometheus.example")
+    name = "prometheus.example"
+    pair = authority.issue("prometheus", name)
     ways: Mapping[str, dict[str, object]] = {
         "right": access(authority.cert, pair),
         "wrong password": access(authority.cert, pair, "wrong"),
         "no password": access(authority.cert, pair, None),
         "no certificate": access(authority.cert),
-        "certificate of others": access(authority.cert, other.issue("p", "prometheus.example")),
+        "certificate of others": access(authority.cert, other.issue("p", name)),
         "another name": access(authority.cert, authority.issue("p", "grafana.example")),
-        "expired": access(
-            authority.cert, authority.issue("old", "prometheus.example", expired=True)
-        ),
+        "expired": access(authority.cert, authority.issue("old", name, expired=True)),
         "another server": access(other.cert, pair),
         "no TLS": {},
     }
@@ -82,12 +77,11 @@ def test_only_the_right_prometheus_scrapes(tmp_path: Path) -> None:
             other.issue("server")
             for name in ("server.key", "server.pem", "ca.pem"):
                 (other.folder / name).replace(authority.folder / name)
-            new = other.issue("new", "prometheus.example")
+            new = other.issue("new", name)
             new.cert.replace(pair.cert)
             new.key.replace(pair.key)
             until(lambda: "Reloaded the" in exporter.said, "the renewal")
-            renewed = time.time()
-            scraped_again = f'up{{job="right"}} == 1 and timestamp(up) > {renewed + 1}'
+            scraped_again = f'up{{job="right"}} == 1 and timestamp(up) > {time.time() + 1}'
             until(lambda: server.query(scraped_again) != [], "the right one again")
         assert exporter.terminate() == 0
         assert "Traceback" not in exporter.said
