@@ -8,23 +8,17 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from grafana.boards import FOLDER, NAMES, ROOT
 from support.command import run
+from support.rows import rows
 
 FILES = {f"{name}.json": (FOLDER / f"{name}.json").read_text(encoding="utf-8") for name in NAMES}
 
 
-def test_it_lists_them(tmp_path: Path) -> None:
-    result = run(tmp_path, "dashboards")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.split() == sorted(NAMES)
-
-
-def test_it_prints_one(tmp_path: Path) -> None:
-    result = run(tmp_path, "dashboards", "fleet")
-    assert (result.returncode, result.stderr, result.stdout) == (0, "", FILES["fleet.json"])
+def test_it_lists_them_and_prints_one(tmp_path: Path) -> None:
+    for words, out in (((), "exporter\nfleet\ngpu\n"), (("fleet",), FILES["fleet.json"])):
+        result = run(tmp_path, "dashboards", *words)
+        assert (result.returncode, result.stderr, result.stdout) == (0, "", out)
 
 
 def test_it_writes_all_and_overwrites_nothing_silently(tmp_path: Path) -> None:
@@ -40,16 +34,16 @@ def test_it_writes_all_and_overwrites_nothing_silently(tmp_path: Path) -> None:
     assert result.stderr.splitlines() == [f"wrote {folder / 'gpu.json'}"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("cpu",), "there is no dashboard 'cpu', only exporter, fleet, gpu"),
-        (("gpu", "--output", "x"), "--output writes all dashboards: omit the name"),
-        (("--output", "/proc/gpu"), "--output: cannot write /proc/gpu: No such file or directory"),
-    ],
-)
-def test_errors_are_one_line(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
-    result = run(tmp_path, "dashboards", *arguments)
+ERRORS = {
+    "cpu": "there is no dashboard 'cpu', only exporter, fleet, gpu",
+    "gpu --output x": "--output writes all dashboards: omit the name",
+    "--output /proc/gpu": "--output: cannot write /proc/gpu: No such file or directory",
+}
+
+
+@rows("words, sentence", {words: (words, sentence) for words, sentence in ERRORS.items()})
+def test_errors_are_one_line(tmp_path: Path, words: str, sentence: str) -> None:
+    result = run(tmp_path, "dashboards", *words.split())
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == f"gpu-bottleneck-exporter: {sentence}\n"
 
@@ -72,6 +66,4 @@ def test_the_wheel_has_the_dashboards_and_not_what_builds_them(tmp_path: Path) -
 
 
 def test_the_packages_dashboards_are_a_link_not_a_copy() -> None:
-    link = ROOT / "exporter" / "gpu_bottleneck_exporter" / "dashboards"
-    assert link.is_symlink()
-    assert link.resolve() == FOLDER
+    assert (ROOT / "exporter/gpu_bottleneck_exporter/dashboards").readlink().name == FOLDER.name

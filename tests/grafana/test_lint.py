@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import product
 
 import promql_parser as promql
 
@@ -21,8 +20,8 @@ from grafana.boards import (
     nodes,
     selectors,
 )
+from grafana.schema import UNITS
 from rules.causes_table import pack
-from support.offenders import each
 from tables import metrics
 
 RECORDED = {rule.name for rule in pack() if not rule.is_alert}
@@ -32,8 +31,6 @@ OF_PROMETHEUS = {"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scra
 KNOWN = RECORDED | set(LABELS) | OF_PROCESS | OF_PROMETHEUS
 OF_TARGET = {"cluster", "job", "instance"}
 COUNTERS = {family.name for family in metrics.families() if family.kind == "counter"}
-UNITS = {*("none", "short", "locale", "percentunit", "s", "bytes", "Bps", "watt", "celsius", "cps")}
-"""Those in use, all of them known to Grafana."""
 WHOLE_JOB = "GPUs of the same job are on other nodes, too"
 EXEMPT = {
     "exporter: Rules A": "thresholds are the rules' own: they have no target",
@@ -42,12 +39,7 @@ EXEMPT = {
     "gpu: Job: SM clock, share of the maximum A": WHOLE_JOB,
 }
 """Queries that need not match the instance (or the job), and why."""
-OPERATORS = {
-    "MatchOp.Equal": "=",
-    "MatchOp.NotEqual": "!=",
-    "MatchOp.Re": "=~",
-    "MatchOp.NotRe": "!~",
-}
+OPERATORS = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
 
 
 def variables(name: str) -> dict[str, Json]:
@@ -56,7 +48,10 @@ def variables(name: str) -> dict[str, Json]:
 
 def matched(selector: promql.VectorSelector) -> dict[str, str]:
     """Each label and what is asked of it: operator and value."""
-    return {one.name: OPERATORS[f"{one.op}"] + one.value for one in selector.matchers.matchers}
+    return {
+        one.name: OPERATORS[f"{one.op}".removeprefix("MatchOp.")] + one.value
+        for one in selector.matchers.matchers
+    }
 
 
 # --- Templates ------------------------------------------------------------------------------------
@@ -91,15 +86,10 @@ def asked_by(variable: Json) -> str:
 
 # --- Panels ---------------------------------------------------------------------------------------
 @each_panel
-def test_a_panel_uses_the_data_source_of_the_variable(panel: Json) -> None:
-    """panel-datasource-rule."""
+def test_a_panel_says_what_it_shows_and_asks_something(panel: Json) -> None:
+    """panel-datasource-rule, -title-description-rule, -units-rule, -no-targets-rule."""
     expected = {"type": "prometheus", "uid": "${datasource}"}
     assert all(one["datasource"] == expected for one in (panel, *panel["targets"]))
-
-
-@each_panel
-def test_a_panel_says_what_it_shows_and_asks_something(panel: Json) -> None:
-    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule."""
     assert panel["title"]
     assert re.fullmatch(r".{15,}\.", panel["description"], re.DOTALL)
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
@@ -130,33 +120,21 @@ OF_NONE = {"cluster": "=~chosen|", "job": "=", "instance": "="}
 """What is asked of alerts about the rules themselves, which are of no target."""
 
 
-def of_target(selector: promql.VectorSelector) -> bool:
-    """Not so: alerts that have no job and no instance."""
-    return selector.name != "ALERTS" or matched(selector).get("job") != "="
-
-
-def owed(query: Asked, label: str) -> bool:
-    """Whether each selector must match the label by its variable."""
-    exempt = EXEMPT.get(f"{query}")
-    return exempt is None or (exempt == WHOLE_JOB and label != "instance")
-
-
-@each(product(asked(), OF_NONE), lambda of: f"{of[0]}, {of[1]}")
-def test_a_query_keeps_to_the_targets_chosen(of: tuple[Asked, str]) -> None:
+@each_query
+def test_a_query_keeps_to_the_targets_chosen(query: Asked) -> None:
     """target-job-rule, target-instance-rule."""
-    query, label = of
-    if owed(query, label):
+    exempt = {None: "", WHOLE_JOB: "instance"}.get(EXEMPT.get(f"{query}"), "cluster job instance")
+    for label in OF_NONE.keys() - {*exempt.split()}:
         for selector in selectors(query.text({**EVERYTHING, label: "chosen"})):
-            asked_for = matched(selector).get(label)
-            assert asked_for == ("=~chosen" if of_target(selector) else OF_NONE[label])
+            asks = matched(selector)
+            of_none = selector.name == "ALERTS" and asks.get("job") == "="
+            assert asks.get(label) == (OF_NONE[label] if of_none else "=~chosen"), label
 
 
 def test_no_exemption_is_left_over() -> None:
-    exempt = [query for query in asked() if f"{query}" in EXEMPT]
-    assert {f"{query}" for query in exempt} == set(EXEMPT)
-    for query in exempt:
-        found = selectors(query.text({**EVERYTHING, "instance": "chosen"}))
-        assert any(matched(one).get("instance") != "=~chosen" for one in found), f"{query}"
+    text = {f"{query}": query.text({**EVERYTHING, "instance": "chosen"}) for query in asked()}
+    for name in EXEMPT:
+        assert {matched(one).get("instance") for one in selectors(text[name])} != {"=~chosen"}, name
 
 
 @each_query

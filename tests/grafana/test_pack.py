@@ -8,14 +8,15 @@ from builders import pack
 from grafana.boards import FOLDER, NAMES, panels
 from rules import causes_table, parsed
 from rules.fleet import RULES
+from support.offenders import each
 
 
-@pytest.mark.parametrize("duration", ["30s", "1m", "90s", "1m30s", "2h", "1d"])
+@each(["30s", "1m", "90s", "1m30s", "2h", "1d"])
 def test_durations(duration: str) -> None:
     assert pack.seconds(duration) == parsed.seconds(duration)
 
 
-@pytest.mark.parametrize("duration", ["", "30", "30ms", "1 m", "m", "-1m"])
+@each(["", "30", "30ms", "1 m", "m", "-1m"])
 def test_what_is_no_duration_of_whole_seconds(duration: str) -> None:
     with pytest.raises(ValueError, match="not a duration of whole seconds"):
         pack.seconds(duration)
