@@ -26,6 +26,7 @@ from support.drivers import Libraries
 from support.prometheus import Prometheus, prometheus
 
 SCRAPED_EVERY = 2.0
+JOBS = [("gpu", "", SCRAPED_EVERY)]
 SCRAPES = 15
 """How many of them are checked."""
 PATIENCE_SECONDS = 180.0
@@ -70,8 +71,7 @@ class Installed:
 def installed(
     libraries: Libraries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installed]:
-    cluster = Cluster.named()
-    folder = tmp_path_factory.mktemp("cluster")
+    cluster, folder = Cluster.named(), tmp_path_factory.mktemp("cluster")
     release = rendered_for(cluster.version, manifests.values(IMAGE), namespace=manifests.NAMESPACE)
     steps = [*relabelings(release.one("PodMonitor")), THROUGH_THE_API_SERVER]
     pods = folder / "pods.json"
@@ -81,9 +81,7 @@ def installed(
         cluster.applied(release.objects),
         cluster.proxy(folder / "proxy") as port,
         kept_told(cluster, f"{HOST}:{port}", pods),
-        prometheus(
-            folder, [("gpu", "", SCRAPED_EVERY)], access={"gpu": scraped(pods, steps)}
-        ) as server,
+        prometheus(folder, JOBS, access={"gpu": scraped(pods, steps)}) as server,
     ):
         yield Installed(cluster, release, server)
 
@@ -104,11 +102,7 @@ def test_a_busy_node_does_not_starve_it(installed: Installed) -> None:
     with installed.cluster.applied([manifests.load(IMAGE)]):
         began, _ = installed.await_scrapes()
         up = installed.series("gpu_up", began)
-    (daemonset,) = (
-        found
-        for found in installed.cluster.get("daemonsets")["items"]
-        if found["metadata"]["name"] == installed.name
-    )
+    daemonset = installed.cluster.get("daemonset", installed.name)
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
     assert [*checks.starved(container, up)] == []
 

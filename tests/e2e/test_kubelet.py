@@ -22,7 +22,6 @@ from support.daemon import get
 from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
 from support.metrics import Metrics
-from support.prometheus import QueryError, prometheus
 from support.rights import AS_WE_ARE, as_nobody
 from support.tools import _missing
 from support.trees import lay
@@ -181,32 +180,6 @@ def test_a_job_that_has_not_opened_its_gpu(
         until(lambda: workloads(exporter, 2) == expected, "the job")
         (folder / "2").unlink()
         until(lambda: workloads(exporter, 2) == [], "the epilog")
-
-
-def test_the_rules_see_who_has_never_used_a_gpu(
-    exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pod by the kubelet's word, and a Slurm job by that of a prolog."""
-    monkeypatch.setenv("GPU_EXPORTER_SLURM_JOB_MAPPING_DIR", f"{lay(tmp_path / 'jobs', JOBS)}")
-    rules = tmp_path / "rules"
-    scaled = ("rules", "--for-scale", "30", "--output", f"{rules}")
-    assert run(tmp_path, *scaled).returncode == 0
-    owned = 'gpu:bottleneck:lost_ratio{cause="allocated_never_used"}'
-    with (
-        exporting() as exporter,
-        prometheus(tmp_path, [("gpu", exporter.target, 0.5)], [*rules.glob("*.yml")]) as server,
-    ):
-
-        def told() -> bool:
-            try:
-                found = server.query(owned)
-            except QueryError:
-                return False
-            told = {labels["gpu"]: labels for labels, _ in found}
-            names = {told[gpu].get("workload_pod") or told[gpu].get("slurm_job_id") for gpu in told}
-            return told.keys() == {"0", "1", "2"} and {"idle-0", "4242"} <= names
-
-        until(told, owned)
 
 
 GAPS: Mapping[str, tuple[str, ...]] = {

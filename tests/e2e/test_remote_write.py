@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.test_documents import README
+from deploy.test_documents import README, fleets_configuration
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from grafana.boards import asked
@@ -42,17 +42,11 @@ SCRAPES = "prometheus_target_interval_length_seconds_count"
 OBSERVED = "gpu_observed_seconds_total"
 
 
-def documented() -> str:
-    """The configuration for a fleet."""
-    (config,) = re.findall(r"```yaml\n(global:.*?)```", README.read_text("utf-8"), re.DOTALL)
-    return str(config)
-
-
 def of_an_agent(folder: Path, exporter: Exporter, engine: int) -> str:
     """The same for an agent, which takes no rules, with the addresses of this machine."""
     nodes = folder / "gpu-nodes.json"
     nodes.write_text(json.dumps([{"targets": [f"{NODE}:{exporter.port}"]}]))
-    config = re.sub(r"^rule_files: .*\n", "", documented(), flags=re.MULTILINE)
+    config = re.sub(r"^rule_files: .*\n", "", fleets_configuration(), flags=re.MULTILINE)
     config, replaced = re.subn(SENT, lambda _: f'regex: "{of_agents()}"', config)
     assert replaced == 1
     here = {
@@ -111,7 +105,7 @@ def of_agents() -> str:
 
 def recorded_names() -> re.Pattern[str]:
     """Names that a Prometheus sends that evaluates the rules itself."""
-    config = yaml.safe_load(documented())
+    config = yaml.safe_load(fleets_configuration())
     (rule,) = config["remote_write"][0]["write_relabel_configs"]
     return re.compile(rule["regex"])
 

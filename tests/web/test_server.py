@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -94,6 +94,22 @@ def test_a_client_that_takes_a_little_now_and_then_does_not_win_time(
             taken += len(piece)
             time.sleep(0.002)
     assert taken < len(page.body)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_big_body_arrives(
+    serve: Serve, page: Page, site: Site, headers: dict[str, str], *, tls: bool
+) -> None:
+    page.body = bytes(range(256)) * 40_000
+    port = serve(web_config=site.configure() if tls else None).port
+    connection = http.client.HTTPConnection("localhost", port, timeout=PATIENCE_SECONDS)
+    if tls:
+        connection = http.client.HTTPSConnection("localhost", port, context=site.client())
+    with closing(connection):
+        for _ in range(2):
+            connection.request("GET", "/metrics", headers=headers)
+            assert connection.getresponse().read() == page.body
 
 
 def test_a_connection_serves_many_requests(serve: Serve, page: Page) -> None:

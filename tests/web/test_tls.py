@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import shutil
@@ -19,9 +18,9 @@ from gpu_bottleneck_exporter.web.config import ALWAYS_ON, CIPHER_SUITES
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Pair, ask, client, refused
 from support.daemon import drain
-from support.waiting import PATIENCE_SECONDS, eventually, until
+from support.waiting import eventually, until
 
-from .conftest import GET, Page, Running, Serve, Site, warned
+from .conftest import GET, Running, Serve, Site, warned
 
 TLS11, TLS12, TLS13 = ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 Settings = Mapping[str, object]
@@ -165,19 +164,6 @@ def test_a_client_that_never_ends_its_handshake_is_closed(
 
 def test_a_client_that_says_nothing_after_its_handshake_is_closed(serve: Serve, site: Site) -> None:
     assert serve(web_config=site.configure(), head=2).shake(site.client()).recv(1) == b""
-
-
-@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
-def test_a_big_body_arrives(serve: Serve, site: Site, page: Page, headers: dict[str, str]) -> None:
-    page.body = bytes(range(256)) * 40_000
-    running = serve(web_config=site.configure())
-    connection = http.client.HTTPSConnection(
-        "localhost", running.port, context=site.client(), timeout=PATIENCE_SECONDS
-    )
-    for _ in range(2):
-        connection.request("GET", "/metrics", headers=headers)
-        assert connection.getresponse().read() == page.body
-    connection.close()
 
 
 def test_nonsense_leaves_no_log(serve: Serve, site: Site, caplog: pytest.LogCaptureFixture) -> None:

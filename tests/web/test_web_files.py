@@ -34,10 +34,15 @@ def listen(path: Path) -> None:
         one.bind(str(path))
 
 
+def make_endless(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
+
+
 KINDS: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "fifo": (os.mkfifo, "not a regular file"),
     "socket": (listen, "No such device"),
-    "endless": (lambda path: (path.touch(), os.truncate(path, 2**40)), "larger than"),
+    "endless": (make_endless, "larger than"),
 }
 
 
