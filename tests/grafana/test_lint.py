@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import promql_parser as promql
@@ -9,6 +10,7 @@ import promql_parser as promql
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import (
     EVERYTHING,
+    NAMES,
     Asked,
     Json,
     asked,
@@ -18,10 +20,12 @@ from grafana.boards import (
     each_query,
     filled,
     nodes,
+    panels,
     selectors,
 )
 from grafana.schema import UNITS
 from rules.causes_table import pack
+from support.offenders import each
 from tables import metrics
 
 RECORDED = {rule.name for rule in pack() if not rule.is_alert}
@@ -99,7 +103,6 @@ def test_a_panel_says_what_it_shows_and_asks_something(panel: Json) -> None:
 @each_panel
 def test_nothing_is_not_zero(panel: Json) -> None:
     defaults = panel["fieldConfig"]["defaults"]
-    assert defaults["noValue"] not in {"", "0"}
     assert not defaults["custom"].get("spanNulls", False)
     assert all("vector(0)" not in target["expr"] for target in panel["targets"])
 
@@ -164,10 +167,81 @@ def test_a_counter_is_shown_as_a_rate(query: Asked) -> None:
 
 @each_board
 def test_annotations_are_alerts_of_this_pack(name: str) -> None:
-    known = {rule.name for rule in pack() if rule.is_alert}
     (annotation,) = board(name)["annotations"]["list"]
     assert annotation["datasource"]["uid"] == "${datasource}"
     for selector in selectors(filled(annotation["target"]["expr"])):
         assert selector.name == "ALERTS"
         pattern = matched(selector)["alertname"].removeprefix("=~")
-        assert any(re.fullmatch(pattern, alert) for alert in known)
+        assert any(re.fullmatch(pattern, alert) for alert in ALERTS)
+
+
+# --- Columns, variables and runbooks: Grafana passes over what there is not -----------------------
+ALERTS = {rule.name for rule in pack() if rule.is_alert}
+BY = re.compile(r"\bby \(([^)]+)\)")
+TABLES = [(name, panel) for name in NAMES for panel in panels(name) if panel["type"] == "table"]
+
+each_table = each([panel for _, panel in TABLES], lambda panel: f"{panel['title']}")
+
+
+def columns(panel: Json) -> set[str]:
+    """The columns of a table whose queries all have an answer: what they group by, and values."""
+    asked = panel["targets"]
+    labels = {label for one in asked for label in BY.findall(one["expr"])[0].split(", ")}
+    letters = {f"Value #{one['refId']}" for one in asked}
+    return labels | (letters if len(asked) > 1 else {"Value"})
+
+
+def rules_of(panel: Json) -> list[Json]:
+    """Overrides but for those of any column."""
+    found: list[Json] = panel["fieldConfig"]["overrides"]
+    return [one for one in found if one["matcher"]["options"] != "/.*/"]
+
+
+@each_table
+def test_overrides_are_of_columns_that_there_are(panel: Json) -> None:
+    there = columns(panel)
+    for one in rules_of(panel):
+        matcher = one["matcher"]
+        if matcher["id"] == "byRegexp":
+            pattern = re.compile(matcher["options"].strip("/"))
+            assert any(pattern.search(column) for column in there), matcher
+        else:
+            assert matcher["options"] in there, matcher
+
+
+def linked(panel: Json) -> set[str]:
+    """The columns that its links read."""
+    return set(re.findall(r"__data\.fields\.(\w+)", json.dumps(panel)))
+
+
+@each_table
+def test_columns_in_order_sorted_by_or_linked_are_there(panel: Json) -> None:
+    """But for the name that a value has while other queries have no answer."""
+    steps = [one["options"].get("indexByName", {}) for one in panel["transformations"]]
+    assert {column for step in steps for column in step} - {"Value"} <= columns(panel) | {
+        "Value #A"
+    }
+    properties = [prop for one in rules_of(panel) for prop in one["properties"]]
+    titles = {prop["value"] for prop in properties if prop["id"] == "displayName"}
+    assert {one["displayName"] for one in panel["options"]["sortBy"]} <= titles
+    assert linked(panel) <= columns(panel)
+    assert linked(panel) >= (
+        {"job", "instance", "uuid", "page"} if panel["title"] == "Verdicts" else set()
+    )
+
+
+def test_links_in_heads_lead_to_runbooks() -> None:
+    urls = [link["url"] for panel in panels("exporter") for link in panel.get("links", [])]
+    names = {re.fullmatch(r"\$\{runbooks\}/(\w+)\.md", url)[1] for url in urls}  # type: ignore[index]
+    told = re.findall(r"Gpu[A-Z]\w+", board("exporter")["annotations"]["list"][0]["target"]["expr"])
+    assert names == set(told)
+    assert names <= ALERTS
+
+
+@each_board
+def test_every_variable_is_used(name: str) -> None:
+    found = board(name)
+    for one in found["templating"]["list"]:
+        others = [v for v in found["templating"]["list"] if v["name"] != one["name"]]
+        rest = json.dumps({**found, "templating": others})
+        assert re.search(rf"\$\{{?{one['name']}\b", rest), one["name"]

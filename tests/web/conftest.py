@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.web.server import Limits, WebServer
 from support.certificates import Authority, Pair, client
 from support.waiting import PATIENCE_SECONDS, until
 
+Log = pytest.LogCaptureFixture
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -29,7 +30,7 @@ BIG = b"x" * 50_000_000
 """More than the kernel takes for both ends."""
 
 
-def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warned(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.daemon import drain
 from support.rows import rows
 
-from .conftest import OPENMETRICS, TEXT, Page, Serve, warned
+from .conftest import OPENMETRICS, TEXT, Log, Page, Serve, warned
 
 PLAIN, HTML, JSON = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/json"
 PAGES = {
@@ -117,9 +117,7 @@ def test_what_there_is_not(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/-/healthy"])
-def test_a_failing_page_says_so_and_the_server_goes_on(
-    serve: Serve, page: Page, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_page_says_so(serve: Serve, page: Page, path: str, caplog: Log) -> None:
     running = serve()
     page.failure = ZeroDivisionError("the secret cause")
     reply = running.get(path)

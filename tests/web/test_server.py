@@ -18,14 +18,12 @@ from support.daemon import drain
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, eventually
 
-from .conftest import BIG, GET, Page, Serve, Site, warned
+from .conftest import BIG, GET, Log, Page, Serve, Site, warned
 
 HALF = b"GET /metr"
 
 
-def test_scrapes_are_rendered_one_at_a_time_and_hold_up_no_other_page(
-    serve: Serve, page: Page
-) -> None:
+def test_scrapes_are_rendered_one_by_one_and_hold_up_no_page(serve: Serve, page: Page) -> None:
     running = serve()
     page.gate.clear()
     clients = [running.connect(GET) for _ in range(20)]
@@ -72,9 +70,7 @@ def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("how", ["kept", "closed", "TLS"])
-def test_a_client_that_does_not_read_is_closed(
-    serve: Serve, page: Page, site: Site, how: str
-) -> None:
+def test_who_does_not_read_is_closed(serve: Serve, page: Page, site: Site, how: str) -> None:
     page.body = BIG
     running = serve(response=0.5, web_config=site.configure() if how == "TLS" else None)
     client = running.shake(site.client()) if how == "TLS" else running.connect()
@@ -83,9 +79,7 @@ def test_a_client_that_does_not_read_is_closed(
     eventually(lambda: len(running.server.connections) == 0)
 
 
-def test_a_client_that_takes_a_little_now_and_then_does_not_win_time(
-    serve: Serve, page: Page
-) -> None:
+def test_taking_a_little_now_and_then_wins_no_time(serve: Serve, page: Page) -> None:
     page.body = BIG
     client = serve(response=1).connect(GET)
     taken = 0
@@ -153,7 +147,7 @@ def with_two_lengths(method: bytes, both: bytes) -> bytes:
     },
 )
 def test_nonsense_is_refused_and_nothing_after_it_is_read(
-    serve: Serve, page: Page, caplog: pytest.LogCaptureFixture, sent: bytes, status: bytes
+    serve: Serve, page: Page, caplog: Log, sent: bytes, status: bytes
 ) -> None:
     running = serve()
     received = drain(running.connect(sent))
@@ -174,9 +168,7 @@ def test_nonsense_is_refused_and_nothing_after_it_is_read(
         "long": (b"Content-Length: 9999999\r\n", b"x" * 9_999_999, 1),
     },
 )
-def test_nothing_is_read_behind_a_body(
-    serve: Serve, headers: bytes, body: bytes, answers: int
-) -> None:
+def test_bodies_are_not_read(serve: Serve, headers: bytes, body: bytes, answers: int) -> None:
     last = GET[:-2] + b"Connection: close\r\n\r\n"
     client = serve().connect(GET[:-2] + headers + b"\r\n" + body + last)
     assert drain(client).count(b"HTTP/1.1 200") == answers
@@ -225,9 +217,7 @@ def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_stop_waits_neither_for_a_hanging_scrape_nor_for_a_client_that_does_not_read(
-    serve: Serve, page: Page, *, hangs: bool
-) -> None:
+def test_stop_waits_for_no_scrape_and_no_client(serve: Serve, page: Page, *, hangs: bool) -> None:
     page.body = BIG
     running = serve(grace=0.5)
     if hangs:

@@ -7,7 +7,7 @@ import os
 import shutil
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,10 @@ from gpu_bottleneck_exporter.web.config import ALWAYS_ON, CIPHER_SUITES
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Pair, ask, client, refused
 from support.daemon import drain
+from support.rows import rows
 from support.waiting import eventually, until
 
-from .conftest import GET, Running, Serve, Site, warned
+from .conftest import GET, Log, Page, Running, Serve, Site, warned
 
 TLS11, TLS12, TLS13 = ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 Settings = Mapping[str, object]
@@ -29,6 +30,7 @@ Settings = Mapping[str, object]
 ASKS: Settings = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
 IF_GIVEN: Settings = {**ASKS, "client_auth_type": "VerifyClientCertIfGiven"}
 NAMES = ("prometheus.example", "192.0.2.7", "fd00::7", "a@b.example")
+OTHER_NAMES = ("ours", "more.example", "192.0.2.8")
 NAMED: Settings = {**ASKS, "client_allowed_sans": [*NAMES]}
 CLIENTS: Mapping[str, Callable[[Site], Pair | None]] = {
     "nobody": lambda _: None,
@@ -38,26 +40,26 @@ CLIENTS: Mapping[str, Callable[[Site], Pair | None]] = {
 }
 
 
-REFUSED: tuple[tuple[Settings, Mapping[str, str | None]], ...] = (
-    (
-        ASKS,
-        {
-            "nobody": "ALERT_CERTIFICATE_REQUIRED",
-            "ours": None,
-            "theirs": "ALERT_UNKNOWN_CA",
-            "expired": "ALERT_CERTIFICATE_EXPIRED",
-        },
-    ),
-    (IF_GIVEN, {"nobody": None, "ours": None, "theirs": "ALERT_UNKNOWN_CA"}),
-    (NAMED, {**dict.fromkeys(NAMES), "ours": "", "more.example": "", "192.0.2.8": ""}),
-)
-"""By settings and client: the alert that it gets, if any."""
+THEIRS = {"theirs": "ALERT_UNKNOWN_CA"}
+EXPIRED = {"nobody": "ALERT_CERTIFICATE_REQUIRED", "expired": "ALERT_CERTIFICATE_EXPIRED"}
 
 
 @pytest.mark.parametrize("version", [TLS12, TLS13])
-@pytest.mark.parametrize(("settings", "alerts"), REFUSED)
-def test_only_clients_with_a_right_certificate_come_in(
-    serve: Serve, site: Site, version: ssl.TLSVersion, settings: Settings, alerts: dict[str, str]
+@rows(
+    "settings, alerts",
+    {
+        "of our authority": (ASKS, {"ours": None, **THEIRS, **EXPIRED}),
+        "if given": (IF_GIVEN, {"nobody": None, "ours": None, **THEIRS}),
+        "named": (NAMED, {**dict.fromkeys(NAMES), **dict.fromkeys(OTHER_NAMES, "")}),
+    },
+)
+def test_only_clients_with_a_right_certificate_come_in(  # noqa: PLR0913, PLR0917 - columns of a table
+    serve: Serve,
+    site: Site,
+    page: Page,
+    version: ssl.TLSVersion,
+    settings: Settings,
+    alerts: Mapping[str, str | None],
 ) -> None:
     """All others are told why, since TLS 1.3 in such words."""
     running = serve(web_config=site.configure(**settings))
@@ -70,47 +72,51 @@ def test_only_clients_with_a_right_certificate_come_in(
             with pytest.raises((ssl.SSLError, ConnectionError)) as raised:
                 ask(running.port, context)
             assert version == TLS12 or alert in str(raised.value), who
+    assert len(page.accepted) == [*alerts.values()].count(None)
 
 
 CBC = "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA"
 NEEDS_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="needs Python 3.11")
 
 
+Offers = Sequence[str | ssl.TLSVersion]
+"""A version, suites of TLS 1.2, or a curve."""
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 @pytest.mark.parametrize(
-    ("settings", "offer", "comes_in"),
+    ("settings", "taken", "not_taken"),
     [
-        ({}, TLS11, False),
-        ({}, TLS12, True),
-        ({}, TLS13, True),
-        ({"min_version": "TLS13"}, TLS12, False),
-        ({"min_version": "TLS13"}, TLS13, True),
-        ({"max_version": "TLS12"}, TLS12, True),
-        ({"max_version": "TLS12"}, TLS13, False),
-        ({"min_version": "TLS10"}, TLS11, True),
-        ({"cipher_suites": [*ALWAYS_ON]}, TLS12, False),
-        ({"cipher_suites": [*ALWAYS_ON, CBC]}, "ECDHE+AESGCM", False),
-        ({"cipher_suites": [*ALWAYS_ON, CBC]}, CIPHER_SUITES[CBC], True),
-        ({"curve_preferences": ["CurveP256"]}, "prime256v1", True),
-        ({"curve_preferences": ["CurveP256"]}, "secp521r1", False),
-        ({"curve_preferences": ["CurveP384"]}, "secp384r1", True),
-        pytest.param({"curve_preferences": ["X25519"]}, "X25519", True, marks=NEEDS_311),
+        ({}, [TLS12, TLS13], [TLS11]),
+        ({"min_version": "TLS13"}, [TLS13], [TLS12]),
+        ({"max_version": "TLS12"}, [TLS12], [TLS13]),
+        ({"min_version": "TLS10"}, [TLS11], []),
+        ({"cipher_suites": [*ALWAYS_ON]}, [], [TLS12]),
+        ({"cipher_suites": [*ALWAYS_ON, CBC]}, [CIPHER_SUITES[CBC]], ["ECDHE+AESGCM"]),
+        ({"curve_preferences": ["CurveP256"]}, ["prime256v1"], ["secp521r1"]),
+        ({"curve_preferences": ["CurveP384"]}, ["secp384r1"], []),
+        pytest.param({"curve_preferences": ["X25519"]}, ["X25519"], [], marks=NEEDS_311),
     ],
 )
 def test_what_a_client_may_offer(
-    serve: Serve, site: Site, settings: Settings, offer: str | ssl.TLSVersion, *, comes_in: bool
+    serve: Serve, site: Site, settings: Settings, taken: Offers, not_taken: Offers
 ) -> None:
-    """One version, the suites of TLS 1.2, or one curve."""
-    running = serve(web_config=site.configure(**settings))
+    port = serve(web_config=site.configure(**settings)).port
+    offered = {offer: offering(site, settings, offer) for offer in (*taken, *not_taken)}
+    found = [offer for offer, context in offered.items() if not refused(port, context)]
+    assert found == [*taken]
+
+
+def offering(site: Site, settings: Settings, offer: str | ssl.TLSVersion) -> ssl.SSLContext:
     if isinstance(offer, ssl.TLSVersion):
-        context = site.client(version=offer)
-    elif "curve_preferences" in settings:
+        return site.client(version=offer)
+    if "curve_preferences" in settings:
         context = site.client()
         context.set_ecdh_curve(offer)
     else:
         context = site.client(version=TLS12)
         context.set_ciphers(offer)
-    assert refused(running.port, context) is not comes_in
+    return context
 
 
 def answers(client: ssl.SSLSocket) -> bool:
@@ -156,9 +162,7 @@ def test_sessions_are_not_resumed(serve: Serve, site: Site, version: ssl.TLSVers
 
 # --- What a client can hold -----------------------------------------------------------------------
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x00\x05hell"])
-def test_a_client_that_never_ends_its_handshake_is_closed(
-    serve: Serve, site: Site, first: bytes
-) -> None:
+def test_who_never_ends_a_handshake_is_closed(serve: Serve, site: Site, first: bytes) -> None:
     assert drain(serve(web_config=site.configure(), head=0.3).connect(first)) == b""
 
 
@@ -166,7 +170,7 @@ def test_a_client_that_says_nothing_after_its_handshake_is_closed(serve: Serve, 
     assert serve(web_config=site.configure(), head=2).shake(site.client()).recv(1) == b""
 
 
-def test_nonsense_leaves_no_log(serve: Serve, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_nonsense_leaves_no_log(serve: Serve, site: Site, caplog: Log) -> None:
     running = serve(web_config=site.configure(**ASKS), head=2)
     nonsense = (b"\x16\x03\x01\x00\x05hello", b"\xff" * 600, b"\r\n\r\n", GET)
     talking = [running.connect(words) for words in nonsense]
@@ -178,9 +182,7 @@ def test_nonsense_leaves_no_log(serve: Serve, site: Site, caplog: pytest.LogCapt
     assert warned(caplog) == []
 
 
-def test_stop_waits_neither_for_handshakes_nor_for_resting_connections(
-    serve: Serve, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stop_waits_for_no_handshake_and_no_rest(serve: Serve, site: Site, caplog: Log) -> None:
     running = serve(web_config=site.configure(), head=600, grace=600)
     running.connect()
     running.connect(b"\x16\x03\x01")
@@ -200,9 +202,7 @@ def der(path: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(first + end)
 
 
-def test_a_certificate_that_comes_later_serves_the_next_connection(
-    serve: Serve, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_certificate_may_come_later(serve: Serve, site: Site, caplog: Log) -> None:
     running = serve(web_config=site.configure())
     kept = running.shake(site.client())
     old = seen_certificate(running)
@@ -255,9 +255,7 @@ BREAKS: Mapping[str, Callable[[Site], object]] = {
 
 
 @pytest.mark.parametrize("what", BREAKS)
-def test_a_broken_change_leaves_the_last_good_one_in_force(
-    serve: Serve, site: Site, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
+def test_a_broken_change_is_not_in_force(serve: Serve, site: Site, caplog: Log, what: str) -> None:
     running = serve(web_config=site.configure())
     trusting = site.client()
     BREAKS[what](site)

@@ -19,7 +19,7 @@ from support.command import ANY_PORT, Server, run, serving
 from support.daemon import drain
 from support.waiting import PATIENCE_SECONDS, eventually, until
 
-from .conftest import Gate, Page, Reply, Running, Serve, warned
+from .conftest import Gate, Log, Page, Reply, Running, Serve, warned
 
 CHEAP, DEARER, DEAREST = 4, 5, 7
 """Costs of hashes: bcrypt allows nothing below 4."""
@@ -130,9 +130,7 @@ def test_the_right_user_and_password_come_in(everybody: Running) -> None:
     assert [one for one in right if everybody.get("/metrics", headers=one).status != 200] == []
 
 
-def test_all_else_is_refused(
-    everybody: Running, page: Page, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_else_is_refused(everybody: Running, page: Page, caplog: Log) -> None:
     wrong = [basic(user, as_bytes(password) + b"x") for user, password in RIGHT if user != "long"]
     wrong += [basic("alice", word) for word in ("wrong", "", "right ", b"right\0")]
     wrong += [basic("long", "x" * 71), basic("Alice", "right"), basic("bob", "right")]
@@ -146,9 +144,7 @@ def test_all_else_is_refused(
 
 
 # --- What a check costs, and whom it holds up -----------------------------------------------------
-def test_only_a_right_password_of_that_user_is_remembered(
-    serve: Serve, file: Path, checks: Checks
-) -> None:
+def test_only_right_passwords_are_remembered(serve: Serve, file: Path, checks: Checks) -> None:
     running = serve(web_config=file)
     users = ("bob", "bob", "alice", "bob", "alice", "alice")
     answers = [status(running, user, "right") for user in users]
@@ -156,9 +152,7 @@ def test_only_a_right_password_of_that_user_is_remembered(
     assert checks.costs == [CHEAP] * 4
 
 
-def test_wrong_and_unknown_cost_the_same_and_are_not_remembered(
-    serve: Serve, tmp_path: Path, checks: Checks
-) -> None:
+def test_wrong_and_unknown_cost_the_same(serve: Serve, tmp_path: Path, checks: Checks) -> None:
     """One more of cost is twice the work. A right one costs its own hash only."""
     users = {"alice": hashed("a", DEARER), "bob": hashed("b"), "carol": hashed("c", DEAREST)}
     running = serve(web_config=write(tmp_path / "web.yml", users))
@@ -174,9 +168,7 @@ def test_wrong_and_unknown_cost_the_same_and_are_not_remembered(
     assert checks.costs == [CHEAP]
 
 
-def test_known_users_are_answered_while_a_password_is_checked(
-    serve: Serve, file: Path, checks: Checks
-) -> None:
+def test_checks_hold_up_no_known_user(serve: Serve, file: Path, checks: Checks) -> None:
     running = serve(web_config=file)
     assert status(running, "alice", "right") == 200
     checks.gate.clear()

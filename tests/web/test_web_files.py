@@ -17,7 +17,7 @@ from support.command import ANY_PORT, serving
 from support.hangs import hanging
 from support.waiting import PATIENCE_SECONDS, until
 
-from .conftest import PAIR, Serve, Site, warned
+from .conftest import PAIR, Log, Serve, Site, warned
 from .test_users import basic, hashed
 
 PARTS = ("web.yml", "cert_file", "key_file", "client_ca_file")
@@ -66,9 +66,7 @@ def test_a_mount_that_hangs_is_told_of_at_the_start(site: Site, part: str) -> No
 
 
 @pytest.mark.parametrize("part", ["web.yml", "server.pem"])
-def test_a_mount_that_hangs_stops_nobody(
-    serve: Serve, site: Site, caplog: pytest.LogCaptureFixture, part: str
-) -> None:
+def test_hanging_mounts_stop_nobody(serve: Serve, site: Site, caplog: Log, part: str) -> None:
     file = site.write(tls_server_config=PAIR, basic_auth_users={"alice": hashed("right")})
     (site.folder / "mount").mkdir()
     (site.folder / "link").symlink_to("mount/file")
@@ -90,9 +88,7 @@ def test_a_mount_that_hangs_stops_nobody(
         assert statuses() == [200, 401]
 
 
-def test_the_server_can_stop_while_a_mount_hangs(
-    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_server_can_stop_meanwhile(serve: Serve, tmp_path: Path, caplog: Log) -> None:
     (tmp_path / "mount").mkdir()
     (tmp_path / "web.yml").touch()
     running = serve(web_config=tmp_path / "web.yml", patience=0.3)
