@@ -20,7 +20,6 @@ from support.offenders import each
 from support.options import options_of
 from support.rows import rows
 
-CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
 NOBODY = 65534
 RESTRICTED = chart.case("restricted")
 PERMISSIONS = chart.ROOT / "exporter/OPERATIONS.md"
@@ -84,17 +83,14 @@ def test_restricted_breaks_no_rule_of_pod_security_with_other_switches_either(na
     assert lent == (["web-config"] if name == "web-config" else [])
 
 
-def test_full_breaks_those_rules_that_it_must() -> None:
+def test_full_breaks_those_rules_that_it_must_and_has_the_documented_capabilities() -> None:
     volumes = [f"volume {name}" for name in ("cgroup", "pod-resources", "container-logs")]
     broken = ["hostPID", *volumes, "capabilities are added", "root"]
     assert [*violations(rendered().pod)] == broken
-
-
-def test_full_has_the_capabilities_that_the_documentation_names_and_no_more() -> None:
     section = PERMISSIONS.read_text(encoding="utf-8").partition("\n## Permissions\n")[2]
     named = set(re.findall(r"CAP_([A-Z_]+)", section.partition("\n## ")[0]))
     added = rendered().container["securityContext"]["capabilities"]
-    assert set(added["add"]) == named == CAPABILITIES
+    assert set(added["add"]) == named == {"SYS_PTRACE", "DAC_READ_SEARCH"}
     assert added["drop"] == ["ALL"]
 
 
@@ -197,14 +193,12 @@ def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -
             known[name].type.convert(value, known[name], None)
 
 
-@each(["serve", "check"])
-def test_every_collector_can_be_switched_off(command: str) -> None:
-    names = [collector.name for collector in ALL]
-    told = environment(rendered(exporter={"disabledCollectors": names}))
-    known = {option.name: option for option in options_of(command)}
-    for name in names:
-        option = known[f"collector_{name}"]
-        assert option.type.convert(told[f"{option.envvar}"], option, None) is False
+@each(product(["serve", "check"], [collector.name for collector in ALL]))
+def test_every_collector_can_be_switched_off(of: tuple[str, str]) -> None:
+    command, name = of
+    told = environment(rendered(exporter={"disabledCollectors": [name]}))
+    (option,) = [one for one in options_of(command) if one.name == f"collector_{name}"]
+    assert option.type.convert(told[f"{option.envvar}"], option, None) is False
 
 
 def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:

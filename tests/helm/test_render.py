@@ -107,13 +107,10 @@ def has(values: Any, path: tuple[str, ...]) -> bool:  # noqa: ANN401
     return True
 
 
-def test_chart_and_package_have_one_version() -> None:
+def test_chart_and_package_have_one_version_and_a_digest_wins_over_a_tag() -> None:
     metadata = chart.chart().metadata
     assert metadata["appVersion"] == metadata["version"] == __version__
     assert rendered().container["image"].endswith(f":{__version__}")
-
-
-def test_a_digest_wins_over_the_tag() -> None:
     digest = "sha256:" + "a" * 64
     assert rendered(image={"tag": "x", "digest": digest}).container["image"].endswith(f"@{digest}")
     assert rendered(image={"tag": "x"}).container["image"].endswith(":x")
@@ -138,10 +135,9 @@ def test_values_of_older_releases_still_work(older: Path, tmp_path: Path) -> Non
     folder = Path(chart.chart().save_dir(tmp_path))
     shutil.copy(older, folder / "values.yaml")
     with chart.helm.Chart.load(folder) as mixed:
-        for case in chart.CASES:
-            for version in VERSIONS:
-                for found in rendered_for(version, chart.loaded(case), of=mixed).objects:
-                    assert_valid(found, version)
+        for case, version in product(chart.CASES, VERSIONS):
+            for found in rendered_for(version, chart.loaded(case), of=mixed).objects:
+                assert_valid(found, version)
 
 
 def test_the_values_of_this_release_are_kept_for_later_ones() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -179,30 +178,17 @@ def test_a_file_may_ask_for_nothing(tmp_path: Path) -> None:
 
 
 def test_all_keys_at_once(site: Path) -> None:
-    entries = {
-        **PAIR,
-        "client_auth_type": "RequireAndVerifyClientCert",
-        "client_ca_file": str(site / "ca.pem"),
-        "client_allowed_sans": ["prometheus.example"],
-        "min_version": "TLS12",
-        "max_version": "TLS13",
-        "cipher_suites": list(CIPHER_SUITES),
-        "prefer_server_cipher_suites": True,
-        "curve_preferences": ["CurveP256"],
-    }
-    headers = {"X-Content-Type-Options": "nosniff"}
-    config = {
-        "tls_server_config": entries,
-        "http_server_config": {"http2": True, "headers": headers},
-        "basic_auth_users": {"alice": HASH, "bob": HASH},
-    }
+    entries = [ASKS, "client_ca_file: ca.pem", "client_allowed_sans: [prometheus.example]"]
+    entries += ["min_version: TLS12", "max_version: TLS13", "curve_preferences: [CurveP256]"]
+    entries += [f"cipher_suites: [{', '.join(CIPHER_SUITES)}]", "prefer_server_cipher_suites: true"]
+    http = HTTP % "http2: true, headers: {X-Content-Type-Options: nosniff}"
+    users = f"basic_auth_users: {{alice: {HASH}, bob: {HASH}}}"
     path = site / "all.yml"
-    for text in (json.dumps(config), yaml.safe_dump(config)):
-        path.write_text(text)
-        active = WebConfigFile(path).active
-        assert active.summary == "TLS with client certificates, 2 users"
-        assert active.headers == headers
-        assert HASH not in f"{active}"
+    path.write_text("\n".join((tls(*entries), http, users)))
+    active = WebConfigFile(path).active
+    assert active.summary == "TLS with client certificates, 2 users"
+    assert active.headers == {"X-Content-Type-Options": "nosniff"}
+    assert HASH not in f"{active}"
 
 
 KEYS = st.sampled_from(
