@@ -11,7 +11,7 @@ from builders import pack
 from builders.__main__ import rendered
 from builders.colours import of_cause
 from gpu_bottleneck_exporter import palette
-from grafana.boards import FOLDER, NAMES, Json, board, each_board, each_panel, panels
+from grafana.boards import FOLDER, NAMES, Json, asked, board, each_board, each_panel, panels
 from rules import causes_table, parsed
 from rules.fleet import RULES
 from support.offenders import each
