@@ -100,9 +100,15 @@ def test_a_panel_says_what_it_shows_and_asks_something(panel: Json) -> None:
     assert panel["targets"]
 
 
+BAD_NEWS = {"Rules": "Not loaded"}
+"""Texts that need not mention a lack of data: they name one."""
+
+
 @each_panel
-def test_nothing_is_not_zero(panel: Json) -> None:
+def test_nothing_is_not_zero_and_an_empty_panel_claims_no_health(panel: Json) -> None:
     defaults = panel["fieldConfig"]["defaults"]
+    said = defaults["noValue"]
+    assert said in {"-", BAD_NEWS.get(panel["title"])} or "no data" in said.lower()
     assert not defaults["custom"].get("spanNulls", False)
     assert all("vector(0)" not in target["expr"] for target in panel["targets"])
 

@@ -6,7 +6,6 @@ import concurrent.futures
 import http.client
 import re
 import socket
-import threading
 import time
 from contextlib import closing, suppress
 
@@ -174,17 +173,18 @@ def test_bodies_are_not_read(serve: Serve, headers: bytes, body: bytes, answers:
     assert drain(client).count(b"HTTP/1.1 200") == answers
 
 
-def test_stop_from_another_thread(serve: Serve) -> None:
-    running = serve(head=600, rest=600, grace=600)
-    half, resting = running.connect(HALF), running.connect(GET)
+@pytest.mark.parametrize("tls", [False, True])
+def test_stop_waits_for_no_client(serve: Serve, site: Site, caplog: Log, *, tls: bool) -> None:
+    running = serve(web_config=site.configure() if tls else None, head=600, rest=600, grace=600)
+    silent, half = running.connect(), running.connect(b"\x16\x03\x01" if tls else HALF)
+    resting = running.shake(site.client()) if tls else running.connect()
+    resting.sendall(GET)
     assert resting.recv(12) == b"HTTP/1.1 200"
-    stopper = threading.Thread(target=running.server.stop)
-    stopper.start()
-    running.thread.join(PATIENCE_SECONDS)
-    stopper.join(PATIENCE_SECONDS)
-    assert not running.thread.is_alive()
-    assert drain(half) == b""
+    eventually(lambda: len(running.server.connections) == 3)
+    running.end()
+    assert drain(silent) == drain(half) == b""
     assert drain(resting).endswith(b"up 1\n")
+    assert warned(caplog) == []
 
 
 def test_the_watchdog_learns_that_nobody_accepts_connections(serve: Serve) -> None:

@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Pair, ask, client, refused
 from support.daemon import drain
 from support.rows import rows
-from support.waiting import eventually, until
+from support.waiting import until
 
 from .conftest import GET, Log, Page, Running, Serve, Site, warned
 
@@ -179,16 +179,6 @@ def test_nonsense_leaves_no_log(serve: Serve, site: Site, caplog: Log) -> None:
     assert refused(running.port, site.client())
     assert ask(running.port, site.client(site.authority.issue("client", "x"))) == 200
     assert not any(b"HTTP" in drain(one) for one in talking)
-    assert warned(caplog) == []
-
-
-def test_stop_waits_for_no_handshake_and_no_rest(serve: Serve, site: Site, caplog: Log) -> None:
-    running = serve(web_config=site.configure(), head=600, grace=600)
-    running.connect()
-    running.connect(b"\x16\x03\x01")
-    assert answers(running.shake(site.client()))
-    eventually(lambda: len(running.server.connections) == 3)
-    running.end()
     assert warned(caplog) == []
 
 
