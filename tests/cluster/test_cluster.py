@@ -24,12 +24,12 @@ from helm.chart import Rendered, rendered_for
 from support.daemon import HOST
 from support.drivers import Libraries
 from support.prometheus import Prometheus, prometheus
+from support.waiting import until
 
 SCRAPED_EVERY = 2.0
 JOBS = [("gpu", "", SCRAPED_EVERY)]
 SCRAPES = 15
 """How many of them are checked."""
-PATIENCE_SECONDS = 180.0
 IMAGE = os.environ.get("CLUSTER_IMAGE", manifests.IMAGE)
 pytestmark = pytest.mark.timeout(1200)
 
@@ -49,15 +49,15 @@ class Installed:
     def await_scrapes(self, count: int = SCRAPES) -> tuple[float, float]:
         """Wait until every GPU was scraped this often from now on; returns begin and end."""
         began = time.time()
-        deadline = time.monotonic() + PATIENCE_SECONDS
 
-        def seen() -> dict[checks.Gpu, int]:
-            found = [(checks.gpu_of(labels), s) for labels, s in self.series("gpu_up", began)]
-            return {gpu: max(len(s) for g, s in found if g == gpu) for gpu, _ in found}
+        def enough() -> bool:
+            most: dict[checks.Gpu, int] = {}
+            for labels, samples in self.series("gpu_up", began):
+                gpu = checks.gpu_of(labels)
+                most[gpu] = max(most.get(gpu, 0), len(samples))
+            return min(most.values(), default=0) >= count
 
-        while not (counts := seen()) or min(counts.values()) < count:
-            assert time.monotonic() < deadline, f"too few scrapes: {counts}"
-            time.sleep(SCRAPED_EVERY)
+        until(enough, "scrapes of every GPU")
         return began, time.time()
 
     def series(self, selector: str, began: float = 0.0) -> list[Series]:
