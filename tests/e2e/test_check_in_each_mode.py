@@ -7,16 +7,16 @@ process of a user of its own holds the GPU, and a kubelet has given it away. `ch
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import filter as matching
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -98,27 +98,22 @@ def given_to(user: int, added: list[str]) -> frozenset[str]:
 def of_docker(*, as_documented: bool) -> Mode:
     """What `docker run` of the document gives, or the same without those of which it says so."""
     (command,) = re.findall(r"^\$ docker run ((?:.*\\\n)*.*)$", README, re.MULTILINE)
-    parser = argparse.ArgumentParser()
-    for name in ("--runtime", "--pid", "-p"):
-        parser.add_argument(name)
-    parser.add_argument("--read-only", action="store_true")
-    parser.add_argument("--user", type=int)
-    for name in ("--cap-drop", "--cap-add", "-v"):
-        parser.add_argument(name, action="append", default=[])
-    parser.add_argument("image")
-    given = parser.parse_args(shlex.split(command.replace("\\\n", "")))
-    assert given.cap_drop == ["ALL"]
-    assert given.read_only
+    words = shlex.split(command.replace("\\\n", ""))
+    given: dict[str, list[str]] = defaultdict(list)
+    for flag, value in pairwise(words):
+        given[flag].append(value)
+    assert given["--cap-drop"] == ["ALL"]
+    user, host_pids = int(given["--user"][0]), given["--pid"] == ["host"]
     if not as_documented:
-        (given.user,) = map(int, re.findall(r"^USER (\d+):\1$", DOCKERFILE, re.MULTILINE))
-        given.pid = None
-    volumes = [volume.split(":") for volume in given.v]
+        (user,) = map(int, re.findall(r"^USER (\d+):\1$", DOCKERFILE, re.MULTILINE))
+        host_pids = False
+    volumes = [volume.split(":") for volume in given["-v"]]
     assert all(path == mounted and how == "ro" for path, mounted, how in volumes)
     return Mode(
-        given.user,
-        given_to(given.user, given.cap_add),
-        host_pids=given.pid == "host",
-        read_only=given.read_only,
+        user,
+        given_to(user, given["--cap-add"]),
+        host_pids=host_pids,
+        read_only="--read-only" in words,
         lent=frozenset(Path(path) for path, *_ in volumes),
     )
 

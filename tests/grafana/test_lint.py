@@ -132,8 +132,9 @@ OF_NONE = {"cluster": "=~chosen|", "job": "=", "instance": "="}
 @each_query
 def test_a_query_keeps_to_the_targets_chosen(query: Asked) -> None:
     """target-job-rule, target-instance-rule."""
-    exempt = {None: "", WHOLE_JOB: "instance"}.get(EXEMPT.get(f"{query}"), "cluster job instance")
-    for label in OF_NONE.keys() - {*exempt.split()}:
+    exempt = EXEMPT.get(f"{query}")
+    owed = [*OF_NONE] if exempt is None else ["cluster", "job"] if exempt == WHOLE_JOB else []
+    for label in owed:
         for selector in selectors(query.text({**EVERYTHING, label: "chosen"})):
             asks = matched(selector)
             of_none = selector.name == "ALERTS" and asks.get("job") == "="

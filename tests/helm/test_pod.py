@@ -299,7 +299,7 @@ def matches(pod: Object, labels: Mapping[str, str]) -> bool:
     (required,) = pod["affinity"]["nodeAffinity"].values()
     terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
     assert {one["operator"] for term in terms for one in term} == {"Exists", "In"}
-    return any(
+    return any(  # what has no values takes any
         all(labels.get(one["key"]) in one.get("values", labels.values()) for one in term)
         for term in terms
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,25 +58,19 @@ FULL: Sequence[Mapping[str, Any]] = (
 )
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-POD_AFFINITIES = ("podAffinity", "podAntiAffinity")
 
 
-def of_nodes(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Each expression wherever a nodeAffinity has some."""
-    for expression in expressions:
-        for matched in ("matchExpressions", "matchFields"):
-            term = {matched: [expression]}
-            yield {REQUIRED: {"nodeSelectorTerms": [term]}}
-            yield {PREFERRED: [{"weight": 1, "preference": term}]}
-
-
-def of_pods(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Each expression wherever a podAffinity or podAntiAffinity has some."""
-    for expression in expressions:
-        for selector in ("labelSelector", "namespaceSelector"):
-            term = {"topologyKey": "zone", selector: {"matchExpressions": [expression]}}
-            yield {REQUIRED: [term]}
-            yield {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}
+def wherever(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Affinities: each expression in every place that takes some."""
+    for expression, part in product(expressions, ("matchExpressions", "matchFields")):
+        term = {part: [expression]}
+        yield {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}
+        yield {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": term}]}}
+    for expression, part in product(expressions, ("labelSelector", "namespaceSelector")):
+        near = {"topologyKey": "zone", part: {"matchExpressions": [expression]}}
+        for kind in ("podAffinity", "podAntiAffinity"):
+            yield {kind: {REQUIRED: [near]}}
+            yield {kind: {PREFERRED: [{"weight": 1, "podAffinityTerm": near}]}}
 
 
 @each(sections(DEFAULTS))
@@ -126,8 +121,7 @@ SENSELESS: Sequence[tuple[str, object]] = (
     ("gpuNodeLabels", [{"key": "a"}]),
     ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
     *(("gpuNodeLabels", [expression]) for expression in EMPTY),
-    *(("affinity.nodeAffinity", need) for need in of_nodes(EMPTY)),
-    *((f"affinity.{kind}", need) for kind in POD_AFFINITIES for need in of_pods(EMPTY)),
+    *(("affinity", need) for need in wherever(EMPTY)),
     ("tolerations", [{"key": "a", "effect": "NoStart"}]),
     ("probes.type", "exec"),
     ("imagePullSecrets", ["registry"]),
@@ -144,10 +138,7 @@ def test_a_value_that_makes_no_sense(given: tuple[str, object]) -> None:
 
 
 def test_expressions_that_kubernetes_takes() -> None:
-    for nodes in of_nodes(FULL):
-        assert rendered(affinity={"nodeAffinity": nodes}).pod["affinity"]["nodeAffinity"] == nodes
-    for pods in of_pods(FULL):
-        given = dict.fromkeys(POD_AFFINITIES, pods)
+    for given in wherever(FULL):
         assert rendered(affinity=given).pod["affinity"] == given
     assert rendered(gpuNodeLabels=FULL)
 
