@@ -117,8 +117,6 @@ def test_names_survive_a_restart_of_the_kubelet(installed: Installed) -> None:
         restart_kubelet(node)
     installed.await_scrapes()
     after = installed.series('gpu_workload_info{workload_pod!=""}', restarted)
-    times = {
-        checks.gpu_of(labels): [at for at, _ in samples]
-        for labels, samples in installed.series("gpu_up", restarted)
-    }
+    up = installed.series("gpu_up", restarted)
+    times = {checks.gpu_of(labels): [at for at, _ in samples] for labels, samples in up}
     assert [*checks.lost_names(before, after, times)] == []
