@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect
-from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.web.routes import HTML, page_headers
@@ -19,6 +18,7 @@ from gpu_bottleneck_exporter.web.status.page import status_page
 from support.browser import DESK, PHONE, chromium, opened
 from support.command import ANY_PORT, Server, serving
 from support.daemon import free_port
+from support.metrics import Metrics
 from support.nodes import node
 from support.states import mixed_state
 from support.waiting import until
@@ -52,8 +52,11 @@ def page_of(server: Server) -> str:
     return server.url.removesuffix("metrics")
 
 
-def too_wide(page: Page) -> bool:
-    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+def assert_accessible(page: Page) -> None:
+    """And not too wide."""
+    result = Axe().run(page)
+    assert result.violations_count == 0, result.generate_report()
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
 def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> None:
@@ -68,17 +71,11 @@ def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> 
 
         def agree() -> bool:
             named = set(WAITS.findall(page.get_by_role("main").inner_text()))
-            return "asleep" in named <= stalls(demo)
+            told = Metrics(demo.get()[1]).samples_of("gpu_stall_seconds_total")
+            return "asleep" in named <= {sample.labels["waiting_on"] for sample in told}
 
         until(agree, "the causes of the metrics")
         assert said == []
-
-
-def stalls(server: Server) -> set[str]:
-    """What its GPUs have waited for."""
-    families = text_string_to_metric_families(server.get()[1])
-    samples = (sample for family in families for sample in family.samples)
-    return {s.labels["waiting_on"] for s in samples if s.name == "gpu_stall_seconds_total"}
 
 
 def test_it_follows_without_losing_place_and_focus(browser: Browser, demo: Server) -> None:
@@ -104,9 +101,7 @@ def test_it_is_accessible_and_never_too_wide(
     browser: Browser, demo: Server, viewport: ViewportSize, scheme: str
 ) -> None:
     with opened(browser, page_of(demo), viewport=viewport, color_scheme=scheme) as (page, _):
-        result = Axe().run(page)
-        assert result.violations_count == 0, result.generate_report()
-        assert not too_wide(page)
+        assert_accessible(page)
 
 
 def test_without_scripts_it_shows_the_same_and_loads_itself_anew(
@@ -158,13 +153,8 @@ def test_what_to_try_and_evidence_can_be_read(
         expect(card).to_contain_text("loader workers from 1 to 2: predicted 46 %")
         expect(refused).to_contain_text("no prediction: several causes share the idle time")
         evidence = card.get_by_label("Evidence").get_by_role("listitem")
-        verdict, seen = (
-            float(part.evaluate(FONT_SIZE)) for part in (card.locator(".verdict"), evidence)
-        )
-        assert seen < verdict
-        result = Axe().run(page)
-        assert result.violations_count == 0, result.generate_report()
-        assert not too_wide(page)
+        assert evidence.evaluate(FONT_SIZE) < card.locator(".verdict").evaluate(FONT_SIZE)
+        assert_accessible(page)
         assert said == []
 
 
@@ -175,11 +165,9 @@ def test_many_gpus_with_hostile_names(browser: Browser) -> None:
         page.reload()
         expect(page.get_by_role("article")).to_have_count(17)
         expect(page.get_by_text(f"/{HOSTILE}, user").first).to_be_visible()
-        assert not too_wide(page)
-        page.set_viewport_size(PHONE)
-        assert not too_wide(page)
-        result = Axe().run(page)
-        assert result.violations_count == 0, result.generate_report()
+        for size in (DESK, PHONE):
+            page.set_viewport_size(size)
+            assert_accessible(page)
         assert (said, dialogs) == ([], [])
 
 

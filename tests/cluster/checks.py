@@ -54,9 +54,7 @@ def lost_names(
     """Owners of GPUs that were known `before`, but not at each scrape `after` it."""
     for labels, _ in before:
         gpu, owner = gpu_of(labels), _owner(labels)
-        same = [
-            samples for found, samples in after if (gpu_of(found), _owner(found)) == (gpu, owner)
-        ]
+        same = [s for found, s in after if (gpu_of(found), _owner(found)) == (gpu, owner)]
         seen = {at for samples in same for at, _ in samples}
         times = scrapes.get(gpu, ())
         missing = [at for at in times if at not in seen]
@@ -75,7 +73,5 @@ def _owner(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _told(labels: Mapping[str, str]) -> str:
-    shown = ", ".join(
-        f"{name}={labels[name]}" for name in ("instance", "gpu", "pod") if name in labels
-    )
-    return f"{labels.get('__name__', 'a series')} ({shown})"
+    shown = [f"{name}={labels[name]}" for name in ("instance", "gpu", "pod") if name in labels]
+    return f"{labels.get('__name__', 'a series')} ({', '.join(shown)})"

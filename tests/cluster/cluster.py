@@ -60,9 +60,8 @@ class Cluster:
         return str(json.loads(self("version", "--output=json"))["serverVersion"]["gitVersion"])
 
     def get(self, kind: str, *arguments: str) -> Any:  # noqa: ANN401 - any object
-        return json.loads(
-            self("get", kind, f"--namespace={NAMESPACE}", "--output=json", *arguments)
-        )
+        space = f"--namespace={NAMESPACE}"
+        return json.loads(self("get", kind, *arguments, space, "--output=json"))
 
     @contextmanager
     def applied(self, objects: Iterable[Object]) -> Iterator[None]:
@@ -128,11 +127,7 @@ def restart_kubelet(node: Mapping[str, Any]) -> None:
     """Restart the kubelet of a kind node, a container; on any other node, the test skips."""
     name = node["metadata"]["name"]
     docker = shutil.which("docker")
-    inspected = [docker or "docker", "inspect", "--format={{.State.Running}}", name]
-    if docker is None or _output(inspected).strip() != "true":
+    inspect = [docker or "false", "inspect", "--format={{.State.Running}}", name]
+    if subprocess.run(inspect, capture_output=True, check=False).stdout.strip() != b"true":
         pytest.skip(f"the node {name} is no container of kind's: its kubelet is out of reach")
-    subprocess.run([docker, "exec", name, "systemctl", "restart", "kubelet"], check=True)
-
-
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    subprocess.run(["docker", "exec", name, "systemctl", "restart", "kubelet"], check=True)

@@ -76,22 +76,16 @@ def values(image: str) -> dict[str, Any]:
 def namespace() -> Object:
     """The release's namespace, which may have privileged pods."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": NAMESPACE, "labels": labels},
-    }
+    metadata = {"name": NAMESPACE, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
 def driver(library: Path) -> Object:
     """The stand-in, for the exporter's container."""
     data = base64.b64encode(library.read_bytes()).decode()
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": _DRIVER, "namespace": NAMESPACE},
-        "binaryData": {library.name: data},
-    }
+    metadata = {"name": _DRIVER, "namespace": NAMESPACE}
+    found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    return {**found, "binaryData": {library.name: data}}
 
 
 def job(image: str) -> Object:
@@ -104,9 +98,7 @@ def load(image: str) -> Object:
     return _on_each_node("load", image, _BURN, [], "250m")
 
 
-def _on_each_node(
-    name: str, image: str, code: str, volumes: list[dict[str, Any]], cpu: str
-) -> Object:
+def _on_each_node(name: str, image: str, code: str, volumes: list[Object], cpu: str) -> Object:
     labels = {"app": f"gpu-test-{name}"}
     container = {
         "name": "main",
@@ -124,12 +116,7 @@ def _on_each_node(
         "containers": [container],
         "volumes": volumes,
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": f"gpu-test-{name}", "namespace": NAMESPACE, "labels": labels},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
-    }
+    metadata = {"name": f"gpu-test-{name}", "namespace": NAMESPACE, "labels": labels}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,6 +26,7 @@ from helm.test_render import VERSIONS, assert_valid
 from support.board_exporter import over_board
 from support.drivers import Libraries
 from support.prometheus import Prometheus, prometheus
+from support.rows import rows
 from support.waiting import until
 
 EVERY = 0.5
@@ -39,12 +39,6 @@ IMAGE = "registry.example.org:5000/gpu:1"
 
 def monitor() -> Object:
     return rendered(manifests.values(IMAGE)).one("PodMonitor")
-
-
-def without_its_relabelings() -> Object:
-    found = copy.deepcopy(monitor())
-    found["spec"]["podMetricsEndpoints"][0]["relabelings"] = []
-    return found
 
 
 def pod(name: str) -> Object:
@@ -82,45 +76,38 @@ class Cluster:
         return [*self._server.matrix(selector)]
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Callable[[Object], Any]:
-    @contextmanager
-    def by(found: Object) -> Iterator[Cluster]:
-        pods = tmp_path / "pods.json"
-        tell(pods, [])
-        settings = scraped(pods, relabelings(found))
-        with prometheus(tmp_path, [("gpu", "", EVERY)], access={"gpu": settings}) as server:
-            yield Cluster(server, pods)
-
-    return by
+Found = tuple[list[Series], list[str], list[str]]
 
 
-def rollout(cluster: Cluster, board: Board) -> tuple[float, float]:
-    """Stage a rollout; returns when it began and ended."""
-    with cluster.running(board, "gpu-abc"):
-        began = time.time()
-    with cluster.running(board, "gpu-def") as ended:
-        return began, ended
+def rolled_out(folder: Path, board: Board, monitor: Object) -> Found:
+    """Stage a rollout; returns the series and what is wrong with their labels and their ends."""
+    pods = folder / "pods.json"
+    tell(pods, [])
+    settings = scraped(pods, relabelings(monitor))
+    with prometheus(folder, [("gpu", "", EVERY)], access={"gpu": settings}) as server:
+        cluster = Cluster(server, pods)
+        with cluster.running(board, "gpu-abc"):
+            began = time.time()
+        with cluster.running(board, "gpu-def") as ended:
+            series = cluster.series(WATCHED)
+    return series, [*checks.pods_labels(series)], [*checks.broken_off(series, began, ended)]
 
 
 def test_series_of_the_charts_monitor_go_on_through_a_rollout(
-    watched: Callable[[Object], Any], make_board: Callable[..., Board]
+    tmp_path: Path, make_board: Callable[..., Board]
 ) -> None:
-    with watched(monitor()) as cluster:
-        began, ended = rollout(cluster, make_board())
-        series = cluster.series(WATCHED)
+    series, of_pods, broken = rolled_out(tmp_path, make_board(), monitor())
     assert [labels["job"] for labels, _ in series] == ["gpu-bottleneck-exporter"] * 3
     assert {labels["instance"] for labels, _ in series} == {"node-1"}
-    assert [*checks.pods_labels(series), *checks.broken_off(series, began, ended)] == []
+    assert [*of_pods, *broken] == []
 
 
 def test_without_its_relabelings_they_do_not(
-    watched: Callable[[Object], Any], make_board: Callable[..., Board]
+    tmp_path: Path, make_board: Callable[..., Board]
 ) -> None:
-    with watched(without_its_relabelings()) as cluster:
-        began, ended = rollout(cluster, make_board())
-        series = cluster.series(WATCHED)
-    of_pods, broken = [*checks.pods_labels(series)], [*checks.broken_off(series, began, ended)]
+    plain = copy.deepcopy(monitor())
+    plain["spec"]["podMetricsEndpoints"][0]["relabelings"] = []
+    _, of_pods, broken = rolled_out(tmp_path, make_board(), plain)
     assert len(of_pods) == len(broken) == 2 * 3
     assert "gpu_up has the exporter's own container, endpoint, pod" in of_pods
     assert sum("began with the rollout" in said for said in broken) == 3
@@ -154,36 +141,28 @@ def test_a_gpu_that_was_given_up_on_a_busy_node_is_told() -> None:
 OWNER = {"workload_namespace": "vision", "workload_pod": "train-0", "workload_container": "main"}
 
 
-@pytest.mark.parametrize(
-    ("after", "told"),
-    [
-        ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)], **OWNER)], None),
-        ([of("gpu_workload_info", [(4, 1), (6, 1)], **OWNER)], "in 1 of 3 scrapes"),
-        ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)])], "in 3 of 3 scrapes"),
-        ([of("gpu_workload_info", [(4, 1), (5, 1), (6, 1)], **OWNER, gpu="1")], "in 3 of 3"),
-        (
-            # With another pod uid, the name is the same.
-            [
-                of("gpu_workload_info", [(4, 1)], **OWNER, pod_uid="1"),
-                of("gpu_workload_info", [(5, 1), (6, 1)], **OWNER, pod_uid="2"),
-            ],
-            None,
-        ),
-        ([], "in 3 of 3 scrapes"),
-    ],
+def owned(*times: float, **labels: str) -> Series:
+    return of("gpu_workload_info", [(at, 1) for at in times], **{**OWNER, **labels})
+
+
+@rows(
+    "after, times, missing",
+    {
+        "named": ([owned(4, 5, 6)], [4, 5, 6], None),
+        "once unnamed": ([owned(4, 6)], [4, 5, 6], 1),
+        "another name": ([owned(4, 5, 6, workload_pod="train-1")], [4, 5, 6], 3),
+        "another GPU": ([owned(4, 5, 6, gpu="1")], [4, 5, 6], 3),
+        "another pod of that name": ([owned(4, pod_uid="1"), owned(5, 6)], [4, 5, 6], None),
+        "nothing": ([], [4, 5, 6], 3),
+        "not scraped": ([owned(1)], [], 0),
+    },
 )
-def test_a_name_that_is_lost_is_told(after: list[Series], told: str | None) -> None:
-    before = [of("gpu_workload_info", [(1, 1)], **OWNER)]
-    found = [*checks.lost_names(before, after, {("node-1", "0"): [4, 5, 6]})]
-    assert [said.partition("unnamed ")[2][: len(told or "")] for said in found] == (
-        [told] if told else []
-    )
-
-
-def test_a_gpu_that_is_not_scraped_any_more_has_lost_its_names() -> None:
-    before = [of("gpu_workload_info", [(1, 1)], **OWNER)]
-    (said,) = checks.lost_names(before, before, {})
-    assert said == "vision/train-0/main on GPU node-1/0 is unnamed in 0 of 0 scrapes"
+def test_a_name_that_is_lost_is_told(
+    after: list[Series], times: list[float], missing: int | None
+) -> None:
+    told = f"vision/train-0/main on GPU node-1/0 is unnamed in {missing} of {len(times)} scrapes"
+    found = [*checks.lost_names([owned(1)], after, {("node-1", "0"): times})]
+    assert found == ([] if missing is None else [told])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

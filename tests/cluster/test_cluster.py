@@ -24,11 +24,12 @@ from helm.chart import Rendered, rendered_for
 from support.daemon import HOST
 from support.drivers import Libraries
 from support.prometheus import Prometheus, prometheus
+from support.waiting import until
 
 SCRAPED_EVERY = 2.0
+JOBS = [("gpu", "", SCRAPED_EVERY)]
 SCRAPES = 15
 """How many of them are checked."""
-PATIENCE_SECONDS = 180.0
 IMAGE = os.environ.get("CLUSTER_IMAGE", manifests.IMAGE)
 pytestmark = pytest.mark.timeout(1200)
 
@@ -48,15 +49,15 @@ class Installed:
     def await_scrapes(self, count: int = SCRAPES) -> tuple[float, float]:
         """Wait until every GPU was scraped this often from now on; returns begin and end."""
         began = time.time()
-        deadline = time.monotonic() + PATIENCE_SECONDS
 
-        def seen() -> dict[checks.Gpu, int]:
-            found = [(checks.gpu_of(labels), s) for labels, s in self.series("gpu_up", began)]
-            return {gpu: max(len(s) for g, s in found if g == gpu) for gpu, _ in found}
+        def enough() -> bool:
+            most: dict[checks.Gpu, int] = {}
+            for labels, samples in self.series("gpu_up", began):
+                gpu = checks.gpu_of(labels)
+                most[gpu] = max(most.get(gpu, 0), len(samples))
+            return min(most.values(), default=0) >= count
 
-        while not (counts := seen()) or min(counts.values()) < count:
-            assert time.monotonic() < deadline, f"too few scrapes: {counts}"
-            time.sleep(SCRAPED_EVERY)
+        until(enough, "scrapes of every GPU")
         return began, time.time()
 
     def series(self, selector: str, began: float = 0.0) -> list[Series]:
@@ -70,8 +71,7 @@ class Installed:
 def installed(
     libraries: Libraries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installed]:
-    cluster = Cluster.named()
-    folder = tmp_path_factory.mktemp("cluster")
+    cluster, folder = Cluster.named(), tmp_path_factory.mktemp("cluster")
     release = rendered_for(cluster.version, manifests.values(IMAGE), namespace=manifests.NAMESPACE)
     steps = [*relabelings(release.one("PodMonitor")), THROUGH_THE_API_SERVER]
     pods = folder / "pods.json"
@@ -81,9 +81,7 @@ def installed(
         cluster.applied(release.objects),
         cluster.proxy(folder / "proxy") as port,
         kept_told(cluster, f"{HOST}:{port}", pods),
-        prometheus(
-            folder, [("gpu", "", SCRAPED_EVERY)], access={"gpu": scraped(pods, steps)}
-        ) as server,
+        prometheus(folder, JOBS, access={"gpu": scraped(pods, steps)}) as server,
     ):
         yield Installed(cluster, release, server)
 
@@ -104,11 +102,7 @@ def test_a_busy_node_does_not_starve_it(installed: Installed) -> None:
     with installed.cluster.applied([manifests.load(IMAGE)]):
         began, _ = installed.await_scrapes()
         up = installed.series("gpu_up", began)
-    (daemonset,) = (
-        found
-        for found in installed.cluster.get("daemonsets")["items"]
-        if found["metadata"]["name"] == installed.name
-    )
+    daemonset = installed.cluster.get("daemonset", installed.name)
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
     assert [*checks.starved(container, up)] == []
 
@@ -123,8 +117,6 @@ def test_names_survive_a_restart_of_the_kubelet(installed: Installed) -> None:
         restart_kubelet(node)
     installed.await_scrapes()
     after = installed.series('gpu_workload_info{workload_pod!=""}', restarted)
-    times = {
-        checks.gpu_of(labels): [at for at, _ in samples]
-        for labels, samples in installed.series("gpu_up", restarted)
-    }
+    up = installed.series("gpu_up", restarted)
+    times = {checks.gpu_of(labels): [at for at, _ in samples] for labels, samples in up}
     assert [*checks.lost_names(before, after, times)] == []

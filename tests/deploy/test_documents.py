@@ -12,11 +12,14 @@ from support.tools import require
 README = Path(__file__).resolve().parents[2] / "exporter/deploy/README.md"
 
 
+def fleets_configuration() -> str:
+    (config,) = re.findall(r"```yaml\n(global:.*?)```", README.read_text("utf-8"), re.DOTALL)
+    return str(config)
+
+
 def test_the_configuration_for_a_fleet_is_one(tmp_path: Path) -> None:
-    text = README.read_text(encoding="utf-8")
-    (config,) = re.findall(r"```yaml\n(global:.*?)```", text, re.DOTALL)
     path = tmp_path / "prometheus.yml"
-    path.write_text(config.replace("/etc/prometheus/", f"{tmp_path}/"), encoding="utf-8")
+    path.write_text(fleets_configuration().replace("/etc/prometheus/", f"{tmp_path}/"), "utf-8")
     (tmp_path / "gpu-nodes.json").write_text('[{"targets": ["node-1:10170"]}]')
     command = [require("promtool", "prometheus"), "check", "config", f"{path}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -39,13 +39,8 @@ class Image:
     root: Path
     config: dict[str, Any]
 
-    def command(self, *arguments: str) -> list[str]:
-        """Run it with `arguments` as a runtime would: its user, no rights, nothing writable."""
-        arguments = (*self.config["Entrypoint"], *(arguments or self.config["Cmd"]))
-        return self.plainly(*arguments)
-
-    def plainly(self, *command: str) -> list[str]:
-        """Run any of its programs."""
+    def command(self, *command: str) -> list[str]:
+        """Run `command` as a runtime would: its user, no rights, nothing writable."""
         user, group = self.config["User"].split(":")
         mounts = f"""
             mount --bind {self.root} {self.root}
@@ -62,12 +57,8 @@ class Image:
         unshare = _usable((require("unshare", "util-linux"), "--mount"))
         return [*unshare, "sh", "-ec", mounts, "sh", *command]
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return ended(self.command(*arguments))
-
-
-def ended(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*command), capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +93,8 @@ def make_base(store: list[str], folder: Path) -> None:
     """Debian's essential packages and its Python."""
     debian = [require("mmdebstrap", "mmdebstrap"), "--quiet", "--variant=minbase"]
     archive = folder / "debian.tar"
-    subprocess.run(
-        [*debian, "--include=python3,python3-venv", DEBIAN, f"{archive}", *mirrors()], check=True
-    )
+    debian += ["--include=python3,python3-venv", DEBIAN, f"{archive}", *mirrors()]
+    subprocess.run(debian, check=True)
     container = said(*store, "from", "scratch")
     said(*store, "add", container, f"{archive}", "/")
     said(*store, "commit", container, BASE)
@@ -133,15 +123,14 @@ def secrets(folder: Path) -> Iterator[str]:
 
 
 def test_it_is_nobody_and_serves(image: Image) -> None:
-    assert image.config["User"] == "65534:65534"
+    told = {"User": "65534:65534", "StopSignal": "SIGTERM", "Entrypoint": [NAME], "Cmd": ["serve"]}
     assert image.config["ExposedPorts"] == {"10170/tcp": {}}
-    assert image.config["StopSignal"] == "SIGTERM"
-    assert (image.config["Entrypoint"], image.config["Cmd"]) == ([NAME], ["serve"])
+    assert told.items() <= image.config.items()
 
 
 def test_it_serves_from_a_read_only_root(image: Image, tmp_path: Path) -> None:
     port = free_port()
-    command = image.command("serve", "--web.listen-address", f"{HOST}:{port}")
+    command = image.command(NAME, "serve", "--web.listen-address", f"{HOST}:{port}")
     with daemon(command, port, "/-/ready", tmp_path / "log") as pid:
         assert b"LIBRARY_NOT_FOUND" in get(port, "/-/ready")[1]
         status, body = get(port, "/metrics")
@@ -156,28 +145,24 @@ def test_it_serves_from_a_read_only_root(image: Image, tmp_path: Path) -> None:
 
 
 def test_check_says_what_a_container_needs(image: Image) -> None:
-    result = image.run("check")
+    result = image.run(NAME, "check")
     assert result.returncode == 1, result.stderr
     assert "in a container, use the NVIDIA runtime with the capability 'utility'" in result.stdout
 
 
 def test_all_it_may_import_is_there_and_no_installer(image: Image) -> None:
     python = f"{PREFIX}/bin/python"
-    imported = ended(image.plainly(python, "-c", f"import {MODULES}"))
+    imported = image.run(python, "-c", f"import {MODULES}")
     assert (imported.returncode, imported.stderr) == (0, "")
-    assert ended(image.plainly(python, "-m", "pip")).stderr.endswith("No module named pip\n")
+    assert image.run(python, "-m", "pip").stderr.endswith("No module named pip\n")
 
 
-def test_it_is_compiled(image: Image) -> None:
+def test_it_is_compiled_small_and_has_no_secrets(image: Image) -> None:
     sources = list((image.root / PREFIX[1:]).rglob("*.py"))
     assert len(sources) > 100
     for source in sources:
         assert list((source.parent / "__pycache__").glob(f"{source.stem}.*.pyc")), source
-
-
-def test_it_is_small_and_has_no_secrets(image: Image) -> None:
     files = [path for path in (image.root / PREFIX[1:]).rglob("*") if not path.is_symlink()]
     assert sum(path.stat().st_size for path in files if path.is_file()) < MOST_BYTES
-    assert not (image.root / "source").exists()
-    assert not (image.root / "etc/pip.conf").exists()
-    assert not (image.root / "ca.crt").exists()
+    for name in ("source", "etc/pip.conf", "ca.crt"):
+        assert not (image.root / name).exists()

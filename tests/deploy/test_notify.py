@@ -15,13 +15,13 @@ import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.notify import Supervisor
-from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.command import ANY_PORT, Server, serving
 from support.drivers import Libraries
+from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
 WATCHDOG_SECONDS = 1.0
@@ -56,11 +56,6 @@ class Ear:
         time.sleep(1.5 * WATCHDOG_SECONDS)
         return not self.has("WATCHDOG=1")
 
-    def said(self, line: str) -> bool:
-        """Whether exactly this was heard by now."""
-        self.listen()
-        return line in self.heard
-
 
 @pytest.fixture
 def ear(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ear]:
@@ -87,13 +82,11 @@ def procfs(tmp_path: Path) -> Path:
 def start(tmp_path: Path, ear: Ear) -> Iterator[Start]:
     """Starts `serve` as systemd would."""
     told = {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}"}
+    words = ("serve", *ANY_PORT)
     with contextlib.ExitStack() as servers:
-
-        def begin(*arguments: str, **variables: str) -> Server:
-            told.update(variables)
-            return servers.enter_context(serving(tmp_path, "serve", *ANY_PORT, *arguments, **told))
-
-        yield begin
+        yield lambda *more, **variables: servers.enter_context(
+            serving(tmp_path, *words, *more, **told, **variables)
+        )
 
 
 @pytest.mark.parametrize("ear", ["path", "abstract"], indirect=True)
@@ -133,44 +126,37 @@ def test_a_hung_gpu_is_told_and_starves_nobody(
 ) -> None:
     with create(tmp_path / "board", gpus=[H100, H100]) as board:
         board.gpus[1].record.hang = 1
-        server = start_on(board, start, libraries, tmp_path)
+        shutil.copy(libraries.path(int(board.header.driver_branch)), tmp_path)
+        fast = ("--sampling.interval", "0.2", "--sampling.deadline", "1")
+        server = start(*fast, FAKE_NVML_BOARD=f"{board.path}")
         until(lambda: ear.has("STATUS=watching 2 GPUs (nvml driver); down: GPU 1"), "status")
         assert server.get("/-/ready")[0] == 200
         ear.heard.clear()
         until(lambda: ear.has("WATCHDOG=1", 3), "the watchdog's food")
         board.gpus[1].record.hang = 0
-        until(lambda: ear.said("STATUS=watching 2 GPUs (nvml driver)"), "up")
+        up = "STATUS=watching 2 GPUs (nvml driver)"
+        until(lambda: ear.has(up) and up in ear.heard, "up")
 
 
-def start_on(board: Board, start: Start, libraries: Libraries, folder: Path) -> Server:
-    library = libraries.path(int(board.header.driver_branch))
-    fast = ("--sampling.interval", "0.2", "--sampling.deadline", "1")
-    shutil.copy(library, folder)
-    return start(*fast, FAKE_NVML_BOARD=f"{board.path}")
+def test_the_address_that_the_environment_names() -> None:
+    assert Supervisor({}).address == ""
+    told = ("/run/n", "@n")
+    assert [Supervisor({"NOTIFY_SOCKET": one}).address for one in told] == ["/run/n", "\0n"]
 
 
-@pytest.mark.parametrize(
-    ("variables", "address", "watchdog_seconds"),
-    [
-        ({}, "", 0),
-        ({"NOTIFY_SOCKET": "/run/n"}, "/run/n", 0),
-        ({"NOTIFY_SOCKET": "@n"}, "\0n", 0),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "500000"}, "/n", 0.5),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, "/n", 0),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "soon"}, "/n", 0),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}, "/n", 0),
-        (
-            {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": f"{os.getpid()}"},
-            "/n",
-            1.0,
-        ),
-    ],
+@rows(
+    "variables, seconds",
+    {
+        "no": ({}, 0),
+        "half a second": ({"WATCHDOG_USEC": "500000"}, 0.5),
+        "off": ({"WATCHDOG_USEC": "0"}, 0),
+        "no number": ({"WATCHDOG_USEC": "soon"}, 0),
+        "another's": ({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}, 0),
+        "ours": ({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": f"{os.getpid()}"}, 1),
+    },
 )
-def test_what_the_environment_says(
-    variables: dict[str, str], address: str, watchdog_seconds: float
-) -> None:
-    found = Supervisor(variables)
-    assert (found.address, found.watchdog_seconds) == (address, watchdog_seconds)
+def test_the_watchdog_that_the_environment_names(variables: dict[str, str], seconds: float) -> None:
+    assert Supervisor({"NOTIFY_SOCKET": "/n", **variables}).watchdog_seconds == seconds
 
 
 @pytest.mark.parametrize("address", ["{}/nobody", "vsock:2:1234"])

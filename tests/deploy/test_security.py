@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from deploy.machine import REPOSITORY
+from deploy.machine import REPOSITORY, UNIT
 from deploy.test_unit import setting
 from helm.chart import rendered
+from helm.test_pod import environment
 from tables.splice import section
 
 TEXT = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
@@ -34,23 +35,20 @@ def of_chart() -> dict[str, str]:
     for volume in pod["volumes"]:
         read_only = mounts[volume["name"]].get("readOnly")
         asked[volume["hostPath"]["path"]] = "read-only" if read_only else "yes"
-    environment = {one["name"]: one["value"] for one in container["env"]}
-    return asked | {name: v for name, v in environment.items() if name.startswith("NVIDIA_")}
+    told = environment(rendered())
+    return asked | {name: v for name, v in told.items() if name.startswith("NVIDIA_")}
 
 
 def of_unit() -> set[str]:
     """What the unit asks for beyond what every service has."""
-    calls = re.findall(r"^SystemCallFilter=@system-service (.*)$", _unit(), re.MULTILINE)
-    devices = re.findall(r"^DeviceAllow=(\S+) rw$", _unit(), re.MULTILINE)
+    text = UNIT.read_text()
+    calls = re.findall(r"^SystemCallFilter=@system-service (.*)$", text, re.MULTILINE)
+    devices = re.findall(r"^DeviceAllow=(\S+) rw$", text, re.MULTILINE)
     families = set(setting("RestrictAddressFamilies").split())
     capabilities = {one.removeprefix("CAP_") for one in setting("AmbientCapabilities").split()}
     assert families >= {"AF_INET", "AF_INET6"}
     grouped = {"AF_INET AF_INET6"} | (families - {"AF_INET", "AF_INET6"})
     return {*calls[0].split(), *devices, *grouped, *capabilities}
-
-
-def _unit() -> str:
-    return (REPOSITORY / "exporter/deploy/systemd/gpu-bottleneck-exporter.service").read_text()
 
 
 def test_what_the_chart_asks_for_is_told_and_why() -> None:

@@ -32,16 +32,6 @@ def setting(name: str) -> str:
     return str(value)
 
 
-def options() -> dict[str, click.Option]:
-    """The options of `serve`, by environment variable."""
-    return {f"{option.envvar}": option for option in options_of("serve")}
-
-
-def documented() -> dict[str, str]:
-    """Variables in the environment file, with their values."""
-    return dict(re.findall(r"^#(GPU_EXPORTER_\w+)=(.*)$", ENVIRONMENT, re.MULTILINE))
-
-
 def test_the_unit_starts_a_command_that_exists() -> None:
     program, command, *rest = shlex.split(setting("ExecStart"))
     assert program == f"{PREFIX}/bin/{NAME}"
@@ -65,17 +55,14 @@ def test_the_readme_installs_what_the_unit_names() -> None:
     assert f"cp exporter/deploy/systemd/{UNIT.name} /etc/systemd/system/\n" in README
 
 
-def test_every_setting_is_in_the_environment_file_and_no_other() -> None:
-    assert documented().keys() == options().keys()
-
-
-def test_the_environment_file_shows_defaults() -> None:
-    for variable, option in options().items():
-        shown = documented()[variable]
+def test_the_environment_file_has_every_setting_and_no_other_with_its_default() -> None:
+    documented = dict(re.findall(r"^#(GPU_EXPORTER_\w+)=(.*)$", ENVIRONMENT, re.MULTILINE))
+    options = {f"{option.envvar}": option for option in options_of("serve")}
+    assert documented.keys() == options.keys()
+    for variable, option in options.items():
         default = option.get_default(click.Context(commands.commands["serve"]))
-        if isinstance(default, bool):
-            default = f"{default}".lower()
-        assert not default or shown == f"{default}", variable
+        shown = f"{default}".lower() if isinstance(default, bool) else f"{default}"
+        assert not default or documented[variable] == shown, variable
 
 
 def test_the_environment_file_sets_nothing_but_would_be_taken() -> None:
@@ -88,10 +75,9 @@ def test_the_environment_file_sets_nothing_but_would_be_taken() -> None:
 
 
 def test_the_image_runs_what_is_installed() -> None:
-    assert f'ENTRYPOINT ["{NAME}"]\n' in DOCKERFILE
-    assert 'CMD ["serve"]\n' in DOCKERFILE
-    assert f"EXPOSE {Settings().listen_address.removeprefix(':')}\n" in DOCKERFILE
-    assert f"ARG VERSION={__version__}\n" in DOCKERFILE
+    port = Settings().listen_address.removeprefix(":")
+    runs, version = {f'ENTRYPOINT ["{NAME}"]', 'CMD ["serve"]'}, f"ARG VERSION={__version__}"
+    assert {*runs, f"EXPOSE {port}", version} <= {*DOCKERFILE.splitlines()}
 
 
 def locked(file: str) -> Mapping[str, str]:
@@ -102,16 +88,14 @@ def locked(file: str) -> Mapping[str, str]:
     return dict(line.split(maxsplit=1)[0].split("==") for line in lines)
 
 
-def test_the_lock_file_has_what_the_package_needs() -> None:
-    versions = locked("requirements.txt")
-    for requirement in map(Requirement, requires(NAME) or ()):
-        extras = [extra for extra in SHIPPED_EXTRAS if f'"{extra}"' in f"{requirement.marker}"]
-        if requirement.marker is None or extras:
-            assert requirement.specifier.contains(versions[requirement.name]), requirement
-
-
-def test_the_lock_file_of_the_build_has_what_building_needs() -> None:
-    versions = locked("build-requirements.txt")
+def test_the_lock_files_have_what_the_package_and_building_need() -> None:
+    shipped = [one for one in map(Requirement, requires(NAME) or ()) if is_shipped(one)]
     (needed,) = re.findall(r"^requires = \[(.*)\]$", PROJECT, re.MULTILINE)
-    for requirement in map(Requirement, json.loads(f"[{needed}]")):
-        assert requirement.specifier.contains(versions[requirement.name])
+    built_with = map(Requirement, json.loads(f"[{needed}]"))
+    for file, wanted in (("requirements.txt", shipped), ("build-requirements.txt", built_with)):
+        versions = locked(file)
+        assert [one for one in wanted if not one.specifier.contains(versions[one.name])] == []
+
+
+def is_shipped(one: Requirement) -> bool:
+    return one.marker is None or any(f'"{extra}"' in f"{one.marker}" for extra in SHIPPED_EXTRAS)

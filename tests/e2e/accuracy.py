@@ -18,7 +18,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 
@@ -33,7 +33,7 @@ from gpu_bottleneck_exporter.demo.board.create import create
 from gpu_bottleneck_exporter.demo.board.layout import SLOT_NS
 from support.beside import repeated
 from support.board_exporter import Exporter, over_board, over_nvml
-from support.prometheus import Prometheus, prometheus
+from support.prometheus import Prometheus, Samples, prometheus
 from support.tools import require
 
 SECONDS = 75.0
@@ -116,19 +116,12 @@ def _measure(home: Path, seconds: float) -> list[Result]:
     library = build(home / "library")
     with create(home / "board") as board, _exporters(board, library) as exporters:
         bursts = Bursts(board.gpus[0])
-        jobs = [
-            (_job(driver, interval), exporter.target, interval)
-            for driver, exporter in exporters.items()
-            for interval in INTERVALS
-        ]
+        pairs = [*product(exporters, INTERVALS)]
+        jobs = [(_job(*pair), exporters[pair[0]].target, pair[1]) for pair in pairs]
         with repeated(bursts.run), prometheus(home, jobs) as server:
             time.sleep(seconds)
             window_ns = int(board.gpus[0].record.period_slots) * SLOT_NS
-            return [
-                _result(server, bursts, window_ns, driver, interval)
-                for driver in exporters
-                for interval in INTERVALS
-            ]
+            return [_result(server, bursts, window_ns, *pair) for pair in pairs]
 
 
 @contextlib.contextmanager
@@ -156,18 +149,14 @@ def _result(
     elapsed = busy[-1][0] - busy[0][0]
     # A millisecond more than elapsed: since Prometheus 3 a range is open on its left.
     span, end = f"[{round(elapsed * 1000) + 1}ms]", busy[-1][0]
-    ratio = server.value(
-        f"increase(gpu_busy_seconds_total{selector}{span})"
-        f"/ increase(gpu_observed_seconds_total{selector}{span})",
-        end,
-    )
-    accounted = server.value(
-        f"increase(gpu_observed_seconds_total{selector}{span})"
-        f"+ increase(gpu_unobserved_seconds_total{selector}{span})",
-        end,
-    )
+
+    def increase(what: str) -> float:
+        return server.value(f"increase(gpu_{what}_seconds_total{selector}{span})", end)
+
+    ratio = increase("busy") / increase("observed")
+    accounted = increase("observed") + increase("unobserved")
     truths = [bursts.share(start, end) for start, end in pairwise(scrapes)]
-    estimates = _rates([value for _, value in busy], [value for _, value in observed])
+    estimates = _rates(busy, observed)
     windows = [_last_window(bursts, at, window_ns) for at in scrapes[1:]]
     return Result(
         driver,
@@ -180,9 +169,9 @@ def _result(
     )
 
 
-def _rates(busy: Sequence[float], observed: Sequence[float]) -> list[float]:
+def _rates(busy: Samples, observed: Samples) -> list[float]:
     steps = zip(pairwise(busy), pairwise(observed), strict=True)
-    return [(b1 - b0) / (o1 - o0) for (b0, b1), (o0, o1) in steps]
+    return [(b1 - b0) / (o1 - o0) for ((_, b0), (_, b1)), ((_, o0), (_, o1)) in steps]
 
 
 def _last_window(bursts: Bursts, at_ns: int, window_ns: int) -> float:

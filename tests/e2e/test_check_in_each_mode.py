@@ -7,17 +7,17 @@ process of a user of its own holds the GPU, and a kubelet has given it away. `ch
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import filter as matching
 from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,13 +25,13 @@ from deploy.machine import UNIT
 from deploy.test_unit import DOCKERFILE, README
 from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET
 from helm.chart import CHART, rendered
-from helm.test_pod import hosts_folders
+from helm.test_pod import environment, hosts_folders
 from scenarios.cgroups import Limits
 from support.drivers import Libraries
 from support.kubelet import Kubelet, with_gpus
 from support.metrics import Metrics
-from support.modes import CGROUPS, Mode, inside, pid_of, way
-from support.rights import AS_WE_ARE, NOBODY, as_user, with_proc_hiding_others
+from support.modes import Mode, inside, pid_of, way
+from support.rights import AS_WE_ARE, as_user, with_proc_hiding_others
 from support.stage import (
     NO_FEEDERS,
     PRIVATE,
@@ -56,7 +56,6 @@ OFTEN = {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.5"}
 CONTAINERS = Limits(cpu_cores=64, memory_bytes=2**30)
 NUMBERS = {"dac_read_search": 2, "sys_ptrace": 19}
 """Of capabilities, in linux/capability.h."""
-NO_NAMES = ("/var/log/containers", "--kubelet.container-logs")
 READ_FROM = {
     "wait_channel": "wait channel",
     "process_io": "`/proc/PID/io`",
@@ -78,23 +77,17 @@ def of_chart(values: Mapping[str, object]) -> Mode:
     assert context["capabilities"]["drop"] == ["ALL"]
     folders = hosts_folders(pod)
     assert all(path == mounted for path, mounted in folders.items())
-    own = {each["name"]: each["value"] for each in release.container.get("env", [])}
+    mounts = release.container.get("volumeMounts", [])
     return Mode(
         user,
         given_to(user, context["capabilities"].get("add", [])),
         host_pids=pod.get("hostPID", False),
         read_only=context["readOnlyRootFilesystem"],
         lent=frozenset(map(Path, folders)),
-        sealed=frozenset(sealed(release.container)),
+        sealed=frozenset(Path(m["mountPath"]) for m in mounts if "recursiveReadOnly" in m),
         arguments=tuple(release.container["args"]),
-        variables={**IN_A_POD, **own},
+        variables={**IN_A_POD, **environment(release)},
     )
-
-
-def sealed(container: Mapping[str, Any]) -> Iterator[Path]:
-    for mount in container.get("volumeMounts", []):
-        if mount.get("recursiveReadOnly") == "IfPossible":
-            yield Path(mount["mountPath"])
 
 
 def given_to(user: int, added: list[str]) -> frozenset[str]:
@@ -105,27 +98,22 @@ def given_to(user: int, added: list[str]) -> frozenset[str]:
 def of_docker(*, as_documented: bool) -> Mode:
     """What `docker run` of the document gives, or the same without those of which it says so."""
     (command,) = re.findall(r"^\$ docker run ((?:.*\\\n)*.*)$", README, re.MULTILINE)
-    parser = argparse.ArgumentParser()
-    for name in ("--runtime", "--pid", "-p"):
-        parser.add_argument(name)
-    parser.add_argument("--read-only", action="store_true")
-    parser.add_argument("--user", type=int)
-    for name in ("--cap-drop", "--cap-add", "-v"):
-        parser.add_argument(name, action="append", default=[])
-    parser.add_argument("image")
-    given = parser.parse_args(shlex.split(command.replace("\\\n", "")))
-    assert given.cap_drop == ["ALL"]
+    words = shlex.split(command.replace("\\\n", ""))
+    given: dict[str, list[str]] = defaultdict(list)
+    for flag, value in pairwise(words):
+        given[flag].append(value)
+    assert given["--cap-drop"] == ["ALL"]
+    user, host_pids = int(given["--user"][0]), given["--pid"] == ["host"]
     if not as_documented:
-        assert "\nWithout `--pid host` and as the image's own user (65534) " in README
-        (given.user,) = map(int, re.findall(r"^USER (\d+):\1$", DOCKERFILE, re.MULTILINE))
-        given.pid = None
-    volumes = [volume.split(":") for volume in given.v]
+        (user,) = map(int, re.findall(r"^USER (\d+):\1$", DOCKERFILE, re.MULTILINE))
+        host_pids = False
+    volumes = [volume.split(":") for volume in given["-v"]]
     assert all(path == mounted and how == "ro" for path, mounted, how in volumes)
     return Mode(
-        given.user,
-        given_to(given.user, given.cap_add),
-        host_pids=given.pid == "host",
-        read_only=given.read_only,
+        user,
+        given_to(user, given["--cap-add"]),
+        host_pids=host_pids,
+        read_only="--read-only" in words,
         lent=frozenset(Path(path) for path, *_ in volumes),
     )
 
@@ -157,12 +145,9 @@ def documented_drop_in() -> str:
 
 OFF = ("power", "throttle", "stall", "feeders", "workload")
 UNREAD: Mapping[str, frozenset[str]] = {
-    "chart with collectors off": frozenset(
-        {
-            *("energy", "throttle_counters", "kubelet", *PRIVATE, "schedstat"),
-            *("psi_cgroup", "cgroup_cpu", "cgroup_memory"),
-        }
-    )
+    "chart with collectors off": frozenset(PRIVATE)
+    | {"energy", "throttle_counters", "kubelet", "schedstat"}
+    | {"psi_cgroup", "cgroup_cpu", "cgroup_memory"}
 }
 """Signals that only collectors which are off read: they are neither given nor missing."""
 
@@ -326,21 +311,6 @@ def test_exactly_what_is_missing_is_named(
     assert off == ([", ".join(sorted(renounced))] if renounced else [])
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_modes_are_what_the_documents_say(name: str) -> None:
-    """Lest all of them are staged alike."""
-    mode, both = MODES[name](), frozenset({"sys_ptrace", "dac_read_search"})
-    without = RENOUNCED.get(name, frozenset())
-    assert mode.without == without
-    assert mode.host_pids is ("host_pids" not in {*MISSING.get(name, ()), *without})
-    none = name in MISSING or name in UNREAD or not mode.host_pids
-    assert mode.capabilities == (frozenset() if none else both)
-    assert all(mode.collects(collector) is (name not in UNREAD) for collector in OFF)
-    assert mode.user == (DYNAMIC_USER if not mode.container else 0 if mode.host_pids else NOBODY)
-    assert (CGROUPS in mode.lent) is (mode.container and name != "chart restricted")
-    assert mode.read_only
-
-
 def test_the_pod_cannot_change_control_groups(node: Node) -> None:
     """Under cgroup v1 the controllers are mounts below the one that is lent."""
     mode = of_chart({})
@@ -364,13 +334,6 @@ def test_the_table_of_capabilities_says_what_one_alone_lacks(
     assert_told(run(node, mode).report, {**own(mode), **missing})
 
 
-def test_without_links_to_logs_there_are_no_names(
-    node: Node, own: Callable[[Mode], Missing]
-) -> None:
-    mode = of_chart({"kubelet": {"containerLogsPath": ""}})
-    assert_told(run(node, mode).report, {**own(mode), "kubelet": NO_NAMES})
-
-
 def with_capabilities(*names: str) -> Mapping[str, object]:
     return {"privilege": {"capabilities": [*names]}}
 
@@ -379,24 +342,18 @@ def capabilities_by_signal() -> Mapping[str, set[str]]:
     """What the chart's table says that a signal takes."""
     names = rendered().container["securityContext"]["capabilities"]["add"]
     rows = table("Capability")
-    return {
-        signal: {
-            name
-            for what, read, _ in rows
-            if words in read
-            for name in names
-            if what in (f"`{name}`", "both")
-        }
-        for signal, words in READ_FROM.items()
-    }
+    found: dict[str, set[str]] = {signal: set() for signal in READ_FROM}
+    for (what, read, _), name in product(rows, names):
+        if what in (f"`{name}`", "both"):
+            for signal, words in READ_FROM.items():
+                found[signal] |= {name} if words in read else set()
+    return found
 
 
 def test_restricted_loses_what_the_table_says(said: Callable[[str], Said]) -> None:
     full, restricted = said("chart").metrics, said("chart restricted").metrics
     rows = {what: of_restricted for what, _, of_restricted in table("")}
-    lost = [
-        name for what in rows if rows[what] == "no" for name in re.findall(r"`(gpu_.*?)`", what)
-    ]
+    lost = re.findall(r"`(gpu_.*?)`", " ".join(what for what in rows if rows[what] == "no"))
     gone = full.names - restricted.names
     assert gone == {name for pattern in lost for name in matching(full.names, pattern)}
     assert all(matching(gone, pattern) for pattern in lost)

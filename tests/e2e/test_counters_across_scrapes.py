@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.demo.board.create import create
 from support.beside import repeated
 from support.board_exporter import over_board
 from support.daemon import free_port
-from support.prometheus import Prometheus, QueryError, prometheus
+from support.prometheus import Prometheus, prometheus
 from support.waiting import until
 
 BUSY = "gpu_busy_seconds_total"
@@ -33,16 +33,9 @@ def board(tmp_path: Path) -> Iterator[Board]:
             yield created
 
 
-def shows(server: Prometheus, promql: str, accept: Callable[[float], bool]) -> None:
-    """Wait until `promql` has a value that `accept` likes."""
-
-    def seen() -> bool:
-        try:
-            return accept(server.value(promql))
-        except QueryError:  # not scraped yet
-            return False
-
-    until(seen, promql)
+def await_value(server: Prometheus, comparison: str) -> None:
+    """Wait until a comparison in PromQL holds of something."""
+    until(lambda: server.query(comparison), comparison)
 
 
 def test_an_exporter_that_was_killed_and_restarted_is_one_counter_reset(
@@ -50,17 +43,17 @@ def test_an_exporter_that_was_killed_and_restarted_is_one_counter_reset(
 ) -> None:
     port = free_port()
     with prometheus(tmp_path, [("gpu", f"127.0.0.1:{port}", SCRAPED_EVERY)]) as server:
-        shows(server, "up", lambda up: up == 0)
+        await_value(server, "up == 0")
         began = time.monotonic()
         with over_board(board.path, port) as exporter:
-            shows(server, BUSY, lambda seconds: seconds > 4)
-            shows(server, "up", lambda up: up == 1)
+            await_value(server, f"{BUSY} > 4")
+            await_value(server, "up == 1")
             exporter.process.kill()
-            shows(server, "up", lambda up: up == 0)
+            await_value(server, "up == 0")
         assert server.query(BUSY) == []
         with over_board(board.path, port):
-            shows(server, BUSY, lambda seconds: seconds > 1)
-            shows(server, "up", lambda up: up == 1)
+            await_value(server, f"{BUSY} > 1")
+            await_value(server, "up == 1")
         elapsed = time.monotonic() - began
         assert server.value(f"resets({BUSY}[1h])") == 1
         busy = server.value(f"increase({BUSY}[1h])")

@@ -22,8 +22,7 @@ from support.daemon import get
 from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
 from support.metrics import Metrics
-from support.prometheus import QueryError, prometheus
-from support.rights import AS_WE_ARE, Way, as_nobody
+from support.rights import AS_WE_ARE, as_nobody
 from support.tools import _missing
 from support.trees import lay
 from support.waiting import until
@@ -73,9 +72,7 @@ def exporting(
 
 
 def scraped(exporter: Exporter) -> Metrics:
-    status, body = get(exporter.port, "/metrics")
-    assert status == 200
-    return Metrics(body.decode())
+    return Metrics(get(exporter.port, "/metrics")[1].decode())
 
 
 def workloads(exporter: Exporter, gpu: int) -> list[Labels]:
@@ -124,9 +121,7 @@ def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, lo
             # Each GPU is read by itself, and none of them at the moment the kubelet answers.
             until(lambda: workloads(exporter, 0) == expected, "pod and process as one")
             until(lambda: workloads(exporter, 1) == [names("idle-0")], "the pod without a process")
-            until(
-                lambda: held(exporter) == {"0": 1, "1": 0, "2": 0}, "how many processes hold them"
-            )
+            until(lambda: held(exporter) == {"0": 1, "1": 0, "2": 0}, "who holds them")
             until(lambda: available(exporter) == 1, "the kubelet")
             kubelet.stop()
             until(lambda: available(exporter) == 0, "the end of the kubelet")
@@ -185,77 +180,14 @@ def test_a_job_that_has_not_opened_its_gpu(
         until(lambda: workloads(exporter, 2) == [], "the epilog")
 
 
-def test_without_a_kubelet_nothing_is_said_of_it(
-    libraries: Libraries, board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    library = libraries.path(int(board.header.driver_branch))
-    with over_nvml(library, board.path) as exporter:
-        until(lambda: held(exporter), "the first readings")
-        if not Path("/var/lib/kubelet").exists():
-            assert available(exporter) is None
-        assert "gpu_workload_info" not in scraped(exporter).names
-
-
-def test_the_rules_see_who_has_never_used_a_gpu(
-    exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pod by the kubelet's word, and a Slurm job by that of a prolog."""
-    monkeypatch.setenv("GPU_EXPORTER_SLURM_JOB_MAPPING_DIR", f"{lay(tmp_path / 'jobs', JOBS)}")
-    rules = tmp_path / "rules"
-    scaled = ("rules", "--for-scale", "30", "--output", f"{rules}")
-    assert run(tmp_path, *scaled).returncode == 0
-    owned = 'gpu:bottleneck:lost_ratio{cause="allocated_never_used"}'
-    with (
-        exporting() as exporter,
-        prometheus(
-            tmp_path, [("gpu", exporter.target, 0.5)], sorted(rules.glob("*.yml"))
-        ) as server,
-    ):
-
-        def told() -> bool:
-            try:
-                found = server.query(owned)
-            except QueryError:
-                return False
-            told = {labels["gpu"]: labels for labels, _ in found}
-            return (
-                told.keys() == {"0", "1", "2"}
-                and told["1"]["workload_pod"] == "idle-0"
-                and told["2"]["slurm_job_id"] == "4242"
-            )
-
-        until(told, owned)
-
-
-def gaps(board: Board, libraries: Libraries, socket: Path, way: Way, **variables: str) -> str:
-    """What `check` says of the kubelet and its remedy."""
-    library = libraries.path(int(board.header.driver_branch))
-    places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    words = ("check", "--sampling.interval", "0.2", "--kubelet.socket", f"{socket}")
-    result = run(board.path.parent, *words, way=way, **places, **variables)
-    assert result.returncode in {0, 1}, result.stderr
-    found = re.search(r"^gap +kubelet: .*\n  remedy +.*$", result.stdout, re.MULTILINE)
-    return found[0] if found else ""
-
-
 GAPS: Mapping[str, tuple[str, ...]] = {
     "nothing": (),
-    "links": (
-        "pods have uids only, no names: {missing}: No such file or directory",
-        "mount the host's folder /var/log/containers",
-    ),
-    "socket": (
-        "there is no socket {missing}",
-        "mount the host's folder /var/lib/kubelet/pod-resources",
-    ),
-    "extra": (
-        "the package h2 is not installed",
-        "pip install 'gpu-bottleneck-exporter[kubernetes]'",
-    ),
+    "links": ("pods have uids only, no names: {missing}: No such", "/var/log/containers"),
+    "socket": ("there is no socket {missing}", "folder /var/lib/kubelet/pod-resources"),
+    "extra": ("the package h2 is not installed", "gpu-bottleneck-exporter[kubernetes]"),
     "rights": ("{socket}: Permission denied", "run the exporter as user 0"),
 }
-"""What is missing, and what `check` says of it."""
+"""What is missing, and what `check` says of it and of its remedy."""
 
 
 @pytest.mark.parametrize("what", GAPS)
@@ -264,18 +196,22 @@ def test_check_names_what_is_missing_of_the_kubelet(  # noqa: PLR0913, PLR0917 -
 ) -> None:
     missing, way = tmp_path / "missing", AS_WE_ARE
     socket = missing if what == "socket" else kubelet.path
-    variables = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{missing if what == 'links' else logs}"}
+    library = libraries.path(int(board.header.driver_branch))
+    variables = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
+    variables["GPU_EXPORTER_KUBELET_CONTAINER_LOGS"] = f"{missing if what == 'links' else logs}"
     if what == "extra":
         (tmp_path / "h2.py").write_text("raise ImportError\n")
         variables["PYTHONPATH"] = f"{tmp_path}"
     if what == "rights":
-        library = libraries.path(int(board.header.driver_branch))
         for folder in (tmp_path, *tmp_path.parents[:2], library.parents[1]):
             folder.chmod(0o755)
         board.path.chmod(0o666)
         socket.chmod(0o600)
         way = as_nobody(files=[library, board.path])
-    found = gaps(board, libraries, socket, way, **variables)
-    words = [one.format(missing=missing, socket=socket) for one in GAPS[what]]
-    assert [one for one in words if one not in found] == []
-    assert bool(found) == bool(words)
+    words = ("check", "--sampling.interval", "0.2", "--kubelet.socket", f"{socket}")
+    result = run(tmp_path, *words, way=way, **variables)
+    assert result.returncode in {0, 1}, result.stderr
+    found = "".join(re.findall(r"^gap +kubelet: .*\n  remedy +.*$", result.stdout, re.MULTILINE))
+    expected = [one.format(missing=missing, socket=socket) for one in GAPS[what]]
+    assert [one for one in expected if one not in found] == []
+    assert bool(found) == bool(expected)

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.test_documents import README
+from deploy.test_documents import README, fleets_configuration
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from grafana.boards import asked
@@ -37,21 +37,16 @@ NODE = "localhost"
 """Has a name, as nodes do: the part before the port becomes the instance."""
 INTERVAL_SECONDS = 1.0
 AWAY_SCRAPES = 5
+RETRIED = "prometheus_remote_storage_samples_retried_total"
 SCRAPES = "prometheus_target_interval_length_seconds_count"
 OBSERVED = "gpu_observed_seconds_total"
-
-
-def documented() -> str:
-    """The configuration for a fleet."""
-    (config,) = re.findall(r"```yaml\n(global:.*?)```", README.read_text("utf-8"), re.DOTALL)
-    return str(config)
 
 
 def of_an_agent(folder: Path, exporter: Exporter, engine: int) -> str:
     """The same for an agent, which takes no rules, with the addresses of this machine."""
     nodes = folder / "gpu-nodes.json"
     nodes.write_text(json.dumps([{"targets": [f"{NODE}:{exporter.port}"]}]))
-    config = re.sub(r"^rule_files: .*\n", "", documented(), flags=re.MULTILINE)
+    config = re.sub(r"^rule_files: .*\n", "", fleets_configuration(), flags=re.MULTILINE)
     config, replaced = re.subn(SENT, lambda _: f'regex: "{of_agents()}"', config)
     assert replaced == 1
     here = {
@@ -99,15 +94,6 @@ def of_each(engine: Prometheus, name: str) -> list[Labels]:
     return sorted((labels for labels, _ in found(engine, name)), key=lambda of: of["gpu"])
 
 
-def are_of(engine: Prometheus, name: str, gpus: Sequence[Labels]) -> bool:
-    """Whether it has `name` of these, with no other labels."""
-    return of_each(engine, name) == [{"__name__": name, **labels} for labels in gpus]
-
-
-def by_gpu(engine: Prometheus) -> Mapping[str, float]:
-    return {labels["gpu"]: value for labels, value in found(engine, OBSERVED)}
-
-
 SENT = re.compile(r'regex: "(gpu:.*?)"$', re.MULTILINE | re.DOTALL)
 
 
@@ -117,14 +103,9 @@ def of_agents() -> str:
     return str(pattern)
 
 
-def kept_names() -> re.Pattern[str]:
-    """Names that the documented relabelling of an agent sends."""
-    return re.compile(of_agents())
-
-
 def recorded_names() -> re.Pattern[str]:
     """Names that a Prometheus sends that evaluates the rules itself."""
-    config = yaml.safe_load(documented())
+    config = yaml.safe_load(fleets_configuration())
     (rule,) = config["remote_write"][0]["write_relabel_configs"]
     return re.compile(rule["regex"])
 
@@ -172,7 +153,8 @@ def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_
             for index, gpu in enumerate(board.gpus)
         ]
         for name in ("gpu_up", OBSERVED):
-            until(partial(are_of, engine, name, of_gpus), partial(of_each, engine, name))
+            expected = [{"__name__": name, **labels} for labels in of_gpus]
+            until(lambda: of_each(engine, name) == expected, partial(of_each, engine, name))  # noqa: B023
         # On a busy machine, not each scrape is in time.
         until(lambda: [value for _, value in found(engine, "gpu_up")] == [1, 1], "GPUs that are up")
         until(lambda: found(engine, "up") == [({"__name__": "up", **place}, 1)], "a scrape")
@@ -180,13 +162,13 @@ def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_
         begun: dict[str, float] = {}
 
         def grows() -> bool:
-            now = by_gpu(engine)
+            now = {labels["gpu"]: value for labels, value in found(engine, OBSERVED)}
             since = [now[gpu] - begun.setdefault(gpu, now[gpu]) for gpu in now]
             return len(since) == len(of_gpus) and min(since) > 1
 
         until(grows, "a counter that grows")
         _, exposed = get(exporter.port, "/metrics")
-        kept = kept_names()
+        kept = re.compile(of_agents())
         families = [*text_string_to_metric_families(exposed.decode())]
         exposed_names = {sample.name for family in families for sample in family.samples}
         promised = {name for name in exposed_names if kept.fullmatch(name)}
@@ -210,10 +192,7 @@ def test_nothing_is_lost_while_the_central_engine_is_away(
             end(engine.pid)
         left, before = time.time(), told(agents)(SCRAPES)
         until(lambda: told(agents)(SCRAPES) >= before + AWAY_SCRAPES, "scrapes meanwhile")
-        until(
-            lambda: told(agents)("prometheus_remote_storage_samples_retried_total") > 0,
-            "what could not be sent",
-        )
+        until(lambda: told(agents)(RETRIED) > 0, "what could not be sent")
         back = time.time()
         with central_engine(tmp_path, port) as engine:
             until(lambda: is_even(engine, agents, back), "all that was scraped meanwhile")
@@ -225,7 +204,7 @@ def test_all_that_rules_and_dashboards_ask_for_is_sent() -> None:
     wanted = {name for query in asked() for name in Rule("", "", {"expr": query.text()}).reads}
     for rule in rules({file.name: file.read_text("utf-8") for file in FILES}):
         wanted |= rule.reads | ({"ALERTS"} if rule.is_alert else {rule.name})
-    assert {name for name in wanted if not kept_names().fullmatch(name)} == set()
+    assert {name for name in wanted if not re.fullmatch(of_agents(), name)} == set()
 
 
 def test_what_is_recorded_is_enough_for_the_fleets_dashboard() -> None:

@@ -28,6 +28,7 @@ from support.rights import (
     with_pids_of_its_own,
     with_proc_hiding_others,
 )
+from support.rows import rows
 from support.stage import (
     NO_FEEDERS,
     PRIVATE,
@@ -53,10 +54,8 @@ OF_PROCESS_1 = {
     *(f"gpu_host_shm_{what}_bytes" for what in ("size", "used")),
 }
 OF_CGROUPS = {
-    "gpu_feeder_cpu_limit_cores",
-    "gpu_feeder_throttled_seconds_total",
-    "gpu_feeder_memory_used_bytes",
-    "gpu_feeder_memory_limit_bytes",
+    *("gpu_feeder_cpu_limit_cores", "gpu_feeder_throttled_seconds_total"),
+    *("gpu_feeder_memory_used_bytes", "gpu_feeder_memory_limit_bytes"),
     "gpu_feeder_refault_bytes_total",
 }
 RUNNING = ("worker_cpu", "cpu_queue", "cpu_quota")
@@ -146,10 +145,8 @@ def assert_runs(stretch: Stretch) -> None:
     """The first GPU waited for a worker that ran, or would have if there had been a CPU."""
     stalls = stretch.stalls(FED)
     assert sum(stalls[cause] for cause in RUNNING) > 0.8, stalls
-    ran, queued = (
-        stretch.grown(FED, f"gpu_feeder_{what}_seconds_total", role="worker")
-        for what in ("cpu", "run_queue")
-    )
+    ran = stretch.grown(FED, "gpu_feeder_cpu_seconds_total", role="worker")
+    queued = stretch.grown(FED, "gpu_feeder_run_queue_seconds_total", role="worker")
     assert ran > 0
     if queued < 0.15 * ran:  # nobody crowded it out
         assert stalls["worker_cpu"] > 0.8, stalls
@@ -207,9 +204,12 @@ def test_their_user_is_told_all_and_so_is_who_has_the_capabilities_that_check_na
         started(stage, way, "check") as check,
     ):
         nobody = watched(theirs, scraped_when(theirs, observes_feeders, "feeders"))
-        told, report = told_alike(theirs, ours), check()
-    assert_told_all(*told)
-    assert_told(report, machines_own(told[1]))
+        (told, ours_told), report = told_alike(theirs, ours), check()
+    assert told.feeders == ours_told.feeders
+    assert told.feeders >= BY_PROCESS | SHARED_MEMORY
+    assert told.missing == ours_told.missing
+    assert ours_told.missing.isdisjoint(PRIVATE)
+    assert_told(report, machines_own(ours_told))
     assert_exact(nobody.last)
     assert_runs(nobody)
     assert nobody.stalls(LOCKED)["asleep"] > 0.8, nobody.stalls(LOCKED)
@@ -228,16 +228,25 @@ def told_alike(theirs: Server, ours: Server) -> tuple[Metrics, Metrics]:
     return nobody, root[-1]
 
 
-def assert_told_all(theirs: Metrics, ours: Metrics) -> None:
-    """Nothing lacks that we know of the same feeders."""
-    assert theirs.feeders == ours.feeders
-    assert theirs.feeders >= BY_PROCESS | SHARED_MEMORY
-    assert theirs.missing == ours.missing
-    assert ours.missing.isdisjoint(PRIVATE)
+def way_of(stage: Stage, hidepid: int) -> Way:
+    """Without a `hidepid`, it has its own pids."""
+    if not hidepid:
+        return with_pids_of_its_own()
+    return (*with_proc_hiding_others(hidepid), *as_nobody(files=stage.files))
 
 
-def test_without_the_hosts_pids_the_devices_are_told(stage: Stage) -> None:
-    way = with_pids_of_its_own()
+@rows(
+    "hidepid, missing",
+    {
+        "own pids": (0, {"host_pids"}),
+        "hidden pids": (2, {"host_pids"}),
+        "hidden data": (1, {"host_pids", "process_io", "connections"}),
+    },
+)
+def test_of_processes_that_are_not_seen_only_the_devices_are_told(
+    stage: Stage, hidepid: int, missing: set[str]
+) -> None:
+    way = way_of(stage, hidepid)
     with (
         feeding(stage),
         started(stage, AS_WE_ARE, "once") as ours,
@@ -248,41 +257,18 @@ def test_without_the_hosts_pids_the_devices_are_told(stage: Stage) -> None:
         (_, root), report, (status, said) = ours(), check(), diagnosis()
         whole = Metrics(root)
         expected = whole.names - whole.feeders - {"gpu_processes"} - OF_PROCESS_1
-        container = scraped_with(theirs, expected)
-    assert "gpu_processes" not in container.names, "none that are seen are not none"
-    assert container.missing == whole.missing | {"host_pids"}
-    assert_told(report, {**machines_own(whole), "host_pids": NO_FEEDERS})
-    assert_exact(container)
-    assert container.feeders == set()
-    assert [container.waited_on(gpu) for gpu in LOOPS] == [{"unknown"}] * len(LOOPS)
-    assert status == 0
-    assert {*causes(said)} <= {"unknown"}
-
-
-@pytest.mark.parametrize(
-    ("hidepid", "missing"), [(2, {"host_pids"}), (1, {"host_pids", "process_io", "connections"})]
-)
-def test_processes_that_proc_hides_are_unknown(
-    stage: Stage, hidepid: int, missing: set[str]
-) -> None:
-    way = (*with_proc_hiding_others(hidepid), *as_nobody(files=stage.files))
-    with (
-        feeding(stage),
-        started(stage, AS_WE_ARE, "once") as ours,
-        serving(stage, way) as theirs,
-        started(stage, way, "check") as check,
-    ):
-        (_, root), report = ours(), check()
-        whole = Metrics(root)
-        nobody = scraped_with(theirs, whole.names - whole.feeders - OF_PROCESS_1)
+        nobody = scraped_with(theirs, expected)
         assert "Traceback" not in theirs.said
+    counted = dict.fromkeys(LOOPS, 1) if hidepid else {}
+    assert nobody.by("gpu", "gpu_processes") == counted, "none that are seen are not none"
     assert nobody.feeders == set()
-    assert nobody.by("gpu", "gpu_processes") == dict.fromkeys(LOOPS, 1)
     assert nobody.missing == whole.missing | missing
     words = {signal: NO_FEEDERS if signal == "host_pids" else () for signal in missing}
     assert_told(report, {**machines_own(whole), **words})
     assert_exact(nobody)
     assert [nobody.waited_on(gpu) for gpu in LOOPS] == [{"unknown"}] * len(LOOPS)
+    assert status == 0
+    assert {*causes(said)} <= {"unknown"}
 
 
 JOBS = Limits(cpu_cores=1.5, memory_bytes=2 * 2**30)
@@ -310,9 +296,6 @@ def test_in_a_cgroup_namespace_limits_are_the_jobs_or_absent(
     if mounted:
         assert container.feeders.isdisjoint({*OF_CGROUPS, "gpu_feeder_pressure_seconds_total"})
     else:
-        limits = (
-            container.by("gpu", f"gpu_feeder_{n}")
-            for n in ("cpu_limit_cores", "memory_limit_bytes")
-        )
-        expected = (JOBS.cpu_cores, JOBS.memory_bytes)
-        assert list(limits) == [dict.fromkeys(LOOPS, value) for value in expected]
+        limits = {"cpu_limit_cores": JOBS.cpu_cores, "memory_limit_bytes": JOBS.memory_bytes}
+        for name, limit in limits.items():
+            assert container.by("gpu", f"gpu_feeder_{name}") == dict.fromkeys(LOOPS, limit)

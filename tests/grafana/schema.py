@@ -56,10 +56,8 @@ def _of_property(version: str, kind: str, given: Json) -> Iterator[str]:
         yield from _listed(".unit", value, UNITS)
     for name in reversed(names):
         value = {name: value}
-    path = ("fieldConfig", "defaults")
-    yield from _against(
-        version, value, "panels", kind, *(k for p in path for k in ("properties", p))
-    )
+    path = ("properties", "fieldConfig", "properties", "defaults")
+    yield from _against(version, value, "panels", kind, *path)
 
 
 def _listed(path: str, value: object, known: set[str]) -> Iterator[str]:

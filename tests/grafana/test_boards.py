@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable
 from itertools import combinations, pairwise
 
+import pytest
+
+from builders import pack
 from builders.__main__ import rendered
 from builders.colours import of_cause
 from gpu_bottleneck_exporter import palette
-from grafana.boards import FOLDER, NAMES, Json, board, each_board, each_panel, panels
-from rules.causes_table import pack
+from grafana.boards import FOLDER, NAMES, Json, asked, board, each_board, each_panel, panels
+from rules import causes_table, parsed
+from rules.fleet import RULES
 from support.offenders import each
 
-UIDS = {
-    "fleet": "gpu-bottleneck-fleet",
-    "gpu": "gpu-bottleneck-gpu",
-    "exporter": "gpu-bottleneck-self",
-}
+UIDS = {name: f"gpu-bottleneck-{name}" for name in ("fleet", "gpu")}
+UIDS["exporter"] = "gpu-bottleneck-self"
 """Links and bookmarks hold on to them."""
-ALL = pack()
+ALL = causes_table.pack()
 THRESHOLDS = {
     rule.name: float(rule.fields["expr"].removeprefix("vector(").removesuffix(")"))
     for rule in ALL
@@ -38,10 +37,6 @@ def test_the_files_are_what_the_builders_make() -> None:
 
 
 # --- The format -----------------------------------------------------------------------------------
-def is_unique(values: Iterable[object]) -> bool:
-    return set(Counter(values).values()) == {1}
-
-
 @each_board
 def test_it_has_what_grafana_asks_for(name: str) -> None:
     found = board(name)
@@ -51,24 +46,20 @@ def test_it_has_what_grafana_asks_for(name: str) -> None:
     assert found["schemaVersion"] == 39  # Grafana 11.0; later ones migrate it
     assert found["title"]
     assert found["time"]["to"] == "now"
-    assert is_unique(one["name"] for one in found["templating"]["list"])
-    assert is_unique(panel["id"] for panel in found["panels"])
-    assert is_unique(panel["title"] for panel in found["panels"])
+    variables = [one["name"] for one in found["templating"]["list"]]
+    ids, titles = ([panel[key] for panel in found["panels"]] for key in ("id", "title"))
+    for told in (variables, ids, titles):
+        assert len({*told}) == len(told)
 
 
 @each_board
 def test_panels_do_not_overlap(name: str) -> None:
-    def cells(panel: Json) -> set[tuple[int, int]]:
-        place = panel["gridPos"]
-        return {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-
-    places = [cells(panel) for panel in board(name)["panels"]]
-    assert all(not one & other for one, other in combinations(places, 2))
-    assert all(0 <= x < 24 for place in places for x, _ in place)
+    places = [panel["gridPos"] for panel in board(name)["panels"]]
+    assert all(0 <= place["x"] <= 24 - place["w"] for place in places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] >= other["x"] + other["w"] or other["x"] >= one["x"] + one["w"]
+        above = one["y"] >= other["y"] + other["h"] or other["y"] >= one["y"] + one["h"]
+        assert beside or above
 
 
 @each_board
@@ -90,23 +81,13 @@ def test_targets_are_told_apart(panel: Json) -> None:
 
 
 # --- Of one mind with the rules -------------------------------------------------------------------
-def thresholds(panel: Json) -> list[float]:
-    steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
-    assert steps[0]["value"] is None
-    return [step["value"] for step in steps[1:]]
-
-
 @each_panel
 def test_thresholds_are_those_of_the_rules_and_of_all_lines_of_the_panel(panel: Json) -> None:
     """A line of something else would cross it and mean nothing."""
     told = TOLD.findall(panel["description"])
-    assert sorted(THRESHOLDS[one] for one in told) == thresholds(panel)
+    steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert [step["value"] for step in steps] == [None, *sorted(THRESHOLDS[one] for one in told)]
     assert not told or len(panel["targets"]) == 1
-
-
-def test_panels_have_thresholds() -> None:
-    drawn = {one for name in NAMES for p in panels(name) for one in TOLD.findall(p["description"])}
-    assert len(drawn) >= 9
 
 
 def mappings(panel: Json) -> list[Json]:
@@ -116,12 +97,6 @@ def mappings(panel: Json) -> list[Json]:
     for one in config["overrides"]:
         found += [m for p in one["properties"] if p["id"] == "mappings" for m in p["value"]]
     return found
-
-
-def shown_causes(panel: Json) -> dict[str, str]:
-    """Texts in mappings that are causes, and their colours."""
-    options = [option for one in mappings(panel) for option in one["options"].values()]
-    return {one["text"]: one["color"] for one in options if one["text"] in CAUSES}
 
 
 def series_colours(panel: Json) -> dict[str, str]:
@@ -144,7 +119,9 @@ def test_a_cause_or_a_wait_has_its_colour(panel: Json) -> None:
         assert None not in others.values()
     if "{{waiting_on}}" in legends:
         assert told == {"busy": palette.BUSY, **palette.WAITING_ON}
-    assert shown_causes(panel).items() <= of_causes.items()
+    options = [option for one in mappings(panel) for option in one["options"].values()]
+    shown = {one["text"]: one["color"] for one in options if one["text"] in CAUSES}
+    assert shown.items() <= of_causes.items()
 
 
 def test_ranks_are_shown_as_their_causes() -> None:
@@ -163,11 +140,8 @@ def test_a_cause_leads_to_its_runbook(name: str) -> None:
     verdicts = next(one for one in panels(name) if one["title"].startswith("Verdict"))
     names, pages = properties_of(verdicts, "runbook"), properties_of(verdicts, "page")
     assert set(texts(names).values()) == {"open"}
-    assert texts(pages) == {
-        rule.labels["cause"]: f"{rule.name}.md"
-        for rule in ALL
-        if "cause" in rule.labels and rule.is_alert
-    }
+    of_causes = [rule for rule in ALL if "cause" in rule.labels and rule.is_alert]
+    assert texts(pages) == {rule.labels["cause"]: f"{rule.name}.md" for rule in of_causes}
     (base,) = [v for v in board(name)["templating"]["list"] if v["name"] == "runbooks"]
     (link,) = names["links"]
     assert link["url"] == "${runbooks}/${__data.fields.page}"
@@ -199,8 +173,33 @@ def test_links_between_dashboards_lead_somewhere() -> None:
     tags = [set(link["tags"]) for name in NAMES for link in board(name)["links"]]
     assert all(tag <= set(board(name)["tags"]) for tag in tags for name in NAMES)
 
-
-def test_a_link_to_a_gpu_sets_variables_that_it_has() -> None:
     text = (FOLDER / "fleet.json").read_text(encoding="utf-8")
     names = {one["name"] for one in board("gpu")["templating"]["list"]}
     assert set(re.findall(r"var-(\w+)=", text)) | set(re.findall(r"\{(\w+):query", text)) <= names
+
+
+# --- What the builders take from the rules --------------------------------------------------------
+@each(["30s", "1m", "90s", "1m30s", "2h", "1d"])
+def test_durations(duration: str) -> None:
+    assert pack.seconds(duration) == parsed.seconds(duration)
+
+
+@each(["", "30", "30ms", "1 m", "m", "-1m"])
+def test_what_is_no_duration_of_whole_seconds(duration: str) -> None:
+    with pytest.raises(ValueError, match="not a duration of whole seconds"):
+        pack.seconds(duration)
+
+
+def test_hours_are_counted_in_the_steps_of_the_rules() -> None:
+    """Of the group that records what is summed up."""
+    (group,) = {rule.group for rule in ALL if rule.name.endswith("lost_ratio")}
+    groups = parsed.groups((RULES / "recording.yml").read_text(encoding="utf-8"))
+    (seconds,) = [parsed.seconds(one["interval"]) for one in groups if one["name"] == group]
+    assert pack.interval_seconds() == seconds
+    hours = [one.target["expr"] for one in asked() if "/ 3600" in one.target["expr"]]
+    assert [expr for expr in hours if f"* {seconds:g} / 3600" not in expr] == []
+
+
+def test_what_gpus_may_be_blind_for() -> None:
+    recorded = [one for one in ALL if one.name == "gpu:blind:bool"]
+    assert pack.blind_kinds() == [one.labels["blind"] for one in recorded]

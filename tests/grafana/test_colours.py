@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import combinations
 from math import dist
+from operator import mul
 
 import pytest
 
@@ -13,6 +14,7 @@ from builders.colours import CAUSES as OF_CAUSES
 from gpu_bottleneck_exporter import palette
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from rules.causes_table import pack
+from support.offenders import each
 
 CAUSES = {rule.labels["cause"] for rule in pack() if rule.is_alert and "cause" in rule.labels}
 NO_DOUBT, SIDE_BY_SIDE = 16, 8
@@ -44,11 +46,6 @@ SIGHTS = {
 }
 
 
-def text_on(colour: str) -> str:
-    """Black or white, whichever reads better."""
-    return max(("#000000", "#FFFFFF"), key=lambda text: contrast(text, colour))
-
-
 def contrast(one: str, other: str) -> float:
     """1 to 21, as WCAG 2 defines it."""
     dark, light = sorted((luminance(one), luminance(other)))
@@ -56,22 +53,21 @@ def contrast(one: str, other: str) -> float:
 
 
 def luminance(colour: str) -> float:
-    red, green, blue = (linear_light(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    red, green, blue = linear_light(colour)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def linear_light(channel: float) -> float:
-    """A channel of sRGB (0-1) as linear light."""
-    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+def linear_light(colour: str) -> list[float]:
+    """The channels of sRGB (0-1) as linear light."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
 
 
 def seen(colour: str, sight: str) -> tuple[float, float, float]:
     """As CIE L*a*b*."""
-    linear = [linear_light(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5)]
-    red, green, blue = (
-        min(1.0, max(0.0, sum(m * v for m, v in zip(row, linear, strict=True))))
-        for row in SIGHTS[sight]
-    )
+    linear = linear_light(colour)
+    mixed = (sum(map(mul, row, linear)) for row in SIGHTS[sight])
+    red, green, blue = (min(1.0, max(0.0, channel)) for channel in mixed)
     x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047
     y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883
@@ -82,45 +78,29 @@ def seen(colour: str, sight: str) -> tuple[float, float, float]:
 def near(colours: Mapping[str, str], sight: str, floor: float) -> list[tuple[str, str]]:
     """Pairs that are less than `floor` apart."""
     places = {name: seen(colour, sight) for name, colour in colours.items()}
-    return [
-        (one, other)
-        for (one, a), (other, b) in combinations(places.items(), 2)
-        if dist(a, b) < floor
-    ]
+    pairs = combinations(places, 2)
+    return [(one, other) for one, other in pairs if dist(places[one], places[other]) < floor]
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
-def test_waits_can_be_told_apart(sight: str) -> None:
+def test_waits_and_causes_can_be_told_apart(sight: str) -> None:
     assert near({"busy": palette.BUSY, **palette.WAITING_ON}, sight, NO_DOUBT) == []
-
-
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_causes_can_be_told_apart(sight: str) -> None:
     assert near(OF_CAUSES, sight, SIDE_BY_SIDE) == []
 
 
-@pytest.mark.parametrize(
-    ("sight", "one", "other"),
-    [
-        ("green-blind", "#D55E00", "#B07A00"),
-        ("green-blind", "#C94A53", "#8C7A45"),
-        ("red-blind", "#D55E00", "#7A7300"),
-        ("red-blind", "#C94A53", "#006B4E"),
-    ],
-)
-def test_the_check_of_sights(sight: str, one: str, other: str) -> None:
-    colours = {"one": one, "other": other}
+ALIKE = {"green-blind": ("#D55E00", "#B07A00"), "red-blind": ("#C94A53", "#006B4E")}
+
+
+@pytest.mark.parametrize("sight", ALIKE)
+def test_the_check_of_sights(sight: str) -> None:
+    colours = dict(zip(("one", "other"), ALIKE[sight], strict=True))
     assert near(colours, sight, SIDE_BY_SIDE)
     assert not near(colours, "normal", SIDE_BY_SIDE)
 
 
-def test_texts_can_be_read_on_every_colour() -> None:
-    for colour in [palette.BUSY, *palette.WAITING_ON.values(), *OF_CAUSES.values()]:
-        assert contrast(colour, text_on(colour)) >= 4.5
+@each([palette.BUSY, *palette.WAITING_ON.values(), *OF_CAUSES.values()])
+def test_a_colour_can_be_written_on_and_stands_out_from_a_dark_page(colour: str) -> None:
+    """As a line, on a panel of Grafana's dark theme."""
+    assert max(contrast(text, colour) for text in ("#000000", "#FFFFFF")) >= 4.5
+    assert contrast(colour, "#181B1F") >= 3
     assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
-
-
-def test_colours_stand_out_from_a_dark_page() -> None:
-    """As lines, on a panel of Grafana's dark theme."""
-    colours = [palette.BUSY, *palette.WAITING_ON.values(), *OF_CAUSES.values()]
-    assert min(contrast(colour, "#181B1F") for colour in colours) >= 3

@@ -14,15 +14,10 @@ from grafana.live import DEMO, filled_prometheus
 from support.prometheus import Prometheus
 from support.waiting import PATIENCE_SECONDS, until
 
-EMPTY_IN_DEMO = {
-    "gpu: Errors A": "its GPUs report no XID",
-}
+EMPTY_IN_DEMO = {"gpu: Errors A": "its GPUs report no XID"}
 """Queries for which the demo has nothing, and why."""
 PRESCRIBED = [f"gpu: Prescription {letter}" for letter in "ABCDEFGHIJ"]
-PRESCRIBED += [
-    "fleet: What prescriptions would return A",
-    "fleet: What prescriptions would return B",
-]
+PRESCRIBED += [f"fleet: What prescriptions would return {letter}" for letter in "AB"]
 PRESCRIBED += [
     "fleet: Changes followed A",
     "fleet: Outcomes as predicted A",

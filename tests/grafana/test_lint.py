@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from itertools import product
 
 import promql_parser as promql
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import (
     EVERYTHING,
+    NAMES,
     Asked,
     Json,
     asked,
@@ -19,8 +20,10 @@ from grafana.boards import (
     each_query,
     filled,
     nodes,
+    panels,
     selectors,
 )
+from grafana.schema import UNITS
 from rules.causes_table import pack
 from support.offenders import each
 from tables import metrics
@@ -32,8 +35,6 @@ OF_PROMETHEUS = {"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scra
 KNOWN = RECORDED | set(LABELS) | OF_PROCESS | OF_PROMETHEUS
 OF_TARGET = {"cluster", "job", "instance"}
 COUNTERS = {family.name for family in metrics.families() if family.kind == "counter"}
-UNITS = {*("none", "short", "locale", "percentunit", "s", "bytes", "Bps", "watt", "celsius", "cps")}
-"""Those in use, all of them known to Grafana."""
 WHOLE_JOB = "GPUs of the same job are on other nodes, too"
 EXEMPT = {
     "exporter: Rules A": "thresholds are the rules' own: they have no target",
@@ -42,12 +43,7 @@ EXEMPT = {
     "gpu: Job: SM clock, share of the maximum A": WHOLE_JOB,
 }
 """Queries that need not match the instance (or the job), and why."""
-OPERATORS = {
-    "MatchOp.Equal": "=",
-    "MatchOp.NotEqual": "!=",
-    "MatchOp.Re": "=~",
-    "MatchOp.NotRe": "!~",
-}
+OPERATORS = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
 
 
 def variables(name: str) -> dict[str, Json]:
@@ -56,7 +52,10 @@ def variables(name: str) -> dict[str, Json]:
 
 def matched(selector: promql.VectorSelector) -> dict[str, str]:
     """Each label and what is asked of it: operator and value."""
-    return {one.name: OPERATORS[f"{one.op}"] + one.value for one in selector.matchers.matchers}
+    return {
+        one.name: OPERATORS[f"{one.op}".removeprefix("MatchOp.")] + one.value
+        for one in selector.matchers.matchers
+    }
 
 
 # --- Templates ------------------------------------------------------------------------------------
@@ -91,25 +90,25 @@ def asked_by(variable: Json) -> str:
 
 # --- Panels ---------------------------------------------------------------------------------------
 @each_panel
-def test_a_panel_uses_the_data_source_of_the_variable(panel: Json) -> None:
-    """panel-datasource-rule."""
+def test_a_panel_says_what_it_shows_and_asks_something(panel: Json) -> None:
+    """panel-datasource-rule, -title-description-rule, -units-rule, -no-targets-rule."""
     expected = {"type": "prometheus", "uid": "${datasource}"}
     assert all(one["datasource"] == expected for one in (panel, *panel["targets"]))
-
-
-@each_panel
-def test_a_panel_says_what_it_shows_and_asks_something(panel: Json) -> None:
-    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule."""
     assert panel["title"]
     assert re.fullmatch(r".{15,}\.", panel["description"], re.DOTALL)
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
     assert panel["targets"]
 
 
+BAD_NEWS = {"Rules": "Not loaded"}
+"""Texts that need not mention a lack of data: they name one."""
+
+
 @each_panel
-def test_nothing_is_not_zero(panel: Json) -> None:
+def test_nothing_is_not_zero_and_an_empty_panel_claims_no_health(panel: Json) -> None:
     defaults = panel["fieldConfig"]["defaults"]
-    assert defaults["noValue"] not in {"", "0"}
+    said = defaults["noValue"]
+    assert said in {"-", BAD_NEWS.get(panel["title"])} or "no data" in said.lower()
     assert not defaults["custom"].get("spanNulls", False)
     assert all("vector(0)" not in target["expr"] for target in panel["targets"])
 
@@ -130,33 +129,22 @@ OF_NONE = {"cluster": "=~chosen|", "job": "=", "instance": "="}
 """What is asked of alerts about the rules themselves, which are of no target."""
 
 
-def of_target(selector: promql.VectorSelector) -> bool:
-    """Not so: alerts that have no job and no instance."""
-    return selector.name != "ALERTS" or matched(selector).get("job") != "="
-
-
-def owed(query: Asked, label: str) -> bool:
-    """Whether each selector must match the label by its variable."""
-    exempt = EXEMPT.get(f"{query}")
-    return exempt is None or (exempt == WHOLE_JOB and label != "instance")
-
-
-@each(product(asked(), OF_NONE), lambda of: f"{of[0]}, {of[1]}")
-def test_a_query_keeps_to_the_targets_chosen(of: tuple[Asked, str]) -> None:
+@each_query
+def test_a_query_keeps_to_the_targets_chosen(query: Asked) -> None:
     """target-job-rule, target-instance-rule."""
-    query, label = of
-    if owed(query, label):
+    exempt = EXEMPT.get(f"{query}")
+    owed = [*OF_NONE] if exempt is None else ["cluster", "job"] if exempt == WHOLE_JOB else []
+    for label in owed:
         for selector in selectors(query.text({**EVERYTHING, label: "chosen"})):
-            asked_for = matched(selector).get(label)
-            assert asked_for == ("=~chosen" if of_target(selector) else OF_NONE[label])
+            asks = matched(selector)
+            of_none = selector.name == "ALERTS" and asks.get("job") == "="
+            assert asks.get(label) == (OF_NONE[label] if of_none else "=~chosen"), label
 
 
 def test_no_exemption_is_left_over() -> None:
-    exempt = [query for query in asked() if f"{query}" in EXEMPT]
-    assert {f"{query}" for query in exempt} == set(EXEMPT)
-    for query in exempt:
-        found = selectors(query.text({**EVERYTHING, "instance": "chosen"}))
-        assert any(matched(one).get("instance") != "=~chosen" for one in found), f"{query}"
+    text = {f"{query}": query.text({**EVERYTHING, "instance": "chosen"}) for query in asked()}
+    for name in EXEMPT:
+        assert {matched(one).get("instance") for one in selectors(text[name])} != {"=~chosen"}, name
 
 
 @each_query
@@ -186,10 +174,81 @@ def test_a_counter_is_shown_as_a_rate(query: Asked) -> None:
 
 @each_board
 def test_annotations_are_alerts_of_this_pack(name: str) -> None:
-    known = {rule.name for rule in pack() if rule.is_alert}
     (annotation,) = board(name)["annotations"]["list"]
     assert annotation["datasource"]["uid"] == "${datasource}"
     for selector in selectors(filled(annotation["target"]["expr"])):
         assert selector.name == "ALERTS"
         pattern = matched(selector)["alertname"].removeprefix("=~")
-        assert any(re.fullmatch(pattern, alert) for alert in known)
+        assert any(re.fullmatch(pattern, alert) for alert in ALERTS)
+
+
+# --- Columns, variables and runbooks: Grafana passes over what there is not -----------------------
+ALERTS = {rule.name for rule in pack() if rule.is_alert}
+BY = re.compile(r"\bby \(([^)]+)\)")
+TABLES = [(name, panel) for name in NAMES for panel in panels(name) if panel["type"] == "table"]
+
+each_table = each([panel for _, panel in TABLES], lambda panel: f"{panel['title']}")
+
+
+def columns(panel: Json) -> set[str]:
+    """The columns of a table whose queries all have an answer: what they group by, and values."""
+    asked = panel["targets"]
+    labels = {label for one in asked for label in BY.findall(one["expr"])[0].split(", ")}
+    letters = {f"Value #{one['refId']}" for one in asked}
+    return labels | (letters if len(asked) > 1 else {"Value"})
+
+
+def rules_of(panel: Json) -> list[Json]:
+    """Overrides but for those of any column."""
+    found: list[Json] = panel["fieldConfig"]["overrides"]
+    return [one for one in found if one["matcher"]["options"] != "/.*/"]
+
+
+@each_table
+def test_overrides_are_of_columns_that_there_are(panel: Json) -> None:
+    there = columns(panel)
+    for one in rules_of(panel):
+        matcher = one["matcher"]
+        if matcher["id"] == "byRegexp":
+            pattern = re.compile(matcher["options"].strip("/"))
+            assert any(pattern.search(column) for column in there), matcher
+        else:
+            assert matcher["options"] in there, matcher
+
+
+def linked(panel: Json) -> set[str]:
+    """The columns that its links read."""
+    return set(re.findall(r"__data\.fields\.(\w+)", json.dumps(panel)))
+
+
+@each_table
+def test_columns_in_order_sorted_by_or_linked_are_there(panel: Json) -> None:
+    """But for the name that a value has while other queries have no answer."""
+    steps = [one["options"].get("indexByName", {}) for one in panel["transformations"]]
+    assert {column for step in steps for column in step} - {"Value"} <= columns(panel) | {
+        "Value #A"
+    }
+    properties = [prop for one in rules_of(panel) for prop in one["properties"]]
+    titles = {prop["value"] for prop in properties if prop["id"] == "displayName"}
+    assert {one["displayName"] for one in panel["options"]["sortBy"]} <= titles
+    assert linked(panel) <= columns(panel)
+    assert linked(panel) >= (
+        {"job", "instance", "uuid", "page"} if panel["title"] == "Verdicts" else set()
+    )
+
+
+def test_links_in_heads_lead_to_runbooks() -> None:
+    urls = [link["url"] for panel in panels("exporter") for link in panel.get("links", [])]
+    names = {re.fullmatch(r"\$\{runbooks\}/(\w+)\.md", url)[1] for url in urls}  # type: ignore[index]
+    told = re.findall(r"Gpu[A-Z]\w+", board("exporter")["annotations"]["list"][0]["target"]["expr"])
+    assert names == set(told)
+    assert names <= ALERTS
+
+
+@each_board
+def test_every_variable_is_used(name: str) -> None:
+    found = board(name)
+    for one in found["templating"]["list"]:
+        others = [v for v in found["templating"]["list"] if v["name"] != one["name"]]
+        rest = json.dumps({**found, "templating": others})
+        assert re.search(rf"\$\{{?{one['name']}\b", rest), one["name"]

@@ -11,7 +11,7 @@ import pytest
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Outlook, Refusal
 from grafana.boards import EVERYTHING, asked, board, filled, query, variable
 from rules import day
-from rules.fleet import Fleet, Gpu, add_gpu
+from rules.fleet import FILES, GROUPS, Fleet, Gpu, add_gpu
 from support.states import PRESCRIBED, SCORED
 
 MINUTES = 41
@@ -23,14 +23,14 @@ BATCH = {"workload_namespace": "nlp", "workload_pod": "train-1", "pod_uid": "8e2
 VISION = {"workload_namespace": "vision", "workload_pod": "eval-0", "pod_uid": "9c2e"}
 SLURM = {"slurm_job_id": "4711", "user": "ada"}
 FREE: day.State = {**day.IDLE, "processes": 0, "memory": 0.0}
-LOST = {"starved": 0.8, "idle": 1.0, "unexplained": 0.7}
-"""Of each GPU on these nodes; the one with the small batch uses 0.2 of its SMs."""
+STARVED_STATE: day.State = {**day.STORAGE, "busy": 0.2, "stalls": {"storage": 0.8}}
+ASLEEP: day.State = {"busy": 0.3, "sm": None, "stalls": {"asleep": 0.7}, "workers": None}
+TO_80 = replace(PRESCRIBED, busy_ratio=0.8, busy_low_ratio=0.7)
 HOURS = (2 * 0.8 + 2 * 1.0 + 0.7 + 0.8) * 10 / 60
 SURPASSED = replace(SCORED, busy_ratio=0.56)
 """Busier by a tenth than predicted."""
 TO_WIN = 126
 """GPU-hours a week of each starved GPU: it is 20 % busy, and would be 80 %."""
-OF_ITS_GPUS = "instance, gpu, uuid"
 
 
 def made(state: day.State, **others: object) -> Gpu:
@@ -41,24 +41,11 @@ def made(state: day.State, **others: object) -> Gpu:
 def fleet() -> Fleet:
     """Each count of the fleet dashboard is another number."""
     found = Fleet(MINUTES)
-    unexplained: day.State = {"busy": 0.3, "sm": None, "stalls": {"asleep": 0.7}}
     many = {
         "well": (3, made(day.WELL, owner=SLURM)),
-        "starved": (
-            2,
-            made(
-                day.STORAGE,
-                busy=0.2,
-                stalls={"storage": 0.8},
-                owner=NLP,
-                outlook=Outlook(replace(PRESCRIBED, busy_ratio=0.8, busy_low_ratio=0.7), SCORED),
-            ),
-        ),
+        "starved": (2, made(STARVED_STATE, owner=NLP, outlook=Outlook(TO_80, SCORED))),
         "idle": (2, made(day.IDLE, owner={"user": "eve"})),
-        "unexplained": (
-            1,
-            made(unexplained, workers=None, owner=VISION, outlook=Outlook(Refusal("mixed"))),
-        ),
+        "unexplained": (1, made(ASLEEP, owner=VISION, outlook=Outlook(Refusal("mixed")))),
         "batch": (1, made(day.SMALL_BATCH, owner=BATCH, outlook=Outlook(None, SURPASSED))),
         "free": (4, made(FREE, feeders=False)),
         "well-alone": (1, made(day.WELL, owner=SLURM, target={"cluster": "two"})),
@@ -84,10 +71,10 @@ def test_what_is_said_of_the_fleet(fleet: Fleet, tmp_path: Path) -> None:
 
 def counts(fleet: Fleet) -> None:
     """Underused, held and idle, busy and inefficient, no cause to name, held, free."""
-    for letter, count in zip("ABCEFG", (5, 2, 1, 4, 10, 4), strict=True):
+    of_all, of_nlp = (5, 2, 1, 4, 10, 4), (2, 0, 1, 0, 3, None)
+    for letter, count, in_nlp in zip("ABCEFG", of_all, of_nlp, strict=True):
         expect(fleet, "GPUs", letter, count)
-    for letter, found in zip("ABCEFG", (2, 0, 1, 0, 3, None), strict=True):
-        expect(fleet, "GPUs", letter, found, namespace="nlp")
+        expect(fleet, "GPUs", letter, in_nlp, namespace="nlp")
     expect(fleet, "GPUs held and free", "A", 10)
     expect(fleet, "GPUs held and free", "B", 4)
     expect(fleet, "GPUs held and free", "B", None, namespace="nlp")
@@ -196,14 +183,14 @@ def nothing(fleet: Fleet) -> None:
 
 
 # --- Variables ------------------------------------------------------------------------------------
-def options(fleet: Fleet, name: str, label: str, found: set[str], **chosen: str) -> None:
+def options(
+    fleet: Fleet, name: str, label: str, found: set[str], at: float = NOW, **chosen: str
+) -> None:
     """A variable of the GPU's dashboard offers these values of a label."""
     values = {**EVERYTHING, "__range": RANGE, **chosen}
-    asked = filled(variable("gpu", name)["query"], values)
-    text = re.fullmatch(r"query_result\((.+)\)", asked)
-    assert text is not None
+    text = filled(variable("gpu", name)["query"], values).removeprefix("query_result")
     answer = {f'{{{label}="{one}"}}': 1.0 for one in found}
-    fleet.expect(NOW, f"group by ({label}) ({text[1]})", answer)
+    fleet.expect(at, f"group by ({label}) {text}", answer)
 
 
 def of(node: str, count: int) -> set[str]:
@@ -228,22 +215,15 @@ def choices(fleet: Fleet) -> None:
 def test_all_gpus_are_those_of_the_job() -> None:
     """Each by its UUID: a pattern of its own for All would take in what other jobs have."""
     found = variable("gpu", "gpu")
-    assert found["includeAll"]
-    assert found["multi"]
-    assert "allValue" not in found
+    assert (found["includeAll"], found["multi"], found.get("allValue")) == (True, True, None)
 
 
 def test_jobs_that_have_ended_can_be_chosen(tmp_path: Path) -> None:
     fleet = Fleet(10)
     add_gpu(fleet, "ended", made(day.WELL, owner=NLP))
     fleet.remove("GPU-ended-0", 3)
-    values = {**EVERYTHING, "__range": RANGE, "namespace": "nlp"}
-    for name, found in (("workload", 'workload_group="pod-7d1f"'), ("gpu", 'uuid="GPU-ended-0"')):
-        text = re.fullmatch(r"query_result\((.+)\)", filled(variable("gpu", name)["query"], values))
-        assert text is not None
-        fleet.expect(
-            9.5, f"group by ({found.partition('=')[0]}) ({text[1]})", {f"{{{found}}}": 1.0}
-        )
+    options(fleet, "workload", "workload_group", {"pod-7d1f"}, 9.5, namespace="nlp")
+    options(fleet, "gpu", "uuid", {"GPU-ended-0"}, 9.5, namespace="nlp")
     fleet.check(tmp_path)
 
 
@@ -272,4 +252,73 @@ def test_an_alert_of_a_node_counts_nodes(tmp_path: Path) -> None:
     series = '{alertname="GpuExporterDown",owner="platform",severity="warning"}'
     for letter, answer in (("A", {series: 1.0}), ("B", {}), ("C", {series: 1.0})):
         fleet.expect(13, query("fleet", "Firing alerts", letter), answer)
+    fleet.check(tmp_path)
+
+
+# --- What is recorded for the dashboards ----------------------------------------------------------
+STARVED = Gpu(busy=0.2, stalls={"storage": 0.8}, disk_busy=0.9, owner=NLP)
+
+
+def test_who_has_a_gpu(tmp_path: Path) -> None:
+    fleet = Fleet(60)
+    add_gpu(fleet, "pod", Gpu(owner=NLP))
+    add_gpu(fleet, "nobody-known", Gpu())
+    add_gpu(fleet, "shared", Gpu(owners=[NLP, {"user": "eve"}]))
+    add_gpu(fleet, "assigned", Gpu(busy=0.0, processes=0, memory=0.0, feeders=False, owner=NLP))
+    add_gpu(fleet, "free", Gpu(busy=0.0, processes=0, memory=0.0, feeders=False))
+    by = "instance, workload_namespace, workload_pod"
+    owned = 'workload_namespace="nlp",workload_pod="train-0"'
+    held = [f'instance="{name}",{owned}' for name in ("pod", "assigned")]
+    held += ['instance="nobody-known"', 'instance="shared"']
+    expected = {f"{{{labels}}}": 1.0 for labels in held}
+    fleet.expect(30, f"sum by ({by}) (gpu:held:info)", expected)
+    fleet.check(tmp_path)
+
+
+def test_since_when(tmp_path: Path) -> None:
+    """It stays while the cause does, and is told anew for the next one."""
+    fleet = Fleet(60)
+    changes = {"storage": [(25, 0.8), (99, 0.0)], "network": [(25, 0.0), (99, 0.8)]}
+    add_gpu(fleet, "steady", STARVED)
+    add_gpu(fleet, "changing", Gpu(busy=0.2, stalls=changes, disk_busy=0.9))
+    add_gpu(fleet, "well", Gpu())
+    since = "sum by (instance, cause) (gpu:bottleneck:since_timestamp)"
+    steady = '{instance="steady",cause="local_storage_bound"}'
+    before = '{instance="changing",cause="local_storage_bound"}'
+    after = '{instance="changing",cause="network_storage_bound"}'
+    began = {steady: 180.0, before: 180.0}
+    fleet.expect(20, since, began)
+    fleet.expect(59, since, {steady: 180.0, after: 29 * 60.0})
+    fleet.check(tmp_path)
+
+
+def test_the_loss_by_node_and_namespace(tmp_path: Path) -> None:
+    fleet = Fleet(60)
+    add_gpu(fleet, "two", STARVED)
+    add_gpu(fleet, "two", STARVED, 1)
+    labels = 'cause="local_storage_bound",instance="two",job="gpu",workload_namespace="nlp"'
+    fleet.expect(30, "round(instance:lost_gpu_seconds:rate, 0.01)", {f"{{{labels}}}": 1.6})
+    lost = "sum(cause:lost_gpu_seconds:rate) - sum(instance:lost_gpu_seconds:rate)"
+    fleet.expect(30, lost, {"{}": 0.0})
+    fleet.check(tmp_path)
+
+
+# --- What is shown where nothing is known: silence is no good news --------------------------------
+def test_that_no_thresholds_are_loaded_is_shown(tmp_path: Path) -> None:
+    """Whatever targets are chosen: the alert is of none, and no other one can fire."""
+    fleet = Fleet(
+        7,
+        files=[file for file in FILES if file.name != "thresholds.yml"],
+        groups=[name for name in GROUPS if name not in {"gpu-thresholds", "gpu-cause-order"}],
+    )
+    add_gpu(fleet, "well", Gpu())
+    chosen = {"cluster": "one", "job": "gpu", "instance": "well"}
+    row = '{alertname="GpuThresholdsMissing",owner="platform",severity="warning"}'
+    fleet.expect(7, query("fleet", "Firing alerts", **chosen), {row: 1.0})
+    for name in ("fleet", "exporter"):
+        (mark,) = board(name)["annotations"]["list"]
+        text = filled(mark["target"]["expr"], {**EVERYTHING, **chosen})
+        fleet.expect(
+            7, f"count by (alertname) ({text})", {'{alertname="GpuThresholdsMissing"}': 1.0}
+        )
     fleet.check(tmp_path)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
@@ -15,6 +13,7 @@ from helm.chart import rendered
 from support.beside import Reply, answering
 from support.board_exporter import over_board
 from support.daemon import free_port
+from support.rows import rows
 
 
 def fetch(url: str, guard: str = "open") -> subprocess.CompletedProcess[str]:
@@ -29,13 +28,6 @@ def fetch(url: str, guard: str = "open") -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def guarded() -> Iterator[str]:
-    """A server that asks for a password."""
-    with answering(lambda asked: Reply(status=401 if asked.path == "/metrics" else 200)) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
 def test_an_exporter_passes(make_board: Callable[..., Board]) -> None:
     board = make_board(gpus=[H100, H100])
     with over_board(board.path) as exporter:
@@ -47,23 +39,23 @@ def test_an_exporter_passes(make_board: Callable[..., Board]) -> None:
 
 def test_nobody_there_fails() -> None:
     result = fetch(f"http://127.0.0.1:{free_port()}/metrics")
-    assert result.returncode == 1
-    assert "refused" in result.stderr
+    assert (result.returncode, "refused" in result.stderr) == (1, True)
     assert "Traceback" not in result.stderr
 
 
-def test_asking_for_a_password_is_enough_where_one_is_set(guarded: str) -> None:
-    assert fetch(f"{guarded}/metrics", "guarded").returncode == 0
-    assert fetch(f"{guarded}/metrics").returncode == 1
-    assert fetch(f"{guarded}/other", "guarded").returncode == 1
+def test_asking_for_a_password_is_enough_where_one_is_set() -> None:
+    with answering(lambda asked: Reply(status=401 if asked.path == "/metrics" else 200)) as port:
+        url = f"http://127.0.0.1:{port}"
+        assert fetch(f"{url}/metrics", "guarded").returncode == 0
+        assert fetch(f"{url}/metrics").returncode == 1
+        assert fetch(f"{url}/other", "guarded").returncode == 1
 
 
-def test_the_pod_is_told_of_a_web_config() -> None:
-    def arguments(name: str) -> list[str]:
-        (container,) = rendered(chart.case(name)).one("Pod")["spec"]["containers"]
-        return list(container["args"])
-
-    assert arguments("default")[1].startswith("http://")
-    assert arguments("default")[2] == "open"
-    assert arguments("web-config")[1].startswith("https://")
-    assert arguments("web-config")[2] == "guarded"
+@rows(
+    "name, scheme, guard",
+    {"no": ("default", "http", "open"), "yes": ("web-config", "https", "guarded")},
+)
+def test_the_pod_is_told_of_a_web_config(name: str, scheme: str, guard: str) -> None:
+    (container,) = rendered(chart.case(name)).one("Pod")["spec"]["containers"]
+    _, url, told = container["args"]
+    assert (url.partition(":")[0], told) == (scheme, guard)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from helm import chart
 from helm.chart import Object, rendered
 from helm.test_pod import labels_of_pods
+from support.offenders import each
+from support.rows import rows
 
 OPERATORS = ("namespace", "pod", "container", "endpoint", "service", "node", "instance", "job")
 """Labels that the Prometheus operator gives each target."""
@@ -19,7 +18,7 @@ NODE = "__meta_kubernetes_pod_node_name"
 
 def endpoint(monitor: Object) -> dict[str, Any]:
     spec = monitor["spec"]
-    (found,) = spec["endpoints" if monitor["kind"] == "ServiceMonitor" else "podMetricsEndpoints"]
+    (found,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
     return dict(found)
 
 
@@ -39,11 +38,6 @@ def dropped(monitor: Object) -> set[str]:
     return found
 
 
-def test_neither_is_there_by_default() -> None:
-    assert rendered().of("ServiceMonitor") == rendered().of("PodMonitor") == []
-    assert "Nothing scrapes it yet" in rendered().notes
-
-
 def test_a_service_monitor() -> None:
     values = chart.case("service-monitor")["serviceMonitor"]
     found = rendered(chart.case("service-monitor"))
@@ -52,10 +46,9 @@ def test_a_service_monitor() -> None:
     assert values["labels"].items() <= monitor["metadata"]["labels"].items()
     assert monitor["metadata"]["annotations"] == values["annotations"]
     assert monitor["spec"]["namespaceSelector"]["matchNames"] == [chart.NAMESPACE]
-    assert (
-        monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    )
-    assert monitor["spec"]["jobLabel"] in service["metadata"]["labels"]
+    labels = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["spec"]["jobLabel"] in labels
     scrape = endpoint(monitor)
     assert scrape["port"] in {port["name"] for port in service["spec"]["ports"]}
     assert (scrape["interval"], scrape["scrapeTimeout"]) == ("15s", "5s")
@@ -65,7 +58,6 @@ def test_a_service_monitor() -> None:
     assert scrape["metricRelabelings"] == values["metricRelabelings"]
     assert relabeled(monitor) == {"node": NODE, "instance": NODE}
     assert dropped(monitor) == {"pod", "container", "endpoint", "service"}
-    assert "Nothing scrapes it yet" not in found.notes
 
 
 def test_a_pod_monitor() -> None:
@@ -80,9 +72,13 @@ def test_a_pod_monitor() -> None:
     assert dropped(monitor) == {"pod", "container", "endpoint", "service"}
 
 
-def test_both_are_warned_of() -> None:
-    both = {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}
-    assert "scraped twice" in rendered(both).notes
+@each([[], ["serviceMonitor"], ["podMonitor"], ["serviceMonitor", "podMonitor"]])
+def test_neither_and_both_are_warned_of(monitors: list[str]) -> None:
+    found = rendered({name: {"enabled": True} for name in monitors})
+    kinds = [o["kind"] for o in found.objects if o["kind"].endswith("Monitor")]
+    assert sorted(kinds) == sorted(name[0].upper() + name[1:] for name in monitors)
+    assert ("Nothing scrapes it yet" in found.notes) is (monitors == [])
+    assert ("scraped twice" in found.notes) is (len(monitors) > 1)
 
 
 def test_one_path_for_all() -> None:
@@ -99,10 +95,11 @@ def test_the_service_stands_for_no_single_exporter() -> None:
     assert spec["ports"][0]["port"] == 80
 
 
-@pytest.mark.parametrize(
-    ("service", "port"), [({}, 10170), ({"port": 80}, 10170), ({"port": 80, "clusterIP": ""}, 80)]
+@rows(
+    "service, port",
+    {"": ({}, 10170), "80": ({"port": 80}, 10170), "IP": ({"port": 80, "clusterIP": ""}, 80)},
 )
-def test_the_test_asks_a_port_that_answers(service: Mapping[str, Any], port: int) -> None:
+def test_the_test_asks_a_port_that_answers(service: Object, port: int) -> None:
     """Headless, a service's name is the pods' addresses, which know their own port only."""
     (container,) = rendered(service=service).one("Pod")["spec"]["containers"]
     name = rendered().one("Service")["metadata"]["name"]

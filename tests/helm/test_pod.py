@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 
 from gpu_bottleneck_exporter import cli
@@ -20,69 +18,45 @@ from helm import chart
 from helm.chart import Object, each_case, rendered, rendered_for
 from support.offenders import each
 from support.options import options_of
+from support.rows import rows
 
-CAPABILITIES = {"SYS_PTRACE", "DAC_READ_SEARCH"}
 NOBODY = 65534
 RESTRICTED = chart.case("restricted")
 PERMISSIONS = chart.ROOT / "exporter/OPERATIONS.md"
 VOLUMES = {
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"),
+    *("projected", "secret"),
 }
 """Kinds that the standard "restricted" allows."""
+OTHERWISE = {"procMount", "windowsOptions", "seLinuxOptions", "sysctls"}
 
 
-def violations(pod: Object) -> list[str]:
+def violations(pod: Object) -> Iterator[str]:
     """Rules of the Pod Security Standards, baseline and restricted, that a Linux pod breaks.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards
     """
-    return [*_of_the_pod(pod), *(said for c in pod["containers"] for said in _of_one(pod, c))]
-
-
-def _of_the_pod(pod: Object) -> Iterator[str]:
     yield from (name for name in ("hostPID", "hostIPC", "hostNetwork") if pod.get(name))
-    for volume in pod.get("volumes", []):
-        if not VOLUMES & volume.keys():
-            yield f"volume {volume['name']}"
-    if "sysctls" in pod.get("securityContext", {}):
-        yield "sysctls"
-
-
-def _of_one(pod: Object, container: Object) -> Iterator[str]:
-    own = container["securityContext"]
-    context = {**pod.get("securityContext", {}), **own}
-    capabilities = own.get("capabilities", {})
-    if own.get("privileged"):
-        yield "privileged"
-    if own.get("allowPrivilegeEscalation") is not False:
-        yield "privilege escalation"
-    if capabilities.get("drop") != ["ALL"]:
-        yield "capabilities are not dropped"
-    if set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
-        yield "capabilities are added"
-    if context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0:
-        yield "root"
-    if context.get("seccompProfile", {}).get("type") not in {"RuntimeDefault", "Localhost"}:
-        yield "seccomp"
-    if any(name in context for name in ("procMount", "windowsOptions", "seLinuxOptions")):
-        yield "another proc, Windows or SELinux"
-    if any("hostPort" in port for port in container.get("ports", [])):
-        yield "hostPort"
-    if any("host" in handler for handler in _handlers(container)):
-        yield "probes of other hosts"
-
-
-def _handlers(container: Object) -> Iterator[Object]:
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        for kind in ("httpGet", "tcpSocket"):
-            yield container.get(probe, {}).get(kind, {})
+    volumes = pod.get("volumes", [])
+    yield from (f"volume {volume['name']}" for volume in volumes if not VOLUMES & volume.keys())
+    for container in pod["containers"]:
+        own = container["securityContext"]
+        context = {**pod.get("securityContext", {}), **own}
+        capabilities = own.get("capabilities", {})
+        seccomp = context.get("seccompProfile", {}).get("type")
+        probes = [probe for name, probe in container.items() if name.endswith("Probe")]
+        broken = {
+            "privileged": own.get("privileged"),
+            "privilege escalation": own.get("allowPrivilegeEscalation") is not False,
+            "capabilities are not dropped": capabilities.get("drop") != ["ALL"],
+            "capabilities are added": {*capabilities.get("add", [])} - {"NET_BIND_SERVICE"},
+            "root": context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0,
+            "seccomp": seccomp not in {"RuntimeDefault", "Localhost"},
+            "another proc, Windows, SELinux or sysctls": context.keys() & OTHERWISE,
+            "hostPort": any("hostPort" in port for port in container.get("ports", [])),
+            "probes of other hosts": '"host"' in json.dumps(probes),
+        }
+        yield from (rule for rule, is_broken in broken.items() if is_broken)
 
 
 def hosts_folders(pod: Object) -> dict[str, str]:
@@ -103,28 +77,20 @@ def flags(container: Object) -> dict[str, str]:
 @each(["restricted", "nri", "default-runtime", "web-config", "dashboards"])
 def test_restricted_breaks_no_rule_of_pod_security_with_other_switches_either(name: str) -> None:
     found = rendered({**chart.case(name), **RESTRICTED})
-    assert [violations(pod) for pod in found.pods] == [[], []]
+    assert [[*violations(pod)] for pod in found.pods] == [[], []]
     assert found.pod["securityContext"]["runAsUser"] == NOBODY
     lent = [m["name"] for m in found.container.get("volumeMounts", [])]
     assert lent == (["web-config"] if name == "web-config" else [])
 
 
-def test_full_breaks_those_rules_that_it_must() -> None:
-    assert violations(rendered().pod) == [
-        "hostPID",
-        "volume cgroup",
-        "volume pod-resources",
-        "volume container-logs",
-        "capabilities are added",
-        "root",
-    ]
-
-
-def test_full_has_the_capabilities_that_the_documentation_names_and_no_more() -> None:
+def test_full_breaks_those_rules_that_it_must_and_has_the_documented_capabilities() -> None:
+    volumes = [f"volume {name}" for name in ("cgroup", "pod-resources", "container-logs")]
+    broken = ["hostPID", *volumes, "capabilities are added", "root"]
+    assert [*violations(rendered().pod)] == broken
     section = PERMISSIONS.read_text(encoding="utf-8").partition("\n## Permissions\n")[2]
     named = set(re.findall(r"CAP_([A-Z_]+)", section.partition("\n## ")[0]))
     added = rendered().container["securityContext"]["capabilities"]
-    assert set(added["add"]) == named == CAPABILITIES
+    assert set(added["add"]) == named == {"SYS_PTRACE", "DAC_READ_SEARCH"}
     assert added["drop"] == ["ALL"]
 
 
@@ -154,23 +120,18 @@ def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
 
 
 @each_case
-def test_no_gpu_is_ever_requested(case: Path) -> None:
-    for pod in rendered(chart.loaded(case)).pods:
+def test_no_gpu_is_ever_requested_and_what_the_node_lends_cannot_be_written_to(case: Path) -> None:
+    found = rendered(chart.loaded(case))
+    for pod in found.pods:
         assert "resourceClaims" not in pod
         for container in pod["containers"]:
             wanted = container.get("resources", {})
-            named = {name for part in ("requests", "limits") for name in wanted.get(part, {})}
-            assert named <= {"cpu", "memory"}
-
-
-@each_case
-def test_what_the_node_lends_cannot_be_written_to(case: Path) -> None:
-    pod = rendered(chart.loaded(case)).pod
-    lent = hosts_folders(pod).values()
-    (container,) = pod["containers"]
-    writable = {m["mountPath"] for m in container.get("volumeMounts", []) if not m.get("readOnly")}
+            assert {*wanted.get("requests", {}), *wanted.get("limits", {})} <= {"cpu", "memory"}
+    mounts = found.container.get("volumeMounts", [])
+    writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
     # Opening a device takes no write access to its folder, but the runtime makes files in /dev.
-    assert writable & {*lent} <= ({"/dev"} if case.stem == "privileged-values" else set())
+    allowed = {"/dev"} if case.stem == "privileged-values" else set()
+    assert writable & {*hosts_folders(found.pod).values()} <= allowed
 
 
 @each(product(chart.CASES, [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")]))
@@ -208,41 +169,19 @@ def test_another_kubelet() -> None:
     assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
 
 
-def serve_options() -> dict[str, click.Option]:
-    return {
-        name: option
-        for option in options_of("serve")
-        for name in (*option.opts, *option.secondary_opts)
-    }
-
-
-@each_case
-def test_the_command_knows_every_flag_and_takes_its_value(case: Path) -> None:
-    known = serve_options()
-    for name, value in flags(rendered(chart.loaded(case)).container).items():
-        assert name in known, f"{shlex.join(known)}: no {name}"
-        assert known[name].is_flag is (value == "")
-        if value:
-            known[name].type.convert(value, known[name], None)
-
-
-ONLY_SERVES = {
-    "--web.listen-address",
-    "--web.telemetry-path",
-    "--web.runbook-base",
-    "--log.level",
-    "--log.format",
-}
+ONLY_SERVES = {"--web.listen-address", "--web.telemetry-path", "--web.runbook-base"}
+ONLY_SERVES |= {"--log.level", "--log.format"}
 """Flags that `check` has no use for, or whose values would change what it prints."""
 
 
 @each_case
-def test_what_check_has_to_know_as_well_is_no_flag(case: Path) -> None:
+def test_the_command_knows_every_flag_and_check_needs_none(case: Path) -> None:
     """Run in the container, it sees the environment and not the exporter's flags."""
     values = chart.loaded(case)
+    found = rendered(values)
+    assert cli.commands.commands["serve"].make_context("serve", found.container["args"][1:])
     extra = values.get("exporter", {}).get("extraArgs", [])
-    told = flags(rendered(values).container).keys()
-    assert told - {flag.partition("=")[0] for flag in extra} <= ONLY_SERVES
+    assert flags(found.container).keys() - {flag.partition("=")[0] for flag in extra} <= ONLY_SERVES
 
 
 @each(product(chart.CASES, ["serve", "check"]))
@@ -251,18 +190,15 @@ def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -
     known = {f"{option.envvar}": option for option in options_of(command)}
     for name, value in environment(rendered(chart.loaded(case))).items():
         if name.startswith(ENVIRONMENT_PREFIX):
-            assert name in known
             known[name].type.convert(value, known[name], None)
 
 
-@each(["serve", "check"])
-def test_every_collector_can_be_switched_off(command: str) -> None:
-    names = [collector.name for collector in ALL]
-    told = environment(rendered(exporter={"disabledCollectors": names}))
-    known = {option.name: option for option in options_of(command)}
-    for name in names:
-        option = known[f"collector_{name}"]
-        assert option.type.convert(told[f"{option.envvar}"], option, None) is False
+@each(product(["serve", "check"], [collector.name for collector in ALL]))
+def test_every_collector_can_be_switched_off(of: tuple[str, str]) -> None:
+    command, name = of
+    told = environment(rendered(exporter={"disabledCollectors": [name]}))
+    (option,) = [one for one in options_of(command) if one.name == f"collector_{name}"]
+    assert option.type.convert(told[f"{option.envvar}"], option, None) is False
 
 
 def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,24 +217,17 @@ def test_ports_and_paths_agree(case: Path) -> None:
     found = rendered(chart.loaded(case))
     (port,) = found.container["ports"]
     assert flags(found.container)["--web.listen-address"] == f":{port['containerPort']}"
+    selector = found.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
+    assert selector <= labels_of_pods(found).items()
     for service in found.of("Service"):
         assert [p["targetPort"] for p in service["spec"]["ports"]] == [port["name"]]
         assert service["spec"]["selector"].items() <= labels_of_pods(found).items()
-    assert (
-        found.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
-        <= {**labels_of_pods(found)}.items()
-    )
+    for test in found.of("Pod"):  # it is none of the exporters
+        assert not selector <= test["metadata"]["labels"].items()
 
 
 def labels_of_pods(found: chart.Rendered) -> Mapping[str, str]:
     return dict(found.one("DaemonSet")["spec"]["template"]["metadata"]["labels"])
-
-
-def test_the_tests_pod_is_none_of_the_exporters() -> None:
-    found = rendered()
-    labels = found.one("Pod")["metadata"]["labels"]
-    selector = found.one("DaemonSet")["spec"]["selector"]["matchLabels"]
-    assert not selector.items() <= labels.items()
 
 
 def environment(found: chart.Rendered) -> dict[str, str]:
@@ -309,19 +238,19 @@ MOUNTED = "/var/run/nvidia-container-devices"
 ALL_GPUS = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
 
 
-@pytest.mark.parametrize(
-    ("name", "runtime", "variables"),
-    [
-        ("default", "nvidia", ALL_GPUS),
-        ("restricted", "nvidia", ALL_GPUS),
-        ("default-runtime", None, ALL_GPUS),
-        ("devices-as-mounts", "nvidia", {**ALL_GPUS, "NVIDIA_VISIBLE_DEVICES": MOUNTED}),
-        ("nri", None, {}),
-        ("privileged", None, {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}),
-    ],
-)
-def test_ways_to_the_gpus(name: str, runtime: str | None, variables: Mapping[str, str]) -> None:
-    found = rendered(chart.case(name))
+WAYS: Mapping[str, tuple[str | None, Mapping[str, str]]] = {
+    "default": ("nvidia", ALL_GPUS),
+    "restricted": ("nvidia", ALL_GPUS),
+    "default-runtime": (None, ALL_GPUS),
+    "devices-as-mounts": ("nvidia", {**ALL_GPUS, "NVIDIA_VISIBLE_DEVICES": MOUNTED}),
+    "nri": (None, {}),
+    "privileged": (None, {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}),
+}
+
+
+@each(WAYS)
+def test_ways_to_the_gpus(name: str) -> None:
+    found, (runtime, variables) = rendered(chart.case(name)), WAYS[name]
     assert found.pod.get("runtimeClassName") == runtime
     of_the_gpus = {k: v for k, v in environment(found).items() if not k.startswith("GPU_EXPORTER_")}
     assert of_the_gpus == variables
@@ -367,26 +296,18 @@ OTHERS: dict[str, Mapping[str, str]] = {
 
 def matches(pod: Object, labels: Mapping[str, str]) -> bool:
     """Whether the scheduler lets the pod onto a node: terms are alternatives, expressions not."""
-    affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return any(
-        all(_matches(expression, labels) for expression in term["matchExpressions"])
-        for term in affinity["nodeSelectorTerms"]
+    (required,) = pod["affinity"]["nodeAffinity"].values()
+    terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+    assert {one["operator"] for term in terms for one in term} == {"Exists", "In"}
+    return any(  # what has no values takes any
+        all(labels.get(one["key"]) in one.get("values", labels.values()) for one in term)
+        for term in terms
     )
 
 
-def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    if expression["operator"] == "Exists":
-        return expression["key"] in labels
-    assert expression["operator"] == "In"
-    return labels.get(expression["key"]) in expression["values"]
-
-
-@each({**NODES, **OTHERS})
-def test_nodes_with_nvidia_gpus_are_found_and_others_left_alone(name: str) -> None:
-    assert matches(rendered().pod, {**NODES, **OTHERS}[name]) is (name in NODES)
-
-
-def test_every_label_has_a_node() -> None:
+def test_nodes_with_nvidia_gpus_are_found_and_others_left_alone() -> None:
+    nodes = {**NODES, **OTHERS}
+    assert {name for name in nodes if matches(rendered().pod, nodes[name])} == {*NODES}
     keys = {label["key"] for label in chart.chart().values["gpuNodeLabels"]}
     assert keys == {key for labels in NODES.values() for key in labels}
 
@@ -401,12 +322,8 @@ def test_nodes_can_be_chosen_otherwise() -> None:
 
 
 def tolerated(pod: Object, key: str, effect: str) -> bool:
-    return any(
-        toleration["operator"] == "Exists"
-        and toleration.get("key", key) == key
-        and toleration.get("effect", effect) == effect
-        for toleration in pod["tolerations"]
-    )
+    found = [t for t in pod["tolerations"] if t["operator"] == "Exists"]
+    return any(t.get("key", key) == key and t.get("effect", effect) == effect for t in found)
 
 
 def test_taints() -> None:
@@ -429,19 +346,19 @@ def test_no_probe_comes_before_the_exporter_can_answer() -> None:
     assert startup["failureThreshold"] * startup["periodSeconds"] >= 60
 
 
-@pytest.mark.parametrize(
-    ("values", "without"),
-    [
-        ({}, None),
-        (RESTRICTED, "host_pids,kubelet"),
-        ({"kubelet": {"enabled": False}}, "kubelet"),
-        ({**RESTRICTED, "kubelet": {"enabled": False}}, "host_pids,kubelet"),
-    ],
-    ids=["all", "restricted", "no kubelet", "both"],
+NO_KUBELET = {"kubelet": {"enabled": False}}
+
+
+@rows(
+    "values, without",
+    {
+        "all": ({}, None),
+        "restricted": (RESTRICTED, "host_pids,kubelet"),
+        "no kubelet": (NO_KUBELET, "kubelet"),
+        "both": ({**RESTRICTED, **NO_KUBELET}, "host_pids,kubelet"),
+    },
 )
-def test_what_the_values_switch_off_is_not_expected(
-    values: Mapping[str, object], without: str | None
-) -> None:
+def test_what_the_values_switch_off_is_not_expected(values: Object, without: str | None) -> None:
     assert environment(rendered(values)).get("GPU_EXPORTER_WITHOUT") == without
 
 
@@ -452,8 +369,7 @@ def asks(path: str, scheme: str = "HTTP") -> Object:
 CONNECTS = {"tcpSocket": {"port": "metrics"}}
 
 
-@pytest.mark.parametrize(
-    ("name", "probe", "handler"),
+@each(
     [
         ("default", "startup", asks("/-/healthy")),
         ("default", "liveness", asks("/-/healthy")),
@@ -461,8 +377,9 @@ CONNECTS = {"tcpSocket": {"port": "metrics"}}
         ("web-config", "readiness", CONNECTS),
         ("web-config-secret", "readiness", asks("/-/ready", "HTTPS")),
         ("everything-else", "readiness", CONNECTS),
-    ],
+    ]
 )
-def test_probes_ask_what_the_exporter_answers(name: str, probe: str, handler: Object) -> None:
+def test_probes_ask_what_the_exporter_answers(of: tuple[str, str, Object]) -> None:
+    name, probe, handler = of
     asked = rendered(chart.case(name)).container[f"{probe}Probe"]
     assert {key: asked[key] for key in ("httpGet", "tcpSocket") if key in asked} == handler

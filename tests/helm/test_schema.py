@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,28 +56,21 @@ FULL: Sequence[Mapping[str, Any]] = (
     {"key": "a", "operator": "NotIn", "values": ["b"]},
     {"key": "a", "operator": "DoesNotExist"},
 )
-REQUIRED, PREFERRED = (
-    f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("required", "preferred")
-)
-POD_AFFINITIES = ("podAffinity", "podAntiAffinity")
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def of_nodes(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Each expression wherever a nodeAffinity has some."""
-    for expression in expressions:
-        for matched in ("matchExpressions", "matchFields"):
-            term = {matched: [expression]}
-            yield {REQUIRED: {"nodeSelectorTerms": [term]}}
-            yield {PREFERRED: [{"weight": 1, "preference": term}]}
-
-
-def of_pods(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Each expression wherever a podAffinity or podAntiAffinity has some."""
-    for expression in expressions:
-        for selector in ("labelSelector", "namespaceSelector"):
-            term = {"topologyKey": "zone", selector: {"matchExpressions": [expression]}}
-            yield {REQUIRED: [term]}
-            yield {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}
+def wherever(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Affinities: each expression in every place that takes some."""
+    for expression, part in product(expressions, ("matchExpressions", "matchFields")):
+        term = {part: [expression]}
+        yield {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}
+        yield {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": term}]}}
+    for expression, part in product(expressions, ("labelSelector", "namespaceSelector")):
+        near = {"topologyKey": "zone", part: {"matchExpressions": [expression]}}
+        for kind in ("podAffinity", "podAntiAffinity"):
+            yield {kind: {REQUIRED: [near]}}
+            yield {kind: {PREFERRED: [{"weight": 1, "podAffinityTerm": near}]}}
 
 
 @each(sections(DEFAULTS))
@@ -127,8 +121,7 @@ SENSELESS: Sequence[tuple[str, object]] = (
     ("gpuNodeLabels", [{"key": "a"}]),
     ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
     *(("gpuNodeLabels", [expression]) for expression in EMPTY),
-    *(("affinity.nodeAffinity", need) for need in of_nodes(EMPTY)),
-    *((f"affinity.{kind}", need) for kind in POD_AFFINITIES for need in of_pods(EMPTY)),
+    *(("affinity", need) for need in wherever(EMPTY)),
     ("tolerations", [{"key": "a", "effect": "NoStart"}]),
     ("probes.type", "exec"),
     ("imagePullSecrets", ["registry"]),
@@ -145,52 +138,31 @@ def test_a_value_that_makes_no_sense(given: tuple[str, object]) -> None:
 
 
 def test_expressions_that_kubernetes_takes() -> None:
-    for nodes in of_nodes(FULL):
-        assert rendered(affinity={"nodeAffinity": nodes}).pod["affinity"]["nodeAffinity"] == nodes
-    for pods in of_pods(FULL):
-        given = dict.fromkeys(POD_AFFINITIES, pods)
+    for given in wherever(FULL):
         assert rendered(affinity=given).pod["affinity"] == given
     assert rendered(gpuNodeLabels=FULL)
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        (
-            {"gpu": {"access": "privileged"}, "privilege": {"level": "restricted"}},
-            "gpu.access=privileged runs a privileged container and needs privilege.level=full",
-        ),
-        (
-            {"webConfig": {"existingSecret": "a", "content": {"http_server_config": {"a": "b"}}}},
-            "set webConfig.existingSecret or webConfig.content, not both",
-        ),
-        (
-            {"webConfig": {"certificateSecret": "a"}},
-            "webConfig.certificateSecret needs a web config that names its tls.crt and tls.key",
-        ),
-        (
-            {"serviceMonitor": {"enabled": True}, "service": {"enabled": False}},
-            "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not",
-        ),
-        (
-            {"prometheusRule": {"enabled": True, "disabledAlerts": ["GpuIdle"]}},
-            "prometheusRule.disabledAlerts: unknown alert GpuIdle",
-        ),
-        (
-            {"prometheusRule": {"enabled": True, "thresholds": {"idel": 1}}},
-            "prometheusRule.thresholds: unknown threshold idel; known are ",
-        ),
-    ],
-)
-def test_values_that_contradict_each_other(values: Mapping[str, Any], sentence: str) -> None:
-    assert sentence in refused(values)
+ON = {"enabled": True}
+BOTH = {"existingSecret": "a", "content": {"http_server_config": {"a": "b"}}}
+CONTRADICTING: Mapping[str, Mapping[str, Any]] = {
+    "gpu.access": {"gpu": {"access": "privileged"}, "privilege": {"level": "restricted"}},
+    "webConfig.content, not both": {"webConfig": BOTH},
+    "webConfig.certificateSecret": {"webConfig": {"certificateSecret": "a"}},
+    "needs service.enabled": {"serviceMonitor": ON, "service": {"enabled": False}},
+    "unknown alert GpuIdle": {"prometheusRule": {**ON, "disabledAlerts": ["GpuIdle"]}},
+    "unknown threshold idel": {"prometheusRule": {**ON, "thresholds": {"idel": 1}}},
+}
+"""By what is said of them."""
 
 
-def test_a_parent_chart_may_share_values_and_switch_it_on() -> None:
+@each(CONTRADICTING)
+def test_values_that_contradict_each_other(said: str) -> None:
+    assert said in refused(CONTRADICTING[said])
+
+
+def test_the_schema_knows_what_the_command_and_a_parent_chart_know() -> None:
     assert rendered({"global": {"a": {"b": 1}}, "enabled": True}).objects
-
-
-def test_the_schema_knows_what_the_command_knows() -> None:
     exporter = SCHEMA["properties"]["exporter"]["properties"]
     assert set(exporter["logLevel"]["enum"]) == set(LEVELS)
     assert set(exporter["logFormat"]["enum"]) == set(FORMATS)

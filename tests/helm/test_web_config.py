@@ -29,19 +29,15 @@ def file(found: chart.Rendered) -> PurePosixPath:
     return path
 
 
-def test_inline_content_becomes_a_secret_and_certificates_lie_beside_it() -> None:
+def test_inline_content_is_a_secret_beside_certificates(tmp_path: Path) -> None:
     found = rendered(INLINE)
     secret = found.one("Secret")
     assert sources(found) == [secret["metadata"]["name"], "exporter-tls"]
-    (text,) = secret["stringData"].values()
-    assert set(secret["stringData"]) == {file(found).name}
+    ((name, text),) = secret["stringData"].items()
+    assert name == file(found).name
     assert yaml.safe_load(text) == INLINE["webConfig"]["content"]
-
-
-def test_the_exporter_understands_the_content(tmp_path: Path) -> None:
-    found = rendered(INLINE)
-    path = tmp_path / file(found).name
-    path.write_text(found.one("Secret")["stringData"][path.name], encoding="utf-8")
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
     config = parse(path)
     assert config.tls is not None
     assert config.tls.files == (tmp_path / "tls.crt", tmp_path / "tls.key")

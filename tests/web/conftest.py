@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gpu_bottleneck_exporter.web.server import Limits, WebServer
 from support.certificates import Authority, Pair, client
 from support.waiting import PATIENCE_SECONDS, until
 
+Log = pytest.LogCaptureFixture
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -28,14 +30,28 @@ BIG = b"x" * 50_000_000
 """More than the kernel takes for both ends."""
 
 
-def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warned(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-class Page:
+class Gate:
+    """Notes who comes, and holds them up while it is closed."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def enter(self) -> None:
+        self.entered.release()
+        assert self.gate.wait(PATIENCE_SECONDS)
+
+
+class Page(Gate):
     """A content whose answers a test sets."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.body = b"up 1\n" * 2000
         self.page = "<!DOCTYPE html><title>größer</title>".encode()
         self.document = b'{"gpus": []}\n'
@@ -43,14 +59,10 @@ class Page:
         self.fit = (True, "There is data.")
         self.failure: Exception | None = None
         self.accepted: list[str] = []
-        self.entered = threading.Semaphore(0)
-        self.gate = threading.Event()
-        self.gate.set()
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         self.accepted.append(accept)
-        self.entered.release()
-        assert self.gate.wait(PATIENCE_SECONDS)
+        self.enter()
         self._fail()
         return self.body, OPENMETRICS if "openmetrics" in accept else TEXT
 
@@ -113,13 +125,11 @@ class Running:
     def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> Reply:
         """One request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
-        try:
+        with closing(connection):
             connection.request(method, path, headers=headers or {})
             response = connection.getresponse()
             names = {name.lower(): value for name, value in response.getheaders()}
             return Reply(response.status, names, response.read())
-        finally:
-            connection.close()
 
     def end(self) -> None:
         """Stops the server and waits until it has ended."""

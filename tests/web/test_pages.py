@@ -5,22 +5,23 @@ import gzip
 import pytest
 
 from support.daemon import drain
+from support.rows import rows
 
-from .conftest import OPENMETRICS, TEXT, Page, Serve, warned
+from .conftest import OPENMETRICS, TEXT, Log, Page, Serve, warned
 
-PATHS = ["/", "/metrics", "/api/v1/node", "/-/healthy", "/-/ready"]
-PLAIN = "text/plain; charset=utf-8"
+PLAIN, HTML, JSON = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/json"
+PAGES = {
+    "/": ("page", HTML),
+    "/metrics": ("body", TEXT),
+    "/metrics?ignored=1": ("body", TEXT),
+    "/api/v1/node": ("document", JSON),
+}
+HEALTH = ("/-/healthy", "/-/ready")
 
 
-@pytest.mark.parametrize(
-    ("path", "content", "content_type"),
-    [
-        ("/", "page", "text/html; charset=utf-8"),
-        ("/api/v1/node", "document", "application/json"),
-        ("/metrics?ignored=1", "body", TEXT),
-    ],
-)
-def test_pages(serve: Serve, page: Page, path: str, content: str, content_type: str) -> None:
+@pytest.mark.parametrize("path", PAGES)
+def test_pages(serve: Serve, page: Page, path: str) -> None:
+    content, content_type = PAGES[path]
     reply = serve().get(path)
     assert (reply.status, reply.body) == (200, getattr(page, content))
     assert reply.headers["content-type"] == content_type
@@ -31,22 +32,30 @@ def test_pages(serve: Serve, page: Page, path: str, content: str, content_type: 
         assert (part in policy) is (path == "/")
 
 
-@pytest.mark.parametrize(
-    ("accept", "content_type"),
-    [
-        (None, TEXT),
-        ("text/plain", TEXT),
-        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", OPENMETRICS),
-    ],
+OPEN = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+GZIP = {"gzip": True, "*": True, "br, gzip;q=0.3": True, "gzip;q=0": False, "br": False}
+
+
+@rows(
+    "headers, content_type, packed",
+    {
+        "nothing": ({}, TEXT, False),
+        "text": ({"Accept": "text/plain"}, TEXT, False),
+        "OpenMetrics": ({"Accept": OPEN}, OPENMETRICS, False),
+        **{text: ({"Accept-Encoding": text}, TEXT, packed) for text, packed in GZIP.items()},
+    },
 )
-def test_metrics_pass_the_accept_header_and_the_content_type_through(
-    serve: Serve, page: Page, accept: str | None, content_type: str
+def test_type_and_encoding_of_metrics_are_negotiated(
+    serve: Serve, page: Page, headers: dict[str, str], content_type: str, *, packed: bool
 ) -> None:
-    headers = {"X-Prometheus-Scrape-Timeout-Seconds": "10"} | ({"Accept": accept} if accept else {})
-    reply = serve().get("/metrics", headers=headers)
+    asked = {"X-Prometheus-Scrape-Timeout-Seconds": "10", **headers}
+    reply = serve().get("/metrics", headers=asked)
+    assert page.accepted == [headers.get("Accept", "")]
     assert reply.headers["content-type"] == content_type
+    assert reply.headers.get("content-encoding") == ("gzip" if packed else None)
     assert reply.headers["vary"] == "Accept, Accept-Encoding"
-    assert page.accepted == [accept or ""]
+    assert int(reply.headers["content-length"]) == len(reply.body)
+    assert (gzip.decompress(reply.body) if packed else reply.body) == page.body
 
 
 def test_repeated_accept_headers_count_as_one_list(serve: Serve, page: Page) -> None:
@@ -58,41 +67,31 @@ def test_repeated_accept_headers_count_as_one_list(serve: Serve, page: Page) -> 
     assert page.accepted == ["a/b, c/d"]
 
 
-@pytest.mark.parametrize(
-    ("encodings", "packed"),
-    [("gzip", True), ("*", True), ("br, gzip;q=0.3", True), ("gzip;q=0", False), ("br", False)],
-)
-def test_gzip_is_negotiated(serve: Serve, page: Page, encodings: str, packed: bool) -> None:  # noqa: FBT001 - a parameter of the case
-    reply = serve().get("/metrics", headers={"Accept-Encoding": encodings})
-    assert reply.headers.get("content-encoding") == ("gzip" if packed else None)
-    assert int(reply.headers["content-length"]) == len(reply.body)
-    assert (gzip.decompress(reply.body) if packed else reply.body) == page.body
-    assert reply.headers["vary"] == "Accept, Accept-Encoding"
-
-
-@pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])
 @pytest.mark.parametrize(("good", "status"), [(True, 200), (False, 503)])
-def test_health(serve: Serve, page: Page, path: str, good: bool, status: int) -> None:  # noqa: FBT001 - a parameter of the case
-    page.alive = page.fit = (good, "The driver says so.")
-    reply = serve().get(path)
-    assert (reply.status, reply.body) == (status, b"The driver says so.\n")
-    assert reply.headers["content-type"] == PLAIN
-
-
-@pytest.mark.parametrize("path", [*PATHS, "/missing"])
-def test_head_has_the_headers_of_get_and_no_body(serve: Serve, path: str) -> None:
+def test_health(serve: Serve, page: Page, *, good: bool, status: int) -> None:
+    page.alive, page.fit = (good, "It lives."), (good, "It has data.")
     running = serve()
-    got, head = running.get(path), running.get(path, "HEAD")
-    assert head.body == b""
-    assert (head.status, head.headers["content-length"]) == (got.status, str(len(got.body)))
-    assert head.headers.keys() == got.headers.keys()
+    for path, said in zip(HEALTH, (b"It lives.\n", b"It has data.\n"), strict=True):
+        reply = running.get(path)
+        assert (reply.status, reply.body) == (status, said)
+        assert reply.headers["content-type"] == PLAIN
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics"])
-def test_what_fits_into_a_packet_is_not_compressed(serve: Serve, page: Page, path: str) -> None:
+def test_head_has_the_headers_of_get_and_no_body(serve: Serve) -> None:
+    running = serve()
+    for path in (*PAGES, *HEALTH, "/missing"):
+        got, head = running.get(path), running.get(path, "HEAD")
+        assert head.body == b"", path
+        assert (head.status, head.headers["content-length"]) == (got.status, str(len(got.body)))
+        assert head.headers.keys() == got.headers.keys()
+
+
+def test_what_fits_into_a_packet_is_not_compressed(serve: Serve, page: Page) -> None:
     page.body, page.page = b"up 1\n", b"up"
-    reply = serve().get(path, headers={"Accept-Encoding": "gzip"})
-    assert reply.headers.get("content-encoding") is None
+    running = serve()
+    for path in ("/", "/metrics"):
+        reply = running.get(path, headers={"Accept-Encoding": "gzip"})
+        assert reply.headers.get("content-encoding") is None, path
 
 
 def test_the_connection_is_in_order_after_a_head(serve: Serve) -> None:
@@ -105,24 +104,20 @@ def test_the_connection_is_in_order_after_a_head(serve: Serve) -> None:
     assert received.endswith(b"\r\n\r\nThere is data.\n")
 
 
-@pytest.mark.parametrize("path", ["/missing", "/metrics/", "/-/", "/%00", "/../etc"])
-def test_404(serve: Serve, path: str) -> None:
-    reply = serve().get(path)
-    assert (reply.status, reply.headers["content-type"]) == (404, PLAIN)
-    assert path.encode() not in reply.body
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
-@pytest.mark.parametrize("path", PATHS)
-def test_405(serve: Serve, method: str, path: str) -> None:
-    reply = serve().get(path, method)
-    assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+def test_what_there_is_not(serve: Serve) -> None:
+    running = serve()
+    for path in ("/missing", "/metrics/", "/-/", "/%00", "/../etc"):
+        reply = running.get(path)
+        assert (reply.status, reply.headers["content-type"]) == (404, PLAIN), path
+        assert path.encode() not in reply.body
+    for path in (*PAGES, *HEALTH):
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"):
+            reply = running.get(path, method)
+            assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD"), (path, method)
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/-/healthy"])
-def test_a_failing_page_says_so_and_the_server_goes_on(
-    serve: Serve, page: Page, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_page_says_so(serve: Serve, page: Page, path: str, caplog: Log) -> None:
     running = serve()
     page.failure = ZeroDivisionError("the secret cause")
     reply = running.get(path)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import concurrent.futures
 import http.client
+import re
 import socket
-import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
 from support.daemon import drain
+from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, eventually
 
-from .conftest import BIG, GET, Page, Serve, Site, warned
+from .conftest import BIG, GET, Log, Page, Serve, Site, warned
 
 HALF = b"GET /metr"
 
 
-def test_scrapes_are_rendered_one_at_a_time_and_hold_up_no_other_page(
-    serve: Serve, page: Page
-) -> None:
+def test_scrapes_are_rendered_one_by_one_and_hold_up_no_page(serve: Serve, page: Page) -> None:
     running = serve()
     page.gate.clear()
     clients = [running.connect(GET) for _ in range(20)]
@@ -35,16 +34,26 @@ def test_scrapes_are_rendered_one_at_a_time_and_hold_up_no_other_page(
     assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * 20
 
 
-@pytest.mark.parametrize(
-    "first", [b"", HALF, b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nX-Endless: "]
+def statuses(received: bytes) -> list[bytes]:
+    return re.findall(rb"HTTP/1\.1 (\d+)", received)
+
+
+@rows(
+    "rest, sent, answers",
+    {
+        "nothing": (1, b"", []),
+        "half a line": (1, HALF, []),
+        "half a head": (1, b"GET / HTTP/1.1\r\n", []),
+        "half a header": (1, b"GET / HTTP/1.1\r\nHost: x\r\nX-Endless: ", []),
+        "half a second line": (1, GET + HALF, [b"200"]),
+        "no second request": (0.3, GET, [b"200"]),
+        "what there is not": (600, GET.replace(b"metrics", b"nothing"), [b"404"]),
+    },
 )
-@pytest.mark.parametrize("before", [b"", GET])
-def test_a_client_that_never_ends_its_head_is_closed(
-    serve: Serve, before: bytes, first: bytes
+def test_a_client_that_sends_no_more_is_closed(
+    serve: Serve, rest: float, sent: bytes, answers: list[bytes]
 ) -> None:
-    got = drain(serve(head=1, rest=1).connect(before + first))
-    assert got.count(b"HTTP/1.1 200") == (before != b"")
-    assert b"HTTP/1.1 4" not in got
+    assert statuses(drain(serve(head=1, rest=rest).connect(sent))) == answers
 
 
 def drip(client: socket.socket) -> None:
@@ -60,9 +69,7 @@ def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("how", ["kept", "closed", "TLS"])
-def test_a_client_that_does_not_read_is_closed(
-    serve: Serve, page: Page, site: Site, how: str
-) -> None:
+def test_who_does_not_read_is_closed(serve: Serve, page: Page, site: Site, how: str) -> None:
     page.body = BIG
     running = serve(response=0.5, web_config=site.configure() if how == "TLS" else None)
     client = running.shake(site.client()) if how == "TLS" else running.connect()
@@ -71,9 +78,7 @@ def test_a_client_that_does_not_read_is_closed(
     eventually(lambda: len(running.server.connections) == 0)
 
 
-def test_a_client_that_takes_a_little_now_and_then_does_not_win_time(
-    serve: Serve, page: Page
-) -> None:
+def test_taking_a_little_now_and_then_wins_no_time(serve: Serve, page: Page) -> None:
     page.body = BIG
     client = serve(response=1).connect(GET)
     taken = 0
@@ -84,19 +89,20 @@ def test_a_client_that_takes_a_little_now_and_then_does_not_win_time(
     assert taken < len(page.body)
 
 
-@pytest.mark.parametrize(
-    ("rest", "path", "status"), [(0.3, b"metrics", b"200"), (600, b"nothing", b"404")]
-)
-def test_a_connection_is_closed_after_a_rest_or_an_error(
-    serve: Serve, rest: float, path: bytes, status: bytes
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_big_body_arrives(
+    serve: Serve, page: Page, site: Site, headers: dict[str, str], *, tls: bool
 ) -> None:
-    client = serve(rest=rest).connect(GET.replace(b"metrics", path))
-    assert drain(client).startswith(b"HTTP/1.1 " + status)
-
-
-def test_a_big_body_arrives(serve: Serve, page: Page) -> None:
     page.body = bytes(range(256)) * 40_000
-    assert serve().get("/metrics").body == page.body
+    port = serve(web_config=site.configure() if tls else None).port
+    connection = http.client.HTTPConnection("localhost", port, timeout=PATIENCE_SECONDS)
+    if tls:
+        connection = http.client.HTTPSConnection("localhost", port, context=site.client())
+    with closing(connection):
+        for _ in range(2):
+            connection.request("GET", "/metrics", headers=headers)
+            assert connection.getresponse().read() == page.body
 
 
 def test_a_connection_serves_many_requests(serve: Serve, page: Page) -> None:
@@ -112,75 +118,73 @@ def test_a_connection_serves_many_requests(serve: Serve, page: Page) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(
-    ("nonsense", "status"),
-    [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
-        (b"GET /\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length : 5\r\n\r\nhello", b"400"),
-        (b"GET /" + b"y" * 100_000, b"414"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000, b"431"),
-        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, b"431"),
-        (b"GET / HTTP/2.0\r\n\r\n", b"505"),
-    ],
+LENGTH, CHUNKED = b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"
+LENGTHS = (LENGTH + CHUNKED, CHUNKED + b"X: y\r\n" + LENGTH)
+
+
+def with_two_lengths(method: bytes, both: bytes) -> bytes:
+    return method + b" /metrics HTTP/1.1\r\nHost: x\r\n" + both + b"\r\n0\r\n\r\n" + GET
+
+
+@rows(
+    "sent, status",
+    {
+        "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
+        "no host": (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        "no version": (b"GET /\r\n\r\n", b"400"),
+        "no colon": (b"GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", b"400"),
+        "blank": (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length : 5\r\n\r\nhello", b"400"),
+        "a long path": (b"GET /" + b"y" * 100_000, b"414"),
+        "a long header": (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000, b"431"),
+        "many headers": (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, b"431"),
+        "HTTP/2.0": (b"GET / HTTP/2.0\r\n\r\n", b"505"),
+        **{
+            f"{method!r} {both!r}": (with_two_lengths(method, both), b"400")
+            for method in (b"GET", b"POST")
+            for both in LENGTHS
+        },
+    },
 )
-def test_nonsense_is_refused_and_leaves_no_log(
-    serve: Serve, caplog: pytest.LogCaptureFixture, nonsense: bytes, status: bytes
+def test_nonsense_is_refused_and_nothing_after_it_is_read(
+    serve: Serve, page: Page, caplog: Log, sent: bytes, status: bytes
 ) -> None:
     running = serve()
-    assert drain(running.connect(nonsense)).startswith(b"HTTP/1.1 " + status)
-    assert running.get("/-/healthy").status == 200
-    assert warned(caplog) == []
-
-
-LENGTH, CHUNKED = b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"
-
-
-@pytest.mark.parametrize("method", [b"GET", b"POST"])
-@pytest.mark.parametrize("both", [LENGTH + CHUNKED, CHUNKED + b"X: y\r\n" + LENGTH])
-def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read(
-    serve: Serve, page: Page, method: bytes, both: bytes
-) -> None:
-    smuggling = method + b" /metrics HTTP/1.1\r\nHost: x\r\n" + both + b"\r\n0\r\n\r\n" + GET
-    received = drain(serve().connect(smuggling))
-    assert received.startswith(b"HTTP/1.1 400")
-    assert received.count(b"HTTP/1.1") == 1
+    received = drain(running.connect(sent))
+    assert statuses(received) == [status]
     assert b"connection: close" in received.lower()
-    assert page.accepted == []
+    assert running.get("/-/healthy").status == 200
+    assert (page.accepted, warned(caplog)) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("headers", "body", "answers"),
-    [
-        (b"Content-Length: 0\r\n", b"", 2),
-        (LENGTH, b"12345", 1),
-        (LENGTH + b"Expect: 100-continue\r\n", b"", 1),
-        (LENGTH + b"Content-Length: 6\r\n", b"123456", 1),
-        (CHUNKED, b"0\r\n\r\n", 1),
-        (b"Content-Length: 9999999\r\n", b"x" * 9_999_999, 1),
-    ],
+@rows(
+    "headers, body, answers",
+    {
+        "empty": (b"Content-Length: 0\r\n", b"", 2),
+        "short": (LENGTH, b"12345", 1),
+        "expected": (LENGTH + b"Expect: 100-continue\r\n", b"", 1),
+        "of two lengths": (LENGTH + b"Content-Length: 6\r\n", b"123456", 1),
+        "chunked": (CHUNKED, b"0\r\n\r\n", 1),
+        "long": (b"Content-Length: 9999999\r\n", b"x" * 9_999_999, 1),
+    },
 )
-def test_nothing_is_read_behind_a_body(
-    serve: Serve, headers: bytes, body: bytes, answers: int
-) -> None:
+def test_bodies_are_not_read(serve: Serve, headers: bytes, body: bytes, answers: int) -> None:
     last = GET[:-2] + b"Connection: close\r\n\r\n"
     client = serve().connect(GET[:-2] + headers + b"\r\n" + body + last)
     assert drain(client).count(b"HTTP/1.1 200") == answers
 
 
-def test_stop_from_another_thread(serve: Serve) -> None:
-    running = serve(head=600, rest=600, grace=600)
-    half, resting = running.connect(HALF), running.connect(GET)
+@pytest.mark.parametrize("tls", [False, True])
+def test_stop_waits_for_no_client(serve: Serve, site: Site, caplog: Log, *, tls: bool) -> None:
+    running = serve(web_config=site.configure() if tls else None, head=600, rest=600, grace=600)
+    silent, half = running.connect(), running.connect(b"\x16\x03\x01" if tls else HALF)
+    resting = running.shake(site.client()) if tls else running.connect()
+    resting.sendall(GET)
     assert resting.recv(12) == b"HTTP/1.1 200"
-    stopper = threading.Thread(target=running.server.stop)
-    stopper.start()
-    running.thread.join(PATIENCE_SECONDS)
-    stopper.join(PATIENCE_SECONDS)
-    assert not running.thread.is_alive()
-    assert drain(half) == b""
+    eventually(lambda: len(running.server.connections) == 3)
+    running.end()
+    assert drain(silent) == drain(half) == b""
     assert drain(resting).endswith(b"up 1\n")
+    assert warned(caplog) == []
 
 
 def test_the_watchdog_learns_that_nobody_accepts_connections(serve: Serve) -> None:
@@ -213,9 +217,7 @@ def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_stop_waits_neither_for_a_hanging_scrape_nor_for_a_client_that_does_not_read(
-    serve: Serve, page: Page, *, hangs: bool
-) -> None:
+def test_stop_waits_for_no_scrape_and_no_client(serve: Serve, page: Page, *, hangs: bool) -> None:
     page.body = BIG
     running = serve(grace=0.5)
     if hangs:

@@ -16,25 +16,12 @@ from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY
 from gpu_bottleneck_exporter.web.status.page import status_page
 from support.nodes import changed, node, waiting, with_gpu
-from support.states import (
-    LOST,
-    NO_DRIVER,
-    PRESCRIBED,
-    SCORED,
-    hopper,
-    lost,
-    mixed_state,
-    state,
-)
+from support.rows import rows
+from support.states import LOST, NO_DRIVER, PRESCRIBED, SCORED, hopper, lost, mixed_state, state
 
 HOSTILE = [
-    "<script>alert(1)</script>",
-    "</td></tr></table>",
-    "' onmouseover='alert(1)",
-    '" onmouseover="alert(1)',
-    "<!--",
-    "&lt;b&gt;",
-    "größer\n&copy",
+    *("<script>alert(1)</script>", "</td></tr></table>", "<!--", "&lt;b&gt;", "größer\n&copy"),
+    *("' onmouseover='alert(1)", '" onmouseover="alert(1)'),
 ]
 VOID = {"meta", "link", "rect", "path"}
 
@@ -95,10 +82,8 @@ def test_a_card_for_each_gpu_that_waits_worst_first_then_a_line_for_each_other()
         "3": waiting({"asleep": 39 * 10**9}, busy_ns=10**9),
     }
     identities = (replace(gpu.identity, index=int(n), uuid=n) for n, gpu in gpus.items())
-    now = state(
-        *(replace(gpu, identity=who) for gpu, who in zip(gpus.values(), identities, strict=True))
-    )
-    found = outline(state(*now.gpus, lost(replace(LOST, index=4))))
+    known = [replace(gpu, identity=who) for gpu, who in zip(gpus.values(), identities, strict=True)]
+    found = outline(state(*known, lost(replace(LOST, index=4))))
     assert [title.split()[1] for title in found.of["h3"]] == ["4", "3", "2", "0", "1"]
     assert len(found.of["article"]) == 3
     assert found.of["p"][0] == "2 of 5 GPUs are starved; you lose 1.2 (1 free, 1 down)"
@@ -108,23 +93,13 @@ def test_a_card_for_each_gpu_that_waits_worst_first_then_a_line_for_each_other()
 
 def test_the_figures_of_a_gpu() -> None:
     found = outline(state(hopper()))
-    facts = dict(zip(found.of["dt"], found.of["dd"], strict=True))
-    assert {
-        "Power": "412 of 700 W",
-        "Temperature": "61 of 87 °C",
-        "Memory": "52 of 80 GiB",
-        "SMs active": "50 %",
-        "SM clock": "1755 of 1980 MHz",
-        "Workers": "8",
-    }.items() <= facts.items()
+    facts = [" ".join(fact) for fact in zip(found.of["dt"], found.of["dd"], strict=True)]
+    assert {*("Power 412 of 700 W", "Temperature 61 of 87 °C", "Memory 52 of 80 GiB")} <= {*facts}
+    assert {*("SMs active 50 %", "SM clock 1755 of 1980 MHz", "Workers 8")} <= {*facts}
     shown = with_gpu(node(state(hopper())), process_list=(Process(7, "main", "train.py"),))
     owner = "research/train-7f9c/trainer, Slurm job 123456, user alice"
     assert f"Held by {owner}: train.py (pid 7)" in outline(shown).text
     assert "clocks held down: power_cap" in found.of["li"]
-
-
-def test_the_shares_stand_below_their_picture() -> None:
-    found = outline(state(hopper()))
     assert found.labels() == ["Its last minutes"]
     assert found.of["li"][1:4] == ["busy 62 %", "unknown 7 %", "asleep 6 %"]
 
@@ -140,22 +115,6 @@ def test_the_cause_what_to_try_and_its_runbook() -> None:
     assert links[-1] == "https://example.org/books/GpuCpuPreprocessingBound.md"
 
 
-def test_without_a_prediction_it_says_why_and_what_usually_helps() -> None:
-    remedy = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']}). "
-    assert remedy in outline(mixed_state()).text
-
-
-@pytest.mark.parametrize(
-    ("reason", "said"), [("GPU is lost", "GPU is lost"), (None, "see the log")]
-)
-def test_a_gpu_that_is_down_says_why_and_shows_no_figures(reason: str | None, said: str) -> None:
-    found = outline(with_gpu(node(state(lost())), down_reason=reason))
-    assert f"down: {said}" in found.text
-    assert "GpuTelemetryLost" in found.text
-    assert found.labels() == []
-    assert "SM clock" not in found.text
-
-
 def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
     gpu = Gpu(gpu="0", uuid="", up=True)
     found = outline(Node(time_seconds=0, window_seconds=60, version="9", gpus=(gpu,)))
@@ -166,34 +125,50 @@ def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
     assert set(found.of["dd"]) == {"–"}  # noqa: RUF001 - the dash
 
 
-@pytest.mark.parametrize("remedy", [None, "modprobe nvidia"])
-def test_without_gpus_it_says_why_and_what_to_do_once_that_is_known(remedy: str | None) -> None:
-    shown = replace(node(NO_DRIVER), driver_status="opening the driver", driver_remedy=remedy)
-    found = outline(shown)
-    assert "No GPU to show: opening the driver." in found.text
-    assert ("To fix it: modprobe nvidia." in found.text) == (remedy is not None)
-    assert ("To fix it" in found.text) == (remedy is not None)
-    assert found.of.get("article") is None
+HELD, DOWN, MIXED = node(state(hopper())), node(state(lost())), node(mixed_state())
+NOTHING = replace(node(NO_DRIVER), driver_status="opening the driver")
+GOOD = (CollectorHealth("power", success=True),)
+FAILS = "Collectors: power fails: nvmlDeviceGetPowerUsage: 999."
+NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']}). "
 
 
-def test_a_gpu_that_is_down_has_the_remedy_of_its_error() -> None:
-    down = with_gpu(node(state(lost())), remedy="look at /dev/nvidia0")
-    assert "look at /dev/nvidia0" in outline(down).text
+@rows(
+    "shown, said, unsaid",
+    {
+        "a refusal": (MIXED, NO_PREDICTION, "To fix it"),
+        "down": (with_gpu(DOWN, down_reason="GPU is lost"), "down: GPU is lost", "SM clock"),
+        "down, unknown": (with_gpu(DOWN, down_reason=None), "down: see the log", "SM clock"),
+        "an alert": (DOWN, "GpuTelemetryLost", "Held by"),
+        "a remedy": (with_gpu(DOWN, remedy="look at it"), "look at it", "SM clock"),
+        "no driver": (NOTHING, "No GPU to show: opening the driver.", "To fix it"),
+        "its remedy": (replace(NOTHING, driver_remedy="do x"), "To fix it: do x.", "simulated"),
+        "failing": (MIXED, FAILS, "work."),
+        "all work": (replace(MIXED, collectors=GOOD), "Collectors: all 1 work.", "fails"),
+        "simulated": (node(state(hopper(), simulated=True)), "simulated", "No GPU"),
+        "real": (HELD, "Held by", "simulated"),
+    },
+)
+def test_it_says(shown: Node, said: str, unsaid: str) -> None:
+    text = outline(shown).text
+    assert said in text
+    assert unsaid not in text
+
+
+def test_what_is_down_or_missing_has_no_pictures() -> None:
+    assert outline(DOWN).labels() == []
+    assert "article" not in outline(NOTHING).of
 
 
 def test_missing_signals_tell_what_they_cost() -> None:
-    found = outline(mixed_state())
+    found = outline(MIXED)
     told = dict(zip(found.of["dt"], found.of["dd"], strict=True))
     assert "jobs have pressure only under cgroup v2" in told["psi_cgroup"]
     assert any("GPM needs Hopper" in text for text in told.values()), "as its driver has it"
     assert "schedstat" not in told
 
 
-def test_collectors_have_one_line() -> None:
-    found = outline(mixed_state())
-    assert "Collectors: power fails: nvmlDeviceGetPowerUsage: 999." in found.of["p"]
-    good = replace(node(mixed_state()), collectors=(CollectorHealth("power", success=True),))
-    assert "Collectors: all 1 work." in outline(good).of["p"]
+def shape(page: Outline) -> list[tuple[str, set[str]]]:
+    return [(tag, {*attributes}) for tag, attributes in page.elements]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -218,22 +193,14 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
             replace(now, gpus=tuple(gpus), driver_status=name, version=name, signals={name: False})
         )
 
-    plain, hostile = shown("plain"), shown(text)
-    assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
-    assert [set(attributes) for _, attributes in hostile.elements] == [
-        set(attributes) for _, attributes in plain.elements
-    ]
+    hostile = shown(text)
+    assert shape(hostile) == shape(shown("plain"))
     assert f"Held by {text}/{text}, user {text}: {text} (pid 1)" in hostile.text
     assert hostile.of["h3"][1] == f"GPU {text} · MIG {text} {text}"
     assert f"down: {text}" in hostile.text
     assert f"Try {text}: 6: 93 % busy" in hostile.text
     assert f"Last change: {text} from 1 to 2" in hostile.text
     assert text in hostile.of["li"]
-
-
-def test_simulated_gpus_are_announced() -> None:
-    assert "simulated" in outline(state(hopper(), simulated=True)).text
-    assert "simulated" not in outline(state(hopper())).text
 
 
 def test_the_page_is_a_whole_document() -> None:
