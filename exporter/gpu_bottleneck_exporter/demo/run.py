@@ -32,6 +32,7 @@ def running() -> Iterator[Board]:
         folder = TemporaryDirectory(prefix="gpu-board-", dir=_SHARED_MEMORY)
         path = Path(cleanup.enter_context(folder)) / "board"
         board = cleanup.enter_context(create(path, gpus=[H100] * GPUS))
+        board.follows_load = True
         for job in JOBS:
             board.pods |= dict.fromkeys(job.gpus, Pod(*job.pod, "trainer"))
             arguments = [f"{path}", job.name, f"{os.getpid()}"]

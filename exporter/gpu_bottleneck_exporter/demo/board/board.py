@@ -41,6 +41,8 @@ class Board(AbstractContextManager["Board"]):
         self.gpus = tuple(VirtualGpu(self, index) for index in range(self.header.gpu_count))
         self.pods: dict[int, Pod] = {}
         """By GPU; only in the process that sets them."""
+        self.follows_load = False
+        """Whether its GPUs get warm and slow with their load; only in the process that sets it."""
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -29,6 +29,7 @@ class VirtualDevice(Device):
     def __init__(self, board: Board, index: int) -> None:
         self._created_ns = board.header.created_ns
         self._pod = board.pods.get(index)
+        self._follows_load = board.follows_load
         self._gpu = board.gpus[index]
         self._record = record = self._gpu.record
         self._next_window = 0
@@ -97,9 +98,11 @@ class VirtualDevice(Device):
         return self._gpu.sum_of("energy_uj", first, slots) / 1e6 / seconds
 
     def thermal(self) -> readings.Thermal:
-        """Temperatures, which follow the load, and limits, in degrees Celsius."""
-        record = self._record
-        warmth = round(self._work_watts(_WARMS_SECONDS) * _DEGREES_PER_WATT)
+        """Temperatures and limits, in degrees Celsius."""
+        record, watts = self._record, 0.0
+        if self._follows_load:
+            watts = self._work_watts(_WARMS_SECONDS)
+        warmth = round(watts * _DEGREES_PER_WATT)
         now = {"gpu": record.temperature, "memory": record.memory_temperature}
         return readings.Thermal(
             sensors={sensor: degrees + warmth for sensor, degrees in now.items()},
@@ -107,10 +110,11 @@ class VirtualDevice(Device):
         )
 
     def clocks(self) -> readings.Clocks:
-        """Clocks, which follow the load, and their maxima, in hertz."""
-        record = self._record
-        watts = self._work_watts(1)
-        part = 1 - _SLOWER_PER_WATT * watts if watts else _RESTING_CLOCK
+        """Clocks and their maxima, in hertz."""
+        record, part = self._record, 1.0
+        if self._follows_load:
+            watts = self._work_watts(1)
+            part = 1 - _SLOWER_PER_WATT * watts if watts else _RESTING_CLOCK
         now = {clock: record.clock_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)}
         return readings.Clocks(
             now=now | {clock: part * now[clock] for clock in ("graphics", "sm")},
