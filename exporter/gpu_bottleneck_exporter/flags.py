@@ -24,8 +24,6 @@ Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
 _PATH = click.Path(readable=False, path_type=Path)
 """What may not be read is for `Settings` or `check` to report."""
-
-
 _USUAL = frozenset({"web.listen-address", "web.config.file", "log.level"})
 """The only ones with a dot that --help shows."""
 _SELDOM = frozenset({"ca-file", "diagnose", "for-scale", "no-keep-firing-for", "no-prescriptions"})
