@@ -74,7 +74,7 @@ _TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": _url, "SIGNAL,...": _w
 
 
 def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """What was meant by `word`, as click asks for it; empty if nothing is like it."""
+    """The question, as click asks it, which of `known` was meant; empty if none is like `word`."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for mistakes
 
     found = get_close_matches(word, known, 2, alike)

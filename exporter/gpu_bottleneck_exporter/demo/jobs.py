@@ -111,7 +111,7 @@ JOBS = (
     DemoJob("data-parallel", "uneven work", ("search", "bert"), 61, data_parallel, (5, 6)),
 )
 GPUS = 8
-"""Nobody has the last one."""
+"""No job has the last one."""
 
 
 def burn(seconds: float) -> None:

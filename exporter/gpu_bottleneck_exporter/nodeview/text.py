@@ -127,7 +127,7 @@ def likely_cause(gpu: Gpu) -> str:
 
 
 def idle(gpu: Gpu) -> float:
-    """The share that its holders lose: of a GPU that is down all, and of a free one nothing."""
+    """The share that its holders lose: all of a GPU that is down, nothing of a free one."""
     well = gpu.up and gpu.cause in {None, UNALLOCATED}
     return 0.0 if well else 1 - (gpu.busy_ratio or 0.0)
 
