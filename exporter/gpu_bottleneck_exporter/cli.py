@@ -143,7 +143,7 @@ def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
     """Watch for a while, then report why each GPU is idle.
 
     Watches for SECONDS, 30 if omitted. Reports for each GPU what it waited for, the processes most
-    to blame, what to try first and, from about 30 s on, what which change would bring.
+    to blame, what to try first and, from about 30 s on, what that would bring.
 
     \b
     Watch for 30 s:
@@ -276,7 +276,7 @@ def once(settings: Settings, *, as_json: bool) -> None:
 def demo(settings: Settings, *, alerts: bool) -> None:
     """Serve simulated GPUs: the exporter without a GPU.
 
-    Small training loops, real processes, feed the simulated GPUs, each with another bottleneck.
+    Small training loops, real processes, feed the simulated GPUs, each with its own bottleneck.
 
     \b
     Simulated GPUs on http://localhost:10170:

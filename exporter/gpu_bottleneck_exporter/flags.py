@@ -24,8 +24,6 @@ Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
 _PATH = click.Path(readable=False, path_type=Path)
 """What may not be read is for `Settings` or `check` to report."""
-
-
 _USUAL = frozenset({"web.listen-address", "web.config.file", "log.level"})
 """The only ones with a dot that --help shows."""
 _SELDOM = frozenset({"ca-file", "diagnose", "for-scale", "no-keep-firing-for", "no-prescriptions"})
@@ -76,7 +74,7 @@ _TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": _url, "SIGNAL,...": _w
 
 
 def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """What was meant by `word`, as click asks for it; empty if nothing is like it."""
+    """The question, as click asks it, which of `known` was meant; empty if none is like `word`."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for mistakes
 
     found = get_close_matches(word, known, 2, alike)

@@ -66,7 +66,7 @@ class Settings:
     longest_answer_seconds: float = option(
         LONGEST_ANSWER_SECONDS,
         "stall.longest-answer SECONDS",
-        "A feeder that waits longer for another machine's answer is not slowed down by the "
+        "A process that waits longer for another machine's answer is not slowed down by the "
         "network: it long-polls, or its peer is dead.",
     )
     wake_suspended: bool = option(

@@ -49,7 +49,7 @@ def _writing(text: str) -> Callable[[Any], Any]:
     "no-prescriptions",
     "without_prescriptions",
     is_flag=True,
-    help="Omit prescriptions from descriptions, for vmalert -replay, which cannot look them up.",
+    help="Omit recommendations from descriptions, for vmalert -replay, which cannot look them up.",
 )
 @flag("runbook-base URL", help="Base URL of the runbooks that alerts link to.")
 @flag("grafana-url URL", help="URL of Grafana, for alerts to link to its dashboards.")

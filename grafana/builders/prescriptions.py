@@ -30,11 +30,11 @@ def of_gpus(*, height: int) -> Panel:
     columns = ("instance", "gpu", "knob", *(f"Value #{letter}" for letter in "ABCDEFG"))
     more = ("reason", "changed", "Value #I", "Value #J")
     return table(
-        "Prescription",
-        "What the exporter would change: the knob, its value now and then, the busy share now and "
-        f"as predicted, with the interval of nine of ten outcomes. {BOUNDS} GPU-hours a week: what "
-        "the same work would leave over. Or why nothing is prescribed for a GPU that idles. And "
-        "the last change that was noticed: the busy share predicted for it, and since then.",
+        "Recommendation",
+        "What the exporter would change: the setting, its value now and then, the busy share now "
+        f"and as predicted, with the interval of nine of ten outcomes. {BOUNDS} GPU-hours a week: "
+        "what the same work would leave over. Or why nothing is recommended for a GPU that idles. "
+        "And the last change that was noticed: the busy share predicted for it, and since then.",
         [Query(expr, table=True) for expr in _queries()],
         "none",
         width=24,
@@ -75,7 +75,7 @@ def _columns() -> list[Json]:
     return [
         override("instance", displayName="Node", custom_minWidth=110),
         override("gpu", displayName="GPU", **narrow(50)),
-        override("knob", displayName="Knob", **narrow(115)),
+        override("knob", displayName="Setting", **narrow(115)),
         override("Value #A", displayName="Is", **narrow(60)),
         override("Value #B", displayName="Set to", **narrow(70)),
         *(
@@ -96,9 +96,9 @@ def of_fleet() -> list[Panel]:
     size: Json = {"width": 4, "height": 8, "defaults": {"color": NEUTRAL, "decimals": 1}}
     return [
         table(
-            "What prescriptions would return",
+            "What recommendations would return",
             "GPU-hours a week that the work of each owner would leave over if what the exporter "
-            f"prescribes now were done, the 20 largest. {BOUNDS} A row of Verdicts leads to the "
+            f"recommends now were done, the 20 largest. {BOUNDS} A row of Verdicts leads to the "
             "values.",
             [Query(most, table=True), Query(gpus, table=True)],
             AMOUNT,
@@ -108,7 +108,7 @@ def of_fleet() -> list[Panel]:
             transformations=merged(("owner", "knob", "Value #A", "Value #B")),
             overrides=[
                 override("owner", displayName="Owner", custom_minWidth=200),
-                override("knob", displayName="Knob", custom_minWidth=130),
+                override("knob", displayName="Setting", custom_minWidth=130),
                 override(
                     "Value #A",
                     displayName="GPU-hours a week",
@@ -121,11 +121,11 @@ def of_fleet() -> list[Panel]:
                 ),
                 override("Value #B", displayName="GPUs", **narrow(70)),
             ],
-            no_value=or_no_data("No rows: nothing is prescribed"),
+            no_value=or_no_data("No rows: nothing is recommended"),
         ),
         stats(
             "GPU-hours a week to win",
-            f"The sum of what is prescribed now, of 168 for each GPU. {BOUNDS}",
+            f"The sum of what is recommended now, of 168 for each GPU. {BOUNDS}",
             [Query(f"sum({_HOURS}) or {KNOWN}", "to win", instant=True)],
             AMOUNT,
             no_value=NO_DATA,

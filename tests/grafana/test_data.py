@@ -16,15 +16,15 @@ from support.waiting import PATIENCE_SECONDS, until
 
 EMPTY_IN_DEMO = {"gpu: Errors A": "its GPUs report no XID"}
 """Queries for which the demo has nothing, and why."""
-PRESCRIBED = [f"gpu: Prescription {letter}" for letter in "ABCDEFGHIJ"]
-PRESCRIBED += [f"fleet: What prescriptions would return {letter}" for letter in "AB"]
+PRESCRIBED = [f"gpu: Recommendation {letter}" for letter in "ABCDEFGHIJ"]
+PRESCRIBED += [f"fleet: What recommendations would return {letter}" for letter in "AB"]
 PRESCRIBED += [
     "fleet: Changes followed A",
     "fleet: Outcomes as predicted A",
     "fleet: Median error of predictions A",
 ]
 OF_THE_MACHINE = {
-    **dict.fromkeys(PRESCRIBED, "while nothing is prescribed and nobody has changed a knob"),
+    **dict.fromkeys(PRESCRIBED, "while nothing is recommended and nobody has changed a setting"),
     "gpu: CPU of the job, and its limit B": "without a CPU limit",
     "gpu: Throttled by the limit A": "without a CPU limit",
     "gpu: Host memory of the job B": "without a memory limit",

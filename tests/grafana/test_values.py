@@ -123,9 +123,9 @@ def gains(fleet: Fleet) -> None:
     """Of all, and of those of a namespace."""
     row = '{owner="pod nlp/train-0",knob="num_workers"}'
     for letter, value in (("A", 2 * TO_WIN), ("B", 2)):
-        text = query("fleet", "What prescriptions would return", letter)
+        text = query("fleet", "What recommendations would return", letter)
         fleet.expect(NOW, f"round({text}, 0.001)", {row: value})
-        other = query("fleet", "What prescriptions would return", letter, namespace="vision")
+        other = query("fleet", "What recommendations would return", letter, namespace="vision")
         fleet.expect(NOW, other, {})
     expect(fleet, "GPU-hours a week to win", "A", 2 * TO_WIN)
     expect(fleet, "GPU-hours a week to win", "A", 0, namespace="vision")
@@ -146,15 +146,15 @@ def prescribed(fleet: Fleet) -> None:
         ("IJ", "changed", (0.46, 0.44)),
     ):
         for letter, value in zip(letters, values, strict=True):
-            text = f"sum by ({key}) ({query('gpu', 'Prescription', letter, **starved)})"
+            text = f"sum by ({key}) ({query('gpu', 'Recommendation', letter, **starved)})"
             fleet.expect(NOW, f"round({text}, 0.001)", {f'{{{key}="{NUM_WORKERS}"}}': value})
-    fleet.expect(NOW, query("gpu", "Prescription", "H", **starved), {})
-    refused = f"sum by (instance, reason) ({query('gpu', 'Prescription', 'H')})"
+    fleet.expect(NOW, query("gpu", "Recommendation", "H", **starved), {})
+    refused = f"sum by (instance, reason) ({query('gpu', 'Recommendation', 'H')})"
     fleet.expect(NOW, refused, {'{instance="unexplained",reason="mixed"}': 1.0})
-    score = f"sum by (changed) ({query('gpu', 'Prescription', 'J', gpu='GPU-batch-0')})"
+    score = f"sum by (changed) ({query('gpu', 'Recommendation', 'J', gpu='GPU-batch-0')})"
     fleet.expect(NOW, f"round({score}, 0.001)", {f'{{changed="{NUM_WORKERS}"}}': 0.56})
     for letter in "ABCDEFG":
-        fleet.expect(NOW, query("gpu", "Prescription", letter, gpu="GPU-batch-0"), {})
+        fleet.expect(NOW, query("gpu", "Recommendation", letter, gpu="GPU-batch-0"), {})
 
 
 def zeros(fleet: Fleet) -> None:

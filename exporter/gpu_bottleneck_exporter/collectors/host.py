@@ -36,7 +36,7 @@ FAMILIES: Table[Machine] = {
     counter(
         "gpu_host_iowait_seconds_total",
         "Seconds since boot in which CPUs idled while a task waited for a disk, summed over all "
-        "CPUs (/proc/stat). Counts any task, not only feeders, and misses network storage.",
+        "CPUs (/proc/stat). Counts tasks of all jobs, and misses network storage.",
     ): lambda machine: machine.iowait_seconds,
     gauge(
         "gpu_host_memory_total_bytes", "Memory of the host, in bytes (/proc/meminfo)."

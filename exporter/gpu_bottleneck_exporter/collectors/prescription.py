@@ -23,12 +23,12 @@ def _scored(outlook: Outlook, figure: Callable[[Score], float]) -> Values:
 FAMILIES: Table[Outlook] = {
     gauge(
         "gpu_prescription_value{knob}",
-        "What to set the knob to: num_workers (processes), cpu_limit and cpu_cores (cores), "
-        "host_code and checkpoints (share of the time that the GPU waits for them: 0, as they can "
-        "only be removed). Absent while the GPU is busy or nothing can be prescribed.",
+        "Recommended value of the setting: num_workers (processes), cpu_limit and cpu_cores "
+        "(cores), host_code and checkpoints (share of the time that the GPU waits for them: 0, as "
+        "they can only be removed). Absent while the GPU is busy or nothing is recommended.",
     ): lambda outlook: _advised(outlook, lambda one: one.value),
     gauge(
-        "gpu_prescription_current_value{knob}", "What the knob is now, in the same unit."
+        "gpu_prescription_current_value{knob}", "Present value of the setting, in the same unit."
     ): lambda outlook: _advised(outlook, lambda one: one.current_value),
     gauge(
         "gpu_prescription_busy_ratio{knob}",
@@ -53,11 +53,11 @@ FAMILIES: Table[Outlook] = {
     ): lambda outlook: _advised(outlook, lambda one: one.job_busy_ratio),
     gauge(
         "gpu_prescription_refused{reason}",
-        "1 for the reason why nothing is prescribed for a GPU that idles. Absent otherwise.",
+        "1 for the reason why nothing is recommended for a GPU that idles. Absent otherwise.",
     ): _refused,
     gauge(
         "gpu_prescription_scored_ratio{knob}",
-        "Busy share that was predicted for the last change of the knob that was noticed, 0-1.",
+        "Busy share that was predicted for the last change of the setting that was noticed, 0-1.",
     ): lambda outlook: _scored(outlook, lambda one: one.predicted_busy_ratio),
     gauge(
         "gpu_prescription_error_ratio{knob}",

@@ -69,13 +69,14 @@ _UTILIZATION: Table[GpuTotals] = {
 _STALL: Table[GpuTotals] = {
     counter(
         "gpu_stall_seconds_total{waiting_on}",
-        "Idle seconds of the GPU, by what its holders and feeders were doing: unallocated (no "
-        "holder), host_code (the main thread ran), worker_cpu (it waited for workers that ran), "
-        "cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), storage, "
-        "memory (reading evicted data again), network (they waited for an answer from a "
-        "connection), requests (a server had none in flight; absent until first seen), peer "
-        "(another GPU of the job worked), asleep (all of them slept), unknown. Adds up to observed "
-        "minus busy seconds, exactly; split per tick, from states sampled several times a second.",
+        "Idle seconds of the GPU, by what the processes that hold or feed it were doing: "
+        "unallocated (no holder), host_code (the main thread ran), worker_cpu (it waited for "
+        "workers that ran), cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them "
+        "back), storage, memory (reading evicted data again), network (they waited for an answer "
+        "from a connection), requests (a server had none in flight; absent until first seen), "
+        "peer (another GPU of the job worked), asleep (all of them slept), unknown. Adds up to "
+        "observed minus busy seconds, exactly; split per tick, from states sampled several times "
+        "a second.",
     ): _stalls,
     counter(
         "gpu_storage_stall_seconds_total{filesystem}",

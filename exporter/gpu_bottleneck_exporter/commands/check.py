@@ -35,7 +35,7 @@ _TICKS = 3
 _BAR = 30
 """Cells of a whole bar: the line fits 80 columns."""
 _OF_MAINS = frozenset({HOST_CODE, REQUESTS, PEER, ASLEEP, UNKNOWN})
-"""What is the doing of the processes that hold the GPU, whatever others do."""
+"""Causes that lie with the processes that hold the GPU."""
 _LONGEST_COMMAND = 100
 
 

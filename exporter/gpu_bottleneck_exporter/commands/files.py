@@ -31,8 +31,8 @@ def one_of(known: Mapping[str, str], kind: str, name: str | None) -> str:
     return known[name]
 
 
-def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
-    """Write the files that are missing, tell and return these.
+def write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
+    """Write the files that are missing or differ, and say which.
 
     Raises ExporterError, before it writes any, if other content would be lost without `force`.
     """
@@ -52,7 +52,6 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
         raise ExporterError(
             f"--output: cannot write {error.filename or folder}: {error.strerror}"
         ) from error
-    return list(missing)
 
 
 def _packaged(folder: str, suffix: str) -> dict[str, str]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.errors import SettingsError
-
-NAME = "gpu-bottleneck-exporter"
+from gpu_bottleneck_exporter.flags import PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def rendered(wanted: Wanted) -> dict[str, str]:
     pack = {name: _adapted(text, wanted) for name, text in chosen.items()}
     if not wanted.prometheusrule:
         return pack
-    name = wanted.name or NAME
+    name = wanted.name or PROGRAM
     labels = dict(label.split("=") for label in wanted.labels)
     return {f"{name}.yml": rulepack.as_prometheusrule(pack, name, wanted.namespace, labels)}
 

@@ -27,8 +27,8 @@ SMALL_KERNELS = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, 
 _STEP_SECONDS, _BURN_SECONDS, _LOG_SECONDS = 0.042, 0.03, 0.02
 """46 % busy: a GPU below 50 % counts as underused (gpu:threshold:underused)."""
 _FETCH_SECONDS, _DECODE_SECONDS = 0.06, 0.03
-"""As much together. Fetching overlaps with the GPU's step, so that it waits for the decoding; and
-two cores have room for a second worker."""
+"""Together as long as the three above. Fetching overlaps with the GPU's step, so that it waits for
+the decoding; and two cores have room for a second worker."""
 _FIRST_WORK_SECONDS = 12.0
 """Long enough for a Prometheus that starts at the same time to see it."""
 
@@ -111,7 +111,7 @@ JOBS = (
     DemoJob("data-parallel", "uneven work", ("search", "bert"), 61, data_parallel, (5, 6)),
 )
 GPUS = 8
-"""Nobody has the last one."""
+"""No job has the last one."""
 
 
 def burn(seconds: float) -> None:

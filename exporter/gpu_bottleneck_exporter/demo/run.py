@@ -20,7 +20,6 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the board is shared on purpose
 _PATIENCE_SECONDS = 10.0
 """For jobs to start: ten times what they take on a busy laptop. Without one, the demo goes on."""
 _TITLE = "SIMULATED GPUs: a virtual board; the processes that feed it are real."
-
 _ROWS = (f"  GPU {index}  {job.name:15} {job.shows}" for job in JOBS for index in job.gpus)
 BANNER = "\n".join((_TITLE, *_ROWS))
 

@@ -35,7 +35,7 @@ from gpu_bottleneck_exporter.workload.owners import Groups
 
 _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
-_HARDLY = 0.1
+_HARDLY_RUN = 0.1
 """Of a core: threads that use no more load nothing."""
 
 Busiest = tuple[tuple[int, ...], tuple[int, ...]]
@@ -159,7 +159,7 @@ class FeederGroup:
         others_ns = main.used.cpu_ns - main.used.leader_cpu_ns
         states.resting = deep and all(activity.rests for activity in seen)
         states.explained = (
-            deep and running >= _EXPLAINED and others_ns < _HARDLY * second.elapsed_ns
+            deep and running >= _EXPLAINED and others_ns < _HARDLY_RUN * second.elapsed_ns
         )
         if not deep:
             for process in (*self.mains.values(), *states.probed.members):

@@ -20,7 +20,7 @@ _STATES = {"R": "running", "S": "sleeping", "D": "waiting for I/O", "T": "stoppe
 
 
 class ProcessReader:
-    """Reads them when somebody looks: until then nobody needs to know."""
+    """Reads them when somebody looks, not in the background."""
 
     def __init__(self, proc: Path) -> None:
         """`proc`: the host's."""

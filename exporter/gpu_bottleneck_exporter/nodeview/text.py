@@ -37,11 +37,11 @@ def number(value: float | None) -> str:
     return DASH if value is None else f"{value:.0f}"
 
 
-def of(value: str, most: str, unit: str, between: str = " of ") -> str:
+def of(value: str, most: str, unit: str) -> str:
     """`412 of 700 W`, or as much as is known."""
     if value == DASH:
         return DASH
-    return f"{value}{unit}" if most == DASH else f"{value}{between}{most}{unit}"
+    return f"{value}{unit}" if most == DASH else f"{value} of {most}{unit}"
 
 
 def gibibytes(value: float | None) -> str:
@@ -127,7 +127,7 @@ def likely_cause(gpu: Gpu) -> str:
 
 
 def idle(gpu: Gpu) -> float:
-    """The share that its holders lose: of a GPU that is down all, and of a free one nothing."""
+    """The share that its holders lose: all of a GPU that is down, nothing of a free one."""
     well = gpu.up and gpu.cause in {None, UNALLOCATED}
     return 0.0 if well else 1 - (gpu.busy_ratio or 0.0)
 
@@ -151,8 +151,8 @@ def label(gpu: Gpu) -> str:
 
 def owner(labels: Mapping[str, str]) -> str:
     """The owner of a GPU: pod or container, Slurm job, user, as far as known."""
-    parts = (labels.get(f"workload_{part}") for part in ("namespace", "pod", "container"))
-    pod = "/".join(filter(None, parts))
+    names = (labels.get(f"workload_{part}") for part in ("namespace", "pod", "container"))
+    pod = "/".join(filter(None, names))
     if not pod and "pod_uid" in labels:
         pod = f"pod {labels['pod_uid'][:8]}"
     if not pod and "container_id" in labels:
@@ -171,14 +171,14 @@ def owners(gpu: Gpu) -> str:
 def summary(node: Node) -> str:
     """`3 of 4 GPUs are starved; you lose 2.3 (1 free)`. A MIG instance is no GPU of its own."""
     gpus = [gpu for gpu in node.gpus if gpu.mig_profile is None]
+    if not gpus:
+        return "No GPU"
     lost = [idle(gpu) for gpu in gpus if gpu.up and idle(gpu)]
     counts = {
         "free": sum(gpu.cause == UNALLOCATED for gpu in gpus),
         "down": sum(not gpu.up for gpu in gpus),
         MEASURING: sum(likely_cause(gpu) == MEASURING for gpu in gpus),
     }
-    if not gpus:
-        return "No GPU"
     others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     whole = f"{len(lost)} of {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}" if lost else "No GPU"
     starved = f"{'are' if len(lost) > 1 else 'is'} starved"

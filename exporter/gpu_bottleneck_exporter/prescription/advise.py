@@ -46,7 +46,7 @@ _ALWAYS_FOUND = 0.25
 """Cores that a job gets even on a busy machine if it mostly waits: the scheduler prefers it."""
 _MOST_MEMORY = 0.9
 _UNSURE = 1.2
-"""Times as much of the idle time may belong to what is removed: it is told from samples."""
+"""What is removed may take so many times its share of the idle time: that is from samples."""
 
 Advice = Prescription | Refusal
 

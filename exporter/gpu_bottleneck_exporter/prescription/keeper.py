@@ -76,7 +76,7 @@ class Keeper:
     ) -> None:
         """Take in what was seen until `at`, while the knobs were at `setting`.
 
-        `others_turned`: when a knob of another rank of the job was.
+        `others_turned`: when a knob of another rank of the job was last turned.
         """
         if setting != self._setting:
             before, waited = self._setting, self._pending

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_bottleneck_exporter.nodeview import text as words
+from gpu_bottleneck_exporter.nodeview.history import STEPS
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Parts, named
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed
 
 _HIGH = 100
 """Of a drawing, in its own units; CSS scales it."""
-_COLUMNS = 60
-"""Of a trend; the last one is now."""
 _FACTS = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Workers")
 
 
@@ -60,9 +59,10 @@ def _body(gpu: Gpu, runbooks: str) -> Iterator[Html | None]:
 
 
 def _verdict(gpu: Gpu, runbooks: str) -> Html:
-    name, tried = gpu.runbook, words.recommendation(gpu)
-    link = f"{runbooks.rstrip('/')}/{name}.md"
-    book = element("a", f"Runbook {name}", href=link, rel="noopener") if name else None
+    name, tried, book = gpu.runbook, words.recommendation(gpu), None
+    if name:
+        link = f"{runbooks.rstrip('/')}/{name}.md"
+        book = element("a", f"Runbook {name}", href=link, rel="noopener")
     meaning = f": {gpu.meaning}." if gpu.meaning else "."
     said = element("p", element("strong", words.headline(gpu)), meaning)
     remedy = element("p", element("b", "Try "), element("bdi", tried), ". ", book)
@@ -72,18 +72,18 @@ def _verdict(gpu: Gpu, runbooks: str) -> Html:
 
 
 def _trend(steps: Sequence[Parts]) -> Html | None:
-    """The shares over time, one column per step."""
+    """The shares over time, one column per step; the last one is now."""
     if not any(steps):
         return None
     paths: dict[str, list[str]] = {}
-    for column, step in enumerate(steps[-_COLUMNS:], _COLUMNS - min(len(steps), _COLUMNS)):
+    for column, step in enumerate(steps[-STEPS:], STEPS - min(len(steps), STEPS)):
         below = 0.0
         for name, part in step.items():
             top, high = _HIGH * (1 - below - part), _HIGH * part
             paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
             below += part
     drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
-    how = {"viewBox": f"0 0 {_COLUMNS} {_HIGH}", "preserveAspectRatio": "none", "role": "img"}
+    how = {"viewBox": f"0 0 {STEPS} {_HIGH}", "preserveAspectRatio": "none", "role": "img"}
     return element("svg", *drawn, class_="trend", aria_label="Its last minutes", **how)
 
 
