@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -45,9 +45,8 @@ def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(
     conclude(told, right=(None if crowd else False) if told else True)
 
 
-def _wrong(heard: Iterable[Heard]) -> Mapping[str, list[str]]:
+def _wrong(heard: Sequence[Heard]) -> Mapping[str, list[str]]:
     """What is wrong, by case; prints everything."""
-    heard = [*heard]
     print(table(heard))  # noqa: T201 - for `pytest -s` and for failures
     found: dict[str, list[str]] = defaultdict(list)
     for one in heard:

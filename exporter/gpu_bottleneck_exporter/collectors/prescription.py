@@ -49,7 +49,8 @@ FAMILIES: Table[Outlook] = {
     gauge(
         "gpu_prescription_job_busy_ratio{knob}",
         "Predicted mean busy share of the job's GPUs on this machine if only this rank is changed, "
-        "0-1: the next slowest rank limits what all gain. Absent for jobs with one GPU.",
+        "0-1: the next slowest rank limits what all gain. Absent for jobs with one GPU, and while "
+        "it is unknown what the other ranks can spare.",
     ): lambda outlook: _advised(outlook, lambda one: one.job_busy_ratio),
     gauge(
         "gpu_prescription_refused{reason}",

@@ -99,9 +99,8 @@ class VirtualDevice(Device):
 
     def thermal(self) -> readings.Thermal:
         """Temperatures and limits, in degrees Celsius."""
-        record, watts = self._record, 0.0
-        if self._follows_load:
-            watts = self._work_watts(_WARMS_SECONDS)
+        record = self._record
+        watts = self._work_watts(_WARMS_SECONDS) if self._follows_load else 0.0
         warmth = round(watts * _DEGREES_PER_WATT)
         now = {"gpu": record.temperature, "memory": record.memory_temperature}
         return readings.Thermal(
