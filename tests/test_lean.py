@@ -35,6 +35,7 @@ def loaded() -> list[str]:
         "gpu_bottleneck_exporter.web.status",
         "grpc",
         "h2",
+        "sqlite3",
         "yaml",
         "zipfile",
     ],

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.serve import ExporterContent
+from gpu_bottleneck_exporter.jobs.ledger import Ledger
+from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
@@ -41,7 +43,7 @@ def main(board: str, port: str, folder: str) -> None:
     driver = FaultyDriver(Board(Path(board)))
     sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
     sampler.start()
-    content = ExporterContent(sampler, settings)
+    content = ExporterContent(sampler, settings, Ledger(settings, document))
     WebServer(content, listening).serve()
 
 
