@@ -67,10 +67,12 @@ class Site:
         except ValueError as error:
             raise AssertionError(text) from error
 
-    def ledger(self, node: str, job: str) -> dict[str, Any]:
-        """The job, as the exporter of a node has it."""
-        with urlopen(f"http://{NODES[node]}:{self.port}/api/v1/jobs/slurm-{job}") as answer:
-            found: dict[str, Any] = json.load(answer)["job"]
+    def ledgers(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """All jobs that the exporters have, by node and id."""
+        found = {}
+        for node, address in NODES.items():
+            with urlopen(f"http://{address}:{self.port}/api/v1/jobs") as answer:
+                found |= {(node, job["id"]): job for job in json.load(answer)["jobs"]}
         return found
 
     def comment(self, job: str) -> str:
@@ -176,11 +178,11 @@ def measured(site: Site, seconds: Sequence[float]) -> list[Pair]:
     jobs = [site.submit(length, "--gres=gpu:1", "--ntasks=1") for length in seconds]
     for job in jobs:
         site.slurm.finish(job)
-    found = []
+    ledgers, found = site.ledgers(), []
     for job in jobs:
         (record,) = site.records(job)
-        ledger = site.ledger(site.slurm.accounted(job, "NodeList"), job)
-        found.append((record, ledger))
+        key = site.slurm.accounted(job, "NodeList"), f"slurm-{job}"
+        found.append((record, ledgers.get(key, {"id": f"{key} is missing in {[*ledgers]}"})))
     return found
 
 
@@ -190,6 +192,9 @@ def off(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _wrong(own: dict[str, Any], ledger: dict[str, Any]) -> Iterator[str]:
+    if "gpus" not in ledger:
+        yield f"{own} {ledger}"
+        return
     (gpu,) = ledger["gpus"]
     stalls = sum(gpu["stall_seconds"].values())
     busy = gpu["busy_seconds"] - own["busy"]
