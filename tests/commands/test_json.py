@@ -129,7 +129,9 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
     known = documented("`check`, also") | documented("the node")
     assert document.keys() == known - {"driver", "switched_off"}
     for gpu in document["gpus"]:
-        assert gpu.keys() == documented("each of `gpus`")
+        more = documented("`diagnose`, also in each of `gpus`")
+        assert gpu.keys() == documented("each of `gpus`") | more
+        assert all(one.keys() == documented("each of `blamed`") for one in gpu["blamed"])
         assert len(gpu["holder_pids"]) == (gpu["cause"] != "unallocated")
         assert_shares(gpu)
         assert gpu["meaning"] == MEANINGS.get(gpu["cause"])
