@@ -7,7 +7,6 @@ import concurrent.futures
 import json
 import math
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -208,16 +207,14 @@ def test_in_line_all_wait_but_who_made_way(
 
 
 def test_a_password_that_is_being_checked_does_not_delay_the_end(tmp_path: Path) -> None:
-    # A hash of this cost takes seconds; it need not be anybody's.
-    write(tmp_path / "web.yml", {"alice": hashed("right").replace("$04$", "$16$")})
+    # A hash of this cost takes a day; it need not be anybody's.
+    write(tmp_path / "web.yml", {"alice": hashed("right").replace("$04$", "$31$")})
     with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", "web.yml") as server:
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
             before = _cpu_seconds(server)
             client.sendall(request("alice", "wrong"))
             until(lambda: _cpu_seconds(server) - before > 1, "the check")
-            began = time.monotonic()
             assert server.terminate() == 0
-            assert time.monotonic() - began < 2
         assert "Traceback" not in server.said
 
 
