@@ -25,7 +25,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.dashboards_scale import series
-from e2e.test_remote_write import recorded_names
+from deploy.machine import recorded_names
 from gpu_bottleneck_exporter import rulepack
 from grafana.live import exposition
 from rules import day

@@ -22,7 +22,7 @@ from cluster.discovered import scraped, targets, tell
 from cluster.monitored import relabelings
 from gpu_bottleneck_exporter.demo.board.board import Board
 from helm.chart import Object, rendered, rendered_for
-from helm.test_render import VERSIONS, assert_valid
+from helm.schemas import VERSIONS, assert_valid
 from support.board_exporter import over_board
 from support.drivers import Libraries
 from support.prometheus import Prometheus, prometheus
