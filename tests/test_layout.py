@@ -56,6 +56,13 @@ def test_what_reads_the_host_could_be_a_package_of_its_own() -> None:
     assert not {one for module in host for one in imports(known[module], known)} - host
 
 
+def test_no_test_is_imported_by_another() -> None:
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                assert not re.search(r"(^|\.)test_", node.module), path
+
+
 MIDDLES = re.compile(
     r"(As|By|For|From|How|If|In|Its?|Of|That|Them|They|Those|When|Where|Who|With)\b"
 )
