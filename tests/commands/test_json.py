@@ -54,11 +54,11 @@ def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
 
 
 def documented(table: str) -> set[str]:
-    """The documented fields of a JSON document, in the row that starts with `table`."""
+    """The documented fields of a JSON document, in the line that starts with `table`."""
     in_brackets = re.compile(r"\([^)]*\)")
     section = REFERENCE.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
-    (row,) = (line for line in section.splitlines() if line.startswith(f"| {table} |"))
-    return set(re.findall(r"`(\w+)`", in_brackets.sub("", row.split("|")[2])))
+    (line,) = (line for line in section.splitlines() if line.startswith(f"- {table}: "))
+    return set(re.findall(r"`(\w+)`", in_brackets.sub("", line.removeprefix(f"- {table}: "))))
 
 
 def test_check_says_the_same_as_to_people(

@@ -190,8 +190,8 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(to)
 
 
-def test_the_table_has_a_row_for_each_cause_in_order() -> None:
-    _, _, *rows = causes_table.table("runbooks").splitlines()
+def test_each_cause_has_a_line_in_order() -> None:
+    lines = causes_table.table("runbooks").splitlines()
     ordered = [rule.labels["cause"] for rule in RULES if rule.name == "gpu:cause:order"]
-    assert [row.split("|")[1].strip(" `") for row in rows] == ordered
-    assert all(cell.strip() for row in rows for cell in row.split("|")[1:-1])
+    assert [line.split("`")[1] for line in lines] == ordered
+    assert all(re.search(r"\)\. \w", line) for line in lines)
