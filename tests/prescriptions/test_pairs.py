@@ -170,7 +170,7 @@ def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
 
 
 def test_the_table_has_enough_pairs_of_every_kind() -> None:
-    assert sum(chain.pairs for chain in CHAINS if chain.title not in FITTED) >= 70
+    assert sum(chain.pairs for chain in CHAINS if chain.title not in FITTED) >= 60
     assert len({chain.title for chain in CHAINS}) == len(CHAINS)
     assert {chain.first.loop.venv for chain in CHAINS} == {None, "streaming", "tensorflow", "jax"}
     batches = [chain.first.loop.batch for chain in CHAINS]
