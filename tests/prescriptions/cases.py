@@ -46,8 +46,6 @@ _TOLD = yaml.safe_load(Path(__file__).with_name("cases.yml").read_text(encoding=
 GROUPS = (*_groups(_TOLD["new"]), *_groups(_TOLD["tried"]))
 CHAINS = tuple(chain for group in GROUPS for chain in group)
 FITTED = frozenset(
-    chain.title
-    for chain in CHAINS
-    if hashlib.sha256(chain.title.encode()).digest()[0] % 3 == 0
+    chain.title for chain in CHAINS if hashlib.sha256(chain.title.encode()).digest()[0] % 3 == 0
 )
 """Those on which the interval (`ERROR`) was fitted: a third, drawn by their titles' hash."""
