@@ -80,7 +80,6 @@ lint: $(VENV)/.developer  ## Check style, types and what is shipped
 	$(STATIC)
 	$(BIN)/python tests/supply/audit.py
 
-# By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale}.py
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTTP server
 	$(BIN)/python tests/bench/beside.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/flood.py

@@ -192,42 +192,6 @@ def test_another_user_is_told_all_but_what_is_private(stage: Stage) -> None:
     assert "queue" in root.last.by("state", "gpu_feeder_wait_seconds_total", gpu=LOCKED)
 
 
-@pytest.mark.parametrize("capabilities", [(), ("sys_ptrace", "dac_read_search")])
-def test_their_user_is_told_all_and_so_is_who_has_the_capabilities_that_check_names(
-    stage: Stage, capabilities: tuple[str, ...]
-) -> None:
-    way = as_nobody(*capabilities, files=stage.files)
-    with (
-        feeding(stage, AS_WE_ARE if capabilities else way),
-        serving(stage, AS_WE_ARE) as ours,
-        serving(stage, way) as theirs,
-        started(stage, way, "check") as check,
-    ):
-        nobody = watched(theirs, scraped_when(theirs, observes_feeders, "feeders"))
-        (told, ours_told), report = told_alike(theirs, ours), check()
-    assert told.feeders == ours_told.feeders
-    assert told.feeders >= BY_PROCESS | SHARED_MEMORY
-    assert told.missing == ours_told.missing
-    assert ours_told.missing.isdisjoint(PRIVATE)
-    assert_told(report, machines_own(ours_told))
-    assert_exact(nobody.last)
-    assert_runs(nobody)
-    assert nobody.stalls(LOCKED)["asleep"] > 0.8, nobody.stalls(LOCKED)
-
-
-def told_alike(theirs: Server, ours: Server) -> tuple[Metrics, Metrics]:
-    """What both say once they say the same: some of it takes two readings, which each does."""
-    root: list[Metrics] = []
-
-    def alike(nobody: Metrics) -> bool:
-        root.append(scraped(ours))
-        same = (nobody.feeders, nobody.missing) == (root[-1].feeders, root[-1].missing)
-        return same and observes_feeders(nobody) and observes_feeders(root[-1])
-
-    nobody = scraped_when(theirs, alike, lambda: scraped(theirs).feeders ^ root[-1].feeders)
-    return nobody, root[-1]
-
-
 def way_of(stage: Stage, hidepid: int) -> Way:
     """Without a `hidepid`, it has its own pids."""
     if not hidepid:

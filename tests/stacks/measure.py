@@ -201,7 +201,6 @@ class Stage:
             "HOME": f"{self._folder / 'home'}",
             "PYTHONPATH": f"{self._folder / 'lib'}",
             "PYTHONUNBUFFERED": "1",
-            "STACKS_CASE": self._case.title,
             "STACKS_BOARD": f"{self._folder / 'board'}",
             "STACKS_FOLDER": f"{self._folder}",
             "STACKS_MARK": self._mark,
