@@ -73,11 +73,6 @@ def test_each_cause_has_a_healthy_twin() -> None:
     assert of_twins == here
 
 
-def test_names_tell_situations_apart() -> None:
-    names = [case.name for case in CASES]
-    assert len(names) == len({*names})
-
-
 def _staged_alerts() -> set[tuple[str, str]]:
     """Alerts and causes that must fire in some situation, here or among the scenarios."""
     here = {pair for case in CASES for pair in _alerts(case)}

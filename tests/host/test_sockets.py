@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.host.sockets import (
     same_pids,
 )
 from support.programs import Program, program, words
-from support.rights import AS_WE_ARE, Way, as_nobody, with_a_network_of_its_own
+from support.rights import AS_WE_ARE, Way, as_nobody
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -178,15 +178,6 @@ def test_of_a_crowd_so_many_are_asked_in_turn() -> None:
         assert not sockets.complete
         assert len(seen) == count
         assert len(sockets.of(sorted(seen))) == MOST_SOCKETS
-
-
-def test_in_another_network_namespace() -> None:
-    way = with_a_network_of_its_own()
-    with job(f"{LOOPBACK_UP}{CONNECTED}ready()", way=way) as (_, sockets):
-        found = sockets.all()
-        assert sorted(each.listens for each in found) == [False, False, True]
-        port = next(each.local for each in found if each.listens)
-        assert port in {each.remote for each in found}
 
 
 def test_the_job_does_not_notice() -> None:
