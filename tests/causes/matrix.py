@@ -1,20 +1,10 @@
-"""Stage all situations, or some, and print what fired as a table in Markdown.
-
-PYTHONPATH=tests python -m causes.matrix [--only PATTERN]
-"""
+"""What fired, as a table in Markdown."""
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 
-from causes.cases import CASES
 from causes.heard import Heard
-from causes.stage import staged
 
 _WRONG = " ✗"
 _NONE = "none"
@@ -36,20 +26,3 @@ def _row(heard: Heard) -> str:
         f"`{heard.primary}`" if heard.primary else "",
     )
     return f"| {' | '.join(cell or _NONE for cell in cells)} |"
-
-
-def main() -> int:
-    """Stage and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="regular expression: situations of that name")
-    only = parser.parse_args().only
-    with tempfile.TemporaryDirectory() as folder:
-        heard = staged([case for case in CASES if re.search(only, case.name)], Path(folder))
-    sys.stdout.write(table(heard) + "\n")
-    wrong = [one for one in heard if one.wrong]
-    sys.stdout.writelines(f"{one.whose.title}: {one.wrong}\n" for one in wrong)
-    return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,11 +25,6 @@ PROC = Path("/proc")
 IPV6 = Path("/proc/net/if_inet6")
 SERVER = 'server = socket.create_server(("127.0.0.1", 0)); port = server.getsockname()[1]\n'
 CONNECTED = f"{SERVER}c = connect(port); a, _ = server.accept()\n"
-LOOPBACK_UP = """
-import fcntl
-with socket.socket() as s:
-    fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x41))  # SIOCSIFFLAGS: up, running
-"""
 LOOK = """
 from pathlib import Path
 from gpu_bottleneck_exporter.host.sockets import Sockets
