@@ -244,9 +244,12 @@ def test_limits(recorded: Recorded) -> None:
     assert (limits.cpus_allowed, limits.cpu_cores) == (4, None)
     assert (limits.memory_used_bytes, limits.memory_bytes) == (1000, 2000)
     assert limits.shared_memory is None  # /proc/PID/root is not there
+    assert limits.interactive is False
     lay(recorded.sysfs, {"fs/cgroup/job/memory.current": "1500\n"})
-    assert recorded.tick().job.limits.memory_used_bytes == 1000
-    assert recorded.tick(seconds=10).job.limits.memory_used_bytes == 1500, "after a while"
+    lay(recorded.proc, {"7/cmdline": "python\0-m\0ipykernel_launcher\0"})
+    assert recorded.tick().job.limits == limits
+    later = recorded.tick(seconds=10).job.limits
+    assert (later.memory_used_bytes, later.interactive) == (1500, True), "after a while"
 
 
 def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from gpu_bottleneck_exporter.host.sockets import (
     TcpState,
     same_pids,
 )
-from support.programs import Program, program, words
-from support.rights import AS_WE_ARE, Way, as_nobody
+from support.programs import Program, program
+from support.rights import AS_WE_ARE, Way
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -25,12 +25,6 @@ PROC = Path("/proc")
 IPV6 = Path("/proc/net/if_inet6")
 SERVER = 'server = socket.create_server(("127.0.0.1", 0)); port = server.getsockname()[1]\n'
 CONNECTED = f"{SERVER}c = connect(port); a, _ = server.accept()\n"
-LOOK = """
-from pathlib import Path
-from gpu_bottleneck_exporter.host.sockets import Sockets
-try: ready(len(Sockets(Path("/proc"), int(sys.argv[1])).all()))
-except OSError: ready("refused")
-"""
 
 
 @contextmanager
@@ -201,19 +195,6 @@ def test_a_process_that_ended_has_none() -> None:
         one.process.wait()
         assert sockets.all() == sockets.of([number]) == []
     assert Sockets(PROC, one.pid).all() == []
-
-
-@rows(
-    "capabilities, said",
-    {
-        "none": ((), "refused"),
-        "to read": (("dac_read_search",), "refused"),
-        "to trace": (("sys_ptrace", "dac_read_search"), "3"),
-    },
-)
-def test_without_rights_it_is_refused(capabilities: tuple[str, ...], said: str) -> None:
-    with job(f"{CONNECTED}ready()") as (one, _):
-        assert words(LOOK, one.pid, way=as_nobody(*capabilities, files=[])) == [said]
 
 
 def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:
