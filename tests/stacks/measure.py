@@ -35,7 +35,9 @@ from stacks import venvs
 from stacks.cases import Case, Labels
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
+from support.rights import _after
 from support.samplers import sampling
+from support.tools import WITH_US
 from support.waiting import until
 
 BUSY = 0.9
@@ -182,11 +184,10 @@ class Stage:
             process.wait()
 
     def _start(self, name: str, words: list[str], cgroups: tuple[Path, ...] = ()) -> None:
-        groups = ":".join(map(str, cgroups))
-        keep = [sys.executable, "-m", "stacks.keep", f"{os.getpid()}", groups, *words]
+        enter = [f"echo $$ >'{group}/cgroup.procs'" for group in cgroups]
         with open(self._folder / f"{name}.log", "wb") as log:
             self._processes[name] = subprocess.Popen(
-                keep,
+                [*WITH_US, *_after(*enter), *words],
                 cwd=self._folder,
                 env=self._environment(),
                 start_new_session=True,
