@@ -147,7 +147,7 @@ class Stage:
     def start_server(self, name: str, server: Server) -> None:
         """Start it, and wait until it listens."""
         _require(server.programs)
-        module = ("-m", f"stacks.servers.{server.module}", name, *server.arguments)
+        module = ("-m", "stacks.servers", server.module, name, *server.arguments)
         self._start(name, [f"{venvs.python(server.venv)}", *module])
         announced = self._folder / f"{name}.port"
         self._until(announced.exists, f"{name} listens")
