@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from pathlib import Path
 
 import psutil
 import pytest
 
-from support import judging
-from support.judging import CROWDED_CORES, Look, Strangers, conclude, decide, settled, verdict
+from support.judging import CROWDED_CORES, Look, Strangers, conclude, settled, verdict
 from support.programs import program
 from support.waiting import until
 
@@ -85,13 +83,6 @@ def test_in_ci_nothing_is_judged_beside_other_tests(
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     with pytest.raises(AssertionError, match="beside other tests"):
         conclude("fine", right=True)
-
-
-def test_what_never_tells_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "LONGEST_SECONDS", 0.2)
-    margins = itertools.cycle([1.0, -1.0])
-    with pytest.raises(pytest.skip.Exception, match="not judged: a coin"):
-        decide(lambda: [next(margins)], "a coin")
 
 
 def test_a_result_that_is_wrong_while_others_work_is_not_judged(
