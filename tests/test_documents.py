@@ -1,78 +1,36 @@
-"""Links of all documents lead somewhere, and what they tell people to type is run by a test."""
+"""Links of all documents lead somewhere, and the worked example of a cause is in the files."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
-
-from rules.test_docs import LINK, anchors
+from support.offenders import each
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("exporter", "grafana", "helm", "rules", "tests")
 PAGES = sorted(
     page
-    for place in ("*.md", "exporter/**/*.md", "grafana/*.md", "helm/*/*.md", "tests/**/*.md")
+    for place in ("*.md", *(f"{folder}/**/*.md" for folder in FOLDERS))
     for page in ROOT.glob(place)
     if "node_modules" not in page.parts
 )
-HELD = {
-    "git clone ": ("test_clone.py", 'blocks("Install")'),
-    "cd ": ("test_clone.py", 'blocks("Install")'),
-    "make run": ("test_clone.py", 'blocks("Install")'),
-    "python3 -m venv .venv": ("test_clone.py", 'blocks("Install")'),
-    ".venv/bin/": ("test_clone.py", 'blocks("Install")'),
-    "gpu-bottleneck-exporter diagnose": ("commands/test_diagnose.py", '"diagnose"'),
-    "gpu-bottleneck-exporter dashboards ": ("grafana/test_command.py", '"--output"'),
-    "curl -s localhost:10170/api/v1/node ": ("web/test_pages.py", "/api/v1/node"),
-    "python3 -m venv /opt/": ("deploy/machine.py", "-m venv"),
-    "/opt/gpu-bottleneck-exporter/bin/": ("deploy/test_unit.py", "PREFIX"),
-    "cp exporter/deploy/systemd/": ("deploy/test_unit.py", "cp exporter/deploy/systemd/"),
-    "systemctl ": ("deploy/test_service.py", '"systemctl"'),
-    "make image": ("deploy/test_image.py", '"make", "image"'),
-    "docker run ": ("e2e/test_check_in_each_mode.py", "docker run"),
-    "helm install ": ("helm/test_package.py", "--set"),
-    "helm test ": ("helm/test_helm_test.py", "helm test"),
-}
-"""By how a command begins: the test that runs it, or what it asks for, and what stands in there."""
-UNTESTED = {
-    "rm ": "undoes what was installed",
-    "docker push ": "needs a registry",
-    "kubectl ": "needs a cluster",
-}
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
-def commands(text: str) -> list[str]:
-    """What follows a prompt in the consoles of a document."""
-    consoles = re.findall(r"^ *```console\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
-    return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.relative_to(ROOT)}")
+@each(PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         if not target.startswith(("https://", "http://")):
             to = (page.parent / target).resolve() if target else page
             assert to.exists(), target
             assert not anchor or anchor in anchors(to), f"{target}#{anchor}"
-
-
-def test_every_command_is_run_by_a_test_or_said_not_to_be() -> None:
-    told = {one for page in PAGES for one in commands(page.read_text(encoding="utf-8"))}
-    known = {**HELD, **UNTESTED}
-    assert [one for one in told if not one.startswith(tuple(known))] == []
-    assert [one for one in known if not any(line.startswith(one) for line in told)] == []
-
-
-@pytest.mark.parametrize("beginning", HELD)
-def test_the_test_of_a_command_is_there(beginning: str) -> None:
-    name, words = HELD[beginning]
-    assert words in (ROOT / "tests" / name).read_text(encoding="utf-8")
-
-
-def test_a_prompt_makes_a_command() -> None:
-    text = "```console\n# one\n$ two \\\n    three\noutput\n```\n```sh\n$ four\n```\n"
-    assert commands(text) == ["one", "two \\"]
 
 
 def test_the_worked_example_of_a_cause_is_in_the_files() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 from graphlib import TopologicalSorter
 from pathlib import Path
-from pkgutil import resolve_name
 
 import gpu_bottleneck_exporter
 
@@ -54,30 +52,3 @@ def test_what_reads_the_host_could_be_a_package_of_its_own() -> None:
     host = {module for module in known if part(module) == "host"}
     assert host
     assert not {one for module in host for one in imports(known[module], known)} - host
-
-
-MIDDLES = re.compile(
-    r"(As|By|For|From|How|If|In|Its?|Of|That|Them|They|Those|When|Where|Who|With)\b"
-)
-"""Words with which a sentence whose beginning is a name goes on."""
-
-
-def test_docstrings_begin_with_a_noun_a_verb_or_whether() -> None:
-    offenders = [
-        f"{path.relative_to(ROOT)}:{node.name}: {text.splitlines()[0]}"
-        for path in modules().values()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
-        and (text := ast.get_docstring(node))
-        and MIDDLES.match(text)
-    ]
-    assert not offenders
-
-
-def test_what_the_readme_names_of_the_code_is_there() -> None:
-    text = (Path(__file__).parent.parent / "exporter/README.md").read_text()
-    section = text.partition("### An idle second in the code\n")[2].partition("\n### ")[0]
-    names = re.findall(r"`(\w+\.[\w.]+)`", section)
-    assert len(names) > 9
-    for name in names:
-        resolve_name(f"{PACKAGE}.{name}")
