@@ -1,4 +1,4 @@
-"""Links of all documents lead somewhere, and what they tell people to type is run by a test."""
+"""Links of all documents lead somewhere, and the worked example of a cause is in the files."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ import pytest
 from gpu_bottleneck_exporter import cli
 from gpu_bottleneck_exporter.flags import PROGRAM
 from support.documents import LINK, anchors
+from support.offenders import each
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("exporter", "grafana", "helm", "rules", "tests")
 PAGES = sorted(
     page
-    for place in (
-        "*.md",
-        "exporter/**/*.md",
-        "grafana/*.md",
-        "helm/*/*.md",
-        "rules/**/*.md",
-        "tests/**/*.md",
-    )
+    for place in ("*.md", *(f"{folder}/**/*.md" for folder in FOLDERS))
     for page in ROOT.glob(place)
     if "node_modules" not in page.parts
 )
@@ -72,7 +67,7 @@ def commands(text: str) -> list[str]:
     return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.relative_to(ROOT)}")
+@each(PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         if not target.startswith(("https://", "http://")):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,27 +12,10 @@ from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.feeders.group import Busiest
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook
-from support.command import COMMAND, environment
 from support.nodes import node, waiting
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
-from support.waiting import PATIENCE_SECONDS
 
 SECOND = 10**9
-
-
-def test_a_terminal_sees_that_it_watches(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "diagnose", "1"],
-        env=environment(tmp_path),
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        shown = os.read(ours, 100).decode()
-        process.wait(PATIENCE_SECONDS)
-    os.close(ours)
-    assert shown == "watching for 1 s\r\n"
 
 
 def lines_with(outlook: Outlook) -> list[str]:

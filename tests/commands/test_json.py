@@ -110,14 +110,10 @@ def test_check_and_diagnose_without_a_driver(tmp_path: Path, arguments: str) -> 
 
 
 def test_the_web_config_is_part_of_the_document(tmp_path: Path) -> None:
-    config = tmp_path / "web.yml"
-    config.write_text("http_server_config:\n  http2: false\n")
-    arguments = ("check", "--web.config.file", str(config))
+    (tmp_path / "web.yml").write_text("http_server_config: {http2: false}\n")
+    arguments = ("check", "--web.config.file", "web.yml")
     (document,) = documents(run(tmp_path, *arguments, "--json"))
-    assert f"{config}: {document['web_config']}\n" in run(tmp_path, *arguments).stdout
-    config.write_text("nonsense: 1\n")
-    broken = run(tmp_path, *arguments, "--json")
-    assert (broken.returncode, broken.stdout, broken.stderr.count("\n")) == (2, "", 1)
+    assert f"web.yml: {document['web_config']}\n" in run(tmp_path, *arguments).stdout
 
 
 def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_path: Path) -> None:
@@ -206,13 +202,3 @@ def test_prescriptions_have_the_fields_that_are_documented() -> None:
     assert refused["prescription_refused"].keys() == documented("`prescription_refused`")
     assert prescribed["last_change"].keys() == documented("`last_change`")
     assert [without[name] for name in names] == [None] * 3
-
-
-def test_once_gives_the_node(gpus: dict[str, str], tmp_path: Path) -> None:
-    result = run(tmp_path, "once", "--json", **gpus)
-    assert (result.returncode, result.stderr) == (0, "")
-    (found,) = documents(result)
-    assert found.keys() == documented("the node")
-    assert [gpu["gpu"] for gpu in found["gpus"]] == [*map(str, range(GPUS))]
-    for gpu in found["gpus"]:
-        assert_shares(gpu)

@@ -96,8 +96,6 @@ def of_agents() -> str:
     return str(pattern)
 
 
-
-
 def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_path: Path) -> None:
     board, port = make_board(gpus=[H100, H100]), free_port()
     with (

@@ -108,10 +108,9 @@ def rendered_for(
     values: Mapping[str, Any] | None = None,
     *,
     of: Any = None,  # noqa: ANN401 - a chart of the engine
-    namespace: str = NAMESPACE,
 ) -> Rendered:
     """The chart, or another, as Helm renders it for a cluster of that version of Kubernetes."""
-    options = {"name": RELEASE, "namespace": namespace, "kube_version": version}
+    options = {"name": RELEASE, "namespace": NAMESPACE, "kube_version": version}
     arguments = [json.dumps(each) for each in (values or {}, options)]
     # Chart.render leaves out this one of the engine's options.
     text = helm._native.call_string("helm_render", (of or chart())._raw(), *arguments)

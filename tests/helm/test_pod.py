@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter import cli
-from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.flags import ENVIRONMENT_PREFIX
 from gpu_bottleneck_exporter.settings import CDI, KUBELET_SOCKET
 from helm import chart
@@ -185,14 +184,6 @@ def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -
             known[name].type.convert(value, known[name], None)
 
 
-@each(product(["serve", "check"], [collector.name for collector in ALL]))
-def test_every_collector_can_be_switched_off(of: tuple[str, str]) -> None:
-    command, name = of
-    told = rendered(exporter={"disabledCollectors": [name]}).environment
-    (option,) = [one for one in options_of(command) if one.name == f"collector_{name}"]
-    assert option.type.convert(told[f"{option.envvar}"], option, None) is False
-
-
 def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = {"disabledCollectors": ["power", "host"], "extraArgs": ["--collector.power"]}
     found = rendered(exporter=exporter)
@@ -316,11 +307,6 @@ def test_taints() -> None:
     taken += [(key, "NoSchedule") for key in ("nvidia.com/gpu", "sku", "dedicated")]
     assert [one for one in taken if not tolerated(pod, *one)] == []
     assert not tolerated(pod, "node.kubernetes.io/out-of-service", "NoExecute")
-
-
-def test_resources_leave_room_over_what_was_measured() -> None:
-    wanted = rendered().container["resources"]
-    assert wanted == {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
 def test_no_probe_comes_before_the_exporter_can_answer() -> None:

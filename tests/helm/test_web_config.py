@@ -61,11 +61,6 @@ def test_a_secret_of_ones_own() -> None:
     assert file(found).name == "web.yml"
 
 
-def test_nothing_is_mounted_without_one() -> None:
-    assert "GPU_EXPORTER_WEB_CONFIG_FILE" not in rendered().environment
-    assert "web-config" not in {volume["name"] for volume in rendered().pod["volumes"]}
-
-
 def test_who_is_no_root_may_read_it() -> None:
     pod = rendered({**INLINE, **chart.case("restricted")}).pod
     assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]

@@ -297,8 +297,3 @@ def test_wide_characters_take_two_cells() -> None:
     assert cells("漢字") == 4
     assert clipped("漢字漢字", 5) == "漢字…"
     assert clipped("e\u0301", 1) == "e\u0301"
-
-
-@pytest.mark.parametrize(("colour", "number"), [("#D7AF00", 178), ("#FFFFFF", 231)])
-def test_the_nearest_colour_of_a_terminal(colour: str, number: int) -> None:
-    assert nearest(colour) == number
