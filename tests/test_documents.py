@@ -1,4 +1,4 @@
-"""Links of all documents lead somewhere, and the worked example of a cause is in the files."""
+"""Links of all documents lead somewhere, commands exist and are run, the worked example holds."""
 
 from __future__ import annotations
 
