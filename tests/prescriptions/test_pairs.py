@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import statistics
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -140,14 +138,6 @@ def test_nothing_may_be_prescribed_to_the_healthy_or_beyond_what_is_free(
     found: Pair | Glance, faults: list[str]
 ) -> None:
     assert wrong([], checks(found)) == [f"prescribed for {fault}" for fault in faults]
-
-
-def test_batches_have_the_mean_and_the_spread_that_is_asked_for() -> None:
-    draw = random.Random(1)  # noqa: S311 - no secret
-    for spread in (0.0, 0.5, 1.0):
-        drawn = [Batch(spread=spread).factor(draw) for _ in range(100_000)]
-        assert statistics.mean(drawn) == pytest.approx(1, abs=0.02)
-        assert statistics.pstdev(drawn) == pytest.approx(spread, rel=0.05)
 
 
 def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
