@@ -17,8 +17,7 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 	--custom-compile-command 'make lock'
 STATIC = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 # What takes the machine to itself: other tests are strangers to what is judged there.
-ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/prescriptions/test_pairs.py \
-	tests/sampling/test_cadence.py tests/sampling/test_starvation.py
+ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/prescriptions/test_pairs.py
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 # Older ones, as Debian's, know no dependency groups.
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
@@ -76,7 +75,6 @@ lint: $(VENV)/.developer  ## Check style, types and what is shipped
 	$(STATIC)
 	$(BIN)/python tests/supply/audit.py
 
-# By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale}.py
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTTP server
 	$(BIN)/python tests/bench/beside.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/flood.py

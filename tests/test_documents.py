@@ -1,10 +1,17 @@
-"""Links of all documents lead somewhere, and the worked example of a cause is in the files."""
+"""Links of all documents lead somewhere, commands exist and are run, the worked example holds."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import click
+import pytest
+
+from gpu_bottleneck_exporter import cli
+from gpu_bottleneck_exporter.flags import PROGRAM
+from support.documents import LINK, anchors
 from support.offenders import each
 
 ROOT = Path(__file__).parents[1]
@@ -15,13 +22,49 @@ PAGES = sorted(
     for page in ROOT.glob(place)
     if "node_modules" not in page.parts
 )
-LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+HELD = {
+    "git clone ": ("test_clone.py", 'blocks("Install")'),
+    "cd ": ("test_clone.py", 'blocks("Install")'),
+    "make run": ("test_clone.py", 'blocks("Install")'),
+    "python3 -m venv .venv": ("test_clone.py", 'blocks("Install")'),
+    ".venv/bin/": ("test_clone.py", 'blocks("Install")'),
+    "gpu-bottleneck-exporter diagnose": ("commands/test_json.py", '"diagnose"'),
+    "gpu-bottleneck-exporter dashboards ": ("grafana/test_command.py", '"--output"'),
+    "gpu-bottleneck-exporter rules ": ("rules/test_command.py", '"--prometheusrule"'),
+    "curl -s localhost:10170/api/v1/node ": ("web/test_pages.py", "/api/v1/node"),
+    "python3 -m venv /opt/": ("deploy/machine.py", "-m venv"),
+    "/opt/gpu-bottleneck-exporter/bin/": ("deploy/test_unit.py", "PREFIX"),
+    "cp exporter/deploy/systemd/": ("deploy/test_unit.py", "cp exporter/deploy/systemd/"),
+    "systemctl ": ("deploy/test_service.py", '"systemctl"'),
+    "make image": ("deploy/test_image.py", '"make", "image"'),
+    "docker run ": ("e2e/test_check_in_each_mode.py", "docker run"),
+    "helm install ": ("helm/test_package.py", "--set"),
+    "helm test ": ("helm/test_helm_test.py", "helm test"),
+}
+"""By how a command begins: the test that runs it, or what it asks for, and what stands in there."""
+UNTESTED = {
+    "rm ": "undoes what was installed",
+    "docker push ": "needs a registry",
+    "kubectl ": "needs a cluster",
+}
 
 
-def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+OURS = re.compile(rf"\b{PROGRAM} ((?:{'|'.join(cli.commands.commands)})\b[^|;#\n]*)")
+TARGET = re.compile(r"^(?:[$#] )?make ((?:[a-z][\w-]*(?: |$))*)", re.MULTILINE)
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+def code(text: str) -> list[str]:
+    """Fences of a document, and what stands between backticks."""
+    fences = re.findall(r"^ *```\w+\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [*fences, *(" ".join(one.split()) for one in re.findall(r"`([^`]+)`", prose))]
+
+
+def commands(text: str) -> list[str]:
+    """What follows a prompt in the consoles of a document."""
+    consoles = re.findall(r"^ *```console\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
 
 
 @each(PAGES)
@@ -31,6 +74,39 @@ def test_links_lead_somewhere(page: Path) -> None:
             to = (page.parent / target).resolve() if target else page
             assert to.exists(), target
             assert not anchor or anchor in anchors(to), f"{target}#{anchor}"
+
+
+def test_every_command_is_run_by_a_test_or_said_not_to_be() -> None:
+    told = {one for page in PAGES for one in commands(page.read_text(encoding="utf-8"))}
+    known = {**HELD, **UNTESTED}
+    assert [one for one in told if not one.startswith(tuple(known))] == []
+    assert [one for one in known if not any(line.startswith(one) for line in told)] == []
+
+
+@pytest.mark.parametrize("beginning", HELD)
+def test_the_test_of_a_command_is_there(beginning: str) -> None:
+    name, words = HELD[beginning]
+    assert words in (ROOT / "tests" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.relative_to(ROOT)}")
+def test_commands_of_ours_have_these_options_and_make_these_targets(page: Path) -> None:
+    for text in code(page.read_text(encoding="utf-8")):
+        for typed in OURS.findall(text):
+            name, *words = shlex.split(typed)
+            command = cli.commands.commands[name]
+            command.make_parser(click.Context(command)).parse_args(words)
+        for words in TARGET.findall(text):
+            assert set(words.split()) <= TARGETS, text
+
+
+def test_code_is_in_fences_and_between_backticks() -> None:
+    assert code("a `make\nb` c\n```sh\nmake `d`\n```\n") == ["make `d`\n", "make b"]
+
+
+def test_a_prompt_makes_a_command() -> None:
+    text = "```console\n# one\n$ two \\\n    three\noutput\n```\n```sh\n$ four\n```\n"
+    assert commands(text) == ["one", "two \\"]
 
 
 def test_the_worked_example_of_a_cause_is_in_the_files() -> None:

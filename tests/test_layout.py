@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
+from pkgutil import resolve_name
 
 import gpu_bottleneck_exporter
 
@@ -52,3 +54,19 @@ def test_what_reads_the_host_could_be_a_package_of_its_own() -> None:
     host = {module for module in known if part(module) == "host"}
     assert host
     assert not {one for module in host for one in imports(known[module], known)} - host
+
+
+def test_no_test_is_imported_by_another() -> None:
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                assert not re.search(r"(^|\.)test_", node.module), path
+
+
+def test_what_the_readme_names_of_the_code_is_there() -> None:
+    text = (Path(__file__).parent.parent / "exporter/README.md").read_text()
+    section = text.partition("### An idle second in the code\n")[2].partition("\n### ")[0]
+    names = re.findall(r"`(\w+\.[\w.]+)`", section)
+    assert len(names) > 9
+    for name in names:
+        resolve_name(f"{PACKAGE}.{name}")

@@ -54,11 +54,11 @@ def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
 
 
 def documented(table: str) -> set[str]:
-    """The documented fields of a JSON document, in the row that starts with `table`."""
+    """The documented fields of a JSON document, in the line that starts with `table`."""
     in_brackets = re.compile(r"\([^)]*\)")
     section = REFERENCE.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
-    (row,) = (line for line in section.splitlines() if line.startswith(f"| {table} |"))
-    return set(re.findall(r"`(\w+)`", in_brackets.sub("", row.split("|")[2])))
+    (line,) = (line for line in section.splitlines() if line.startswith(f"- {table}: "))
+    return set(re.findall(r"`(\w+)`", in_brackets.sub("", line.removeprefix(f"- {table}: "))))
 
 
 def test_check_says_the_same_as_to_people(
@@ -125,7 +125,10 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
     known = documented("`check`, also") | documented("the node")
     assert document.keys() == known - {"driver", "switched_off"}
     for gpu in document["gpus"]:
-        assert gpu.keys() == documented("each of `gpus`")
+        more = documented("`diagnose`, also in each of `gpus`")
+        assert gpu.keys() == documented("each of `gpus`") | more
+        assert all(one.keys() == documented("each of `blamed`") for one in gpu["blamed"])
+        assert len(gpu["blamed"]) in ((1, 2) if gpu["holder_pids"] and gpu["cause"] else (0,))
         assert len(gpu["holder_pids"]) == (gpu["cause"] != "unallocated")
         assert_shares(gpu)
         assert gpu["meaning"] == MEANINGS.get(gpu["cause"])

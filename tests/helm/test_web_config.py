@@ -9,7 +9,6 @@ import yaml
 from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
 from helm.chart import rendered
-from helm.test_pod import environment
 
 INLINE = chart.case("web-config")
 SECRET = chart.case("web-config-secret")
@@ -24,7 +23,7 @@ def sources(found: chart.Rendered) -> list[str]:
 
 def file(found: chart.Rendered) -> PurePosixPath:
     (mount,) = [m for m in found.container["volumeMounts"] if m["name"] == "web-config"]
-    path = PurePosixPath(environment(found)["GPU_EXPORTER_WEB_CONFIG_FILE"])
+    path = PurePosixPath(found.environment["GPU_EXPORTER_WEB_CONFIG_FILE"])
     assert mount["mountPath"] == f"{path.parent}"
     return path
 
