@@ -11,7 +11,6 @@ from gpu_bottleneck_exporter.prescription.model import Outlook
 from rules import causes_table
 from rules.fleet import Fleet, Gpu, add_gpu, job
 from rules.parsed import Rule
-from support.documents import LINK, anchors
 from support.offenders import each
 from support.states import PRESCRIBED, SCORED
 from tables import metrics
@@ -34,8 +33,6 @@ KNOWN = RECORDED | set(LABELS) | {"up"}
 NAME = re.compile(r"\b(?:gpu|instance|cause|cluster|workload|owner|helper):[a-z0-9_]+:[a-z0-9_]+")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TOLD = re.compile(r"`(gpu:threshold:\w+(?:\{[^}]*\})?)` (\d[\d.]*\b)")
-INTERNAL = re.compile(r"\b(feeders?|kin|knobs?|prescri\w+|closer look)\b", re.IGNORECASE)
-"""Words for the code, and not for people."""
 
 
 def read(page: Path) -> str:
@@ -74,16 +71,6 @@ def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
     assert advice.startswith(first)
     # Of the milder ones: some say less, or something else.
     assert [remedy for remedy in others if remedy.rstrip(".") not in advice] == []
-
-
-TEXTS = {page.stem: FENCE.sub("", read(page)) for page in PAGES}
-TEXTS |= {f"{rule}": " ".join(rule.annotations.values()) for rule in RULES if rule.is_alert}
-
-
-@each(TEXTS)
-def test_no_word_of_the_code_is_for_people(name: str) -> None:
-    said = re.sub(r"`[^`]*`|\]\([^)]*\)|\{\{.*?\}\}", "", TEXTS[name])
-    assert INTERNAL.findall(said) == []
 
 
 # --- Queries ---------------------------------------------------------------------------------
@@ -179,19 +166,3 @@ def test_a_page_tells_the_thresholds_of_its_rules_as_they_are(page: Path) -> Non
     read_by_them = {name for rule in rules_of(page) for name in rule.reads}
     needed = {name for name in read_by_them if name.startswith("gpu:threshold:")}
     assert needed - {one.partition("{")[0] for one, _ in told} == set()
-
-
-@each(PAGES)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target, anchor in LINK.findall(read(page)):
-        if not target.startswith("https://"):
-            to = (page.parent / target).resolve() if target else page
-            assert to.exists()
-            assert not anchor or anchor in anchors(to)
-
-
-def test_each_cause_has_a_line_in_order() -> None:
-    lines = causes_table.table("runbooks").splitlines()
-    ordered = [rule.labels["cause"] for rule in RULES if rule.name == "gpu:cause:order"]
-    assert [line.split("`")[1] for line in lines] == ordered
-    assert all(re.search(r"\)\. \w", line) for line in lines)

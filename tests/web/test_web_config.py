@@ -146,24 +146,6 @@ def test_the_command_ends_with_one_line(
     assert said in result.stderr
 
 
-def test_the_environment_names_the_file_too(tmp_path: Path) -> None:
-    result = run(tmp_path, "serve", GPU_EXPORTER_WEB_CONFIG_FILE="missing.yml")
-    assert result.returncode == 2
-    assert "--web.config.file missing.yml: it cannot be read: No such file" in result.stderr
-
-
-def test_check_says_that_the_file_is_right(site: Path, tmp_path: Path) -> None:
-    path = site / "right.yml"
-    path.write_text(
-        tls("client_auth_type: RequireAndVerifyClientCert", "client_ca_file: ca.pem")
-        + f"\nbasic_auth_users: {{alice: {HASH}}}"
-    )
-    result = run(tmp_path, "check", "--web.config.file", str(path))
-    first = result.stdout.splitlines()[0]
-    assert first == f"web config      OK: {path}: TLS with client certificates, 1 user"
-    assert result.returncode == 1  # there is no driver
-
-
 NOTHING = (
     *("", "# nothing", "---", "{}", "tls_server_config: {}", "tls_server_config:"),
     *("basic_auth_users: null", "http_server_config: ~", "http_server_config: {http2: true}"),
