@@ -142,6 +142,7 @@ def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded
         process(recorded.proc, worker)
         lay(recorded.proc, {f"{worker}/wchan": channel})
     recorded.adopt(7, workers=(8, 9))
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
     recorded.tick()
     seen = recorded.feed.history.total.of(Role.WORKER).seen
     assert seen == {Activity.QUEUE: 1, Activity.TIMER: 1}
