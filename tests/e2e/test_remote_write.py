@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.test_documents import README, fleets_configuration
+from deploy.machine import README, fleets_configuration, recorded_names
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from grafana.boards import asked
@@ -93,15 +92,8 @@ SENT = re.compile(r'regex: "(gpu:.*?)"$', re.MULTILINE | re.DOTALL)
 
 def of_agents() -> str:
     """The names that an agent sends: all."""
-    (pattern,) = re.findall(r'^ *regex: "(gpu\[.*)"$', README.read_text("utf-8"), re.MULTILINE)
+    (pattern,) = re.findall(r'^ *regex: "(gpu\[.*)"$', README, re.MULTILINE)
     return str(pattern)
-
-
-def recorded_names() -> re.Pattern[str]:
-    """Names that a Prometheus sends that evaluates the rules itself."""
-    config = yaml.safe_load(fleets_configuration())
-    (rule,) = config["remote_write"][0]["write_relabel_configs"]
-    return re.compile(rule["regex"])
 
 
 def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_path: Path) -> None:

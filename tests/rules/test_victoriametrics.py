@@ -20,9 +20,9 @@ import pytest
 
 from gpu_bottleneck_exporter.rulepack import without_keep_firing, without_prescriptions
 from rules.cases import table
+from rules.firing import ALERTS, stage
 from rules.fleet import FILES, RULES, Fleet, add_gpu, group_names
 from rules.parsed import Rule, rules
-from rules.test_every_alert import ALERTS, stage
 from support.daemon import HOST, get, post
 from support.prometheus import Prometheus
 from support.tools import require

@@ -16,10 +16,10 @@ from gpu_bottleneck_exporter.web.config import CIPHER_SUITES, WebConfig, parse
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Authority, ask, client
 from support.command import ANY_PORT, run, serving
+from support.logins import basic
 from support.rows import rows
 
 from .conftest import PAIR
-from .test_users import basic
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 OPERATIONS = Path(__file__).parents[2] / "exporter/OPERATIONS.md"

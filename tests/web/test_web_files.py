@@ -15,10 +15,10 @@ from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import ask
 from support.command import ANY_PORT, serving
 from support.hangs import hanging
+from support.logins import basic, hashed
 from support.waiting import PATIENCE_SECONDS, until
 
 from .conftest import PAIR, Log, Serve, Site, warned
-from .test_users import basic, hashed
 
 PARTS = ("web.yml", "cert_file", "key_file", "client_ca_file")
 
