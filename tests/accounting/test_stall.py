@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
+from gpu_bottleneck_exporter.accounting.bucket import (
+    Bucket,
+    CgroupCounters,
+    Counters,
+    History,
+    Part,
+    Role,
+)
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
@@ -229,6 +236,17 @@ def test_what_a_waiting_main_is_held_up_by(cause: str, did: Bucket) -> None:
 )
 def test_what_idle_time_is_split_into(found: dict[str, float], busy: float, did: Bucket) -> None:
     assert shares(did, busy) == found
+
+
+def test_counters_read_soon_after_a_window_belong_to_it() -> None:
+    history = History()
+    history.add_pass(Bucket(at_ns=SECOND, parts={Role.MAIN: part(RUNS)}))
+    for at_ns, used in ((2 * SECOND, CPU), (3 * SECOND, STARVED)):
+        second = Bucket(at_ns, SECOND, {Role.MAIN: Part(used=used)})
+        history.add_second(second)
+    found = history.explaining(0, SECOND)
+    assert found is not None
+    assert (found.of(Role.MAIN).used, found.elapsed_ns) == (CPU, SECOND)
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:

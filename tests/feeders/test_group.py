@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, less, plus
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role, less, plus
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
@@ -17,9 +18,7 @@ from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
 from support.trees import cgroup_v2, end, lay, process
 
-PROC = Path("/proc")
 SECOND = 1_000_000_000
-BURN_SECONDS = 0.3
 PSI = "some avg10=0 avg60=0 avg300=0 total={total}\n"
 JOB = {
     "job/cpu.stat": "throttled_usec 1000\n",
@@ -31,14 +30,15 @@ JOB = {
 }
 
 
-class Watched:
-    """The feeders of one GPU as the watching thread drives them; no sum of theirs ever falls."""
+class Recorded:
+    """Recorded feeders of one GPU as the watching thread drives them; no sum ever falls."""
 
-    def __init__(self, proc: Path, sysfs: Path, now_ns: int = 0) -> None:
-        self._groups = Cgroups(sysfs)
-        self.feed = FeederGroup(proc, self._groups)
-        self._reader = FeedingReader(Networks(proc))
-        self._now_ns = now_ns
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sysfs = root / "proc", root / "sys"
+        self._groups = Cgroups(self.sysfs)
+        self.feed = FeederGroup(self.proc, self._groups)
+        self._reader = FeedingReader(Networks(self.proc))
+        self._now_ns = 0
         self._before: dict[str, int] = {}
         self.current = False
         """Whether, at the last tick, the tree was up to date."""
@@ -72,14 +72,6 @@ def sums(feeding: Feeding) -> dict[str, int]:
     found |= {"throttled": feeding.throttled_ns, "refaults": feeding.refault_bytes}
     found |= {"starts": feeding.worker_starts}
     return {name: value for name, value in found.items() if value is not None}
-
-
-class Recorded(Watched):
-    """The same of recorded files."""
-
-    def __init__(self, root: Path) -> None:
-        self.proc, self.sysfs = root / "proc", root / "sys"
-        super().__init__(self.proc, self.sysfs)
 
 
 @pytest.fixture
@@ -129,6 +121,31 @@ def test_workers_come_and_go(recorded: Recorded) -> None:
         assert recorded.current
         assert now.processes == {"main": 1, "worker": 0}
         assert now.counters["worker"].read_bytes is not None
+
+
+def test_what_a_worker_used_is_not_told_again_by_its_parent(recorded: Recorded) -> None:
+    process(recorded.proc, 8)
+    recorded.adopt(7, workers=(8,))
+    recorded.tick()
+    process(recorded.proc, 8, cpu_ticks=45)
+    recorded.tick()
+    end(recorded.proc, 8)
+    process(recorded.proc, 7, ended_ticks=50)
+    recorded.adopt(7)
+    recorded.tick()
+    told = recorded.feed.history.total.of(Role.MAIN).used.children_ns
+    assert told == 5 * TICK_NS, "of which nobody knew before"
+
+
+def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded) -> None:
+    for worker, channel in ((8, "futex_wait"), (9, "hrtimer_nanosleep")):
+        process(recorded.proc, worker)
+        lay(recorded.proc, {f"{worker}/wchan": channel})
+    recorded.adopt(7, workers=(8, 9))
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.tick()
+    seen = recorded.feed.history.total.of(Role.WORKER).seen
+    assert seen == {Activity.QUEUE: 1, Activity.TIMER: 1}
 
 
 def test_many_workers_are_counted_in_turn_and_none_is_left_out(recorded: Recorded) -> None:

@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.check import missing_signals
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.driver.protocol import AccessLost, DriverError
 from gpu_bottleneck_exporter.sampling import starvation
 from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
@@ -94,6 +95,16 @@ def test_a_hang_is_told_as_much_later_as_nobody_ran(worker: GpuWorker, own_cpu: 
     assert worker.hung_seconds(now + 62 * SECOND) is None
     own_cpu.beat(now + 62 * SECOND)
     assert worker.hung_seconds(now + 64 * SECOND) == pytest.approx(64)
+
+
+def test_access_is_lost_since_the_first_refusal(worker: GpuWorker) -> None:
+    worker._fail(AccessLost("refused"))
+    since = worker.access_lost_since
+    assert since is not None
+    worker._fail(AccessLost("refused"))
+    assert worker.access_lost_since == since
+    worker._fail(DriverError("another"))
+    assert worker.access_lost_since is None
 
 
 def delay_of(thread: threading.Thread) -> int | None:
