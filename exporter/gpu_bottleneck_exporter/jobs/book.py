@@ -136,7 +136,8 @@ class GpuBook:
         present = [self._present(*piece) for piece in pieces]
         parts = [span] if len(pieces) == 1 else _cut(span, pieces, present)
         for part, uses in zip(parts, present, strict=True):
-            for use, own in zip(uses, part.shared(len(uses)) if uses else (), strict=True):
+            shares = [part] if len(uses) == 1 else part.shared(len(uses))
+            for use, own in zip(uses, shares, strict=True):
                 use.add(own, shared=len(uses) > 1)
             if not uses:
                 self._free.append(part)
