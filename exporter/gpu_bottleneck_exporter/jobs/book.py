@@ -76,7 +76,10 @@ class GpuBook:
         self.stays.append(stay)
         free, self._free = self._free, deque(maxlen=_MOST_FREE)
         for span in free:
-            self._place(span)
+            if span.end_ns > stay.start_ns:
+                self._place(span)
+            else:
+                self._free.append(span)
         return stay
 
     def spend(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
