@@ -73,7 +73,8 @@ def assert_challenged(reply: Reply) -> None:
 
 def test_every_page_asks_for_a_user_also_one_that_does_not_exist(serve: Serve, file: Path) -> None:
     running = serve(web_config=file)
-    for path in ("/", "/metrics", "/api/v1/node", "/-/healthy", "/-/ready", "/nonsense"):
+    pages = ("/", "/metrics", "/api/v1/node", "/api/v1/jobs", "/api/v1/jobs/slurm-7")
+    for path in (*pages, "/-/healthy", "/-/ready", "/nonsense"):
         assert_challenged(running.get(path))
         assert status(running, "alice", "right", path) == (404 if path == "/nonsense" else 200)
 
