@@ -18,7 +18,7 @@ from support.command import run
 from support.options import options_of
 
 NAMES = (
-    *("serve", "check", "diagnose", "top", "once", "demo"),
+    *("serve", "check", "diagnose", "top", "once", "report", "demo"),
     *("rules", "dashboards", "runbook", "completion"),
 )
 LISTED = re.compile(r"^  (?:-\w, )?(--[\w.-]+)", re.MULTILINE)
@@ -90,7 +90,7 @@ def test_the_short_page_is_the_long_one_without_what_is_seldom_needed(name: str)
 def test_the_whole_help_of_the_program_has_that_of_each_command() -> None:
     whole = whole_help_of()
     assert all(whole_help_of(name).split("Options:")[0] in whole for name in NAMES)
-    assert whole.count("--sampling.interval SECONDS") == len(NAMES) - 4
+    assert whole.count("--sampling.interval SECONDS") == len(NAMES) - 5
 
 
 def examples() -> Iterator[str]:
