@@ -287,7 +287,7 @@ def once(settings: Settings, *, as_json: bool) -> None:
 )
 @flag(
     "nodes FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Read the ledgers at the addresses in this file, one per line.",
 )
 @flag(

@@ -230,3 +230,8 @@ def test_a_job_that_cannot_be_read_is_named_and_the_rest_is_reported(fields: Fie
     found = read(document("node7", job("slurm-1", gpu(0)), bad))
     assert [one.id for one in found.jobs] == ["slurm-1"]
     assert found.missing == ["node7: 1 of 2 jobs cannot be read"]
+
+
+def test_jobs_that_did_not_fit_into_an_answer_are_missing() -> None:
+    found = read(document("node7", job("slurm-1", gpu(0)), left_off=3))
+    assert found.missing == ["node7: 3 older jobs do not fit into its answer"]

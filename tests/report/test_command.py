@@ -146,7 +146,7 @@ def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
         ("--since 7x", "'7x' is not a valid"),
         ("--nodes empty", "--nodes: empty must have"),
         ("--nodes wrong", "--nodes: wrong, line 2: 'a b' is not like"),
-        ("--nodes none", "'none' does not exist"),
+        ("--nodes none", "--nodes: cannot read none: No such file"),
         ("--url http://", "is not like"),
         ("--format pdf", "'pdf' is not one of"),
         ("--cost-per-gpu-hour much", "'much' is not a valid"),

@@ -90,7 +90,7 @@ class Bill:
     """What could not be read, one line each."""
 
     def cost(self, seconds: float) -> float | None:
-        """Of so many GPU-seconds."""
+        """The cost of so many GPU-seconds; None without a price."""
         return None if self.hourly_cost is None else seconds / HOUR_SECONDS * self.hourly_cost
 
 
@@ -179,7 +179,7 @@ def earlier(job: Job, jobs: Iterable[Job]) -> Earlier | None:
 
 
 def track(scores: Sequence[Score]) -> Track | None:
-    """How good predictions have been; None without any."""
+    """The record of predictions; None without any."""
     if not scores:
         return None
     inside = [s.predicted_low_ratio <= s.busy_ratio <= s.predicted_high_ratio for s in scores]

@@ -174,7 +174,7 @@ def _cells(row: Sequence[str]) -> Iterator[Html]:
 
 
 def _time(at: float | None) -> str:
-    """As far as Python's calendar goes."""
+    """Date and time, as far as Python's calendar goes."""
     try:
         return f"{datetime.fromtimestamp(at or 0.0, timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):

@@ -25,13 +25,14 @@ from gpu_bottleneck_exporter.report.model import (
     total,
 )
 
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 16 * 2**20
 """Of one node's answer; a job on eight GPUs is 35 kB at most."""
 _SKEW_SECONDS = 5.0
 """Clocks that differ by less are as good as equal."""
 _ACROSS_NODES = ("slurm-",)
 """Ids that mean the same job on all nodes."""
 _LONGEST_NAME = 100
+_LONGEST_INDEX = 8
 _CAUSE = re.compile("[a-z_]{1,30}")
 
 
@@ -108,6 +109,8 @@ def jobs_in(given: object, name: str, asked_seconds: float, came_seconds: float)
         found.notes.append(f"{node}: its GPUs are simulated")
     jobs = (_of_node(one, node, behind) for one in given["jobs"])
     found.jobs = [job for job in jobs if job]
+    if (left_off := given.get("left_off")) and type(left_off) is int:
+        found.missing.append(f"{node}: {left_off} older jobs do not fit into its answer")
     if bad := len(given["jobs"]) - len(found.jobs):
         found.missing.append(f"{node}: {bad} of {len(given['jobs'])} jobs cannot be read")
     return found
@@ -135,6 +138,8 @@ def _of_node(given: object, node: str, behind: float) -> Job | None:
         replace(
             gpu,
             node=node,
+            gpu=gpu.gpu[:_LONGEST_INDEX],
+            mig=gpu.mig and gpu.mig[:_LONGEST_NAME],
             start_seconds=gpu.start_seconds + behind,
             end_seconds=moved(gpu.end_seconds),
             stall_seconds=_named(gpu.stall_seconds),

@@ -133,12 +133,12 @@ class Job:
 
     @property
     def nodes(self) -> set[str]:
-        """Where its GPUs are."""
+        """The nodes that its GPUs are on."""
         return {gpu.node for gpu in self.gpus}
 
     @property
     def boards(self) -> int:
-        """How many GPUs or MIG instances it had."""
+        """The number of its GPUs or MIG instances."""
         return len({(gpu.node, gpu.uuid or gpu.gpu) for gpu in self.gpus})
 
     def only(self, name: str) -> Job:
@@ -146,12 +146,12 @@ class Job:
         return replace(self, gpus=tuple(gpu for gpu in self.gpus if name in gpu.names))
 
     def label(self, name: str) -> str:
-        """Of its owner; empty if unknown."""
+        """A label of its owner; empty if unknown."""
         return self.owner.get(name) or self.owner.get(f"workload_{name}", "")
 
     @property
     def owner_name(self) -> str:
-        """Its namespace, else its user."""
+        """The namespace, else the user."""
         return self.label("namespace") or self.label("user") or "unknown"
 
     @property

@@ -6,10 +6,9 @@ each GPU of a job did, from the series of its GPUs while it had them.
 
 from __future__ import annotations
 
-import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from gpu_bottleneck_exporter.nodeview.wire import read
 from gpu_bottleneck_exporter.prescription import model as knobs
 from gpu_bottleneck_exporter.report.bill import Track
 from gpu_bottleneck_exporter.report.engine import Engine, Labels, Row, quoted, value
-from gpu_bottleneck_exporter.report.model import Gpu, Job, Timeline, Use, total
+from gpu_bottleneck_exporter.report.model import Gpu, Job, Use, total
 
 BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
 _OWNER = ("workload_namespace", "workload_pod", "slurm_job_id", "user", "workload")
@@ -30,8 +29,8 @@ _ENDED_SECONDS = 600.0
 """What rules have not seen for so long has ended."""
 Key = tuple[tuple[str, str], ...]
 """Labels with their values."""
-_STEPS = 60
-"""Of a job's timeline."""
+_EVERY_SECONDS = 60.0
+"""The interval in which rules record."""
 _AGAINST: Mapping[str, Sequence[str]] = {
     knobs.NUM_WORKERS: (stall.WORKER_CPU, stall.STORAGE, stall.NETWORK),
     knobs.CPU_LIMIT: (stall.CPU_QUOTA,),
@@ -99,7 +98,7 @@ def detailed(engine: Engine, owner: str, gpu: str, span_seconds: float) -> list[
     """Jobs with what each of their GPUs did.
 
     Args:
-        engine: Where to ask.
+        engine: The Prometheus to ask.
         owner: Matchers of the owner's labels.
         gpu: Matchers of the GPU's.
         span_seconds: How far back to look.
@@ -109,47 +108,66 @@ def detailed(engine: Engine, owner: str, gpu: str, span_seconds: float) -> list[
     found = engine.ask({"first": f"min_over_time({seen})", "last": f"max_over_time({seen})"})
     if not found["first"]:
         return []
-    start = min(map(value, found["first"])) // 60 * 60
-    end = max(map(value, found["last"]))
-    # Half a minute aside, each step has as many evaluations: none is counted in two.
-    step = math.ceil((end - start + 120) / _STEPS / 60) * 60
-    times = {"start": start - 90 + step, "end": start - 90 + _STEPS * step, "step": step}
-    gpus = (
-        f"uuid=~{quoted('|'.join({re.escape(row[0].get('uuid', '')) for row in found['first']}))}"
-    )
+    ends = {_key(row[0], row[0]): value(row) for row in found["last"]}
+    starts = {_key(row[0], row[0]): value(row) - _EVERY_SECONDS for row in found["first"]}
+    end = max(ends.values())
+    lasting = f"[{end - min(starts.values()):.0f}s:1m]"
+    uuids = "|".join(sorted({re.escape(row[0].get("uuid", "")) for row in found["first"]}))
+    gpus = f"uuid=~{quoted(uuids)}"
 
     def of_gpus(name: str, also: str = "") -> str:
         joined = f"{name}{{{gpus}}} * on ({_GPU}) group_left ({', '.join(_OWNER)}) {info}"
-        return f"sum by ({_GPU}, {_BY_JOB}{also}) (sum_over_time(({joined})[{step}s:1m])) * 60"
+        by = f"{_GPU}, {_BY_JOB}{also}"
+        return f"{_EVERY_SECONDS:.0f} * sum by ({by}) (sum_over_time(({joined}){lasting}))"
 
-    series = engine.ask(
+    advice = f'__name__=~"gpu:prescription:({_ADVICE})", {gpus}'
+    came = engine.ask(
         {
             "busy": of_gpus("gpu:busy:ratio_rate5m"),
             "stall": of_gpus("gpu:stall:ratio_rate5m", ", waiting_on"),
+            "advice": f"last_over_time({{{advice}}}{lasting.replace(':1m', '')})",
         },
-        **times,
+        time=end + _EVERY_SECONDS / 2,
     )
-    lasting = f"{end - start + 60:.0f}s"
-    names = f'__name__=~"gpu:prescription:({_ADVICE})"'
-    advice = engine.ask({"advice": f"last_over_time({{{names}, {gpus}}}[{lasting}])"}, time=end + 1)
-    jobs = list(_jobs(series, step))
-    if len(jobs) != 1:
-        return jobs
-    (job,) = jobs
-    running = time.time() - end < _ENDED_SECONDS
-    figures = _by_uuid(advice["advice"])
-    return [
-        replace(
-            job,
-            start_seconds=start - 60,
-            end_seconds=None if running else end,
-            gpus=tuple(_advised(gpu, figures.get(gpu.uuid, {})) for gpu in job.gpus),
+    uses = _uses(came["busy"], came["stall"], (*_GPU.split(", "), *_JOB))
+    advised = _by_uuid(came["advice"])
+    parts: dict[Key, list[Gpu]] = {}
+    for key, use in uses.items():
+        labels = dict(key)
+        times = [(starts[k], ends[k]) for k in starts if {*key} <= {*k}]
+        parts.setdefault(_key(labels, _JOB), []).append(
+            _gpu(labels, use, min(times)[0], max(at for _, at in times))
         )
-    ]
+    only = len(parts) == 1  # which of several was advised is unknown
+    return [_whole(key, gpus, advised if only else {}) for key, gpus in parts.items()]
+
+
+def _whole(key: Key, gpus: Iterable[Gpu], advised: Mapping[str, Mapping[str, object]]) -> Job:
+    placed = sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
+    end = max(gpu.end_seconds or 0.0 for gpu in placed)
+    return replace(
+        _job(key),
+        gpus=tuple(_advised(gpu, advised.get(gpu.uuid, {})) for gpu in placed),
+        start_seconds=min(gpu.start_seconds for gpu in placed),
+        end_seconds=None if time.time() - end < _ENDED_SECONDS else end,
+    )
+
+
+def _gpu(labels: Labels, use: Use, start: float, end: float) -> Gpu:
+    return Gpu(
+        gpu=labels.get("gpu", ""),
+        uuid=labels.get("uuid", ""),
+        node=labels.get("instance", ""),
+        start_seconds=start,
+        end_seconds=end,
+        observed_seconds=use.observed_seconds,
+        busy_seconds=use.busy_seconds,
+        stall_seconds=use.stall_seconds,
+    )
 
 
 def matchers(job: str | None, pod: str | None, gpu: str | None) -> tuple[str, str]:
-    """Of the owner's labels and of the GPU's, for what the flags of `report` name.
+    """Matchers of the owner's labels and of the GPU's, for what the flags of `report` name.
 
     Raises SettingsError for what Prometheus does not know.
     """
@@ -175,44 +193,7 @@ def matchers(job: str | None, pod: str | None, gpu: str | None) -> tuple[str, st
     return owner, f"{'gpu' if gpu.isdecimal() else 'uuid'}={quoted(gpu)}"
 
 
-def _jobs(series: Mapping[str, Sequence[Row]], step: int) -> Iterator[Job]:
-    """The jobs whose GPUs did this, in steps of `step` seconds."""
-    by_gpu: dict[Key, dict[float, dict[str, float]]] = {}
-    for labels, points in (*series["busy"], *series["stall"]):
-        key = _key(labels, set(labels) - {"waiting_on"})
-        for at, seconds in points:
-            by_gpu.setdefault(key, {}).setdefault(at, {})[labels.get("waiting_on", "")] = seconds
-    jobs: dict[Key, list[Gpu]] = {}
-    for key, steps in by_gpu.items():
-        jobs.setdefault(_key(dict(key), _JOB), []).append(_gpu(dict(key), steps, step))
-    for key, gpus in jobs.items():
-        gpus.sort(key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
-        start = min(gpu.start_seconds for gpu in gpus)
-        end = max(gpu.end_seconds or start for gpu in gpus)
-        yield replace(_job(key), gpus=tuple(gpus), start_seconds=start, end_seconds=end)
-
-
-def _gpu(labels: Labels, steps: Mapping[float, Mapping[str, float]], step: int) -> Gpu:
-    times = sorted(steps)
-    first, count = times[0] - step, round((times[-1] - times[0]) / step) + 1
-    at = [steps.get(times[0] + n * step, {}) for n in range(count)]
-    busy = [one.get("", 0.0) for one in at]
-    stalls = [{cause: value for cause, value in one.items() if cause} for one in at]
-    use = total(Use(b + sum(s.values()), b, s) for b, s in zip(busy, stalls, strict=True))
-    return Gpu(
-        gpu=labels.get("gpu", ""),
-        uuid=labels.get("uuid", ""),
-        node=labels.get("instance", ""),
-        start_seconds=first,
-        end_seconds=times[-1],
-        observed_seconds=use.observed_seconds,
-        busy_seconds=use.busy_seconds,
-        stall_seconds=use.stall_seconds,
-        timeline=Timeline(first, step, tuple(busy), tuple(stalls)),
-    )
-
-
-def _advised(gpu: Gpu, figures: Mapping[str, float | str]) -> Gpu:
+def _advised(gpu: Gpu, figures: Mapping[str, object]) -> Gpu:
     """The same with the last recommendation; without it where figures are missing."""
     own = gpu.use.stall_ratios
     against = _AGAINST.get(f"{figures.get('knob')}", ())
@@ -227,9 +208,9 @@ def _advised(gpu: Gpu, figures: Mapping[str, float | str]) -> Gpu:
         return gpu
 
 
-def _by_uuid(rows: Iterable[Row]) -> dict[str, dict[str, float | str]]:
+def _by_uuid(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
     """The figures of each GPU's last recommendation."""
-    found: dict[str, dict[str, float | str]] = {}
+    found: dict[str, dict[str, object]] = {}
     for row in sorted(rows, key=lambda row: row[0].get("knob", "")):
         labels, _ = row
         name = labels.get("__name__", "").rpartition(":")[2]

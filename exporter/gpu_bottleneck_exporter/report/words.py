@@ -87,8 +87,8 @@ def mostly(use: Use) -> str:
 def change(found: Change, job: Job) -> str:
     """`num_workers 2 → 6 on all ranks (would return about 11 GPU-hours)`."""
     if found.knob is None:
-        return f"{REMEDIES.get(found.cause, found.cause)} ({found.cause})"
-    name = found.knob if found.knob == NUM_WORKERS else SETTINGS.get(found.knob, found.knob)
+        return f"{REMEDIES.get(found.cause, 'see the runbook')} ({found.cause})"
+    name = found.knob if found.knob == NUM_WORKERS else SETTINGS.get(found.knob, short(found.knob))
     turned = f"less {name}"
     if found.knob not in REMOVED and found.current_value is not None and found.value is not None:
         turned = f"{name} {amount(found.current_value)} → {amount(found.value)}"
