@@ -66,7 +66,7 @@ def named(found: list[Element], tag: str) -> Iterator[Element]:
 def test_a_job_has_its_figures_its_gpus_and_a_timeline_that_can_be_heard() -> None:
     found = page(*example(), job="4711", hourly_cost=2.5)
     assert next(named(found, "h1")).text == "Job 4711"
-    whole = next(named(found, "main")).text
+    whole = next(named(found, "body")).text
     for text in ("38 €", "num_workers 2 → 6", "GPU 3 on node7 was the slowest", "8 kWh"):
         assert text in whole
     assert len(list(named(found, "table"))) == 1

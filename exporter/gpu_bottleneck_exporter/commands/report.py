@@ -93,7 +93,9 @@ def report(wanted: Wanted, urls: Sequence[str], nodes: Path | None, ca_file: Pat
     addresses = [*urls, *(addresses_in(nodes) if nodes else ())] or [LOCAL]
     since = wanted.since_seconds
     found = ledgers(addresses, ca_file, None if wanted.one else since, wanted.deadline)
-    return show(bill_of(found, wanted, since), wanted, found.notes)
+    for line in (*found.notes, *found.missing):
+        click.echo(printable(line), err=True)
+    return show(bill_of(found, wanted, since), wanted)
 
 
 def from_prometheus(wanted: Wanted, url: str, ca_file: Path | None, *, verbose: bool) -> int:
@@ -120,10 +122,8 @@ def from_prometheus(wanted: Wanted, url: str, ca_file: Path | None, *, verbose: 
     return show(replace(bill, owners=sums.largest(totals.owners), **sums_of_all), wanted)
 
 
-def show(bill: Bill, wanted: Wanted, notes: Iterable[str] = ()) -> int:
-    """Print it, and what is missing or worth knowing on stderr; the exit status."""
-    for line in (*notes, *bill.missing):
-        click.echo(printable(line), err=True)
+def show(bill: Bill, wanted: Wanted) -> int:
+    """Print it; the exit status."""
     click.echo(FORMATS[wanted.layout](bill))
     return 1 if bill.missing else 0
 
@@ -134,7 +134,7 @@ def bill_of(found: Found, wanted: Wanted, since_seconds: float | None) -> Bill:
     Raises SettingsError if no job is like that, and ExporterError if one may be on a missing node.
     """
     chosen = (job.only(wanted.gpu) if wanted.gpu else job for job in _chosen(found, wanted))
-    jobs = [job for job in chosen if job.use.observed_seconds]
+    jobs = [job for job in chosen if job.use.observed_seconds and job.ran_since(since_seconds)]
     return replace(_bill(jobs, found.jobs, wanted, since_seconds), missing=found.missing)
 
 
@@ -202,10 +202,9 @@ def _chosen(found: Found, wanted: Wanted) -> list[Job]:
         names = {one for job in jobs for one in known(job) if one}
         jobs = [job for job in jobs if name in known(job)]
         if not jobs:
-            told = f"There is no {kind} {name!r}"
             if found.missing:
-                raise ExporterError("; ".join([*found.missing, f"{told} elsewhere"]))
-            raise SettingsError(f"{told}.{nearest(name, names)}")
+                raise ExporterError(f"there is no {kind} {name!r} in what could be read")
+            raise SettingsError(f"There is no {kind} {name!r}.{nearest(name, names)}")
     return list(jobs)
 
 

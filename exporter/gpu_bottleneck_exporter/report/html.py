@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from hashlib import sha256
 from importlib.resources import files
 
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.nodeview.model import Parts, parts_of
 from gpu_bottleneck_exporter.nodeview.text import memory, percent
 from gpu_bottleneck_exporter.palette import WAITING_ON
@@ -15,6 +16,7 @@ from gpu_bottleneck_exporter.report import words
 from gpu_bottleneck_exporter.report.bill import Bill, columns
 from gpu_bottleneck_exporter.report.model import Gpu, Job, Use
 from gpu_bottleneck_exporter.report.text import (
+    Rows,
     causes_table,
     jobs_table,
     owners_table,
@@ -44,6 +46,7 @@ _PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+_HEADING = "GPU,Model,Busy,GPU-hours lost,Mostly,Peak memory,Energy,Over time"
 _COLUMNS = 60
 _DRAWN_GPUS = 32
 """A table of more has no drawings."""
@@ -59,7 +62,7 @@ def html(bill: Bill) -> str:
             _section("Owners", _table("All jobs, by owner", owners_table(bill))),
             _section("Causes", _table("All jobs, by what GPUs waited for", causes_table(bill))),
         ]
-    parts += [_job(bill, job) for job in bill.jobs]
+    parts += [_job(bill, job, "Over time" if single else words.title(job)) for job in bill.jobs]
     if bill.track:
         parts.append(_section("Recommendations", element("p", words.record(bill.track))))
     since = f"since {_time(bill.since_seconds)}, " if bill.since_seconds is not None else ""
@@ -68,7 +71,7 @@ def html(bill: Bill) -> str:
         policy=_POLICY,
         style=_STYLE,
         title=words.title(bill.jobs[0]) if single else "GPU report",
-        summary=summary(bill),
+        summary=summary(bill).removeprefix("1 job, "),
         span=f"{since}reported {_time(bill.time_seconds)}",
         main=join(*parts),
     )
@@ -83,53 +86,40 @@ def _missing(bill: Bill) -> Html:
     return listed(lines, "notice", "What could not be read")
 
 
-def _job(bill: Bill, job: Job) -> Html:
+def _job(bill: Bill, job: Job, heading: str) -> Html:
     start, end = job.start_seconds, job.end_seconds or bill.time_seconds
     who = f"{words.short(job.owner_name)}, {words.extent(job, bill.time_seconds)}"
-    figures = f": busy {percent(job.use.busy_ratio)}, lost {words.loss(bill, job.use)}"
+    figures = f"busy {percent(job.use.busy_ratio)}, lost {words.loss(bill, job.use)}"
     told = [element("bdi", line) for line in words.about(bill, job)]
     return _section(
-        words.title(job),
-        element("p", element("bdi", who), figures),
+        heading,
+        element("p", element("bdi", who), None if bill.count == 1 else f": {figures}"),
         _drawn(job.gpus, start, end) if start is not None else None,
         element("div", element("span", _time(start)), element("span", _time(end)), class_="axis")
         if start
         else None,
         legend(_parts(job.use)),
         listed(told, "told", "What to know") if told else None,
-        _table("Its GPUs", list(_gpus(job, end))) if job.gpus else None,
+        _table("Its GPUs", _gpus(job, end)) if job.gpus else None,
     )
 
 
-def _gpus(job: Job, end: float) -> Iterator[tuple[str, ...]]:
-    """A heading, then a row for each GPU."""
-    head = (
-        "GPU",
-        "Model",
-        "Busy",
-        "GPU-hours lost",
-        "Mostly",
-        "Peak memory",
-        "Energy",
-        "Over time",
-    )
-    rows: list[tuple[str, ...]] = [head]
+def _gpus(job: Job, end: float) -> Rows:
+    rows: Rows = [tuple(_HEADING.split(","))]
     for gpu in job.gpus:
-        joules = gpu.energy_joules
-        drawn = _drawn([gpu], job.start_seconds or gpu.start_seconds, end)
-        rows.append(
-            (
-                f"{gpu.name}",
-                words.short(gpu.model or ""),
-                percent(gpu.use.busy_ratio),
-                words.hours(gpu.use.lost_seconds),
-                words.mostly(gpu.use),
-                memory(gpu.memory_peak_bytes, gpu.memory_total_bytes),
-                "" if joules is None else f"{joules / 3.6e6:.3g} kWh",
-                drawn if drawn and len(job.gpus) <= _DRAWN_GPUS else "",
-            )
+        joules, drawn = gpu.energy_joules, None
+        if len(job.gpus) <= _DRAWN_GPUS:
+            drawn = _drawn([gpu], job.start_seconds or gpu.start_seconds, end)
+        figures = (
+            words.short(gpu.model or ""),
+            percent(gpu.use.busy_ratio),
+            words.hours(gpu.use.lost_seconds),
+            words.mostly(gpu.use),
+            memory(gpu.memory_peak_bytes, gpu.memory_total_bytes),
+            "" if joules is None else f"{joules / 3.6e6:.3g} kWh",
         )
-    yield from without_empty(rows)
+        rows.append((gpu.name, *figures, drawn or ""))
+    return without_empty(rows)
 
 
 def _drawn(gpus: Sequence[Gpu], start: float, end: float) -> Html | None:
@@ -150,11 +140,10 @@ def _parts(use: Use) -> Parts:
     """Shares of the observed time, by names that have a colour; empty if unknown."""
     if use.busy_ratio is None:
         return {}
-    known = {cause: 0.0 for cause in use.stall_ratios if cause in WAITING_ON}
+    known = dict.fromkeys(WAITING_ON, 0.0)  # in the same order at all times
     for cause, ratio in use.stall_ratios.items():
-        name = cause if cause in WAITING_ON else "unknown"
-        known[name] = known.get(name, 0.0) + ratio
-    return parts_of(use.busy_ratio, known)
+        known[cause if cause in WAITING_ON else UNKNOWN] += ratio
+    return parts_of(use.busy_ratio, {cause: ratio for cause, ratio in known.items() if ratio})
 
 
 def _table(caption: str, rows: Sequence[tuple[str, ...]]) -> Html:

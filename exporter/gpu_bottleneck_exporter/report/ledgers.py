@@ -64,11 +64,8 @@ def ledgers(
     for one in came.answers.values():
         found.missing += one.missing
         found.notes += one.notes
-    found.jobs = list(joined(job for one in came.answers.values() for job in one.jobs))
-    if since_seconds is not None:
-        found.jobs = [
-            job for job in found.jobs if (job.end_seconds or since_seconds) >= since_seconds
-        ]
+    jobs = joined(job for one in came.answers.values() for job in one.jobs)
+    found.jobs = [job for job in jobs if job.ran_since(since_seconds)]
     return found
 
 

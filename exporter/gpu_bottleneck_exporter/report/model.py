@@ -141,6 +141,10 @@ class Job:
         """The number of its GPUs or MIG instances."""
         return len({(gpu.node, gpu.uuid or gpu.gpu) for gpu in self.gpus})
 
+    def ran_since(self, seconds: float | None) -> bool:
+        """Whether it runs, or ended no earlier than this Unix time."""
+        return seconds is None or self.end_seconds is None or self.end_seconds >= seconds
+
     def only(self, name: str) -> Job:
         """The same with those of its GPUs that are called so: index, `node/index` or uuid."""
         return replace(self, gpus=tuple(gpu for gpu in self.gpus if name in gpu.names))

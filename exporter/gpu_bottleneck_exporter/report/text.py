@@ -13,9 +13,11 @@ from gpu_bottleneck_exporter.report.bill import Bill
 
 _WIDE = 37
 """Cells of a bar of 100 %."""
+_NARROW = 32
+"""Characters of a name in a table."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_PLAIN = re.compile(r"(?!.*www\.)[\w ./%€$£¥+,()→\u2013-]*")
-"""What Markdown takes as it stands, except for words between underscores."""
+_PLAIN = re.compile(r"(?!_|.*(www\.|__|:\S))[\w ./%€$£¥+,:'()→\u2013-]*")
+"""What Markdown takes as it stands: no markup, no link."""
 Rows = list[tuple[str, ...]]
 
 
@@ -36,8 +38,8 @@ def jobs_table(bill: Bill) -> Rows:
         advice = sums.first(job)
         rows.append(
             (
-                words.short(job.name),
-                words.short(job.owner_name),
+                words.short(job.name, _NARROW),
+                words.short(job.owner_name, _NARROW),
                 f"{job.boards}" if job.gpus else "",
                 percent(job.use.busy_ratio),
                 words.hours(job.use.lost_seconds),
@@ -54,7 +56,7 @@ def owners_table(bill: Bill) -> Rows:
     rows = [("Owner", "Busy", "GPU-hours lost", "Cost", "Mostly")]
     rows += [
         (
-            words.short(name),
+            words.short(name, _NARROW),
             percent(use.busy_ratio),
             words.hours(use.lost_seconds),
             words.money(bill, use.lost_seconds),
@@ -78,6 +80,8 @@ def causes_table(bill: Bill) -> Rows:
 def summary(bill: Bill) -> str:
     """All of it in a line."""
     use = bill.use
+    if not bill.count:
+        return "No job"
     return (
         f"{words.counted(bill.count, 'job')}, busy {percent(use.busy_ratio)}, "
         f"lost {words.loss(bill, use)}"
@@ -114,10 +118,10 @@ def _marked(bill: Bill) -> Iterator[str]:
     if bill.count == 1:
         (job,) = bill.jobs
         yield f"## {marked(words.title(job))}"
-        yield f"\n{marked(job.owner_name)}, {marked(words.extent(job, bill.time_seconds))}: "
+        yield f"\n{marked(words.short(job.owner_name))}, {words.extent(job, bill.time_seconds)}:"
     else:
         yield "## GPU report\n"
-    yield summary(bill)
+    yield summary(bill).removeprefix("1 job, ")
     for rows in (jobs_table(bill), owners_table(bill), causes_table(bill)):
         if len(rows) > 1 and (bill.count > 1 or rows[0][0] == "Cause"):
             yield ""
@@ -133,9 +137,9 @@ def _marked(bill: Bill) -> Iterator[str]:
 
 def marked(name: str) -> str:
     """`name` as text in Markdown: what could be markup, HTML or a link is escaped."""
-    if _PLAIN.fullmatch(name) and "__" not in name and not name.startswith("_"):
+    if _PLAIN.fullmatch(name):
         return name
-    return "".join(f"\\{c}" if c.isascii() and not (c.isalnum() or c in " _") else c for c in name)
+    return "".join(f"\\{c}" if c.isascii() and not c.isalnum() and c != " " else c for c in name)
 
 
 def _aligned(rows: Rows) -> Iterator[str]:

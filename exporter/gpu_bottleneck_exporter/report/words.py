@@ -16,7 +16,6 @@ _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _ONE_DIGIT = 20
 """Smaller amounts have a decimal."""
-_LONGEST_NAME = 60
 
 
 def hours(seconds: float) -> str:
@@ -52,9 +51,9 @@ def span(seconds: float) -> str:
     return "under 1 s"
 
 
-def short(name: str) -> str:
+def short(name: str, most: int = 60) -> str:
     """`name`, cut where it is too long for a line."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def counted(count: int, what: str) -> str:
