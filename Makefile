@@ -17,7 +17,7 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 	--custom-compile-command 'make lock'
 STATIC = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 # What takes the machine to itself: other tests are strangers to what is judged there.
-ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/prescriptions/test_pairs.py
+ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/e2e/test_ledger.py tests/prescriptions/test_pairs.py
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 # Older ones, as Debian's, know no dependency groups.
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
