@@ -232,10 +232,11 @@ class Exporters(BaseHTTPRequestHandler):
 def answers(count: int) -> dict[str, tuple[int, bytes]]:
     good = json.dumps(ledger(gpu())).encode()
     running = json.dumps(ledger(gpu(end_seconds=None), running=True)).encode()
+    fresh = json.dumps({**ledger(gpu()), "time_seconds": START + 3601}).encode()
     return {
         "good": (200, good),
         "runs": (200, running),
-        "ends": (200, good if count > 2 else running),
+        "ends": (200, [running, fresh, good][min(count, 3) - 1]),
         "broken": (500, b"no"),
         "moved": (302, b""),
         "huge": (200, b" " * (2**20) + good),
@@ -243,6 +244,7 @@ def answers(count: int) -> dict[str, tuple[int, bytes]]:
         "deep": (200, b"[" * 100_000),
         "list": (200, b"[]"),
         "other": (200, b'{"job": 5}'),
+        "timeless": (200, b'{"job": {"end_seconds": 5}}'),
     }
 
 
@@ -279,7 +281,7 @@ def test_it_takes_what_there_is_when_time_is_up(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "node", ["broken", "moved", "huge", "text", "deep", "list", "other", "none"]
+    "node", ["broken", "moved", "huge", "text", "deep", "list", "other", "timeless", "none"]
 )
 def test_other_answers_are_none(url: str, node: str) -> None:
     assert asked(url, node) is None

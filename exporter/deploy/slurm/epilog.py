@@ -36,6 +36,8 @@ _MOST_BYTES = 2**20
 _TIMEOUT_SECONDS = 5.0
 _COMMAND_SECONDS = 60.0
 _PAUSE_SECONDS = 0.5
+_SETTLE_SECONDS = 3.0
+"""After so long the exporter has read the last of what a job did."""
 _LARGEST = 2.0**60
 _AT_ONCE = 32
 """Nodes that are asked at the same time."""
@@ -53,6 +55,12 @@ Json = Mapping[str, Any]
 
 class Failed(Exception):  # noqa: N818 - not an error of this program
     """Why there is no summary, in one line."""
+
+
+_NO_ANSWER = (
+    *(Failed, OSError, http.client.HTTPException),
+    *(ValueError, TypeError, KeyError, RecursionError),  # of a document that is none
+)
 
 
 class Job(NamedTuple):
@@ -174,7 +182,7 @@ def _asked(url: str, node: str, job: str, ca_file: str | None, deadline: float) 
     """A node's document of the job; None, and a line in the log, if there is none."""
     try:
         return asked(url.replace("{node}", node), job, ca_file, deadline)
-    except (Failed, OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+    except _NO_ANSWER as error:
         syslog.syslog(syslog.LOG_WARNING, f"{node}: {error}")
         return None
 
@@ -186,10 +194,15 @@ def asked(url: str, job: str, ca_file: str | None, deadline: float) -> Json | No
     """
     while True:
         answer = _get(url, f"/api/v1/jobs/slurm-{job}", ca_file)
-        found = answer and answer["job"]
-        if (found and found.get("end_seconds")) or time.monotonic() > deadline:
+        if (answer and _settled(answer)) or time.monotonic() > deadline:
             return answer
         time.sleep(_PAUSE_SECONDS)
+
+
+def _settled(answer: Json) -> bool:
+    """Whether the job has ended, long enough ago by the node's own clock."""
+    end = answer["job"].get("end_seconds")
+    return end is not None and _amount(answer["time_seconds"]) - _amount(end) >= _SETTLE_SECONDS
 
 
 def _get(url: str, path: str, ca_file: str | None) -> Json | None:
