@@ -42,7 +42,6 @@ TICKS_SECONDS = 0.03
 """A process starts at a tick of 10 ms, and ends a while after it has written its record."""
 _SHELL = f"""#!/bin/sh
 export SLURM_CONF={HERE}/slurm.conf
-scontrol show job -d $SLURM_JOB_ID >>{HERE}/scontrol.log 2>&1 # temporary
 exec python3 {HERE}/epilog.py --url=http://{{node}}:PORT >>{HERE}/epilog.log 2>&1
 """
 Reportseff = Callable[..., list[list[str]]]
