@@ -93,8 +93,8 @@ def jobs_in(given: object, name: str, asked_seconds: float, came_seconds: float)
         version = printable(f"{given.get('version')}", 20)
         raise ValueError(f"its version is {version}, not {VERSION}: update the older of the two")
     at = given.get("time_seconds")
-    if type(at) not in (int, float):
-        raise ValueError("it has no time_seconds")
+    if not isinstance(at, (int, float)) or isinstance(at, bool):
+        raise ValueError("it has no time_seconds")  # noqa: TRY004 - as above
     node = printable(f"{given.get('node') or name}", _LONGEST_NAME)
     early, late = asked_seconds - at - _SKEW_SECONDS, came_seconds - at + _SKEW_SECONDS
     behind = 0.0 if early <= 0 <= late else (asked_seconds + came_seconds) / 2 - at

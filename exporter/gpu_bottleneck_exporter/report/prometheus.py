@@ -47,7 +47,7 @@ class Totals(NamedTuple):
 
     jobs: list[Job]
     """Those that lost most."""
-    count: int
+    jobs_in_all: int
     use: Use
     owners: dict[str, Use]
     track: Track | None
