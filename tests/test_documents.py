@@ -23,6 +23,7 @@ HELD = {
     "python3 -m venv .venv": ("test_clone.py", 'blocks("Install")'),
     ".venv/bin/": ("test_clone.py", 'blocks("Install")'),
     "gpu-bottleneck-exporter diagnose": ("commands/test_diagnose.py", '"diagnose"'),
+    "gpu-bottleneck-exporter report ": ("report/test_command.py", '"--nodes", "nodes"'),
     "gpu-bottleneck-exporter dashboards ": ("grafana/test_command.py", '"--output"'),
     "curl -s localhost:10170/api/v1/node ": ("web/test_pages.py", "/api/v1/node"),
     "python3 -m venv /opt/": ("deploy/machine.py", "-m venv"),

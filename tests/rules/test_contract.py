@@ -230,8 +230,13 @@ def test_what_may_be_zero(text: str) -> None:
     assert [is_positive(node) for node in divisors(promql.parse(f"a / {text}"))] == [False]
 
 
-def test_windows_of_a_day_are_in_the_only_group_that_is_evaluated_seldom() -> None:
+def test_windows_of_a_day_and_sums_of_ten_minutes_are_evaluated_seldom() -> None:
     every = [group for text in rulepack.files().values() for group in groups(text)]
     of_a_day = [group for group in every if any("[1d]" in rule["expr"] for rule in group["rules"])]
     assert {group["name"] for group in of_a_day} == {"gpu-day"}
-    assert {group["interval"] for group in every if group["name"] != "gpu-day"} == {"1m"}
+    seldom = [group["name"] for group in every if group["interval"] != "1m"]
+    assert seldom == ["gpu-day", "gpu-bill"]
+    summed = [
+        rule["record"] for group in every for rule in group["rules"] if "[10m:1m]" in rule["expr"]
+    ]
+    assert all(name.endswith(":sum10m") for name in summed)
