@@ -90,6 +90,7 @@ def serve(settings: Settings) -> None:
     from gpu_bottleneck_exporter.commands import serve as serving  # noqa: PLC0415
 
     serving.serve(settings, _driver(settings), *serving.listening(settings))
+    serving.leave()
 
 
 @commands.command

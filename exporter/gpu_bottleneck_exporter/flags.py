@@ -69,7 +69,8 @@ def _words(value: str | frozenset[str]) -> frozenset[str]:
     return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
 
 
-_TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": url_of, "SIGNAL,...": _words}
+_LISTS = dict.fromkeys(("SIGNAL,...", "VARIABLE,..."), _words)
+_TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": url_of, **_LISTS}
 """By the word for a value."""
 
 
@@ -193,7 +194,7 @@ def _setting(declared: str, parameter: str, **attributes: Any) -> Option:
 def _of_setting(setting: Field[Any]) -> Option:
     """The option for a field of `Settings`, with its default and the type of that."""
     # One word, as environment variables have no lists.
-    default = "" if setting.name == "without" else setting.default
+    default = "" if isinstance(setting.default, frozenset) else setting.default
     return _setting(
         setting.metadata["flag"],
         setting.name,

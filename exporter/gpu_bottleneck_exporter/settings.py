@@ -25,6 +25,9 @@ KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CONTAINER_LOGS = Path("/var/log/containers")
 CDI = Path("/var/run/cdi")
 JOB_MAPPING_DIR = Path("/run/gpustat")
+MOST_JOBS = 100_000
+MOST_CLAIMS = 16
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
 
@@ -105,6 +108,23 @@ class Settings:
         "Folder in which a prolog writes which job was given which GPU, as for jobstats or "
         "dcgm-exporter: jobs that have not opened their GPU are seen.",
     )
+    jobs_state_file: str = option(
+        "",
+        "jobs.state-file FILE",
+        "File that keeps what jobs did with their GPUs. Without it a restart forgets them.",
+    )
+    jobs_keep: int = option(
+        1000, "jobs.keep COUNT", "Jobs that are kept; of whoever has most, the oldest go first."
+    )
+    jobs_keep_seconds: float = option(
+        30 * 86400.0, "jobs.keep-for SECONDS", "Time that a job is kept after its end."
+    )
+    jobs_claims: frozenset[str] = option(
+        frozenset(),
+        "jobs.claims VARIABLE,...",
+        "Variables of a job's environment that are shown with it, such as "
+        "WANDB_RUN_ID,RAY_JOB_ID; 16 at most. Whoever may read jobs sees them.",
+    )
     disabled_collectors: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -118,6 +138,16 @@ class Settings:
                 f"--without: {unknown[0]!r} is not a signal that can be omitted; choose from "
                 f"{', '.join(RENOUNCEABLE)}"
             )
+        if wrong := sorted(one for one in self.jobs_claims if not _VARIABLE.fullmatch(one)):
+            raise SettingsError(f"--jobs.claims: {wrong[0]!r} is no name of a variable")
+        if len(self.jobs_claims) > MOST_CLAIMS:
+            raise SettingsError(f"--jobs.claims: at most {MOST_CLAIMS} variables")
+        if not 1 <= self.jobs_keep <= MOST_JOBS:
+            raise SettingsError(f"--jobs.keep must be 1 to {MOST_JOBS}, not {self.jobs_keep}")
+        _check_seconds("--jobs.keep-for", self.jobs_keep_seconds, 60, 366 * 86400)
+        file = self.jobs_state_file
+        if file and not Path(file).parent.is_dir():
+            raise SettingsError(f"--jobs.state-file: there is no folder {Path(file).parent}")
         path = self.telemetry_path
         if not _TELEMETRY_PATH.fullmatch(path) or path.startswith(("/-/", "/api/")):
             raise SettingsError(

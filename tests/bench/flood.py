@@ -100,6 +100,14 @@ class Content:
     def node(self) -> bytes:
         return b""
 
+    def jobs(self, since: float) -> bytes:
+        del since
+        return b""
+
+    def job(self, name: str) -> bytes | None:
+        del name
+        return None
+
     def healthy(self) -> tuple[bool, str]:
         return True, ""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.dashboards_scale import series
+from bench.fleet_day import series
 from gpu_bottleneck_exporter.report.prometheus import BUSY, STALL
 from support.command import run
 from support.prometheus import on_data, write_past

@@ -40,9 +40,11 @@ class Exporter:
 
 
 @contextmanager
-def over_board(board: Path, port: int = 0) -> Iterator[Exporter]:
-    """The exporter over the driver in Python."""
-    with started([sys.executable, board_server.__file__, f"{board}", f"{port}"], {}) as exporter:
+def over_board(board: Path, port: int = 0, state: Path | None = None) -> Iterator[Exporter]:
+    """The exporter over the driver in Python; `state`: the file of its ledger."""
+    more = [f"{state}"] if state else []
+    command = [sys.executable, board_server.__file__, f"{board}", f"{port}", *more]
+    with started(command, {}) as exporter:
         yield exporter
 
 

@@ -55,6 +55,7 @@ class Page(Gate):
         self.body = b"up 1\n" * 2000
         self.page = "<!DOCTYPE html><title>größer</title>".encode()
         self.document = b'{"gpus": []}\n'
+        self.all_jobs = b'{"since": 0}\n'
         self.alive = (True, "All is well.")
         self.fit = (True, "There is data.")
         self.failure: Exception | None = None
@@ -73,6 +74,13 @@ class Page(Gate):
     def node(self) -> bytes:
         self._fail()
         return self.document
+
+    def jobs(self, since: float) -> bytes:
+        self._fail()
+        return f'{{"since": {since:g}}}\n'.encode()
+
+    def job(self, name: str) -> bytes | None:
+        return f'{{"job": "{name}"}}\n'.encode() if name == "slurm-7" else None
 
     def healthy(self) -> tuple[bool, str]:
         self._fail()

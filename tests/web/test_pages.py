@@ -15,6 +15,7 @@ PAGES = {
     "/metrics": ("body", TEXT),
     "/metrics?ignored=1": ("body", TEXT),
     "/api/v1/node": ("document", JSON),
+    "/api/v1/jobs": ("all_jobs", JSON),
 }
 HEALTH = ("/-/healthy", "/-/ready")
 
@@ -116,7 +117,23 @@ def test_what_there_is_not(serve: Serve) -> None:
             assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD"), (path, method)
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/-/healthy"])
+JOBS = {
+    "/api/v1/jobs?since=1700000000.5": (200, b'{"since": 1.7e+09}\n'),
+    "/api/v1/jobs?since=yesterday": (400, b"since must be Unix time in seconds.\n"),
+    "/api/v1/jobs?since=nan": (400, b"since must be Unix time in seconds.\n"),
+    "/api/v1/jobs/slurm-7": (200, b'{"job": "slurm-7"}\n'),
+    "/api/v1/jobs/slurm-8": (404, b"No such job is known.\n"),
+    "/api/v1/jobs/": (404, b"No such job is known.\n"),
+}
+
+
+@pytest.mark.parametrize("path", JOBS)
+def test_jobs_are_asked_for_by_time_or_name(serve: Serve, path: str) -> None:
+    reply = serve().get(path)
+    assert (reply.status, reply.body) == JOBS[path]
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/api/v1/jobs", "/-/healthy"])
 def test_a_failing_page_says_so(serve: Serve, page: Page, path: str, caplog: Log) -> None:
     running = serve()
     page.failure = ZeroDivisionError("the secret cause")

@@ -9,9 +9,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -20,6 +22,7 @@ from gpu_bottleneck_exporter.commands.notify import Supervisor, reporting
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.jobs.ledger import Ledger
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.wire import document
@@ -44,8 +47,9 @@ _M_ARENA_MAX = -8
 class ExporterContent:
     """The exporter as `web.routes.Content`."""
 
-    def __init__(self, sampler: Sampler, settings: Settings) -> None:
+    def __init__(self, sampler: Sampler, settings: Settings, ledger: Ledger) -> None:
         self._sampler = sampler
+        self._ledger = ledger
         self._settings = settings
         self._exposition = Exposition(sampler, enabled(settings))
         self.recorder = LocalNode(sampler)
@@ -69,6 +73,15 @@ class ExporterContent:
     def node(self) -> bytes:
         """The node document."""
         return f"{dumps(document(self.recorder.read()))}\n".encode()
+
+    def jobs(self, since: float) -> bytes:
+        """The jobs since then."""
+        return self._ledger.documents(since).encode()
+
+    def job(self, name: str) -> bytes | None:
+        """One of them."""
+        found = self._ledger.document(name)
+        return found.encode() if found else None
 
     def healthy(self) -> tuple[bool, str]:
         """Liveness: the sampler runs. A missing or hung driver is no reason for a restart."""
@@ -128,14 +141,16 @@ def serve(
         fatal.append(reason)
         server.stop()
 
-    sampler = Sampler(open_driver, enabled(settings), settings, end)
-    content = ExporterContent(sampler, settings)
+    ledger = Ledger(settings, document)
+    sampler = Sampler(open_driver, enabled(settings), settings, end, ledger.note)
+    content = ExporterContent(sampler, settings, ledger)
     server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)
     nothing = partial(logger.info, "Nothing to reload: there is no --web.config.file.")
     reread = web_config.reload if web_config else nothing
     signal.signal(signal.SIGHUP, lambda *_: reread())
     for number in ending:
         signal.signal(number, lambda *_: server.stop())
+    ledger.start(sampler)
     sampler.start()
     content.recorder.start()
     _spare_the_collector()
@@ -144,8 +159,22 @@ def serve(
             server.serve()
     finally:
         sampler.stop()
+        ledger.stop()
     if fatal:
         raise ExporterError(fatal[0])
+
+
+def leave() -> NoReturn:
+    """End the process without Python's own end.
+
+    A thread may still be in bcrypt, or hang in the driver. Python's end would stop it where it
+    takes the lock next, and code in Rust, as bcrypt's, then aborts the process.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(0)
 
 
 def _share_one_heap() -> None:

@@ -105,12 +105,20 @@ def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> di
 @contextlib.contextmanager
 def _pidfd(pid: int) -> Iterator[int | None]:
     """A descriptor of the process itself; None if it has ended. Raises as `ask`."""
-    pidfd = _call(_PIDFD_OPEN, pid, 0)
+    pidfd = open_pidfd(pid)
     try:
         yield pidfd
     finally:
         if pidfd is not None:
             os.close(pidfd)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor of a process, readable once it has ended; None if it has. Close it.
+
+    Raises OSError or NoRoomError.
+    """
+    return _call(_PIDFD_OPEN, pid, 0)
 
 
 def _ask_one(pidfd: int, number: int, what: Question[T]) -> T | None:

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverError, Forbidden, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Identity, Processes, Reading, Utilization
+from gpu_bottleneck_exporter.driver.readings import (
+    Identity,
+    Memory,
+    Power,
+    Processes,
+    Reading,
+    Utilization,
+)
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import Collector
@@ -31,6 +38,8 @@ _SLOW_READINGS_KEPT = 3
 """Times their interval: one may fail, and the next one come late."""
 _STEADY_TICKS = 4
 """As many usual ones, at most, pass between two readings of a GPU that goes on as before."""
+_CONTEXT_BYTES = 16 * 2**20
+"""Less than any context takes."""
 STEADY_TICK_SECONDS = WINDOW_NS / 1e9
 """Also at most, unless somebody asks: its ring holds 10 s; its feeders are judged over as much."""
 
@@ -58,6 +67,7 @@ class GpuReader:
         self._events_due_ns = 0
         self._counts_errors = any(collector.name == "xid" for collector in collectors)
         self._collectors = [collector for collector in collectors if collector.read]
+        self._processes = next((c for c in self._collectors if c.name == "processes"), None)
         self._settings = settings
         self._tick_ns = int(settings.interval_seconds * 1e9)
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
@@ -149,7 +159,16 @@ class GpuReader:
             for collector in self._collectors:
                 if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
                     self._collect(collector, opened)
+            if self._processes and opened.due_ns.get("processes") == 0:
+                self._collect(self._processes, opened)
         return time.monotonic_ns()
+
+    def look(self, uuids: Collection[str]) -> bool:
+        """Have the holders of these GPUs read at the next tick; whether it has one of them."""
+        mine = [one for one in self._opened if one.ledger.identity.uuid in uuids]
+        for opened in mine:
+            opened.due_ns["processes"] = 0
+        return bool(mine)
 
     def _watch_errors(self) -> None:
         now = time.monotonic_ns()
@@ -238,8 +257,29 @@ class GpuReader:
         return without_bystanders(reading, self._settings.procfs, self._driver.about.daemons)
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
-        windows = opened.ledger.add(time.monotonic_ns(), fresh_ns, reading)
+        now_ns = time.monotonic_ns()
+        windows = opened.ledger.add(now_ns, fresh_ns, reading)
         if isinstance(reading, Utilization):
             self._has_ring = bool(reading.gpu)
         if self._watch is not None and (windows or isinstance(reading, Processes)):
             charge(self._watch, opened, windows)
+        if isinstance(reading, (Processes, Memory)):
+            self._expect_holder(opened, reading)
+        if self._watch is not None and isinstance(reading, (Processes, Power, Memory)):
+            self._watch.note(opened.ledger.identity, now_ns, reading)
+
+    def _expect_holder(self, opened: Opened, reading: Processes | Memory) -> None:
+        """Look at the memory of a GPU that nobody holds at each tick: a context takes some.
+
+        That is cheap, unlike the list of processes, which is read again at once.
+        """
+        if opened.ledger.holders(time.monotonic_ns()) != frozenset():
+            return
+        opened.due_ns["memory"] = 0
+        if isinstance(reading, Processes):
+            opened.free_bytes = None
+        elif reading.used_bytes is not None:
+            known = reading.used_bytes if opened.free_bytes is None else opened.free_bytes
+            opened.free_bytes = min(known, reading.used_bytes)
+            if reading.used_bytes - opened.free_bytes >= _CONTEXT_BYTES:
+                opened.due_ns["processes"] = 0

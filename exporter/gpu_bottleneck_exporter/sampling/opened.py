@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +44,8 @@ class Opened:
     """By the collectors' names."""
     forbidden: dict[str, str] = field(default_factory=dict)
     """By collector that wants a permission: what the driver said."""
+    free_bytes: int | None = None
+    """The least memory in use since the holders were read, if there were none."""
     carry: Carry = field(default_factory=dict)
     """What the split of idle time keeps from tick to tick."""
 
@@ -51,6 +54,14 @@ class Opened:
         if isinstance(error, GPU_WIDE_ERRORS):
             self.device.check()
         return str(error) if error else None
+
+
+class Spent(NamedTuple):
+    """The time of one tick."""
+
+    windows: Sequence[Window]
+    stalls: Mapping[str, int]
+    """Their idle nanoseconds by what the GPU waited on."""
 
 
 def charge(watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
@@ -74,3 +85,4 @@ def charge(watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
     finally:
         ledger.add_stall(stalls, by_file_system(stalls, did))
         watch.note_split(gpu.uuid, active, stalls)
+        watch.note(gpu, windows[-1].end_ns, Spent(windows, stalls))

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
-from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Processes, System
+from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, Processes, System
 from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
@@ -88,8 +89,12 @@ class Sampler:
         collectors: Sequence[Collector],
         settings: Settings,
         on_fatal: Callable[[str], None],
+        note: Callable[[Identity, int, Any], None] | None = None,
     ) -> None:
-        """`on_fatal` is called from a thread, with the reason why the process must end."""
+        """`on_fatal` is called from a thread, with the reason why the process must end.
+
+        `note`: as of `HostSampler`.
+        """
         self._open_driver = open_driver
         self._collectors = collectors
         self._settings = settings
@@ -110,6 +115,8 @@ class Sampler:
         self._names = frozenset(collector.name for collector in collectors)
         self._wanted = _WATCHING & self._names
         self._watch = HostSampler(settings, self._wanted) if self._wanted else None
+        if self._watch and note:
+            self._watch.note = note
         asked = "workload" in self._wanted and "kubelet" not in settings.without
         self._kubelet = self._new_kubelet() if asked else None
         self._jobs = self._new_jobs() if "workload" in self._wanted else None
@@ -184,6 +191,11 @@ class Sampler:
             worker.refresh(until)
         if self._watch:
             self._watch.refresh()
+
+    def look(self, uuids: Collection[str], *, now: bool) -> None:
+        """Have the holders of these GPUs read at the next tick, which may be `now`."""
+        for worker in self._workers:
+            worker.look(uuids, now=now)
 
     def state(self) -> SamplerState:
         """The present state; cheap, and never waits for the driver."""

@@ -6,11 +6,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
+from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.feeders.group import FeederGroup, Holders
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
@@ -68,6 +70,8 @@ class HostSampler:
         """`collectors`: names of the enabled ones; some want more than the feeders."""
         proc, sysfs = settings.procfs, settings.sysfs
         self.host = HostReader(proc, sysfs, machine="host" in collectors, without=settings.without)
+        self.note: Callable[[Identity, int, Any], None] = lambda *_: None
+        """Takes readings and `Spent` time of a GPU, and when that was; for any thread."""
         self._cgroups = Cgroups(sysfs)
         self._networks = Networks(proc)
         units = Groups(proc, sysfs)

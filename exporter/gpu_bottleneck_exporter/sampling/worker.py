@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.driver.protocol import (
@@ -23,12 +23,13 @@ from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import LONG_NS, Backoff, Every
-from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS, Settings
 
 log = logging.getLogger(__name__)
 
 _STAYS_SECONDS = LONG_NS / 1e9
 """A GPU that was up for so long is not one that comes and goes."""
+_JUST_NS = int(MINIMUM_INTERVAL_SECONDS * 1e9)
 APART_SECONDS = 0.001
 """Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
 Python's lock. A thread that wakes early by less has reached its tick."""
@@ -151,6 +152,15 @@ class GpuWorker:
                     lambda: self._down or self._snapshots[0].at_ns > asked_ns,
                     until - time.monotonic(),
                 )
+
+    def look(self, uuids: Collection[str], *, now: bool) -> None:
+        """Have the holders of these GPUs read at the next tick. For any thread.
+
+        That is `now`, unless the last one was just before.
+        """
+        young = self._snapshots and time.monotonic_ns() - self._snapshots[0].at_ns < _JUST_NS
+        if self.reader.look(uuids) and now and not young:
+            self._wanted.set()
 
     def _finish_tick(self, now_ns: int) -> None:
         self._delay_ns = run_delay_ns(self._schedstat) if self._schedstat else None

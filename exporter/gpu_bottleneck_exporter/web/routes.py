@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, Protocol
+from urllib.parse import parse_qs
 
 from gpu_bottleneck_exporter.exposition.accept import weights
 from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
@@ -55,6 +57,12 @@ class Content(Protocol):
     def node(self) -> bytes:
         """Render the node document, as JSON; called for one client at a time."""
 
+    def jobs(self, since: float) -> bytes:
+        """Render jobs that ended after Unix time `since`, as JSON; for one client at a time."""
+
+    def job(self, name: str) -> bytes | None:
+        """Render one job, as JSON; None if it is unknown."""
+
     def healthy(self) -> tuple[bool, str]:
         """Check liveness; must not block.
 
@@ -79,8 +87,10 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-Page = Callable[[str], Answer]
-"""Answers a request by its Accept header."""
+Page = Callable[[str, str], Answer]
+"""Answers a request by its Accept header and its query."""
+JOBS_PATH = "/api/v1/jobs"
+_UNIX_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?")
 
 
 class Routes:
@@ -88,14 +98,18 @@ class Routes:
 
     def __init__(self, content: Content, telemetry_path: str) -> None:
         self._pages: Mapping[str, Page] = {
-            "/": _in_turn(lambda _: Answer(200, HTML, content.status_page(), page_headers())),
-            NODE_PATH: _in_turn(lambda _: Answer(200, JSON, content.node(), _VARY)),
-            "/-/healthy": lambda _: _verdict(content.healthy()),
-            "/-/ready": lambda _: _verdict(content.ready()),
-            telemetry_path: _in_turn(lambda accept: _metrics(content, accept)),
+            "/": _in_turn(lambda *_: Answer(200, HTML, content.status_page(), page_headers())),
+            NODE_PATH: _in_turn(lambda *_: Answer(200, JSON, content.node(), _VARY)),
+            JOBS_PATH: _in_turn(lambda _, query: _jobs(content, query)),
+            "/-/healthy": lambda *_: _verdict(content.healthy()),
+            "/-/ready": lambda *_: _verdict(content.ready()),
+            telemetry_path: _in_turn(lambda accept, _: _metrics(content, accept)),
         }
+        self._job = _in_turn(lambda _, name: _of_job(content, name))
 
-    def answer(self, method: str, path: str, accept: str, accept_encoding: str) -> Answer:
+    def answer(
+        self, method: str, path: str, accept: str, accept_encoding: str, query: str = ""
+    ) -> Answer:
         """The answer to a request; HEAD gets the body, too.
 
         Args:
@@ -103,14 +117,17 @@ class Routes:
             path: Its path, without the query.
             accept: Its Accept header, "" if there was none.
             accept_encoding: Its Accept-Encoding header, "" if there was none.
+            query: What follows the question mark.
         """
         page = self._pages.get(path)
+        if page is None and path.startswith(f"{JOBS_PATH}/"):
+            page, query = self._job, path.removeprefix(f"{JOBS_PATH}/")
         if page is None:
             return plain(404, "No such page; see / for a list.")
         if method not in ("GET", "HEAD"):
             return plain(405, "This page accepts GET and HEAD only.", {"Allow": "GET, HEAD"})
         try:
-            answer = page(accept)
+            answer = page(accept, query)
         except Exception:
             # One page that fails must not affect the others.
             logger.exception("The page %s failed.", path)
@@ -142,11 +159,11 @@ def allows_gzip(accept_encoding: str) -> bool:
     return min(named, default=weighed.get("*", 0.0)) > 0
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def _gzipped(body: bytes) -> bytes:
     """Two scrapers of one snapshot get the same bytes object, which is compressed once.
 
-    Three are kept, for the metrics, the page and the node document.
+    Four are kept, for the metrics, the page, the node document and the jobs.
     """
     return gzip.compress(body, _GZIP_LEVEL, mtime=0)
 
@@ -154,6 +171,18 @@ def _gzipped(body: bytes) -> bytes:
 def _metrics(content: Content, accept: str) -> Answer:
     body, content_type = content.metrics(accept)
     return Answer(200, content_type, body, {"Vary": "Accept, Accept-Encoding"})
+
+
+def _jobs(content: Content, query: str) -> Answer:
+    since = parse_qs(query).get("since", ["0"])[-1]
+    if not _UNIX_TIME.fullmatch(since):
+        return plain(400, "since must be Unix time in seconds.")
+    return Answer(200, JSON, content.jobs(float(since)), _VARY)
+
+
+def _of_job(content: Content, name: str) -> Answer:
+    found = content.job(name)
+    return Answer(200, JSON, found, _VARY) if found else plain(404, "No such job is known.")
 
 
 def _verdict(verdict: tuple[bool, str]) -> Answer:
@@ -165,11 +194,11 @@ def _in_turn(page: Page) -> Page:
     """`page`, rendered for one client at a time: the others wait, but not for ever."""
     turn = threading.Lock()
 
-    def answer(accept: str) -> Answer:
+    def answer(accept: str, query: str) -> Answer:
         if not turn.acquire(timeout=_TURN_SECONDS):
             return plain(503, f"This page has not been ready for {_TURN_SECONDS:g} s.")
         try:
-            return page(accept)
+            return page(accept, query)
         finally:
             turn.release()
 

@@ -359,6 +359,7 @@ class Connection(BaseHTTPRequestHandler):
             self.path.partition("?")[0],
             self._header("Accept"),
             self._header("Accept-Encoding"),
+            self.path.partition("?")[2],
         )
 
     def _header(self, name: str) -> str:

@@ -31,6 +31,8 @@ from gpu_bottleneck_exporter.workload.users import UserNames
 SYSFS = Path("/sys")
 MOST_OWNERS = 8
 """Per GPU; only a program that forks without end would have more."""
+MOST_OF_A_CLAIM = 128
+"""Characters."""
 _MOST_GROUPS = 1024
 """Whose owners are kept until they are forgotten: more than a node has pods and jobs."""
 _MOST_OF_A_STEP = 8
@@ -102,6 +104,14 @@ def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
         owner = replace(owner, rendezvous=named(place))
     uid = user_id(proc, pid)
     return replace(owner, user=users.of(int(uid))) if uid else owner
+
+
+def claims_of(proc: Path, pid: int, names: Collection[str]) -> dict[str, str]:
+    """The variables `names` of process `pid`, as far as set: anybody can set them to anything."""
+    entries = (
+        (entry.partition("=") for entry in environment(proc, pid).split("\0")) if names else ()
+    )
+    return {name: value[:MOST_OF_A_CLAIM] for name, _, value in entries if name in names and value}
 
 
 class Groups:

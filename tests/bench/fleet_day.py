@@ -1,37 +1,25 @@
-"""What the queries of the fleet dashboard cost Prometheus: 1 000 GPUs, 24 hours.
+"""A day of a made-up fleet in a real Prometheus: what the rules would have recorded of it.
 
-    PYTHONPATH=tests:grafana python tests/bench/dashboards_scale.py [GPUS]
-
-Writes the series that the rules would have recorded for a made-up fleet, at the pack's intervals,
-as blocks of a real Prometheus, and runs each query as Grafana does. Takes minutes and a GB in
-$TMPDIR.
+At the pack's intervals, as blocks; 1 000 GPUs take minutes and a GB in $TMPDIR.
 """
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 
 from builders import pack
 from builders.colours import CAUSES
 from gpu_bottleneck_exporter.prescription.model import KNOBS
-from grafana.boards import EVERYTHING, Asked, asked
-from rules.parsed import seconds
 from support.prometheus import Prometheus, on_data, write_past
 
 STEP_SECONDS = pack.interval_seconds()
 BLOCK_SECONDS = 7200
 DAY_SECONDS = 86_400
-POINT_SECONDS = 90
-"""Step of a graph that is about 1 000 pixels wide."""
 RECENT_SECONDS = 600
 """Series that only tables and single values show cover this much time."""
-TIMES = 5
 GPUS_PER_NODE = 8
 _OFTEN = (
     *("cpu_preprocessing_bound", "local_storage_bound", "allocated_idle", "too_few_workers"),
@@ -40,62 +28,21 @@ _OFTEN = (
 _CAUSES = [*dict.fromkeys((*_OFTEN, *CAUSES))]
 _ALERTS = pack.alerts()
 
-Value = Callable[[int, int], float]
-"""The value for a GPU number at a Unix time."""
-
-
-def main(gpus: int) -> None:
-    """Print the table."""
-    with (
-        tempfile.TemporaryDirectory(prefix="dashboards-") as name,
-        filled(Path(name), gpus) as (server, end, samples),
-    ):
-        print(f"{gpus} GPUs, {samples / 1e6:.1f} million samples\n")
-        print_table(server, end)
-
 
 @contextmanager
-def filled(folder: Path, gpus: int) -> Iterator[tuple[Prometheus, int, int]]:
-    """A Prometheus with a day of the fleet, the end of that day (Unix time), and its samples."""
+def filled(folder: Path, gpus: int) -> Iterator[tuple[Prometheus, int]]:
+    """A Prometheus with a day of the fleet, and the end of that day (Unix time)."""
     end = int(time.time()) // STEP_SECONDS * STEP_SECONDS
-    samples = fill(folder, gpus, end)
+    fill(folder, gpus, end)
     with on_data(folder, {}) as server:
-        yield server, end, samples
+        yield server, end
 
 
-def print_table(server: Prometheus, end: int) -> None:
-    """Each query of the fleet dashboard and its time."""
-    print("| Panel | Query | Series | First, ms | Median of 5, ms |")
-    print("|---|---|---:|---:|---:|")
-    for query in asked("fleet"):
-        times, series = zip(*(measured(server, query, end) for _ in range(TIMES)), strict=True)
-        panel, letter = query.panel["title"], query.target["refId"]
-        first, middle = 1000 * times[0], 1000 * median(times)
-        print(f"| {panel} | {letter} | {series[0]} | {first:.0f} | {middle:.0f} |")
-
-
-def measured(server: Prometheus, query: Asked, end: int) -> tuple[float, int]:
-    """Seconds until the answer is decoded, and its number of series."""
-    values = {**EVERYTHING, "__range": f"{DAY_SECONDS}s", "__rate_interval": "2m"}
-    text = query.text(values)
-    began = time.perf_counter()
-    if query.target["instant"]:
-        count = len(server.query(text, end))
-    else:
-        step = max(POINT_SECONDS, int(seconds(query.target.get("interval", "0s"))))
-        count = len(server.query_range(text, end - DAY_SECONDS, end, step))
-    return time.perf_counter() - began, count
-
-
-def fill(folder: Path, gpus: int, end: int) -> int:
-    """Write blocks of two hours each; returns the number of samples."""
-    count = 0
+def fill(folder: Path, gpus: int, end: int) -> None:
+    """Write blocks of two hours each."""
     start = (end - DAY_SECONDS) // BLOCK_SECONDS * BLOCK_SECONDS
     for begin in range(start, end + 1, BLOCK_SECONDS):
-        found = [*lines(gpus, begin, min(begin + BLOCK_SECONDS, end + 1), end)]
-        count += sum(line.count("\n") for line in found)
-        write_past(folder, found)
-    return count
+        write_past(folder, lines(gpus, begin, min(begin + BLOCK_SECONDS, end + 1), end))
 
 
 def lines(gpus: int, begin: int, until: int, end: int) -> Iterator[str]:
@@ -191,7 +138,3 @@ def series(name: str, labels: str, value: float, times: range | list[int]) -> st
     """A constant series in OpenMetrics format."""
     head = f"{name}{{{labels}}} {value:.12g} "
     return "".join([f"{head}{at}\n" for at in times])
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

@@ -1,0 +1,1 @@
+"""The ledger of jobs: what each did with its GPUs, from its first process to its last."""
