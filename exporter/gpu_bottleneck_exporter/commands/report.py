@@ -118,9 +118,8 @@ def from_prometheus(wanted: Wanted, url: str, ca_file: Path | None, *, verbose: 
     if not totals.owners:
         raise _unknown(engine, wanted, since)
     bill = _bill(totals.jobs, [], wanted, since)
-    owners = sums.largest(totals.owners)
-    of_all = replace(bill, count=totals.jobs_in_all, use=totals.use, owners=owners)
-    return show(replace(of_all, track=totals.track), wanted)
+    whole = replace(bill, count=totals.count, use=totals.use, track=totals.track)
+    return show(replace(whole, owners=sums.largest(totals.owners)), wanted)
 
 
 def show(bill: Bill, wanted: Wanted) -> int:
