@@ -45,6 +45,7 @@ def completed(folder: Path, *words: str) -> list[str]:
         (("d",), ["diagnose", "demo", "dashboards"]),
         (("check", "--dia"), ["--diagnose"]),
         (("top", "--sort", "te"), ["temperature"]),
+        (("report", "--format", "m"), ["markdown"]),
         (("serve", "--log.level", "w"), ["warning"]),
         (("serve", "--no-collector.po"), ["--no-collector.power"]),
         (("dashboards", "fl"), ["fleet"]),

@@ -29,6 +29,7 @@ HELD = {
     "python3 -m venv .venv": ("test_clone.py", 'blocks("Install")'),
     ".venv/bin/": ("test_clone.py", 'blocks("Install")'),
     "gpu-bottleneck-exporter diagnose": ("commands/test_json.py", '"diagnose"'),
+    "gpu-bottleneck-exporter report ": ("report/test_command.py", '"report"'),
     "gpu-bottleneck-exporter dashboards ": ("grafana/test_command.py", '"--output"'),
     "gpu-bottleneck-exporter rules ": ("rules/test_command.py", '"--prometheusrule"'),
     "curl -s localhost:10170/api/v1/node ": ("web/test_pages.py", "/api/v1/node"),

@@ -46,7 +46,7 @@ def test_scaling_divides_durations_and_nothing_else(factor: float) -> None:
     found = 0
     for before, after in changed(functools.partial(rulepack.scaled, factor=factor)):
         was, now = list(durations(before)), list(durations(after))
-        in_the_text = re.findall(r"\[\d+[smhd]|offset \d", before.fields["expr"])
+        in_the_text = re.findall(r"[:\[]\d+[smhd]|offset \d", before.fields["expr"])
         assert len([duration for duration in was if duration]) == len(in_the_text), before
         assert now == [duration / factor for duration in was], before
         assert numbers(after) == pytest.approx([n / factor for n in numbers(before)]), before
